@@ -27,9 +27,9 @@ from handlers.resp import commands
 from handlers.resp.parser import Limits
 from handlers.resp.session import RespSession
 from pressure_server.auth.access import Access, AccessPolicy
-from pressure_server.backend.channel import Channel
 from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link, Timeouts
+from pressure_server.backend.requests import Channel
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.lua.layout import BlockField, Header
@@ -39,7 +39,7 @@ from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.queues.database import Database
-from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 
 _QUEUES, _CLIENTS = 1000, 50

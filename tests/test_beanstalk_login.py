@@ -17,7 +17,7 @@ import greenstalk
 import pytest
 
 from pressure_server.net.handler import find_handler
-from pressure_server.net.listen import ListenerUrl, SettingsError
+from pressure_server.net.listener import ListenerUrl, SettingsError
 from tests.support.guards import Authority, reload, users_toml
 from tests.support.programs import TIMEOUT, Server, StartServer, Valkey, run_here
 from tests.support.protocols import BEANSTALK, LISTEN, Wire

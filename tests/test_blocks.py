@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from pressure_server.lua import scripts as lua_scripts
-from pressure_server.lua.script import Library
+from pressure_server.lua.scripts import Library
 from tests.support import scripts
 from tests.support.programs import Client, StartValkey, records
 from tests.support.scripts import RECORDS, Block, Run

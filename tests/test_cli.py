@@ -16,7 +16,7 @@ import redis
 
 from pressure_server.app.option_types import Seconds
 from pressure_server.app.settings import backend_from_redis_variables
-from pressure_server.net.listen import SettingsError
+from pressure_server.net.listener import SettingsError
 from tests.support.programs import (
     TIMEOUT,
     Server,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pressure_server.net.handler import find_handler
-from pressure_server.net.listen import ListenerUrl, SettingsError
+from pressure_server.net.listener import ListenerUrl, SettingsError
 from tests.support.programs import run_here
 
 INVALID_URLS = [

@@ -18,11 +18,10 @@ from pressure_server.backend.address import Address
 from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFullError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.flagged import flags_of
 from pressure_server.queues.operations.jobs import attached, claim
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.queues.operations.runs import flags_of
+from pressure_server.queues.operations.wait import Wait, WaitCondition
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.support import forms, scripts

@@ -34,7 +34,7 @@ from pressure_server.errors import (
     QueueFullError,
     QueueInUseError,
 )
-from pressure_server.lua.script import Library
+from pressure_server.lua.scripts import Library
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.creation import OVERWRITE

@@ -11,8 +11,7 @@ import pytest
 import redis
 
 from pressure_server.lua import scripts as lua_scripts
-from pressure_server.lua.script import Library
-from pressure_server.lua.scripts import library
+from pressure_server.lua.scripts import Library, library
 from tests.support.programs import Client, StartValkey, records, wait_for
 from tests.support.scripts import RECORDS, Block, Run, call, call_library
 

@@ -6,9 +6,8 @@ from handlers.beanstalk import commands
 from handlers.beanstalk.listener_state import JobIndex, Statistics
 from handlers.beanstalk.session import BeanstalkSession
 from pressure_server.net.connection import Connection
-from pressure_server.net.handler import Context
-from pressure_server.net.listen import ListenerUrl, SettingsError
-from pressure_server.net.ping import request_line
+from pressure_server.net.handler import Context, request_line
+from pressure_server.net.listener import ListenerUrl, SettingsError
 
 _MAX_JOB_SIZE = "max_job_size"
 # beanstalkd's default and its largest possible value, in bytes.

@@ -13,6 +13,10 @@ logger = logging.getLogger(__name__)
 # Tubes that are counted; others have zeros.
 _MAX_TUBES = 10_000
 
+_IDS_OF_BLOCK = 64
+# Blocks whose tubes are remembered. A block gets another tube only if the backend has lost data.
+_MAX_KNOWN = 100_000
+
 
 class Statistics:
     """The counts of one listener."""
@@ -33,11 +37,6 @@ class Statistics:
             if len(self._of_tubes) < _MAX_TUBES:
                 self._of_tubes[tube] = counts
         return counts
-
-
-_IDS_OF_BLOCK = 64
-# Blocks whose tubes are remembered. A block gets another tube only if the backend has lost data.
-_MAX_KNOWN = 100_000
 
 
 class JobIndex:

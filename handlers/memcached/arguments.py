@@ -19,6 +19,8 @@ _MAX_FLAGS = 2**32 - 1
 _MAX_RELATIVE_TIME = 60 * 60 * 24 * 30
 PAST = b"1"
 
+_OPTION = re.compile(rb"open|close|abort|peek|t=(\d{1,9})")
+
 
 def key_of(word: bytes) -> bytes:
     """Return the word if it is a valid key or queue name."""
@@ -52,9 +54,6 @@ def number_of(word: bytes, otherwise: str = _BAD_FORMAT) -> int:
     if not _UNSIGNED.fullmatch(word) or int(word) >= 2**64:
         raise ClientError(otherwise)
     return int(word)
-
-
-_OPTION = re.compile(rb"open|close|abort|peek|t=(\d{1,9})")
 
 
 @dataclass(frozen=True, slots=True)

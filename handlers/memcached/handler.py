@@ -10,9 +10,8 @@ from handlers.memcached.statistics import Counts
 from handlers.memcached.table import KV, MODES, QUEUE
 from handlers.memcached.values import Sweeper, Values
 from pressure_server.net.connection import Connection
-from pressure_server.net.handler import Context
-from pressure_server.net.listen import ListenerUrl, SettingsError
-from pressure_server.net.ping import request_line
+from pressure_server.net.handler import Context, request_line
+from pressure_server.net.listener import ListenerUrl, SettingsError
 
 _OPTIONS = {"mode", "flush_all"}
 _YES_OR_NO = {"yes": True, "no": False}

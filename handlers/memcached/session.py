@@ -28,6 +28,16 @@ from pressure_server.queues.operations.operation import Operation
 # The memory for an open read besides its message, in bytes.
 _COST = 1024
 
+logger = logging.getLogger(__name__)
+# First words of HTTP lines: a web page can make a browser send commands in the body of a POST.
+_HTTP_WORDS = (b"post", b"host:")
+_UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
+_UNAUTHENTICATED = client_error("unauthenticated")
+# The largest request before a login, in bytes: a line, a user's name and a password.
+_MAX_LOGIN_BYTES = 2048 + 64 + MAX_PASSWORD_BYTES
+# Commands allowed before a login. Health checks have no password.
+_BEFORE_LOGIN = (b"ready", b"quit")
+
 
 class OpenReads:
     """A client's open reads, at most one for each queue. `size` is their memory in bytes."""
@@ -67,18 +77,6 @@ class OpenReads:
 
 def _size_of(job: ReservedJob) -> int:
     return _COST + len(job.message)
-
-
-logger = logging.getLogger(__name__)
-
-# First words of HTTP lines: a web page can make a browser send commands in the body of a POST.
-_HTTP_WORDS = (b"post", b"host:")
-_UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
-_UNAUTHENTICATED = client_error("unauthenticated")
-# The largest request before a login, in bytes: a line, a user's name and a password.
-_MAX_LOGIN_BYTES = 2048 + 64 + MAX_PASSWORD_BYTES
-# Commands allowed before a login. Health checks have no password.
-_BEFORE_LOGIN = (b"ready", b"quit")
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from importlib.resources import files
 from typing import NamedTuple
 
 from pressure_server.errors import BackendError
-from pressure_server.lua.script import Script
+from pressure_server.lua.scripts import Script
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import keys_pattern
 
@@ -22,6 +22,10 @@ _MAX_VALUES = 1000
 _MAX_BYTES = 1 << 20
 _SWEPT_AT_ONCE = b"1000"
 _NO_EXPIRY = b""
+
+logger = logging.getLogger(__name__)
+# Seconds until the next try after an error.
+_AGAIN_AFTER = 1.0
 
 
 class Value(NamedTuple):
@@ -105,12 +109,6 @@ class Values:
         """Call the script for work that may be repeated if the reply is lost."""
         reply: list[int] = await self._database.call_script(self._script, keys, arguments, once=False)
         return reply
-
-
-logger = logging.getLogger(__name__)
-
-# Seconds until the next try after an error.
-_AGAIN_AFTER = 1.0
 
 
 class Sweeper:

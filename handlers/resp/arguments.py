@@ -19,6 +19,16 @@ _MAX_NUMBER = 2**53
 # The ends of a list. A queue is first in, first out, whichever end is named.
 ENDS = (b"LEFT", b"RIGHT")
 
+# The numbers that strtold reads, except hexadecimal ones and infinity.
+_SECONDS = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
+_MAX_WAIT = Decimal(2**53) / 1000
+# strtold reads a number nearer to 0 than this as 0, which would mean forever. Redis refuses it.
+_SHORTEST_WAIT = Decimal("1.83e-4951")
+# The limits of beanstalkd: priorities, delays and times to run are below 2^32.
+_MAX_UINT32 = 2**32 - 1
+# By name, one or more words in upper case: the parser of the option's value, or None if it has no value.
+Parsers = Mapping[bytes, Callable[[bytes], Any] | None]
+
 
 def integer_of(word: bytes) -> int:
     """Return a signed 64-bit integer."""
@@ -65,13 +75,6 @@ def bound_of(word: bytes) -> int:
     return number
 
 
-# The numbers that strtold reads, except hexadecimal ones and infinity.
-_SECONDS = re.compile(rb"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d{1,4})?")
-_MAX_WAIT = Decimal(2**53) / 1000
-# strtold reads a number nearer to 0 than this as 0, which would mean forever. Redis refuses it.
-_SHORTEST_WAIT = Decimal("1.83e-4951")
-
-
 def timeout_of(word: bytes) -> float | None:
     """Return a timeout in seconds, rounded up to milliseconds as in Redis; None (forever) for 0."""
     if len(word) > 64 or not _SECONDS.fullmatch(word):
@@ -84,10 +87,6 @@ def timeout_of(word: bytes) -> float | None:
     if seconds < 0:
         raise CommandError("ERR timeout is negative")
     return math.ceil(seconds * 1000) / 1000 or None
-
-
-# The limits of beanstalkd: priorities, delays and times to run are below 2^32.
-_MAX_UINT32 = 2**32 - 1
 
 
 def priority_of(word: bytes) -> int:
@@ -132,10 +131,6 @@ def numbered_keys(words: list[bytes], too_many: str = "ERR syntax error") -> tup
     if number > len(words) - 1:
         raise CommandError(too_many)
     return words[1 : number + 1], words[number + 1 :]
-
-
-# By name, one or more words in upper case: the parser of the option's value, or None if it has no value.
-Parsers = Mapping[bytes, Callable[[bytes], Any] | None]
 
 
 def options_in(words: list[bytes], parsers: Parsers) -> dict[bytes, Any]:

@@ -6,9 +6,8 @@ from handlers.resp import commands
 from handlers.resp.parser import Limits
 from handlers.resp.session import RespSession
 from pressure_server.net.connection import Connection
-from pressure_server.net.handler import Context
-from pressure_server.net.listen import ListenerUrl, SettingsError
-from pressure_server.net.ping import request_line
+from pressure_server.net.handler import Context, request_line
+from pressure_server.net.listener import ListenerUrl, SettingsError
 
 
 class RespHandler:

@@ -29,6 +29,16 @@ _SHORT = 4096
 _WORTH_A_LOOK = 20
 _MAX_REPEATED = 512
 
+# The characters of C's isspace separate arguments. Only some of them end an argument without quotes.
+_SPACE = re.compile(rb"[ \t\r\n\v\f]*")
+_BARE = re.compile(rb"[^ \t\r\n\"']+")
+# Possessive: backtracking would take an escaped quote for the closing one.
+_DOUBLE = re.compile(rb'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
+_SINGLE = re.compile(rb"'((?:[^'\\]|\\'|\\)*+)'", re.DOTALL)
+_END = re.compile(rb"[ \t\r\n\v\f]|\Z")
+_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
+_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
+
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
@@ -274,17 +284,6 @@ def integer_from(text: bytes) -> int | None:
 
 def _shown(byte: int) -> str:
     return chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}"
-
-
-# The characters of C's isspace separate arguments. Only some of them end an argument without quotes.
-_SPACE = re.compile(rb"[ \t\r\n\v\f]*")
-_BARE = re.compile(rb"[^ \t\r\n\"']+")
-# Possessive: backtracking would take an escaped quote for the closing one.
-_DOUBLE = re.compile(rb'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
-_SINGLE = re.compile(rb"'((?:[^'\\]|\\'|\\)*+)'", re.DOTALL)
-_END = re.compile(rb"[ \t\r\n\v\f]|\Z")
-_ESCAPE = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
-_ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 
 def split_inline(line: bytes) -> list[bytes] | None:

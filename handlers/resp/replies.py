@@ -14,6 +14,9 @@ from pressure_server.errors import PressureError
 
 OK = "OK"
 
+NULL = {2: b"$-1\r\n", 3: b"_\r\n"}
+_SHOWN = 128
+
 
 class CommandError(Exception):
     """An error reply. The first word of the text is the error's code, as in Redis."""
@@ -44,7 +47,6 @@ class Integers(dict[Any, bytes]):
 
 
 INTEGERS = Integers({value: b":%d\r\n" % value for value in range(1024)})
-NULL = {2: b"$-1\r\n", 3: b"_\r\n"}
 
 
 def set_sign(protocol: int) -> bytes:
@@ -110,9 +112,6 @@ _ENCODERS: dict[type, Callable[[list[bytes], Any, int], None]] = {
     SetReply: lambda parts, value, protocol: _append_items(set_sign(protocol), parts, value, protocol),
     dict: _append_dict,
 }
-
-
-_SHOWN = 128
 
 
 class UnknownCommandError(CommandError):

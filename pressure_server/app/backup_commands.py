@@ -17,7 +17,7 @@ from pressure_server.backend.backups.parts import DataError
 from pressure_server.backend.backups.restore import restore
 from pressure_server.backend.backups.snapshot import open_snapshot
 from pressure_server.backend.data_directory import DataDirectory
-from pressure_server.net.listen import SettingsError
+from pressure_server.net.listener import SettingsError
 
 Say = Callable[[str], None]
 # Standard input or output, as a FILE.

@@ -26,7 +26,7 @@ from pressure_server.app.settings import Settings, Store
 from pressure_server.auth.users import MAX_PASSWORD_BYTES, password_digest
 from pressure_server.errors import BackendError, PatternError
 from pressure_server.net.handler import find_handler
-from pressure_server.net.listen import ListenerUrl, SettingsError
+from pressure_server.net.listener import ListenerUrl, SettingsError
 
 # The options of commands that look at a store of queues.
 _STORE_OPTIONS = ("config", "backend", "backend_password_file", "data_dir", "prefix")

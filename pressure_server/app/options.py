@@ -22,7 +22,7 @@ from pressure_server.app import logs
 from pressure_server.app.option_types import Bytes, Durability, Integer, Seconds
 from pressure_server.app.settings import DEFAULT_LISTEN, EMBEDDED, backend_from_redis_variables
 from pressure_server.net.handler import find_handler
-from pressure_server.net.listen import ListenerUrl, SettingsError
+from pressure_server.net.listener import ListenerUrl, SettingsError
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
 from pressure_server.web.settings import check as check_http
 

@@ -21,8 +21,7 @@ from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, Handler, find_handler
 from pressure_server.net.handshakes import MAX_HANDSHAKES
-from pressure_server.net.listen import ListenerUrl
-from pressure_server.net.listener import Listener
+from pressure_server.net.listener import Listener, ListenerUrl
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.net.slow_log import SlowLog
 from pressure_server.queues.broker import Broker

@@ -14,7 +14,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Timeouts
 from pressure_server.net.handler import HandlerSettings
-from pressure_server.net.listen import ListenerUrl, SettingsError
+from pressure_server.net.listener import ListenerUrl, SettingsError
 from pressure_server.queues.policy import Policy
 from pressure_server.web.settings import HttpSettings
 

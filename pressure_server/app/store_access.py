@@ -9,7 +9,7 @@ from pressure_server.app.settings import EMBEDDED, Store
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.link import Timeouts
-from pressure_server.net.listen import SettingsError
+from pressure_server.net.listener import SettingsError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.policy import Policy
 

@@ -17,7 +17,7 @@ from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
-from pressure_server.lua.script import Library
+from pressure_server.lua.scripts import Library
 
 
 class Backend:

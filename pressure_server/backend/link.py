@@ -18,10 +18,9 @@ import hiredis
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.backoff import Backoff
-from pressure_server.backend.channel import Channel
 from pressure_server.backend.greeting import Greeting, greet
 from pressure_server.backend.refusals import BackendRefusals
-from pressure_server.backend.requests import HandlerCall, ReadCommand, ReadTransaction, Request
+from pressure_server.backend.requests import Channel, HandlerCall, ReadCommand, ReadTransaction, Request
 from pressure_server.backend.resp import (
     is_refusal_of_writes,
     is_retryable,
@@ -30,7 +29,7 @@ from pressure_server.backend.resp import (
     wait_for_reply,
 )
 from pressure_server.errors import BackendDiedError, BackendError, BackendReplyError, OutcomeUnknownError
-from pressure_server.lua.script import Library, Script
+from pressure_server.lua.scripts import Library, Script
 
 logger = logging.getLogger(__name__)
 

@@ -32,7 +32,7 @@ from pressure_server.queues.names import (
 )
 from pressure_server.queues.operations.batch import Due
 from pressure_server.queues.operations.refusals import exception_for
-from pressure_server.queues.operations.wait_condition import watched_keys
+from pressure_server.queues.operations.wait import watched_keys
 
 LIBRARY = library()
 # The library is loaded at most this often for one call.

@@ -10,13 +10,12 @@ from typing import Any, Protocol
 from pressure_server.auth.access import Access
 from pressure_server.auth.users import User
 from pressure_server.errors import DeniedError
-from pressure_server.net.connection_log import ConnectionLog, LoggedClient
-from pressure_server.net.deliveries import Deliveries
+from pressure_server.net.client_log import ConnectionLog, LoggedClient, UnknownCommands
 from pressure_server.net.disconnects import DisconnectWatch, Watched
 from pressure_server.net.memory import AccountedConnection, MemoryAccount
 from pressure_server.net.monitors import Monitored, Monitors
+from pressure_server.net.outbox import Deliveries
 from pressure_server.net.slow_log import SlowLog
-from pressure_server.net.unknown_commands import UnknownCommands
 
 
 class ClientConnection(Watched, AccountedConnection, Protocol):

@@ -7,6 +7,8 @@ is the scheme of listener URLs. It must not end in "s", because an appended "s" 
 from __future__ import annotations
 
 import asyncio
+import socket
+import ssl
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from time import time
@@ -15,11 +17,13 @@ from typing import Protocol, cast
 from pressure_server.errors import DrainingError
 from pressure_server.net.clients import Clients
 from pressure_server.net.connection import Connection
-from pressure_server.net.listen import ListenerUrl, SettingsError
+from pressure_server.net.listener import ListenerUrl, SettingsError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.survey import Survey
 
 ENTRY_POINT_GROUP = "pressure_server.handlers"
+
+_MAX_REPLY = 1000
 
 
 @dataclass(frozen=True)
@@ -83,3 +87,28 @@ def find_handler(name: str) -> type[Handler]:
         names = ", ".join(sorted(found.names))
         raise SettingsError(f"there is no handler '{name}': choose from {names}; append an s for TLS")
     return cast(type[Handler], found[name].load())
+
+
+def request_line(listen: ListenerUrl, request: bytes, timeout: float) -> str:
+    """Send the request and return the first line of the reply; empty if the server closes the connection.
+
+    `timeout` is in seconds. Raise OSError if the connection fails.
+    """
+    with _connected(listen, timeout) as client, client.makefile("rb") as replies:
+        client.sendall(request)
+        return replies.readline(_MAX_REPLY).decode("utf-8", "replace").strip()
+
+
+def _connected(listen: ListenerUrl, timeout: float) -> socket.socket:
+    if listen.path:
+        client = socket.socket(socket.AF_UNIX)
+        client.settimeout(timeout)
+        client.connect(listen.path)
+    else:
+        client = socket.create_connection((listen.host, listen.port), timeout)
+    if not listen.tls:
+        return client
+    # Do not verify: nothing secret is sent, and certificates rarely name the address listened on.
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    return context.wrap_socket(client)

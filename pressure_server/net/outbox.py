@@ -16,7 +16,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 from pressure_server.net.tcp_info import TlsRecords, bytes_sent, counts_of
 from pressure_server.queues.operations.operation import Operation
@@ -26,6 +26,10 @@ _PIECE = 1 << 20
 _MAX_DISCARDED = 16
 # Milliseconds after which a connection ends whose client has closed its side and acknowledges nothing.
 _ACKNOWLEDGED_WITHIN = 60_000
+
+# Seconds between checks of connections with slow clients: the minimum, and the time per connection.
+_PAUSE = 0.01
+_PAUSE_FOR_EACH = 20e-6
 
 
 class Outbox:
@@ -192,3 +196,42 @@ class Outbox:
             else:
                 operation.note_handed_over(self._accepted - start)
                 operation.put_back()
+
+
+class Sender(Protocol):
+    """A connection with written replies."""
+
+    def acknowledge_sent(self) -> bool:
+        """Acknowledge and count what the socket has accepted. Return whether that is everything."""
+
+
+class Deliveries:
+    """The connections with written replies that the socket may not have accepted yet."""
+
+    def __init__(self) -> None:
+        self._fresh: dict[Sender, None] = {}
+        self._slow: dict[Sender, None] = {}
+        self._loop = asyncio.get_running_loop()
+        self._is_looking = False
+
+    def watch(self, sender: Sender) -> None:
+        """Check the connection in the loop's next iteration, and regularly until everything is sent."""
+        if not self._fresh:
+            self._loop.call_soon(self._look_at_fresh)
+        self._fresh[sender] = None
+
+    def _look_at_fresh(self) -> None:
+        fresh, self._fresh = self._fresh, {}
+        self._slow |= {sender: None for sender in fresh if not sender.acknowledge_sent()}
+        if self._slow and not self._is_looking:
+            self._is_looking = True
+            self._look_later()
+
+    def _look_later(self) -> None:
+        self._loop.call_later(max(_PAUSE, _PAUSE_FOR_EACH * len(self._slow)), self._look_at_slow)
+
+    def _look_at_slow(self) -> None:
+        self._slow = {sender: None for sender in self._slow if not sender.acknowledge_sent()}
+        self._is_looking = bool(self._slow)
+        if self._is_looking:
+            self._look_later()

@@ -22,13 +22,13 @@ from pressure_server.net.clients import Clients
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED, Connection
 from pressure_server.net.reserved_jobs import ReservedJobs
+from pressure_server.net.slow_log import messages_of_first_command
 from pressure_server.queues.database import Database
 from pressure_server.queues.deliveries.reservations import owner_of
 from pressure_server.queues.operations.batch import MAX_BYTES
 from pressure_server.queues.operations.jobs import attached
 from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
-from pressure_server.queues.operations.shown import messages_of_first_command
 from pressure_server.queues.operations.wait import Wait
 
 # The most commands in flight for one client; it is not read further until some are answered. A new client

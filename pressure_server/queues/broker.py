@@ -17,7 +17,7 @@ from pressure_server.backend.link import Link, Timeouts
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import library
 from pressure_server.queues.database import Database
-from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.peers import PeerDetection, Peers
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.upgrade import OldPeers

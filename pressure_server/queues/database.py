@@ -8,7 +8,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from pressure_server.errors import BackendError, BackendReplyError, PressureError, QueueClosedError
-from pressure_server.lua.script import Script
+from pressure_server.lua.scripts import Script
 from pressure_server.queues import stored_queue
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.names import BOUND, MADE, NO_PLAIN_LIST, base_key, existence_pattern, queue_name

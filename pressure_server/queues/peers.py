@@ -17,8 +17,7 @@ from time import monotonic
 
 from pressure_server.backend.link import Link
 from pressure_server.errors import BackendError, BackendReplyError
-from pressure_server.lua.script import Script
-from pressure_server.lua.scripts import library, servers_script
+from pressure_server.lua.scripts import Script, library, servers_script
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import printable, records_key
 

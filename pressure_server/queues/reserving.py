@@ -11,8 +11,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pressure_server.errors import PressureError, QueueClosedError, QueueDoesNotExistError
-from pressure_server.lua.script import Script
-from pressure_server.lua.scripts import best_script
+from pressure_server.lua.scripts import Script, best_script
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Verb

@@ -26,7 +26,7 @@ from pressure_server.queues.operations.operation import Delivery, Line, Operatio
 from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.refusals import condition_for, exception_for
-from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.queues.operations.wait import WaitCondition
 from pressure_server.queues.queue_operations import QueueOperations
 
 _ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}

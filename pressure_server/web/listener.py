@@ -7,8 +7,7 @@ from typing import cast
 
 from aiohttp import web
 
-from pressure_server.net.listen import ListenerUrl
-from pressure_server.net.listener import Listener
+from pressure_server.net.listener import Listener, ListenerUrl
 from pressure_server.web import health
 from pressure_server.web.actions import Actions
 from pressure_server.web.clients_page import ClientsPage

@@ -22,8 +22,7 @@ from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import DEFAULT, OnFull, Options
-from pressure_server.queues.operations.wait import AS_CONFIGURED, Ticket, Wait
-from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.operations.wait import AS_CONFIGURED, Ticket, Wait, WaiterCount
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
 from tests.model.backend import PREFIX, Backend
 from tests.model.connections import ModelDurability, ModelLink, ModelWatch

@@ -18,6 +18,13 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import JobInfo, id_of, word_of
 from pressure_server.queues.operations.operation import Line
 
+_COUNTED = (
+    "put", "peek", "peek-ready", "peek-delayed", "peek-buried", "reserve", "reserve-with-timeout", "delete",
+    "release", "use", "watch", "ignore", "bury", "kick", "touch", "stats", "stats-job", "stats-tube",
+    "list-tubes", "list-tube-used", "list-tubes-watched", "pause-tube",
+)  # fmt: skip
+_STATES = ("urgent", "ready", "reserved", "delayed", "buried")
+
 
 @command(
     "peek <id>",
@@ -46,14 +53,6 @@ for _state in ("ready", "delayed", "buried"):
     command(f"peek-{_state}", f"The same, of the next {_state} job of the used tube.", needs="read")(
         partial(_peek_next, state=_state.encode())
     )
-
-
-_COUNTED = (
-    "put", "peek", "peek-ready", "peek-delayed", "peek-buried", "reserve", "reserve-with-timeout", "delete",
-    "release", "use", "watch", "ignore", "bury", "kick", "touch", "stats", "stats-job", "stats-tube",
-    "list-tubes", "list-tube-used", "list-tubes-watched", "pause-tube",
-)  # fmt: skip
-_STATES = ("urgent", "ready", "reserved", "delayed", "buried")
 
 
 def _jobs_of(about: list[Any]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from handlers.beanstalk.parser import Request
 from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbers
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
-from pressure_server.queues.kicking import kick as kick_jobs
+from pressure_server.queues.in_steps import kick as kick_jobs
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released, word_of
 from pressure_server.queues.operations.operation import Operation, Verb

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from handlers.memcached.replies import END, NOT_STORED, STORED, server_error, value
 from pressure_server.errors import PressureError, QueueDoesNotExistError
-from pressure_server.queues.operations.flagged import flags_of
 from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.runs import flags_of
 
 
 def stored(operation: Operation) -> bytes:

@@ -11,10 +11,22 @@ from handlers.memcached.replies import DELETED, END, NOT_FOUND, OK, ClientError
 from handlers.memcached.session import MemcachedSession
 from handlers.memcached.table import QUEUE, command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
+from pressure_server.queues.in_steps import QUEUED, purge
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.purging import QUEUED, purge
 
 _AT_ONCE = (b"0", PAST)
+
+_WHY = {
+    "replace": "messages are put and taken, not replaced",
+    "append": "messages cannot be changed",
+    "prepend": "messages cannot be changed",
+    "cas": "messages are put and taken, not replaced",
+    "incr": "messages are not counters",
+    "decr": "messages are not counters",
+    "touch": "the expiry of a message is set when it is put",
+    "gat": "the expiry of a message is set when it is put",
+    "gats": "the expiry of a message is set when it is put",
+}
 
 
 @command("scard <queue>", "Returns the number of messages in the queue.", modes=(QUEUE,), needs="read")
@@ -81,19 +93,6 @@ async def flush_all(client: MemcachedSession, request: Request) -> bytes:
     if errors:
         raise errors[0]
     return OK
-
-
-_WHY = {
-    "replace": "messages are put and taken, not replaced",
-    "append": "messages cannot be changed",
-    "prepend": "messages cannot be changed",
-    "cas": "messages are put and taken, not replaced",
-    "incr": "messages are not counters",
-    "decr": "messages are not counters",
-    "touch": "the expiry of a message is set when it is put",
-    "gat": "the expiry of a message is set when it is put",
-    "gats": "the expiry of a message is set when it is put",
-}
 
 
 def _refuse(_client: MemcachedSession, request: Request) -> None:

@@ -19,6 +19,14 @@ from pressure_server.errors import PressureError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
 
+# Characters of queue names (given by Redis clients) that would break a line of the reply. Other characters
+# than ASCII are escaped, because python-memcached stops reading at them.
+_NOT_VISIBLE = re.compile(r"[\x00-\x20\x7f]")
+# Limits the reply: monitoring asks every few seconds, and each queue takes about ten lines.
+_MAX_QUEUES = 1000
+# Statistics about memcached's memory and connections: empty here.
+_NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
+
 
 @command(
     "version [<word>*]",
@@ -49,15 +57,6 @@ def ready(client: MemcachedSession, _request: Request) -> None:
     """Check readiness, for `pressure-server ping --ready`."""
     client.context.check_readiness()
     client.reply(OK)
-
-
-# Characters of queue names (given by Redis clients) that would break a line of the reply. Other characters
-# than ASCII are escaped, because python-memcached stops reading at them.
-_NOT_VISIBLE = re.compile(r"[\x00-\x20\x7f]")
-# Limits the reply: monitoring asks every few seconds, and each queue takes about ten lines.
-_MAX_QUEUES = 1000
-# Statistics about memcached's memory and connections: empty here.
-_NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
 
 
 @command(

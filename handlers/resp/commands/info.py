@@ -28,6 +28,14 @@ from pressure_server.queues.storage_limit import stored_bytes
 # at most this many are listed.
 _QUEUE_LINES = 128
 
+_MICROSECONDS = 1_000_000
+# Characters that would break the format. Codes of errors can come from the backend.
+_NOT_IN_CODES = re.compile(r"[^A-Za-z0-9_.-]")
+_Fields = dict[str, object]
+_ALL = {b"all", b"everything"}
+# Sections that only `all`, `everything` or their own names select, as in Redis.
+_NOT_BY_DEFAULT = {b"commandstats", b"latencystats"}
+
 
 def _databases(client: RespSession) -> list[Database]:
     """Return the databases that clients of this server have used, by number."""
@@ -84,11 +92,6 @@ def _fields_of(client: RespSession, database: Database, name: bytes, about: list
         yield f"ready={ready},delayed={delayed},reserved={reserved},buried={buried},paused_ms={paused}"
 
 
-_MICROSECONDS = 1_000_000
-# Characters that would break the format. Codes of errors can come from the backend.
-_NOT_IN_CODES = re.compile(r"[^A-Za-z0-9_.-]")
-
-
 def shown_name(statistics: CommandStatistics) -> str:
     """Return the command's name; that of another protocol than RESP begins with the protocol."""
     return statistics.name if statistics.protocol == PROTOCOL else f"{statistics.protocol}.{statistics.name}"
@@ -128,9 +131,6 @@ def latency_fields() -> dict[str, object]:
         for one in all_statistics()
         if any(one.latencies)
     }
-
-
-_Fields = dict[str, object]
 
 
 async def _server(client: RespSession) -> _Fields:
@@ -266,9 +266,6 @@ _SECTIONS: dict[str, Callable[[RespSession], Awaitable[_Fields]]] = {
     "Limits": _limits,
     "Queues": queue_fields,
 }
-_ALL = {b"all", b"everything"}
-# Sections that only `all`, `everything` or their own names select, as in Redis.
-_NOT_BY_DEFAULT = {b"commandstats", b"latencystats"}
 _DEFAULT = {title.lower().encode() for title in _SECTIONS} - _NOT_BY_DEFAULT
 
 

@@ -20,7 +20,8 @@ from handlers.resp.replies import OK, CommandError, NullArray
 from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.queues.database import UP_TO_COUNT
-from pressure_server.queues.kicking import kick as kick_jobs
+from pressure_server.queues.in_steps import BURIED, DELAYED, READY, RESERVED, purge
+from pressure_server.queues.in_steps import kick as kick_jobs
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import (
     JobInfo,
@@ -35,7 +36,6 @@ from pressure_server.queues.operations.jobs import (
 from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, WAITS
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.purging import BURIED, DELAYED, READY, RESERVED, purge
 from pressure_server.queues.transaction import Transaction
 
 # Each queue needs an operation, which may wait.
@@ -43,7 +43,6 @@ _MAX_QUEUES = 10_000
 _MAX_JOBS = 1000
 _PURGED = {b"READY": READY, b"DELAYED": DELAYED, b"RESERVED": RESERVED, b"BURIED": BURIED}
 _STATES = {b"READY": b"ready", b"DELAYED": b"delayed", b"BURIED": b"buried"}
-
 
 _PARSERS: Mapping[bytes, Callable[[bytes], Any]] = {
     b"TIMEOUT": timeout_of,

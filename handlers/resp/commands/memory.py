@@ -10,6 +10,15 @@ from handlers.resp.replies import CommandError, Text, syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command, container
 
+# Redis's default: how many items of a collection the backend measures.
+_SAMPLES = 5
+# The encoding of a set, which a queue is to a Redis client.
+_ENCODING = b"hashtable"
+_NO_LFU = (
+    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when "
+    "switching between policies at runtime LRU and LFU data will take some time to adjust."
+)
+
 
 def resident_bytes() -> int:
     """Return the present size in memory; the largest one if the system does not tell the present one."""
@@ -24,15 +33,6 @@ def peak_bytes() -> int:
     """Return the largest size in memory since the start."""
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
-
-# Redis's default: how many items of a collection the backend measures.
-_SAMPLES = 5
-# The encoding of a set, which a queue is to a Redis client.
-_ENCODING = b"hashtable"
-_NO_LFU = (
-    "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when "
-    "switching between policies at runtime LRU and LFU data will take some time to adjust."
-)
 
 container("MEMORY", "Shows the memory of queues and of the server.", group="server")
 

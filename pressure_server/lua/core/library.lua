@@ -1,7 +1,7 @@
 -- The functions of the library: a call is begun, its blocks are done, and its record is written.
 --
 -- Redis refuses a function as a whole if it may not write. So there are three, and a server that is refused by the
--- first calls another (backend/channel.py):
+-- first calls another (backend/requests.py):
 --   LIBRARY       does anything
 --   LIBRARY_full  does what needs no memory, when the backend is out of memory
 --   LIBRARY_read  only reads, when the backend accepts no writes

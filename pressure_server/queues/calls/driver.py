@@ -12,9 +12,7 @@ from typing import Protocol
 from pressure_server.errors import BackendError
 from pressure_server.queues.calls.call import Block, Part
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.wait import Timer
-from pressure_server.queues.operations.wait_condition import WaitCondition
-from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.operations.wait import Timer, WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
 
 

@@ -33,8 +33,7 @@ from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.names import BOUND, base_key, records_key, split_key
 from pressure_server.queues.operations.operation import Delivery, Line, Operation
 from pressure_server.queues.operations.owners import AnsweredClient, CoroutineOwner
-from pressure_server.queues.operations.wait_condition import WaitCondition
-from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.operations.wait import WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns

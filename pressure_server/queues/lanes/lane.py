@@ -24,7 +24,7 @@ from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import Custody, script_name
 from pressure_server.queues.operations.refusals import exception_for
-from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.queues.operations.wait import WaitCondition
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 
 # With so many operations pending, the next block leaves before the replies to the last one are handed out.

@@ -14,8 +14,7 @@ from pressure_server.lua.layout import NUMBERS
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import script_name
 from pressure_server.queues.operations.refusals import condition_for, exception_for
-from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.queues.operations.wait import Wait, WaitCondition
 
 # A call with 2000 messages keeps the backend busy for about two milliseconds; a larger one gains nothing.
 MAX_MESSAGES = 2000

@@ -5,13 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from pressure_server.queues.operations.flagged import Flagged
+from pressure_server.queues.operations.runs import Flagged
 
 # A reservation that does not end by itself.
 NO_DEADLINE = 0.0
 # The numbers of a beanstalkd job: priority, delay and time to run are below this.
 LIMIT = 1 << 32
-
 
 # Of jobs that are put without.
 DEFAULT_PRIORITY = 1024

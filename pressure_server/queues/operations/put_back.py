@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 from pressure_server.queues.names import printable
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.flagged import recovery_form
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
+from pressure_server.queues.operations.runs import recovery_form
 
 logger = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from pressure_server.errors import (
     TransactionIdError,
 )
 from pressure_server.queues.names import printable
-from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.queues.operations.wait import WaitCondition
 
 
 def exception_for(name: bytes, text: str) -> PressureError:

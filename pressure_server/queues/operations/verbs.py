@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from pressure_server.queues.operations import packing, results
+from pressure_server.queues.operations import runs
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 
 
@@ -17,24 +17,24 @@ def _share_deleted(operations: Sequence[Operation], reply: Any) -> bool:
     if reply == b"begun":
         operations[0].verb = FINISH_DELETE
         return True
-    return results.repeat_value(operations, reply)
+    return runs.repeat_value(operations, reply)
 
 
 def _asking(
     name: bytes,
-    pack: Callable[[Sequence[Operation]], list[bytes]] = packing.pack_nothing,
+    pack: Callable[[Sequence[Operation]], list[bytes]] = runs.pack_nothing,
     *,
     folds: bool = True,
 ) -> Verb:
-    return Verb(name, pack, results.repeat_value, can_fold=folds, changes=False)
+    return Verb(name, pack, runs.repeat_value, can_fold=folds, changes=False)
 
 
 def _living(
     name: bytes,
     line: Line | None = None,
     *,
-    pack: Callable[[Sequence[Operation]], list[bytes]] = packing.pack_nothing,
-    share: Callable[[Sequence[Operation], Any], bool] = results.repeat_value,
+    pack: Callable[[Sequence[Operation]], list[bytes]] = runs.pack_nothing,
+    share: Callable[[Sequence[Operation], Any], bool] = runs.repeat_value,
 ) -> Verb:
     return Verb(
         name, pack, share, can_fold=False, line=line, wakes=(Line.PRODUCERS, Line.CONSUMERS), wakes_all=True
@@ -43,8 +43,8 @@ def _living(
 
 PUT = Verb(
     b"put",
-    packing.pack_commands,
-    results.distribute_counts,
+    runs.pack_commands,
+    runs.distribute_counts,
     Operation.commands_left,
     puts=True,
     line=Line.PRODUCERS,
@@ -52,8 +52,8 @@ PUT = Verb(
 )
 GET = Verb(
     b"get",
-    packing.pack_count,
-    results.distribute_messages,
+    runs.pack_count,
+    runs.distribute_messages,
     Operation.messages_left,
     takes=True,
     line=Line.CONSUMERS,
@@ -61,8 +61,8 @@ GET = Verb(
 )
 RESERVE = Verb(
     b"reserve",
-    packing.pack_messages,
-    results.distribute_messages,
+    runs.pack_messages,
+    runs.distribute_messages,
     Operation.messages_left,
     takes=True,
     reserves=True,
@@ -71,8 +71,8 @@ RESERVE = Verb(
 )
 RESERVE_JOB = Verb(
     b"reserve_job",
-    packing.pack_arguments,
-    results.distribute_messages,
+    runs.pack_arguments,
+    runs.distribute_messages,
     takes=True,
     reserves=True,
     can_fold=False,
@@ -80,8 +80,8 @@ RESERVE_JOB = Verb(
 )
 MOVE = Verb(
     b"move",
-    packing.pack_arguments,
-    results.distribute_moved,
+    runs.pack_arguments,
+    runs.distribute_moved,
     Operation.messages_left,
     takes=True,
     moves=True,
@@ -91,16 +91,16 @@ MOVE = Verb(
 )
 REMOVE = Verb(
     b"remove",
-    packing.pack_messages,
-    results.distribute_values,
+    runs.pack_messages,
+    runs.distribute_values,
     Operation.messages_left,
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),
 )
 REMOVE_COPIES = Verb(
     b"remove_copies",
-    packing.pack_arguments,
-    results.distribute_values,
+    runs.pack_arguments,
+    runs.distribute_values,
     Operation.commands_left,
     can_fold=False,
     line=Line.CONSUMERS,
@@ -109,8 +109,8 @@ REMOVE_COPIES = Verb(
 )
 PUT_BACK = Verb(
     b"put_back",
-    packing.pack_arguments,
-    results.repeat_value,
+    runs.pack_arguments,
+    runs.repeat_value,
     is_put_back=True,
     can_fold=False,
     wakes=(Line.CONSUMERS,),
@@ -118,7 +118,7 @@ PUT_BACK = Verb(
 
 
 def _job_event(name: bytes, *wakes: Line) -> Verb:
-    return Verb(name, packing.pack_messages, results.distribute_values, Operation.messages_left, wakes=wakes)
+    return Verb(name, runs.pack_messages, runs.distribute_values, Operation.messages_left, wakes=wakes)
 
 
 # Events of jobs (jobs.lua): each message names a job and its owner (jobs.py), and has the result 1, or 0 if
@@ -131,8 +131,8 @@ TOUCH = _job_event(b"touch")
 KICK_JOB = _job_event(b"kick_job", Line.CONSUMERS)
 KICK = Verb(
     b"kick",
-    packing.pack_arguments,
-    results.repeat_value,
+    runs.pack_arguments,
+    runs.repeat_value,
     can_fold=False,
     wakes=(Line.CONSUMERS,),
     wakes_all=True,
@@ -140,44 +140,44 @@ KICK = Verb(
 
 # Verbs that change nothing.
 CONTAINS = Verb(
-    b"contains", packing.pack_messages, results.distribute_values, Operation.messages_left, changes=False
+    b"contains", runs.pack_messages, runs.distribute_values, Operation.messages_left, changes=False
 )
 LENGTH = _asking(b"length")
 EXISTS = _asking(b"exists")
 INFO = _asking(b"info")
 VERSION = _asking(b"version")
 EXAMINE = _asking(b"examine")
-RANGE = _asking(b"range", packing.pack_arguments, folds=False)
-SCAN = _asking(b"scan", packing.pack_arguments, folds=False)
-POSITIONS = _asking(b"positions", packing.pack_arguments, folds=False)
-SAMPLE = _asking(b"sample", packing.pack_arguments, folds=False)
-AT = _asking(b"at", packing.pack_arguments, folds=False)
-OUTCOME = _asking(b"outcome", packing.pack_arguments, folds=False)
+RANGE = _asking(b"range", runs.pack_arguments, folds=False)
+SCAN = _asking(b"scan", runs.pack_arguments, folds=False)
+POSITIONS = _asking(b"positions", runs.pack_arguments, folds=False)
+SAMPLE = _asking(b"sample", runs.pack_arguments, folds=False)
+AT = _asking(b"at", runs.pack_arguments, folds=False)
+OUTCOME = _asking(b"outcome", runs.pack_arguments, folds=False)
 # Peek drops expired messages, which makes room. It may be done twice without harm.
 PEEK = Verb(
     b"peek",
-    packing.pack_nothing,
-    results.distribute_peeked,
+    runs.pack_nothing,
+    runs.distribute_peeked,
     changes=False,
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),
 )
 
-PEEK_JOB = _asking(b"peek_job", packing.pack_arguments, folds=False)
-JOB_INFO = _asking(b"job_info", packing.pack_arguments, folds=False)
+PEEK_JOB = _asking(b"peek_job", runs.pack_arguments, folds=False)
+JOB_INFO = _asking(b"job_info", runs.pack_arguments, folds=False)
 
 # Verbs that create, empty, repair or delete a queue.
-CREATE = _living(b"create", Line.PRODUCERS, pack=packing.pack_arguments)
-ALTER = _living(b"alter", pack=packing.pack_arguments)
+CREATE = _living(b"create", Line.PRODUCERS, pack=runs.pack_arguments)
+ALTER = _living(b"alter", pack=runs.pack_arguments)
 CLOSE = _living(b"close", Line.PRODUCERS)
 DELETE = _living(b"delete", Line.CONSUMERS, share=_share_deleted)
 FINISH_DELETE = _living(b"finish_delete", Line.CONSUMERS)
-TRIM = _living(b"trim", Line.CONSUMERS, pack=packing.pack_arguments)
-PURGE = _living(b"purge", Line.CONSUMERS, pack=packing.pack_arguments)
-GROUP = _living(b"group", pack=packing.pack_arguments)
-PAUSE = _living(b"pause", pack=packing.pack_arguments)
+TRIM = _living(b"trim", Line.CONSUMERS, pack=runs.pack_arguments)
+PURGE = _living(b"purge", Line.CONSUMERS, pack=runs.pack_arguments)
+GROUP = _living(b"group", pack=runs.pack_arguments)
+PAUSE = _living(b"pause", pack=runs.pack_arguments)
 CONVERT = _living(b"convert")
-REPAIR = _living(b"repair", pack=packing.pack_arguments)
+REPAIR = _living(b"repair", pack=runs.pack_arguments)
 TURN = _living(b"turn")
 # Puts back what a server of version 0.1.0 had taken.
-TAKE_OVER = _living(b"take_over", pack=packing.pack_arguments)
+TAKE_OVER = _living(b"take_over", pack=runs.pack_arguments)

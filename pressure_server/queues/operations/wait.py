@@ -1,20 +1,93 @@
-"""Waits: how long an operation waits, for what, and how far it has come; tickets for several queues.
+"""Waits: how long an operation waits, for what, and how far it has come; how many operations may wait.
 
-Pure: the lane keeps the lines of waiting operations.
+Pure: the lane keeps the lines of waiting operations, and the watch reports changes of the keys for which a
+wait condition waits. Tickets are for waits on several queues.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from enum import Enum
 from itertools import count
 from typing import Protocol
 
 from pressure_server.errors import PressureError
-from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.queues.names import BOUND, CLOSED, CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, READY
 
+# Watched for every condition: a queue exists exactly when this key does.
+_EXISTENCE = BOUND
 # The timeout that the settings give: a limit for puts and moves, none for other operations.
 AS_CONFIGURED = -1.0
+
+
+class WaitCondition(Enum):
+    """What an operation waits for; the value has the suffixes of the keys that show it."""
+
+    MESSAGE = (b"", CLOSED, READY)  # and DUE: its value is read, not its existence
+    ROOM = (NOT_FULL, CLOSED)
+    PRODUCER_ROLE = (PRODUCER_FREE,)
+    CONSUMER_ROLE = (CONSUMER_FREE,)
+    # A native client has created the queue: this token comes last.
+    CREATED = (NOT_FULL,)
+    # The queue's deletion has ended: none of these keys is left.
+    REMOVED = (b"", CLOSED, NOT_FULL, PRODUCER_FREE, CONSUMER_FREE)
+
+
+def watched_suffixes(conditions: Iterable[WaitCondition]) -> list[bytes]:
+    """Return the suffixes of the keys to watch, in the order of the bits in the mask of `may_proceed`."""
+    return [*dict.fromkeys(suffix for condition in conditions for suffix in condition.value), _EXISTENCE]
+
+
+def watched_keys(base: bytes, watched: list[bytes]) -> list[bytes]:
+    """Return the keys for EXISTS, repeated 1, 2, 4, … times, so that its count is a mask of existing keys."""
+    return [base + suffix for place, suffix in enumerate(watched) for _ in range(1 << place)]
+
+
+def shows_existence(watched: list[bytes], mask: int) -> bool:
+    """Return whether the queue exists, by the mask of keys that exist."""
+    return bool(mask & 1 << watched.index(_EXISTENCE))
+
+
+def may_proceed(conditions: Iterable[WaitCondition], watched: list[bytes], mask: int, existed: bool) -> bool:
+    """Return whether an operation may go on, by the mask of keys that exist.
+
+    `existed` is whether the queue existed when the operation was tried.
+    """
+    present = {suffix for place, suffix in enumerate(watched) if mask & (1 << place)}
+    if (_EXISTENCE in present) is not existed:
+        return True
+    return any(
+        not present if one is WaitCondition.REMOVED else any(suffix in present for suffix in one.value)
+        for one in conditions
+    )
+
+
+class WaiterCount:
+    """The count of waiting operations, at most `limit`. Endless waits are the server's own, and unlimited."""
+
+    def __init__(self, most: int) -> None:
+        self.limit = most
+        self._count = 0
+
+    def __len__(self) -> int:
+        """Return how many operations wait."""
+        return self._count
+
+    def try_add(self, wait: Wait) -> bool:
+        """Count an operation that is about to wait. Return False if it may not wait, as too many do."""
+        is_own = wait.waits_forever_for_role and wait.ticket is None
+        if self._count >= self.limit and not is_own:
+            return False
+        wait.is_counted = True
+        self._count += 1
+        return True
+
+    def remove(self, wait: Wait) -> None:
+        """Stop counting an operation, if it was counted."""
+        if wait.is_counted:
+            wait.is_counted = False
+            self._count -= 1
 
 
 class Timer(Protocol):

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from pressure_server.backend.watch import Watch
 from pressure_server.queues.calls.driver import KeyListener
 from pressure_server.queues.names import DUE, READY, base_key
-from pressure_server.queues.operations.wait_condition import (
+from pressure_server.queues.operations.wait import (
     WaitCondition,
     may_proceed,
     watched_keys,

@@ -10,8 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from pressure_server.queues.operations.batch import MAX_BYTES, MAX_MESSAGES
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.queues.operations.wait import Wait, WaitCondition
 
 # A line's first allowance: how many of its operations are tried at once. It doubles, up to MAX_MESSAGES,
 # while all of them go on.

@@ -14,9 +14,8 @@ from pressure_server.queues.operations.batch import Due, Progress
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import OnFull
 from pressure_server.queues.operations.owners import NotifyOnSuccess
-from pressure_server.queues.operations.wait import AS_CONFIGURED, Timer, Wait
-from pressure_server.queues.operations.wait_condition import WaitCondition
-from pressure_server.queues.waiting.queue_turns import QueueTurns
+from pressure_server.queues.operations.wait import AS_CONFIGURED, Timer, Wait, WaitCondition
+from pressure_server.queues.waiting.role_turns import QueueTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 from pressure_server.queues.waiting.wake_up import WakeUp
 

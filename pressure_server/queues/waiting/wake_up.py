@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from pressure_server.queues.calls.driver import KeyWatcher
-from pressure_server.queues.operations.wait_condition import (
+from pressure_server.queues.operations.wait import (
     WaitCondition,
     may_proceed,
     shows_existence,

@@ -22,7 +22,7 @@ from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.queues.database import Database
-from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 from tests.model.connections import ModelDurability, ModelWatch
 from tests.support.waiters import packed

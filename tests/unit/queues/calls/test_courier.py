@@ -21,7 +21,7 @@ from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
-from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 from tests.model.connections import ModelDurability, ModelWatch
 from tests.support.programs import TIMEOUT

@@ -11,9 +11,7 @@ from pressure_server.queues.operations.batch import Due, Progress
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.owners import NotifyOnSuccess
-from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import WaitCondition
-from pressure_server.queues.operations.waiters import WaiterCount
+from pressure_server.queues.operations.wait import Wait, WaitCondition, WaiterCount
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 
 

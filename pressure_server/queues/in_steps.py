@@ -1,15 +1,36 @@
-"""Purging: deletes the messages of a queue in given states, in steps that are short for the backend."""
+"""Work on all messages of a queue, in steps that are short for the backend: kick jobs, purge messages."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.owners import Client
 from pressure_server.queues.queue_operations import QueueOperations
 
 READY, DELAYED, RESERVED, BURIED = b"ready", b"delayed", b"reserved", b"buried"
 QUEUED = (READY, DELAYED)
+
+
+async def kick(queues: QueueOperations, name: bytes, most: int, client: Client | None) -> int:
+    """Make up to `most` buried jobs ready; if none are buried, delayed ones. Return how many.
+
+    Jobs that are buried meanwhile may be kicked, too. Raises a PressureError.
+    """
+    count, state, is_more = 0, b"", True
+    while is_more:
+        try:
+            some, state = (
+                await queues.run(verbs.KICK, name, [b"%d" % (most - count), state], client=client)
+            )[0]
+        except QueueDoesNotExistError:
+            if count:
+                break
+            raise
+        count += some
+        is_more = bool(state)
+    return count
 
 
 async def purge(queues: QueueOperations, name: bytes, states: Sequence[bytes], client: Client | None) -> int:

@@ -1,8 +1,10 @@
-"""Results: the batch script's reply to a run, distributed among the operations of the run.
+"""Runs: what they send to the batch script, and the script's reply distributed among their operations.
 
-Pure. Each function adds to the operations' results. It returns whether an operation may have to wait, and
-that operation's `wait` then says for what. batch.lua defines the format of replies; verbs.py says which verb
-uses which function.
+Pure. A run is neighbouring operations with the same verb and options. Only what is not done yet is packed.
+A `distribute_…` function adds to the operations' results. It returns whether an operation may have to wait,
+and that operation's `wait` then says for what. batch.lua defines the formats; verbs.py says which verb uses
+which functions. A message with flags, a number that some clients store with it, is a `Flagged`; without flags
+it is plain bytes.
 """
 
 from __future__ import annotations
@@ -12,12 +14,63 @@ from itertools import accumulate
 from typing import Any
 
 from pressure_server.errors import QueueFullError
+from pressure_server.lua.layout import NUMBERS
 from pressure_server.queues.names import printable
-from pressure_server.queues.operations.flagged import attach_flags
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.refusals import exception_for
-from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.queues.operations.wait import Wait, WaitCondition
+
+_NONE = b"0"
+
+
+def pack_commands(operations: Sequence[Operation]) -> list[bytes]:
+    """Return the sizes of the commands, empty if each has one message, and then their messages."""
+    if len(operations) == 1 and operations[0].wanted == 1:
+        # By far the most frequent case with many queues.
+        return [b"", *operations[0].messages]
+    sizes: list[int] = []
+    arguments = [b""]
+    for operation in operations:
+        done = len(operation.results)
+        wait = operation.wait
+        if done or operation.commands_in_call is not None or (wait is not None and wait.messages_done):
+            ahead = wait.messages_done if wait is not None else 0
+            first = sum(operation.sizes[:done]) + ahead
+            rest = operation.sizes[done : done + operation.units_in_call]
+            rest[0] -= ahead
+            sizes += rest
+            arguments += operation.messages[first : first + sum(rest)]
+        else:
+            sizes += operation.sizes
+            arguments += operation.messages
+    if len(sizes) != len(arguments) - 1:
+        arguments[0] = b" ".join([b"%d" % size for size in sizes])
+    return arguments
+
+
+def pack_messages(operations: Sequence[Operation]) -> list[bytes]:
+    """Return the messages that have no result yet."""
+    arguments: list[bytes] = []
+    for operation in operations:
+        arguments += operation.messages[len(operation.results) :]
+    return arguments
+
+
+def pack_count(operations: Sequence[Operation]) -> list[bytes]:
+    """Return how many messages are still wanted."""
+    if len(operations) == 1:
+        return [NUMBERS[operations[0].wanted - len(operations[0].results)]]
+    return [b"%d" % sum([operation.messages_left() for operation in operations])]
+
+
+def pack_arguments(operations: Sequence[Operation]) -> list[bytes]:
+    """Return the arguments of the run's only operation."""
+    return operations[0].messages
+
+
+def pack_nothing(_operations: Sequence[Operation]) -> list[bytes]:
+    """Return no arguments: the verb needs none."""
+    return []
 
 
 def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
@@ -193,3 +246,41 @@ def repeat_value(operations: Sequence[Operation], reply: Any) -> bool:
     for operation in operations:
         operation.results = [reply] * len(operation.sizes)
     return False
+
+
+class Flagged(bytes):
+    """A message that has flags."""
+
+    flags: bytes
+
+    def __new__(cls, message: bytes, flags: bytes) -> Flagged:
+        """`flags` is the number in decimal."""
+        made = super().__new__(cls, message)
+        made.flags = flags
+        return made
+
+
+def flags_of(message: bytes) -> bytes:
+    """Return the message's flags in decimal; 0 if it has none."""
+    return message.flags if type(message) is Flagged else _NONE
+
+
+def attach_flags(reply: list[bytes]) -> list[bytes]:
+    """Return the messages of a reply, with the flags that get.lua puts after the last message.
+
+    `reply` is changed.
+    """
+    if not reply:
+        return reply
+    flags = reply.pop()
+    if not flags:
+        return reply
+    return [
+        message if one == _NONE else Flagged(message, one)
+        for message, one in zip(reply, flags.split(b" "), strict=True)
+    ]
+
+
+def recovery_form(message: bytes) -> bytes:
+    """Return the message preceded by its flags, which is how recovery.lua identifies it."""
+    return flags_of(message) + b" " + message
