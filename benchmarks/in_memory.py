@@ -25,7 +25,7 @@ from benchmarks.results import Row, Samples, Table, Target
 from handlers.resp import commands
 from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
-from pressure_server.auth.access import Access, AccessPolicy
+from pressure_server.auth.access_policy import Access, AccessPolicy
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link, Timeouts

@@ -8,9 +8,10 @@ from collections.abc import Callable
 from pressure_server.app.settings import Store
 from pressure_server.app.store_access import open_store
 from pressure_server.net.listen import SettingsError
-from pressure_server.queues.names import is_queue_name, printable
+from pressure_server.queues.names import is_queue_name
 from pressure_server.queues.repair.diagnosis import Finding
 from pressure_server.queues.repair.doctor import Case, Doctor
+from pressure_server.text import printable
 
 
 async def examine(

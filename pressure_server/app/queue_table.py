@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from pressure_server.queues.names import printable
 from pressure_server.queues.survey import Surveyed
+from pressure_server.text import printable
 
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 

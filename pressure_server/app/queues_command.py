@@ -12,8 +12,8 @@ from pressure_server.app.queue_table import RATES, TOTALS, json_of, lines_of, so
 from pressure_server.app.settings import Store
 from pressure_server.app.store_access import open_store
 from pressure_server.errors import BackendError
-from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.survey import Survey, Surveyed
+from pressure_server.text import glob_regex
 
 # Keys of `top`, with the column by which they sort.
 SORT_KEYS = {"m": "messages", "o": "oldest", "p": "put/s", "t": "taken/s", "n": "queue", "b": "bytes"}

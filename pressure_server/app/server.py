@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from pressure_server.app import memory_limit
 from pressure_server.app.service_manager import ServiceManager
 from pressure_server.app.settings import EMBEDDED, Settings
-from pressure_server.auth.access import Access, AccessError
+from pressure_server.auth.access_policy import Access, AccessError
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError

@@ -8,8 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
-from pressure_server.auth.access import AccessPolicy, read_password
-from pressure_server.auth.tls import TlsFiles
+from pressure_server.auth.access_policy import AccessPolicy, TlsFiles, read_password
 from pressure_server.backend.address import Address
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Timeouts

@@ -26,7 +26,8 @@ from pressure_server.errors import (
     TransactionIdError,
     WaitLimitError,
 )
-from pressure_server.queues.names import base_key, printable
+from pressure_server.queues.names import base_key
+from pressure_server.text import printable
 
 # The address of a server that runs with the defaults.
 SERVER_URL = "redis://127.0.0.1:4000"

@@ -30,12 +30,12 @@ from pressure_server.queues.names import (
     PRODUCER_TURN,
     READY,
     base_key,
-    printable,
     records_key,
 )
 from pressure_server.queues.operations.batch import Due
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait_condition import watched_keys
+from pressure_server.text import printable
 
 # Positions in a call's arguments: of its block, and of the first run in the block.
 _BLOCK = len(Header)

@@ -12,7 +12,7 @@ from aiohttp import web
 from pressure_server.auth.users import User
 from pressure_server.net.client_facts import connections_of, facts_of
 from pressure_server.net.connection import Connection
-from pressure_server.queues.names import printable
+from pressure_server.text import printable
 from pressure_server.web.overview import PAGE, page_number
 from pressure_server.web.queue_ids import id_of
 from pressure_server.web.shown import Shown

@@ -16,10 +16,9 @@ from aiohttp import web
 from pressure_server.auth.users import User
 from pressure_server.errors import PatternError, PressureError
 from pressure_server.queues.database import Database
-from pressure_server.queues.glob import glob_regex
-from pressure_server.queues.names import printable
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import Surveyed
+from pressure_server.text import glob_regex, printable
 from pressure_server.web.problems import ProblemWatch, warnings_of
 from pressure_server.web.queue_ids import id_of
 from pressure_server.web.shown import Shown

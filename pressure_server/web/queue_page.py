@@ -11,9 +11,10 @@ from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.lua.scripts import look_script
 from pressure_server.net.client_facts import connections_of
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import base_key, printable
+from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import id_of as job_id_of
+from pressure_server.text import printable
 from pressure_server.web.clients_page import client_row
 from pressure_server.web.overview import Overview
 from pressure_server.web.queue_ids import database_of, id_of, name_of, require_access

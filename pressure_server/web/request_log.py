@@ -6,8 +6,8 @@ import logging
 
 from aiohttp.http_exceptions import HttpProcessingError
 
-from pressure_server.auth.log_throttle import LogThrottle
-from pressure_server.queues.names import printable
+from pressure_server.log_limits import LogThrottle
+from pressure_server.text import printable
 
 _logger = logging.getLogger(__name__)
 

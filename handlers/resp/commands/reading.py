@@ -13,8 +13,8 @@ from handlers.resp.client import Caller
 from handlers.resp.errors import syntax_error
 from handlers.resp.replies import Raw
 from pressure_server.errors import QueueDoesNotExistError
-from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations.operation import Verb
+from pressure_server.text import glob_regex
 
 # Messages that are handled before other clients are served again: a few milliseconds.
 ENCODED_AT_ONCE = 10_000

@@ -12,12 +12,12 @@ from itertools import accumulate
 from typing import Any
 
 from pressure_server.errors import QueueFullError
-from pressure_server.queues.names import printable
 from pressure_server.queues.operations.flagged import attach_flags
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.operations.wait_condition import WaitCondition
+from pressure_server.text import printable
 
 
 def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:

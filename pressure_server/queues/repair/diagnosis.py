@@ -9,10 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, printable
+from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE
 from pressure_server.queues.repair import problem as problems
 from pressure_server.queues.repair.problem import Problem
 from pressure_server.queues.repair.snapshot import Role, Snapshot
+from pressure_server.text import printable
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, printable
+from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE
+from pressure_server.text import printable
 
 
 class Fix(Enum):

@@ -8,10 +8,9 @@ from heapq import nlargest
 from prometheus_client.metrics_core import Metric
 
 from pressure_server.auth.users import User
-from pressure_server.queues.glob import glob_regex
-from pressure_server.queues.names import printable
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import COUNTS, Survey, Surveyed
+from pressure_server.text import glob_regex, printable
 from pressure_server.web.metrics.families import counter, counters, gauge, gauges
 from pressure_server.web.shown import Shown
 

@@ -1,4 +1,4 @@
-"""The log throttle: log the first of many similar warnings at once, and the others as a summary."""
+"""Limits for warnings of which there may be many: a summary of similar ones, or only one about each queue."""
 
 from __future__ import annotations
 
@@ -6,7 +6,11 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-_EVERY = 60.0
+from pressure_server.errors import PressureError
+from pressure_server.text import printable
+
+_SUMMARY_SECONDS = 60.0
+_MAX_QUEUES = 1000
 
 
 class LogThrottle:
@@ -16,7 +20,7 @@ class LogThrottle:
     number and the text of the last.
     """
 
-    def __init__(self, logger: logging.Logger, kind: str, every: float = _EVERY) -> None:
+    def __init__(self, logger: logging.Logger, kind: str, every: float = _SUMMARY_SECONDS) -> None:
         self._logger = logger
         self._kind = kind
         self._every = every
@@ -42,3 +46,21 @@ class LogThrottle:
             self._logger.warning("%d more %s; the last: %s", self._more, self._kind, self._last)
             self._more = 0
             self._begin_pause()
+
+
+class WarnOnce:
+    """Warnings about up to 1000 queues, one about each; `consequence` says what is not done for the queue."""
+
+    def __init__(self, logger: logging.Logger, consequence: str) -> None:
+        self._logger = logger
+        self._consequence = consequence
+        self._warned: set[tuple[int, bytes]] = set()
+
+    def warn(self, database_number: int, name: bytes, error: PressureError) -> None:
+        """Log the error of a queue, unless an error of the queue was logged before."""
+        key = (database_number, name)
+        if key not in self._warned and len(self._warned) < _MAX_QUEUES:
+            self._warned.add(key)
+            shown = printable(name)
+            fields = {"queue": shown, "error": error.code}
+            self._logger.warning("queue '%s' %s: %s", shown, self._consequence, error, extra=fields)

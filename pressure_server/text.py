@@ -1,4 +1,4 @@
-"""Redis's glob patterns (util.c, stringmatchlen) as regular expressions with bounded backtracking."""
+"""Names of queues and users, which are any bytes: as text for people, and matched by patterns. No I/O."""
 
 from __future__ import annotations
 
@@ -10,10 +10,18 @@ from pressure_server.errors import PatternError
 _MAX_PATTERN_BYTES = 4096
 
 
-def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
-    r"""Return an expression whose `fullmatch` matches like the pattern: `*`, `?`, `[a-z]`, `[^a]` and `\`.
+def printable(name: bytes) -> str:
+    """Return a name as printable text: the first 128 bytes, with undecodable bytes escaped."""
+    text = name[:128].decode("utf-8", "backslashreplace")
+    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
+    return text + "…" if len(name) > 128 else text
 
-    Raises PatternError for a pattern of more than 4096 bytes.
+
+def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
+    r"""Return an expression whose `fullmatch` matches like Redis's glob pattern (stringmatchlen in util.c).
+
+    A pattern has `*`, `?`, `[a-z]`, `[^a]` and `\`. Backtracking is bounded. Raise PatternError for a
+    pattern of more than 4096 bytes.
     """
     if len(pattern) > _MAX_PATTERN_BYTES:
         raise PatternError(f"pattern is too long: at most {_MAX_PATTERN_BYTES} bytes")
