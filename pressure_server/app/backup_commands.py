@@ -10,12 +10,11 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pressure_server.app.settings import EMBEDDED
-from pressure_server.backend.backups import check as checking
+from pressure_server.backend.backups import data_check as checking
 from pressure_server.backend.backups.archive import Description, read_archive, write_archive
-from pressure_server.backend.backups.output_file import new_file
-from pressure_server.backend.backups.parts import DataError
+from pressure_server.backend.backups.data_snapshot import open_snapshot
+from pressure_server.backend.backups.files import DataError, new_file
 from pressure_server.backend.backups.restore import restore
-from pressure_server.backend.backups.snapshot import open_snapshot
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.net.listen import SettingsError
 

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from pressure_server.backend.backups.archive import Description, read_archive
-from pressure_server.backend.backups.output_file import sync_folder
-from pressure_server.backend.backups.parts import DataError
+from pressure_server.backend.backups.files import DataError, sync_folder
 from pressure_server.backend.data_directory import DataDirectory
 
 # The only file of Redis 6 and older, which Valkey reads as well.

@@ -37,7 +37,7 @@ class Role:
 
 
 @dataclass(frozen=True, slots=True)
-class Snapshot:
+class QueueSnapshot:
     """A queue at one moment.
 
     `bound` is None if the queue does not exist; `keys` are then the suffixes of those of its keys that do,
@@ -58,7 +58,7 @@ class Snapshot:
     view: bytes
 
     @classmethod
-    def of(cls, reply: Sequence[Any]) -> Snapshot:
+    def of(cls, reply: Sequence[Any]) -> QueueSnapshot:
         """Make a snapshot from a reply of `examine`."""
         bound, length, listed, held, closed, not_full, keys, producer, consumer, view = reply
         return cls(

@@ -1,4 +1,4 @@
-"""A file that appears under its name only when it is complete."""
+"""Files of backups and of data: a new one appears when it is complete; the others are read in chunks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from pressure_server.backend.backups.parts import DataError
+from pressure_server.errors import BackendError
+
+_CHUNK = 1 << 20
+
+
+class DataError(BackendError):
+    """A data directory, or a backup of one, cannot be used."""
 
 
 @contextlib.contextmanager
@@ -45,6 +51,21 @@ def sync_folder(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def size_of(file: BinaryIO) -> int:
+    """Return the present size of an open file."""
+    return os.fstat(file.fileno()).st_size
+
+
+def chunks_of(file: BinaryIO, size: int, name: str) -> Iterator[bytes]:
+    """Yield the next `size` bytes of a file, in chunks. Raise DataError if it has fewer."""
+    while size:
+        chunk = file.read(min(size, _CHUNK))
+        if not chunk:
+            raise DataError(f"{name} is cut short: {size} bytes are missing")
+        size -= len(chunk)
+        yield chunk
 
 
 def _open_locked(partial: Path) -> BinaryIO:

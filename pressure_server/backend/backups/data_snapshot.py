@@ -19,13 +19,12 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pressure_server.backend.backups.parts import (
+from pressure_server.backend.backups.files import DataError, size_of
+from pressure_server.backend.backups.manifest import (
     MANIFEST,
-    DataError,
     Manifest,
-    is_snapshot,
+    has_rdb_format,
     parse_manifest,
-    size_of,
 )
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.backend.valkey_program import check_commands, program_version
@@ -43,7 +42,7 @@ _KEY = "pressure-server:backup"
 
 
 @dataclass(frozen=True)
-class Part:
+class OpenPart:
     """An open file, of which the first `size` bytes belong to the snapshot."""
 
     name: str
@@ -52,16 +51,16 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Snapshot:
+class DataSnapshot:
     """The data of one moment."""
 
     manifest: Manifest
-    parts: tuple[Part, ...]
+    parts: tuple[OpenPart, ...]
     valkey_version: str
 
 
 @contextlib.contextmanager
-def open_snapshot(data: DataDirectory) -> Iterator[Snapshot]:
+def open_snapshot(data: DataDirectory) -> Iterator[DataSnapshot]:
     """Open a snapshot that has every change that was acknowledged before the call.
 
     Raise BackendError if there are no data, or if they are damaged, or if Valkey does not answer.
@@ -73,10 +72,10 @@ def open_snapshot(data: DataDirectory) -> Iterator[Snapshot]:
             parts = []
             for name, file in zip(manifest.names, files, strict=True):
                 is_last = name == manifest.names[-1]
-                parts.append(Part(name, file, _sound_size(name, file, is_last)))
+                parts.append(OpenPart(name, file, _sound_size(name, file, is_last)))
         except OSError as error:
             raise DataError(f"cannot read {error.filename or data.append_only}: {error.strerror}") from error
-        yield Snapshot(manifest, tuple(parts), version)
+        yield DataSnapshot(manifest, tuple(parts), version)
 
 
 def _sync(data: DataDirectory) -> str:
@@ -142,7 +141,7 @@ def _open_files(data: DataDirectory, stack: contextlib.ExitStack) -> tuple[Manif
 def _sound_size(name: str, file: BinaryIO, is_last: bool) -> int:
     """Return how many bytes of the part belong to the snapshot: all that were there, and complete."""
     least = size_of(file)
-    if is_snapshot(name):
+    if has_rdb_format(name):
         # Not checked, because the tool would need as much memory as the largest queue.
         return least
     end = time.monotonic() + _WRITE_TIMEOUT

@@ -1,23 +1,16 @@
-"""The parts of an append-only file: one base, increments after it, and the manifest that names them."""
+"""The manifest of an append-only file: the names of its parts, which are one base and increments after it."""
 
 from __future__ import annotations
 
-import os
 import re
 from dataclasses import dataclass
-from typing import BinaryIO
 
-from pressure_server.backend.valkey_program import Soundness, check_commands, check_snapshot
-from pressure_server.errors import BackendError
+from pressure_server.backend.backups.files import DataError
 
 MANIFEST = "appendonly.aof.manifest"
-PART_NAME = re.compile(r"appendonly\.aof(\.[A-Za-z0-9-]+)*")
+_PART_NAME = re.compile(r"appendonly\.aof(\.[A-Za-z0-9-]+)*")
 _LINE = re.compile(r"file (\S+) seq \d+ type ([bhi])(?: .*)?")
 _HISTORY = "h"
-
-
-class DataError(BackendError):
-    """A data directory, or a backup of one, cannot be used."""
 
 
 @dataclass(frozen=True)
@@ -58,19 +51,9 @@ def parse_manifest(content: bytes) -> Manifest:
 
 def is_part_name(name: str) -> bool:
     """Return whether a part may have this name, which is never a path."""
-    return bool(PART_NAME.fullmatch(name)) and name != MANIFEST
+    return bool(_PART_NAME.fullmatch(name)) and name != MANIFEST
 
 
-def check_part(name: str, file: BinaryIO) -> Soundness:
-    """Check a part with the tools that come with Valkey. Raise BackendError if a tool fails."""
-    return (check_snapshot if is_snapshot(name) else check_commands)(file.fileno())
-
-
-def is_snapshot(name: str) -> bool:
+def has_rdb_format(name: str) -> bool:
     """Return whether a part of this name has the RDB format, of which no prefix can be used."""
     return name.endswith(".rdb")
-
-
-def size_of(file: BinaryIO) -> int:
-    """Return the present size of an open file."""
-    return os.fstat(file.fileno()).st_size

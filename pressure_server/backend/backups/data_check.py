@@ -1,27 +1,37 @@
-"""Check the files of a stopped embedded backend, and cut off what follows the first damage."""
+"""Check the files of a stopped embedded backend, and cut off what follows the first damage.
+
+The tools that come with Valkey check the format of each file. Then Valkey loads links to the files, and may
+not write a byte: only this finds a command that does not exist, or that has the wrong arguments.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import os
+import re
+import resource
+import shutil
+import subprocess
+from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from pressure_server.backend.backups.output_file import new_file, sync_folder
-from pressure_server.backend.backups.parts import (
+from pressure_server.backend.backups.files import DataError, chunks_of, new_file, size_of, sync_folder
+from pressure_server.backend.backups.manifest import (
     MANIFEST,
-    DataError,
     Manifest,
-    check_part,
-    is_snapshot,
+    has_rdb_format,
     parse_manifest,
-    size_of,
 )
 from pressure_server.backend.backups.restore import keep_aside
-from pressure_server.backend.backups.trial import link_files, problem_of_loading
 from pressure_server.backend.data_directory import DataDirectory
-from pressure_server.errors import BackendError
+from pressure_server.backend.valkey_program import check_commands, check_snapshot, program
 
-_CHUNK = 1 << 20
+# The second one is for data without anything in them.
+_LOADED = ("DB loaded from append only file", "Ready to accept connections")
+_LOG_PREFIX = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] ")
+_LAST_LINES = 2
 
 
 @dataclass(frozen=True)
@@ -65,7 +75,7 @@ class DataState:
         if self.problem or self.damaged is None:
             return False
         part = self.parts[self.damaged]
-        return self.damaged > 0 or (not is_snapshot(part.name) and part.sound > 0)
+        return self.damaged > 0 or (not has_rdb_format(part.name) and part.sound > 0)
 
 
 def check_data(data: DataDirectory) -> DataState:
@@ -81,7 +91,7 @@ def check_data(data: DataDirectory) -> DataState:
     try:
         manifest = parse_manifest((data.append_only / MANIFEST).read_bytes())
         state = DataState(manifest, tuple(_check(data.append_only / name) for name in manifest.names), "")
-        if state.is_sound and (why := problem_of_loading(data)):
+        if state.is_sound and (why := _problem_of_loading(data)):
             state = replace(state, problem=f"Valkey cannot load the data ({why}): restore a backup")
         return state
     except FileNotFoundError:
@@ -104,7 +114,7 @@ def repair_data(data: DataDirectory, state: DataState) -> Path:
     aside = keep_aside(data, "repair")
     kept = aside / data.append_only.name
     kept.mkdir(mode=0o700)
-    link_files(data.append_only.iterdir(), kept)
+    _link_files(data.append_only.iterdir(), kept)
     sync_folder(kept)
     sync_folder(aside)
     # If no byte of the part is sound, the part is removed.
@@ -114,7 +124,7 @@ def repair_data(data: DataDirectory, state: DataState) -> Path:
         with new_file(data.append_only / MANIFEST, replace=True) as file:
             file.write(state.manifest.first(count).encode())
     last = state.parts[count - 1]
-    if not is_snapshot(last.name):
+    if not has_rdb_format(last.name):
         # Also if it is sound: Valkey will append to it, and the file that was kept aside must not change.
         _cut(data.append_only / last.name, last.sound)
     for later in state.manifest.names[count:]:
@@ -127,7 +137,8 @@ def repair_data(data: DataDirectory, state: DataState) -> Path:
 def _check(path: Path) -> PartState:
     try:
         with path.open("rb") as file:
-            found = check_part(path.name, file)
+            check = check_snapshot if has_rdb_format(path.name) else check_commands
+            found = check(file.fileno())
             return PartState(path.name, size_of(file), found.sound, found.problem)
     except FileNotFoundError:
         return PartState(path.name, 0, 0, "the file is missing")
@@ -136,10 +147,55 @@ def _check(path: Path) -> PartState:
 def _cut(path: Path, size: int) -> None:
     """Replace a file by its first `size` bytes. Its former content keeps its other names."""
     with path.open("rb") as source, new_file(path, replace=True) as target:
-        left = size
-        while left:
-            chunk = source.read(min(left, _CHUNK))
-            if not chunk:
-                raise BackendError(f"{path} has become shorter")
-            left -= len(chunk)
-            target.write(chunk)
+        target.writelines(chunks_of(source, size, str(path)))
+
+
+def _problem_of_loading(data: DataDirectory) -> str:
+    """Let Valkey load the data of a locked directory. Return why it cannot; '' if it can."""
+    folder = data.path / "checking"
+    if folder.exists():
+        # An earlier check was killed.
+        shutil.rmtree(folder)
+    try:
+        (folder / data.append_only.name).mkdir(mode=0o700, parents=True)
+        _link_files(data.append_only.iterdir(), folder / data.append_only.name)
+        return _load(folder)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _link_files(files: Iterable[Path], folder: Path) -> None:
+    """Link files into a folder, or copy them if the file system has no hard links."""
+    for path in files:
+        try:
+            os.link(path, folder / path.name)
+        except OSError:
+            shutil.copy2(path, folder / path.name)
+
+
+def _load(folder: Path) -> str:
+    # The socket's path is relative to `dir`, and so never too long. The log goes to the pipe.
+    arguments = ["--port", "0", "--unixsocket", "valkey.sock", "--dir", str(folder), "--logfile", ""]
+    arguments += ["--appendonly", "yes", "--aof-load-truncated", "no", "--save", ""]
+    last: deque[str] = deque(maxlen=_LAST_LINES)
+    try:
+        process = subprocess.Popen(  # noqa: S603 -- the program comes with the server
+            [program(), *arguments],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),  # may not write
+        )
+    except OSError as error:
+        raise DataError(f"cannot run {program()}: {error.strerror}") from error
+    with process:
+        try:
+            for line in process.stdout or ():
+                if any(text in line for text in _LOADED):
+                    return ""
+                last.append(_LOG_PREFIX.sub("", line).strip())
+        finally:
+            process.kill()
+    return "; ".join(last)
