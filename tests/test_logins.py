@@ -20,7 +20,7 @@ from unittest import mock
 
 import pytest
 
-from pressure_server.app.process_title import without_secrets
+from pressure_server.app.process import without_secrets
 from pressure_server.auth.access_policy import AccessError, AccessPolicy
 from pressure_server.auth.logins import MAX_DELAY, MAX_FAILURES, Logins, delay_after
 from pressure_server.auth.peer_address import is_local, network_of

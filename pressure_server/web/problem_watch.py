@@ -1,4 +1,4 @@
-"""Problems of queues as the doctor sees them, looked for while consoles are open."""
+"""The problem watch: looks for problems of queues, as the doctor sees them, while consoles are open."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _AT_ONCE = 20
 _AGAIN = 10.0
 # Queues in view that are examined at once.
 _MOST_IN_VIEW = 100
-# Seconds for which a console is taken to look at a queue, or at the overview.
+# Seconds after which a console no longer counts as looking at a queue, or at the overview.
 _IN_VIEW = 5.0
 # Queues with problems that are kept.
 _MAX_CASES = 1000

@@ -1,23 +1,31 @@
-"""Families of metrics, made of rows: a name, a help text, label names, and a value for each set of labels."""
+"""Families of metrics: made of rows, which are label values and a number, and written as text."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
 
 Row = tuple[Sequence[str], float]
 
 
-def gauge(name: str, text: str, value: float) -> Metric:
-    """Return a gauge without labels."""
-    return GaugeMetricFamily(name, text, value=value)
+class _One(Collector):
+    """A collector of one family."""
+
+    def __init__(self, family: Metric) -> None:
+        self._family = family
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the family."""
+        return [self._family]
 
 
-def counter(name: str, text: str, value: float) -> Metric:
-    """Return a counter without labels; its samples get the suffix _total."""
-    return CounterMetricFamily(name, text, value=value)
+def text_of(family: Metric) -> bytes:
+    """Return a family in Prometheus's text format."""
+    return generate_latest(_One(family))
 
 
 def gauges(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
@@ -26,7 +34,7 @@ def gauges(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> 
 
 
 def counters(name: str, text: str, labels: Sequence[str], rows: Iterable[Row]) -> Metric:
-    """Return a counter with a sample for each row."""
+    """Return a counter with a sample for each row; the samples get the suffix _total."""
     return _filled(CounterMetricFamily(name, text, labels=labels), rows)
 
 

@@ -1,4 +1,4 @@
-"""The sample configuration file, deploy/pressure-server.toml, from the table of options."""
+"""What documents say of the options: the tables of the reference, and the sample configuration file."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from pathlib import Path
 
 import click
 
-from pressure_server.app.options import GROUPS, Option
+from pressure_server.app.option_types import Option
+from pressure_server.app.options import GROUPS
 
 _HEADER = """\
 # Configuration of pressure-server: pressure-server serve --config FILE
@@ -21,6 +22,29 @@ _HEADER = """\
 # `make docs` writes this file.
 """
 _WIDTH = 100
+
+
+def options_markdown() -> str:
+    """Return the tables of docs/reference/options.md."""
+    lines: list[str] = []
+    for group, options in GROUPS.items():
+        lines += [f"## {group}", "", "| option | variable | default | |", "|---|---|---|---|"]
+        for option in options:
+            flags = "/".join([*option.opts, *option.secondary_opts])
+            lines.append(f"| `{flags}` | `{option.envvar}` | {_default_of(option)} | {option.help} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def _default_of(option: Option) -> str:
+    if isinstance(option.show_default, str):
+        return f"`{option.show_default}`"
+    if isinstance(option.default, bool):
+        return "on" if option.default else "off"
+    if isinstance(option.default, tuple):
+        return f"`{' '.join(option.default)}`"
+    has_none = option.default is None or not isinstance(option.default, str | int | Path)
+    return "" if has_none else f"`{option.default}`"
 
 
 def sample_config() -> str:

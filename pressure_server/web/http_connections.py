@@ -1,20 +1,25 @@
 """HTTP connections: their number is limited, and so are the time and the bytes for the head of a request.
 
-aiohttp waits for the end of a head for ever, and lets 32 heads of a megabyte wait on each connection.
+aiohttp waits for the end of a head for ever, and lets 32 heads of a megabyte wait on each connection. It logs
+a traceback for each malformed request; these are logged seldom.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from typing import TYPE_CHECKING, cast
+import logging
+from collections.abc import Awaitable, Callable
+from typing import cast
 
-if TYPE_CHECKING:
-    # Not otherwise: every server reads this module.
-    from aiohttp import web
+from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
-# The most connections: browsers open up to six each.
-MAX_CONNECTIONS = 512
+from pressure_server.log_limits import LogThrottle
+from pressure_server.text import printable
+from pressure_server.web.http_settings import MAX_CONNECTIONS
+
+_logger = logging.getLogger(__name__)
+
 # Seconds for the head of a request, from the connection or the end of the request before; so this also
 # limits idle connections.
 _HEAD_TIMEOUT = 20.0
@@ -27,29 +32,32 @@ _TOO_LARGE = _TOO_MANY.replace(b"503 Service Unavailable", b"431 Request Header 
 
 
 class HttpConnections:
-    """The connections of one listener. `protocol` creates aiohttp's protocol for a new one."""
+    """The connections of one listener."""
 
-    def __init__(self, protocol: Callable[[], asyncio.Protocol]) -> None:
-        self._protocol = protocol
+    def __init__(self) -> None:
+        # Creates aiohttp's protocol for a connection. It exists only after the application that `note` is in.
+        self.server: Callable[[], asyncio.Protocol] | None = None
         self._connected: dict[asyncio.BaseTransport | None, _HttpConnection] = {}
         self._buffer = bytearray(_READ)
 
-    def __len__(self) -> int:
-        return len(self._connected)
-
     def connect(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
-        return _HttpConnection(self._protocol(), self._connected, self._buffer)
+        assert self.server is not None  # noqa: S101 -- connections come after it is set
+        return _HttpConnection(self.server(), self._connected, self._buffer)
 
-    def request_began(self, transport: asyncio.BaseTransport | None, request: web.Request) -> None:
-        """Note that the head of a request is complete."""
-        if transport is not None and transport in self._connected:
-            self._connected[transport].request_began(request)
-
-    def request_ended(self, transport: asyncio.BaseTransport | None) -> None:
-        """Note that a request has its response."""
-        if transport is not None and transport in self._connected:
-            self._connected[transport].start_timer()
+    @web.middleware
+    async def note(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Note that the head of a request is complete, and later that the request has its response."""
+        transport = request.transport
+        if (connection := self._connected.get(transport)) is not None:
+            connection.request_began(request)
+        try:
+            return await handler(request)
+        finally:
+            if (connection := self._connected.get(transport)) is not None:
+                connection.start_timer()
 
 
 class _HttpConnection(asyncio.BufferedProtocol):
@@ -140,3 +148,29 @@ def _size(request: web.Request) -> int:
     """Return about how many bytes a request has."""
     fields = sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
     return len(request.raw_path) + fields + request.content.total_bytes
+
+
+class _MalformedRequests(logging.Filter):
+    """Passes on everything but errors about malformed requests, which are throttled."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._throttle = LogThrottle(_logger, "malformed HTTP requests")
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether the record is logged as it is."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        reason = printable(" ".join(str(error.message).split()).encode())
+        self._throttle.warn(f"refused a malformed HTTP request: {reason}")
+        return False
+
+
+def request_logger() -> logging.Logger:
+    """Return the logger for aiohttp's server."""
+    logger = logging.getLogger(f"{__name__}.aiohttp")
+    for old in list(logger.filters):
+        logger.removeFilter(old)
+    logger.addFilter(_MalformedRequests())
+    return logger

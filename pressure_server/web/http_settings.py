@@ -9,7 +9,9 @@ from dataclasses import dataclass
 
 from pressure_server.net.listen import ListenerUrl, SettingsError
 
-SCHEME = "http"
+# The most connections: browsers open up to six each.
+MAX_CONNECTIONS = 512
+_SCHEME = "http"
 
 
 @dataclass(frozen=True)
@@ -25,14 +27,14 @@ class HttpSettings:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The host names in the URL's options, and the host of the URL; see hosts.py."""
+        """The host names in the URL's options, and the host of the URL; see protection.py."""
         named = [value.lower() for name, value in self.listen.options if name == "host"]
         return (*named, self.listen.host.lower())
 
 
-def check(listen: ListenerUrl) -> None:
+def check_http(listen: ListenerUrl) -> None:
     """Raise SettingsError if the URL cannot be that of an HTTP listener."""
-    if listen.handler != SCHEME:
+    if listen.handler != _SCHEME:
         raise SettingsError(f"{listen} must be http://HOST:PORT, https://HOST:PORT or http+unix:///PATH")
     if unknown := sorted({name for name, _ in listen.options} - {"host"}):
         raise SettingsError(f"{listen}: unknown option '{unknown[0]}': the only option is host")

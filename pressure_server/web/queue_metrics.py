@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from heapq import nlargest
 
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from pressure_server.auth.users import User
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import COUNTS, Survey, Surveyed
 from pressure_server.text import glob_regex, printable
-from pressure_server.web.metrics.families import counter, counters, gauge, gauges
-from pressure_server.web.shown import Shown
+from pressure_server.web.http_requests import HttpContext
+from pressure_server.web.metric_families import counters, gauges
 
 STATES = ("ready", "delayed", "reserved", "buried")
 _LABELS = ("database", "queue")
@@ -26,12 +27,10 @@ _OF_COUNT = {
     "deliveries": ("deliveries", "Reservations of jobs"),
     "dead_letters": ("dead_letters", "Jobs that went to a queue of dead letters"),
 }
-
-
 _ONLY_JOBS = ("timeouts", "deliveries", "dead_letters")
 
 
-class ShownQueues:
+class MeasuredQueues:
     """The queues that have metrics of their own.
 
     A queue keeps its place while it exists, so that its series do not come and go; free places go to the
@@ -42,23 +41,23 @@ class ShownQueues:
         self._survey = survey
         self._most = most
         self._regex = glob_regex(pattern.encode()) if pattern != "*" else None
-        self._shown: dict[tuple[int, bytes], None] = {}
+        self._chosen: dict[tuple[int, bytes], None] = {}
 
     def current(self) -> list[Surveyed]:
         """Return the queues."""
         queues = self._survey.queues
-        for key in [key for key in self._shown if key not in queues]:
-            del self._shown[key]
-        free = self._most - len(self._shown)
-        if free > 0 and len(queues) > len(self._shown):
+        for key in [key for key in self._chosen if key not in queues]:
+            del self._chosen[key]
+        free = self._most - len(self._chosen)
+        if free > 0 and len(queues) > len(self._chosen):
             others = [
                 one
                 for key, one in queues.items()
-                if key not in self._shown and (self._regex is None or self._regex.fullmatch(key[1]))
+                if key not in self._chosen and (self._regex is None or self._regex.fullmatch(key[1]))
             ]
             for one in nlargest(free, others, key=lambda one: one.figures.length):
-                self._shown[one.database, one.name] = None
-        return [queues[key] for key in self._shown]
+                self._chosen[one.database, one.name] = None
+        return [queues[key] for key in self._chosen]
 
 
 def total_metrics(survey: Survey) -> Iterator[Metric]:
@@ -78,16 +77,20 @@ def total_metrics(survey: Survey) -> Iterator[Metric]:
             survey.seconds,
         ),
     ):
-        yield gauge(f"pressure_{name}", text, value)
+        yield GaugeMetricFamily(f"pressure_{name}", text, value)
     states = [((state,), getattr(totals, state)) for state in STATES]
     yield gauges("pressure_jobs", "Jobs in all queues, by state.", ("state",), states)
     for count in COUNTS:
         name, text = _OF_COUNT[count]
-        yield counter(f"pressure_{name}", f"{text}, since the server started.", survey.counts[count])
-    yield counter("pressure_survey_rounds", "Complete rounds of the survey of queues.", survey.rounds)
+        yield CounterMetricFamily(
+            f"pressure_{name}", f"{text}, since the server started.", survey.counts[count]
+        )
+    yield CounterMetricFamily(
+        "pressure_survey_rounds", "Complete rounds of the survey of queues.", survey.rounds
+    )
 
 
-def queue_metrics(shown: Shown, queues: list[Surveyed], user: User) -> Iterator[Metric]:
+def queue_metrics(context: HttpContext, queues: list[Surveyed], user: User) -> Iterator[Metric]:
     """Yield the families about single queues, as far as the user may see them."""
     queues = [one for one in queues if user.may_access(one.name)]
     labels = _distinct([(str(one.database), printable(one.name)) for one in queues])
@@ -128,12 +131,12 @@ def queue_metrics(shown: Shown, queues: list[Surveyed], user: User) -> Iterator[
         "pressure_queue_waiting",
         "Operations of this server's clients that wait for a message or for room.",
         (*_LABELS, "role"),
-        _waiting(shown, labelled),
+        _waiting(context, labelled),
     )
-    yield gauge(
+    yield GaugeMetricFamily(
         "pressure_queues_without_metrics",
         "Queues beyond --metrics-queues, or that --metrics-match leaves out.",
-        max(0, len(shown.survey.queues) - len(queues)),
+        max(0, len(context.survey.queues) - len(queues)),
     )
 
 
@@ -142,9 +145,9 @@ def _has_jobs(one: Surveyed) -> bool:
 
 
 def _waiting(
-    shown: Shown, labelled: list[tuple[tuple[str, str], Surveyed]]
+    context: HttpContext, labelled: list[tuple[tuple[str, str], Surveyed]]
 ) -> Iterator[tuple[tuple[str, ...], float]]:
-    databases = {one.database_number: one for one in shown.context.broker.databases}
+    databases = {one.database_number: one for one in context.server.broker.databases}
     for label, one in labelled:
         waiting = databases[one.database].waiting_on(one.name)
         for line in Line:
