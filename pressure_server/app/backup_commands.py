@@ -7,7 +7,6 @@ import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
 import click
 
@@ -73,7 +72,7 @@ def restore_command(backend: str, data_dir: Path, file: Path, force: bool) -> No
     Exit status: 0 if the data were restored, 1 if not, 2 if an option is wrong.
     """
     _require_embedded(backend)
-    with _interrupts(), _errors_of(file), _opened(file) as source:
+    with _interrupts(), _errors_of(file), click.open_file(file, "rb") as source:
         restored = restore(source, DataDirectory(data_dir), replace=force)
     click.echo(f"{data_dir} has the data of the backup: {_described(restored.description)}")
     if restored.former is not None:
@@ -114,7 +113,7 @@ def check_data_command(backend: str, data_dir: Path, file: Path | None, repair: 
 
 
 def _check_backup(path: Path) -> int:
-    with _interrupts(), _opened(path) as source:
+    with _interrupts(), click.open_file(path, "rb") as source:
         try:
             description = read_archive(source)
         except DataError as error:
@@ -168,15 +167,6 @@ def _described(description: Description) -> str:
         f"{len(description.files)} files, {description.size:,} bytes, made {description.created} by "
         f"pressure-server {description.server_version} with Valkey {description.valkey_version}"
     )
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    if path == _STANDARD:
-        yield sys.stdin.buffer
-    else:
-        with path.open("rb") as file:
-            yield file
 
 
 @contextlib.contextmanager

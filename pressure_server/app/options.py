@@ -171,7 +171,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "How long a put waits for room in a full queue before it fails with -FULL. 0: no limit. Set a "
             "time shorter than the read timeout of the clients, so that they receive the error.",
             0.0,
-            "0",
         ),
         time_option(
             "--role-timeout",
@@ -179,21 +178,18 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "producer or consumer role of the queue. After that it fails with -INUSE. 0: fail at once. A get "
             "on an empty queue waits for its own timeout instead.",
             Policy.role_timeout,
-            "5s",
         ),
         time_option(
             "--implicit-queue-ttl",
             "How long a queue that a put created may be empty and unused before the server deletes it. "
             "0: never delete.",
             3600.0,
-            "1h",
         ),
         time_option(
             "--outcome-ttl",
             "How long a queue remembers the outcome of a put with a transaction id. Within this time, the "
             "same id puts nothing again.",
             Policy.outcome_ttl,
-            "1h",
             least=1,
         ),
         option(
@@ -209,7 +205,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "it holds a role leaves its queue stuck. Use a time longer than any pause of a live client. "
             "0: never repair; with --allow-eviction, repair after 30 seconds.",
             0.0,
-            "0",
         ),
     ),
     "Reliability": (
@@ -218,7 +213,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "How long the server waits for a reply from the backend before it closes the connection and "
             "reconnects.",
             5.0,
-            "5s",
             least=0.001,
         ),
         time_option(
@@ -226,7 +220,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "How long commands wait for a lost connection to the backend to be restored, before they fail "
             "with -BACKEND. 0: fail at once.",
             5.0,
-            "5s",
         ),
         time_option(
             "--proxy-timeout",
@@ -234,7 +227,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "server is considered dead after 0.7 of it without a heartbeat. If the times of two servers "
             "differ, the longer one applies.",
             15.0,
-            "15s",
             least=0.1,
         ),
         option(
@@ -266,7 +258,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "How long a client may stay idle, without sending a command, before it is disconnected. Clients "
             "that wait for a message, for room or for a role are not idle. 0: no limit.",
             0.0,
-            "0",
         ),
         option(
             "--max-message-bytes",
@@ -352,7 +343,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "How long the server continues to serve old and new clients after SIGTERM or SIGINT, while its "
             "readiness check already fails. Gives load balancers time to notice. 0: drain at once.",
             0.0,
-            "0",
         ),
         time_option(
             "--drain-timeout",
@@ -360,7 +350,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "disconnect its clients, and put undelivered messages back. Commands that wait end at once with "
             "-STOPPING.",
             10.0,
-            "10s",
         ),
     ),
     "Slow log": (
@@ -369,7 +358,6 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "The slow log (SLOWLOG) keeps commands that took this time or longer, apart from commands that "
             "waited for a message, for room or for a role. 0: all measured commands. Negative: none.",
             0.01,
-            "10ms",
             least=-(2.0**31),
         ),
         option(

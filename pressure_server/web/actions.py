@@ -72,46 +72,38 @@ def _message(body: Body) -> bytes:
 
 @dataclass(frozen=True)
 class Action:
-    """An action on a queue: its command without the queue's name, and what it says about the reply."""
+    """An action on a queue: its command, and what it says; {} stands for the reply to the command."""
 
     command: str
+    says: str
     arguments: Callable[[Body], Sequence[bytes]] = lambda _: ()
-    says: Callable[[Any], str] = lambda _: "done"
 
 
 ACTIONS = {
     "create": Action(
         "PRESSURE.CREATE",
+        "the queue was created",
         lambda body: _options(body, "bound", "overflow", "type"),
-        lambda _: "the queue was created",
     ),
     "put": Action(
         "PRESSURE.PUT",
+        "the message was put",
         lambda body: [_message(body), b"NOWAIT", *_options(body, "priority", "delay")],
-        lambda _: "the message was put",
     ),
-    "kick": Action(
-        "PRESSURE.KICK",
-        lambda body: [_text(body, "count") or b"1"],
-        lambda count: f"jobs kicked: {count}",
-    ),
-    "pause": Action(
-        "PRESSURE.PAUSE",
-        lambda body: [_text(body, "seconds")],
-        lambda _: "the pause was set",
-    ),
+    "kick": Action("PRESSURE.KICK", "jobs kicked: {}", lambda body: [_text(body, "count") or b"1"]),
+    "pause": Action("PRESSURE.PAUSE", "the pause was set", lambda body: [_text(body, "seconds")]),
     "alter": Action(
         "PRESSURE.ALTER",
+        "the queue was altered",
         lambda body: _options(body, "bound", "overflow", "max_bytes", "ttl", "max_deliveries", "dead_letter"),
-        lambda _: "the queue was altered",
     ),
-    "close": Action("PRESSURE.CLOSE", says=lambda _: "the queue was closed"),
+    "close": Action("PRESSURE.CLOSE", "the queue was closed"),
     "purge": Action(
         "PRESSURE.PURGE",
+        "messages deleted: {}",
         lambda body: [_text(body, "state").upper()] if _text(body, "state") else [],
-        lambda count: f"messages deleted: {count}",
     ),
-    "delete": Action("PRESSURE.DELETE", says=lambda _: "the queue was deleted"),
+    "delete": Action("PRESSURE.DELETE", "the queue was deleted"),
 }
 
 
@@ -143,7 +135,7 @@ class Actions:
                 # Show a queue that is new: the next look of the survey may be minutes away.
                 with contextlib.suppress(BackendError):
                     await survey.look_at([client.key])
-            return _answer(action.says(reply))
+            return _answer(action.says.format(reply))
         except ActionFailedError as error:
             return _answer(str(error), is_done=False)
         except ConnectionError:

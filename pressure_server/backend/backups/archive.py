@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from pressure_server import __version__
 from pressure_server.backend.backups.data_snapshot import DataSnapshot
@@ -73,7 +73,7 @@ def write_archive(target: BinaryIO, snapshot: DataSnapshot) -> Description:
     return description
 
 
-def read_archive(source: BinaryIO, folder: Path | None = None) -> Description:
+def read_archive(source: IO[bytes], folder: Path | None = None) -> Description:
     """Verify a backup, and unpack its files into an empty folder if one is given.
 
     Raise DataError if it is damaged, foreign, or newer than this server, and OSError if a file cannot be
@@ -131,7 +131,7 @@ class _Writer:
 class _Reader:
     """Reads the members that a _Writer has written, and compares their checksums at the end."""
 
-    def __init__(self, source: BinaryIO) -> None:
+    def __init__(self, source: IO[bytes]) -> None:
         self._source = source
         self._sums: list[str] = []
 
@@ -235,5 +235,5 @@ def _store(path: Path, chunks: Iterator[bytes]) -> None:
         os.fsync(file.fileno())
 
 
-def _read(source: BinaryIO, size: int) -> bytes:
+def _read(source: IO[bytes], size: int) -> bytes:
     return b"".join(chunks_of(source, size, "the backup"))

@@ -7,7 +7,7 @@ import fcntl
 import os
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from pressure_server.errors import BackendError
 
@@ -58,7 +58,7 @@ def size_of(file: BinaryIO) -> int:
     return os.fstat(file.fileno()).st_size
 
 
-def chunks_of(file: BinaryIO, size: int, name: str) -> Iterator[bytes]:
+def chunks_of(file: IO[bytes], size: int, name: str) -> Iterator[bytes]:
     """Yield the next `size` bytes of a file, in chunks. Raise DataError if it has fewer."""
     while size:
         chunk = file.read(min(size, _CHUNK))

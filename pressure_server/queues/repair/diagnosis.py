@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE
 from pressure_server.queues.repair import problems
@@ -166,19 +167,11 @@ def _half_deleted(*, awake: bool) -> _Rule:
     return rule
 
 
-def _producer(queue: QueueSnapshot) -> Role:
-    return queue.producer
-
-
-def _consumer(queue: QueueSnapshot) -> Role:
-    return queue.consumer
-
-
 _RULES: _Rules = (
-    (problems.PRODUCER_STUCK, _stuck(_producer)),
-    (problems.PRODUCER_PARKED, _parked(_producer)),
-    (problems.CONSUMER_STUCK, _stuck(_consumer)),
-    (problems.CONSUMER_PARKED, _parked(_consumer)),
+    (problems.PRODUCER_STUCK, _stuck(attrgetter("producer"))),
+    (problems.PRODUCER_PARKED, _parked(attrgetter("producer"))),
+    (problems.CONSUMER_STUCK, _stuck(attrgetter("consumer"))),
+    (problems.CONSUMER_PARKED, _parked(attrgetter("consumer"))),
     (problems.NO_NOT_FULL, _no_not_full),
     (problems.TOO_MANY_IN_A_ROLE, _too_many_in_a_role),
     (problems.TOO_MANY_NOT_FULL, _too_many_not_full),

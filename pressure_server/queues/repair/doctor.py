@@ -12,7 +12,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.repair.diagnosis import Finding, diagnose, suspicions
-from pressure_server.queues.repair.problems import LONE_LIST, Fix, Problem
+from pressure_server.queues.repair.problems import FIXED, LONE_LIST, Problem
 from pressure_server.queues.repair.queue_snapshot import QueueSnapshot
 
 # Examinations in `wait` seconds: enough that a client in a tight loop is not seen with a role in all of them.
@@ -145,7 +145,7 @@ class Doctor:
 
     async def fix(self, case: Case) -> list[str]:
         """Fix the problems that have lasted. Return what was done, in words; [] if the queue has changed."""
-        words = [fix.value for finding in self.fixable(case) for fix in finding.problem.fixes]
+        words = [fix.value[0] for finding in self.fixable(case) for fix in finding.problem.fixes]
         if not words:
             return []
         arguments = [*case.views(self.wait), *dict.fromkeys(words)]
@@ -224,4 +224,4 @@ def _in_words(done: str) -> str:
     if done.startswith("zeroed "):
         return f"set {done.removeprefix('zeroed ')} to 0"
     statistic, _, difference = done.partition(" ")
-    return f"added {difference} to {statistic}" if difference else Fix(done.encode()).past
+    return f"added {difference} to {statistic}" if difference else FIXED[done.encode()]

@@ -10,37 +10,22 @@ from pressure_server.text import printable
 
 
 class Fix(Enum):
-    """A change that repair can make; the value is its name in doctor.lua."""
+    """A change that repair can make: its name in doctor.lua, and in words, in the past tense."""
 
-    GIVE_BACK_PRODUCER = b"give_back_producer"
-    GIVE_BACK_CONSUMER = b"give_back_consumer"
-    UNPARK_PRODUCER = b"unpark_producer"
-    UNPARK_CONSUMER = b"unpark_consumer"
-    PUSH_NOT_FULL = b"push_not_full"
-    TAKE_NOT_FULL = b"take_not_full"
-    TRIM = b"trim"
-    WAKE = b"wake"
-    UNLINK = b"unlink"
-    SETTLE_STATISTICS = b"settle_statistics"
-
-    @property
-    def past(self) -> str:
-        """The change in words, in the past tense: "pushed a token"."""
-        return _PAST[self]
+    GIVE_BACK_PRODUCER = (b"give_back_producer", "gave the producer role back")
+    GIVE_BACK_CONSUMER = (b"give_back_consumer", "gave the consumer role back")
+    UNPARK_PRODUCER = (b"unpark_producer", "moved the producer's token back")
+    UNPARK_CONSUMER = (b"unpark_consumer", "moved the consumer's token back")
+    PUSH_NOT_FULL = (b"push_not_full", f"pushed a {printable(NOT_FULL)} token")
+    TAKE_NOT_FULL = (b"take_not_full", f"took the {printable(NOT_FULL)} token away")
+    TRIM = (b"trim", "left one token of each")
+    WAKE = (b"wake", "gave both roles back to the waiting clients")
+    UNLINK = (b"unlink", "deleted what was left")
+    SETTLE_STATISTICS = (b"settle_statistics", "corrected the statistics")
 
 
-_PAST = {
-    Fix.GIVE_BACK_PRODUCER: "gave the producer role back",
-    Fix.GIVE_BACK_CONSUMER: "gave the consumer role back",
-    Fix.UNPARK_PRODUCER: "moved the producer's token back",
-    Fix.UNPARK_CONSUMER: "moved the consumer's token back",
-    Fix.PUSH_NOT_FULL: f"pushed a {printable(NOT_FULL)} token",
-    Fix.TAKE_NOT_FULL: f"took the {printable(NOT_FULL)} token away",
-    Fix.TRIM: "left one token of each",
-    Fix.WAKE: "gave both roles back to the waiting clients",
-    Fix.UNLINK: "deleted what was left",
-    Fix.SETTLE_STATISTICS: "corrected the statistics",
-}
+# By the name in doctor.lua: the change in words.
+FIXED: dict[bytes, str] = dict(fix.value for fix in Fix)
 
 
 @dataclass(frozen=True, slots=True)

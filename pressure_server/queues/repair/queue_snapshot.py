@@ -61,18 +61,9 @@ class QueueSnapshot:
     def of(cls, reply: Sequence[Any]) -> QueueSnapshot:
         """Make a snapshot from a reply of `examine`."""
         bound, length, listed, held, closed, not_full, keys, producer, consumer, view = reply
-        return cls(
-            None if bound is None else _number(bound),
-            length,
-            listed,
-            held,
-            closed,
-            not_full,
-            tuple(keys),
-            _role("producer", producer),
-            _role("consumer", consumer),
-            view,
-        )
+        bound = None if bound is None else _number(bound)
+        roles = (_role("producer", producer), _role("consumer", consumer))
+        return cls(bound, length, listed, held, closed, not_full, tuple(keys), *roles, view)
 
     @property
     def roles(self) -> tuple[Role, Role]:
