@@ -11,14 +11,14 @@ import uvloop
 from click.shell_completion import CompletionItem
 
 from pressure_server import __version__
-from pressure_server.app import logs
+from pressure_server.app import log_output
 from pressure_server.app.backup_commands import backup_command, check_data_command, restore_command
 from pressure_server.app.doctor_command import doctor_command
 from pressure_server.app.option_types import GroupedCommand
-from pressure_server.app.options import shared_options
 from pressure_server.app.process import hide_secrets
 from pressure_server.app.queues_command import queues_command, top_command
 from pressure_server.app.server import StartError, serve
+from pressure_server.app.server_options import shared_options
 from pressure_server.app.settings import Settings
 from pressure_server.auth.users import MAX_PASSWORD_BYTES, password_digest
 from pressure_server.errors import BackendError, PatternError
@@ -69,7 +69,7 @@ def serve_command(log_level: str, log_format: str, **values: Any) -> None:
     the command line takes precedence over the environment, and the environment over the --config file.
     """
     settings = Settings(**values)
-    logs.configure(log_level, log_format)
+    log_output.configure(log_level, log_format)
     uvloop.run(serve(settings))
 
 

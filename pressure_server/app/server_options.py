@@ -12,7 +12,7 @@ from pathlib import Path
 import click
 from click.core import ParameterSource
 
-from pressure_server.app import logs
+from pressure_server.app import log_output
 from pressure_server.app.option_sources import backend_from_redis_variables, check_environment, read_config
 from pressure_server.app.option_types import Bytes, DurabilityType, Integer, Option, option, time_option
 from pressure_server.app.settings import DEFAULT_LISTEN
@@ -372,13 +372,13 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "--log-level",
             "Log messages of this severity and above.",
             default="info",
-            type=click.Choice(logs.LEVELS),
+            type=click.Choice(log_output.LEVELS),
         ),
         option(
             "--log-format",
             "The format of the log: lines of text, or one JSON object per line.",
             default="text",
-            type=click.Choice(logs.FORMATS),
+            type=click.Choice(log_output.FORMATS),
         ),
     ),
 }

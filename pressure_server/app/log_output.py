@@ -9,8 +9,6 @@ from datetime import UTC, datetime
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
-
-
 # The fields that log calls pass as `extra`. JSON logs have those that are known.
 _FIELDS = ("client", "user", "queue", "command", "error", "duration")
 
