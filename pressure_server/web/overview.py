@@ -92,10 +92,10 @@ class SortedQueues:
     100 000 queues would block the event loop for 50 ms.
     """
 
-    def __init__(self) -> None:
-        self.count = 0
+    def __init__(self, count: int, keys: Iterator[Key]) -> None:
+        self.count = count
         self._found: list[Key] = []
-        self._rest: Iterator[Key] = iter(())
+        self._rest = keys
 
     @classmethod
     async def of(
@@ -123,10 +123,8 @@ class SortedQueues:
                 run = range(begin, len(keys))
                 runs.append(array("L", sorted(run, key=values.__getitem__, reverse=descending)))
             await asyncio.sleep(0)
-        found = cls()
-        found.count = len(keys)
-        found._rest = map(keys.__getitem__, merge(*runs, key=values.__getitem__, reverse=descending))
-        return found
+        order = merge(*runs, key=values.__getitem__, reverse=descending)
+        return cls(len(keys), map(keys.__getitem__, order))
 
     async def between(self, first: int, last: int) -> list[Key]:
         """Return the keys from the position `first` to before `last`. Only one task may do so at a time."""
