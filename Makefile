@@ -13,7 +13,7 @@ CHAOS ?=
 INSTALLED := $(VENV)/installed
 RUNNABLE := $(VENV)/runnable
 
-.PHONY: run test test-quick lint format bench chaos docs man lock sbom clean
+.PHONY: run test test-quick lint format bench chaos docs sync-client man lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -56,6 +56,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m tests.sync_client --check
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
@@ -69,6 +70,10 @@ chaos: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m tests.documents
+
+# The synchronous Python client, from the asyncio one: client/sync from client/aio.
+sync-client: $(INSTALLED)
+	$(BIN)/python -m tests.sync_client
 
 # The man pages, in build/man.
 man: $(INSTALLED)

@@ -23,8 +23,8 @@ import uvloop
 from benchmarks.plan import Plan
 from benchmarks.results import Row, Samples, Table, Target
 from handlers.resp import commands
-from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
+from handlers.resp.session import RespSession
 from pressure_server.auth.access_policy import Access, AccessPolicy
 from pressure_server.backend.channel import Channel
 from pressure_server.backend.durability import Durability
@@ -34,6 +34,7 @@ from pressure_server.backend.watch import Watch
 from pressure_server.lua.layout import BlockField, Header
 from pressure_server.lua.scripts import library
 from pressure_server.net.clients import Clients
+from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.queues.database import Database
@@ -143,9 +144,9 @@ class _World:
         broker = Mock()
         broker.default_database = self.database
         context = Context(Mock(), broker, clients)
-        self.connections: list[RespConnection] = []
+        self.connections: list[Connection] = []
         for _ in range(_CLIENTS):
-            connection = RespConnection(context, Limits(1 << 25))
+            connection = RespSession(context, Limits(1 << 25)).connection
             connection.connection_made(_Transport())
             self.connections.append(connection)
 

@@ -8,8 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from handlers.beanstalk import commands as beanstalk_commands
+from handlers.beanstalk.table import commands_markdown as beanstalk_table
 from handlers.memcached import commands as memcached_commands
-from handlers.memcached.describe import commands_markdown as memcached_tables
+from handlers.memcached.table import commands_markdown as memcached_tables
 from handlers.resp import commands as resp_commands
 from handlers.resp.describe import commands_markdown as resp_tables
 from tests.option_documents import options_markdown, sample_config
@@ -19,6 +21,7 @@ DOCS = ROOT / "docs"
 _MARKER = "<!-- from the tables in the code: make docs -->\n"
 # By file: the function that returns its tables.
 TABLES: dict[str, Callable[[], str]] = {
+    "reference/beanstalk.md": beanstalk_table,
     "reference/commands.md": resp_tables,
     "reference/memcached.md": memcached_tables,
     "reference/options.md": options_markdown,
@@ -29,6 +32,7 @@ def with_tables(name: str) -> str:
     """Return the document with everything after its marker replaced by the tables."""
     resp_commands.load()
     memcached_commands.load()
+    beanstalk_commands.load()
     text = (DOCS / name).read_text(encoding="utf-8")
     return text.partition(_MARKER)[0] + _MARKER + "\n" + TABLES[name]()
 

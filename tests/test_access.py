@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from handlers.resp import commands
-from handlers.resp.access import Refusal, queues_of, refusal
-from handlers.resp.client import Spec
-from handlers.resp.table import COMMANDS, command
+from handlers.resp.table import COMMANDS, Command, command
 from pressure_server.auth.users import RIGHTS, User
+from pressure_server.net.command_table import Refusal
 from tests.support.guards import reload, users_toml
 from tests.support.programs import Server, StartServer, Valkey
 from tests.support.protocols import BEANSTALK, LISTEN, Protocol, Wire, each_protocol
@@ -25,11 +24,11 @@ from tests.support.waiters import Waiter, is_refused, packed
 
 commands.load()
 SPECS = {
-    spec.name: spec
+    entry.name: entry
     for entered in COMMANDS.values()
-    for spec in (entered.subcommands.values() if entered.subcommands else [entered])
+    for entry in (entered.subcommands.values() if entered.subcommands else [entered])
 }
-ON_QUEUES = [name for name, spec in SPECS.items() if spec.names_queues]
+ON_QUEUES = [name for name, entry in SPECS.items() if entry.names_queues]
 # The tenant may use the first queue, and not the second.
 OWN, OTHER = b"tenant:1", b"foreign:1"
 NO_COMMAND = "NOPERM this user has no permissions to run the '{}' command"
@@ -37,11 +36,11 @@ NO_QUEUE = "NOPERM this user has no permissions to access one of the keys used a
 ConnectAs = Callable[[str], Waiter]
 
 
-def examples(spec: Spec) -> Iterator[list[bytes]]:
+def examples(entry: Command) -> Iterator[list[bytes]]:
     """Return the shortest request on the tenant's queue, then requests that name another's queue once."""
-    named = [word.encode() for word in spec.name.split("|")]
+    named = [word.encode() for word in entry.name.split("|")]
     arguments: list[bytes] = []
-    for argument in spec.arguments:
+    for argument in entry.arguments:
         if argument.optional and not argument.multiple:
             continue
         arguments += [argument.token.encode()] if argument.token else []
@@ -57,8 +56,8 @@ def examples(spec: Spec) -> Iterator[list[bytes]]:
             yield [*named, *arguments[:position], OTHER, *arguments[position + 1 :]]
 
 
-def example(spec: Spec) -> list[bytes]:
-    return next(examples(spec))
+def example(entry: Command) -> list[bytes]:
+    return next(examples(entry))
 
 
 def test_a_command_without_needs_is_rejected() -> None:
@@ -71,40 +70,40 @@ def test_a_command_without_needs_is_rejected() -> None:
 
 
 def test_needs_match_the_flags_of_redis() -> None:
-    for spec in SPECS.values():
-        if "readonly" in spec.flags:
-            assert spec.needs == {"read"}, spec.name
-        if "write" in spec.flags:
-            assert spec.needs & {"put", "get", "administer"}, spec.name
-        if "denyoom" in spec.flags:
-            assert "put" in spec.needs, spec.name
-        if "admin" in spec.flags:
-            assert spec.needs == {"administer"}, spec.name
+    for entry in SPECS.values():
+        if "readonly" in entry.flags:
+            assert entry.needs == {"read"}, entry.name
+        if "write" in entry.flags:
+            assert entry.needs & {"put", "get", "administer"}, entry.name
+        if "denyoom" in entry.flags:
+            assert "put" in entry.needs, entry.name
+        if "admin" in entry.flags:
+            assert entry.needs == {"administer"}, entry.name
 
 
 def test_a_command_needs_exactly_the_rights_in_the_table() -> None:
-    for spec in SPECS.values():
-        assert refusal(User("u", rights=spec.needs), spec, example(spec)) is None, spec.name
-        for right in spec.needs:
+    for entry in SPECS.values():
+        assert entry.refuses(User("u", rights=entry.needs), example(entry)) is None, entry.name
+        for right in entry.needs:
             without = User("u", rights=frozenset(RIGHTS) - {right})
-            assert refusal(without, spec, example(spec)) is Refusal.COMMAND, spec.name
+            assert entry.refuses(without, example(entry)) is Refusal.COMMAND, entry.name
 
 
 def test_a_user_needs_access_to_each_queue_of_a_command() -> None:
     user = User("u", queues=("tenant:*",))
     for name in ON_QUEUES:
-        spec = SPECS[name]
-        allowed, *others = examples(spec)
-        assert refusal(user, spec, allowed) is None, name
-        assert queues_of(spec, allowed) == [OWN] * len(others), name
+        entry = SPECS[name]
+        allowed, *others = examples(entry)
+        assert entry.refuses(user, allowed) is None, name
+        assert entry.queues_of(allowed) == [OWN] * len(others), name
         for other in others:
-            assert refusal(user, spec, other) is Refusal.QUEUE, other
+            assert entry.refuses(user, other) is Refusal.QUEUE, other
 
 
 def test_administering_the_server_needs_access_to_all_queues() -> None:
     user = User("u", queues=("tenant:*",))
     for name in sorted(set(SPECS) - set(ON_QUEUES)):
-        refused = refusal(user, SPECS[name], example(SPECS[name]))
+        refused = SPECS[name].refuses(user, example(SPECS[name]))
         assert (refused is Refusal.COMMAND) == ("administer" in SPECS[name].needs), name
 
 
@@ -146,13 +145,13 @@ def connect_as(backend: Valkey, guarded: Server) -> Iterator[ConnectAs]:
 
 def test_a_server_enforces_the_rights_in_the_table(connect_as: ConnectAs) -> None:
     tenant = connect_as("tenant")
-    for name, spec in SPECS.items():
-        arguments = example(spec)[len(name.split("|")) :]
-        for right in spec.needs:
+    for name, entry in SPECS.items():
+        arguments = example(entry)[len(name.split("|")) :]
+        for right in entry.needs:
             for spelt in (name.upper(), name.lower(), name.swapcase().title()):
                 request = [*(word.encode() for word in spelt.split("|")), *arguments]
                 assert str(connect_as(f"no-{right}")(*request)) == NO_COMMAND.format(name), request
-        for request in list(examples(spec))[1:] if spec.needs else []:
+        for request in list(examples(entry))[1:] if entry.needs else []:
             assert str(tenant(*request)) == NO_QUEUE, request
             assert tenant("MULTI") == b"OK"
             assert str(tenant(*request)) == NO_QUEUE, request
@@ -161,14 +160,14 @@ def test_a_server_enforces_the_rights_in_the_table(connect_as: ConnectAs) -> Non
 
 def test_before_the_login_only_commands_to_log_in_or_leave_are_allowed(guarded: Server) -> None:
     expected = "NOAUTH Authentication required."
-    for name, spec in SPECS.items():
+    for name, entry in SPECS.items():
         with Waiter(guarded.port) as stranger:
-            reply = stranger(*example(spec))
-            if "no_auth" in spec.flags:
+            reply = stranger(*example(entry))
+            if "no_auth" in entry.flags:
                 assert name in ("auth", "hello", "quit", "reset", "pressure.ready")
                 continue
             assert str(reply).endswith(expected), reply
-            stranger.socket.sendall(packed(*example(spec)) * 40)
+            stranger.socket.sendall(packed(*example(entry)) * 40)
             assert all(str(stranger.reply()).endswith(expected) for _ in range(40)), name
 
 

@@ -350,4 +350,5 @@ def test_a_server_serves_others_in_bounded_memory_during_mutated_requests(
         ]:
             done.result(10 * TIMEOUT)
     victim.wait_until_alone()
-    assert not re.search("ERROR|Traceback", victim.server.log)
+    log = victim.server.log
+    assert not re.search("ERROR|Traceback", log), log[-8000:]

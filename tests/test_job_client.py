@@ -35,7 +35,6 @@ from pressure_server.client import (
     QueueNameError,
     QueueTypeError,
 )
-from pressure_server.client.job_requests import JobRequests
 from tests.support.blocking import Blocking, running_loop
 from tests.support.client_scripts import ROOT, output_of
 from tests.support.programs import TIMEOUT, Client, Server, wait_for
@@ -393,19 +392,19 @@ def test_a_job_that_is_dropped_returns_to_the_queue(queue: Any) -> None:
         gc.enable()
 
 
-def fail_after(monkeypatch: pytest.MonkeyPatch, command: str, error: BaseException) -> None:
+def fail(monkeypatch: pytest.MonkeyPatch, command: str, error: Exception, *, is_sent: bool) -> None:
     """Have redis-py raise this error instead of returning the reply of the command."""
     send: Any = redis.Redis.execute_command
     send_async: Any = redis.asyncio.Redis.execute_command
 
     def execute(client: Any, *words: Any) -> Any:
-        reply = send(client, *words)
+        reply = send(client, *words) if is_sent or words[0] != command else None
         if words[0] == command:
             raise error
         return reply
 
     async def execute_async(client: Any, *words: Any) -> Any:
-        reply = await send_async(client, *words)
+        reply = await send_async(client, *words) if is_sent or words[0] != command else None
         if words[0] == command:
             raise error
         return reply
@@ -416,7 +415,7 @@ def fail_after(monkeypatch: pytest.MonkeyPatch, command: str, error: BaseExcepti
 
 def test_a_reserve_that_is_interrupted_keeps_no_job(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.put("work")
-    fail_after(monkeypatch, "PRESSURE.RESERVE", WorkError())
+    fail(monkeypatch, "PRESSURE.RESERVE", WorkError(), is_sent=True)
     with pytest.raises(WorkError):
         queue.reserve(timeout=0)
     wait_until_ready(queue, 1)
@@ -426,9 +425,7 @@ def test_a_reserve_that_is_interrupted_keeps_no_job(queue: Any, monkeypatch: pyt
 def test_a_job_that_cannot_be_ended_returns_to_the_queue(queue: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     queue.put("work")
     job = queue.reserve(timeout=0)
-    # Instead of an acknowledgement.
-    monkeypatch.setattr(job._requests, "ack", job._requests.touch)
-    fail_after(monkeypatch, "PRESSURE.TOUCH", redis.ResponseError("BACKEND the backend was lost"))
+    fail(monkeypatch, "PRESSURE.ACK", redis.ResponseError("BACKEND the backend was lost"), is_sent=False)
     with pytest.raises(BackendError, match=r"^the backend was lost$"), job:
         assert state_of(queue, 1) == "reserved"
     wait_until_ready(queue, 1)
@@ -721,30 +718,43 @@ def test_replies_are_read_whatever_the_url_says(
 # ---------------------------------------------------------------- words
 
 
-def test_create_says_the_type_and_its_options() -> None:
-    requests = JobRequests("q")
-    assert requests.create(0, None, None, None).words == (
-        "PRESSURE.CREATE", b"q", "BOUND", 0, "TYPE", "jobs",
-    )  # fmt: skip
-    assert requests.create(5, 3, "dead", "unfinished").words == (
-        "PRESSURE.CREATE", b"q", "BOUND", 5, "TYPE", "jobs", "MAX-DELIVERIES", 3,
-        "DEAD-LETTER", b"dead", "UNIQUE", "unfinished",
-    )  # fmt: skip
+@pytest.fixture
+def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
+    """The commands of clients, which reach no server. The reply to each is 1."""
+    commands: list[tuple[Any, ...]] = []
+
+    def execute(_client: Any, *words: Any) -> int:
+        commands.append(words)
+        return 1
+
+    async def execute_async(client: Any, *words: Any) -> int:
+        return execute(client, *words)
+
+    monkeypatch.setattr(redis.Redis, "execute_command", execute)
+    monkeypatch.setattr(redis.asyncio.Redis, "execute_command", execute_async)
+    return commands
 
 
-def test_put_says_its_options() -> None:
-    requests = JobRequests("q")
-    assert requests.put("m", None, 0, None, False, None, None).words == (
-        "PRESSURE.PUT",
-        b"q",
-        b"m",
-        "DELAY",
-        b"0.000",
-    )
-    assert requests.put("m", 7, 0.0001, 90, True, "x", 1.5).words == (
-        "PRESSURE.PUT", b"q", b"m", "DELAY", b"0.001", "PRIORITY", 7, "TTR", b"90.000",
-        "UNIQUE", "UNIQUE-BY", b"x", "TIMEOUT", b"1.500",
-    )  # fmt: skip
+def test_create_says_the_type_and_its_options(open_queue: Open, sent: list[tuple[Any, ...]]) -> None:
+    queue = open_queue()
+    queue.create()
+    queue.create(5, 3, "dead", "unfinished")
+    assert sent == [
+        ("PRESSURE.CREATE", b"q", "BOUND", 0, "TYPE", "jobs"),
+        ("PRESSURE.CREATE", b"q", "BOUND", 5, "TYPE", "jobs", "MAX-DELIVERIES", 3,
+         "DEAD-LETTER", b"dead", "UNIQUE", "unfinished"),
+    ]  # fmt: skip
+
+
+def test_put_says_its_options(open_queue: Open, sent: list[tuple[Any, ...]]) -> None:
+    queue = open_queue()
+    queue.put("m")
+    queue.put("m", priority=7, delay=0.0001, ttr=90, unique=True, unique_by="x", timeout=1.5)
+    assert sent == [
+        ("PRESSURE.PUT", b"q", b"m", "DELAY", b"0.000"),
+        ("PRESSURE.PUT", b"q", b"m", "DELAY", b"0.001", "PRIORITY", 7, "TTR", b"90.000",
+         "UNIQUE", "UNIQUE-BY", b"x", "TIMEOUT", b"1.500"),
+    ]  # fmt: skip
 
 
 # ---------------------------------------------------------------- documentation

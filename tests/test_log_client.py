@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 import redis
+import redis.asyncio
 
 from pressure_server.client import (
     AsyncGroup,
@@ -35,11 +36,8 @@ from pressure_server.client import (
     QueueFullError,
     QueueNameError,
     QueueTypeError,
-    StoppingError,
     TransactionIdError,
 )
-from pressure_server.client.log_requests import LogRequests, Pause
-from pressure_server.client.requests import Request
 from tests.support.backend_relay import BackendRelay
 from tests.support.blocking import Blocking, running_loop
 from tests.support.client_scripts import ROOT, output_of
@@ -349,67 +347,79 @@ def test_a_wrong_password_is_refused_at_once(
 # ---------------------------------------------------------------- the steps of a put
 
 
-class Clock:
-    """A clock that only the test moves."""
+class Script:
+    """Replies to commands instead of a server, with a clock of its own. Each reply takes some seconds."""
 
-    def __init__(self) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.now = 0.0
+        self.replies: list[tuple[float, Any]] = []
+        self.commands: list[tuple[Any, ...]] = []
+        self.pauses: list[float] = []
 
-    def __call__(self) -> float:
-        return self.now
+        async def execute_async(client: Any, *words: Any) -> Any:
+            return self._execute(client, *words)
 
+        async def sleep_async(seconds: float) -> None:
+            self._sleep(seconds)
 
-def test_the_steps_of_a_put_whose_server_comes_back_late() -> None:
-    clock = Clock()
-    steps = LogRequests("q", 30).put("m", False, "t", 10, clock)
-    step: Any = next(steps)
-    assert step.words == ("PRESSURE.PUT", b"q", b"m", "OFFSET", "TXN", b"t", "TIMEOUT", b"10.000")
-    pauses = []
-    for _ in range(7):
-        step = steps.throw(redis.ConnectionError("lost"))
-        assert isinstance(step, Pause)
-        pauses.append(step.seconds)
-        clock.now += step.seconds
-        step = steps.send(None)
-        assert isinstance(step, Request)
-        assert step.words == ("PRESSURE.OUTCOME", b"q", b"t")
-    assert pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0]
-    step = steps.send(Outcome("unknown", None, None))
-    assert step.words[-2:] == ("TIMEOUT", b"6.450")
-    clock.now += 8
-    assert isinstance(steps.throw(StoppingError()), Pause)
-    steps.send(None)
-    step = steps.send(Outcome("forgotten", None, 60))
-    assert step.words[-1] == "NOWAIT"
-    with pytest.raises(StopIteration) as end:
-        steps.send(4)
-    assert end.value.value == 4
+        monkeypatch.setattr(redis.Redis, "execute_command", lambda *words: self._execute(*words))
+        monkeypatch.setattr(redis.asyncio.Redis, "execute_command", execute_async)
+        monkeypatch.setattr("pressure_server.client.sync.logs.sleep", self._sleep)
+        monkeypatch.setattr("pressure_server.client.aio.logs.sleep", sleep_async)
+        for module in ("sync", "aio"):
+            monkeypatch.setattr(f"pressure_server.client.{module}.logs.monotonic", lambda: self.now)
+
+    def _execute(self, _client: Any, *words: Any) -> Any:
+        self.commands.append(words)
+        seconds, reply = self.replies.pop(0)
+        self.now += seconds
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    def _sleep(self, seconds: float) -> None:
+        self.pauses.append(seconds)
+        self.now += seconds
 
 
-def test_the_time_for_a_lost_connection_begins_when_the_put_has_waited_long() -> None:
-    clock = Clock()
-    steps = LogRequests("q", 30).put("m", False, None, None, clock)
-    next(steps)
-    clock.now += 3600
-    assert isinstance(steps.throw(redis.TimeoutError("lost")), Pause)
-    for _ in range(29):
-        steps.send(None)
-        clock.now += 1
-        assert isinstance(steps.throw(redis.ConnectionError("lost")), Pause)
-    steps.send(None)
-    clock.now += 1
+@pytest.fixture
+def script(monkeypatch: pytest.MonkeyPatch) -> Script:
+    return Script(monkeypatch)
+
+
+def test_the_steps_of_a_put_whose_server_comes_back_late(open_log: Open, script: Script) -> None:
+    lost, stopping = redis.ConnectionError("lost"), redis.ResponseError("STOPPING the server stops")
+    script.replies = [(0, lost)] * 7
+    script.replies += [(0, [b"unknown", None]), (8, stopping), (0, [b"forgotten", 60]), (0, 4)]
+    assert open_log(resume_for=30).put("m", transaction="t", timeout=10) == 4
+    put, outcome = ("PRESSURE.PUT", b"q", b"m", "OFFSET", "TXN", b"t"), ("PRESSURE.OUTCOME", b"q", b"t")
+    assert script.commands == [
+        (*put, "TIMEOUT", b"10.000"),
+        *[outcome] * 7,
+        (*put, "TIMEOUT", b"6.450"),
+        outcome,
+        (*put, "NOWAIT"),
+    ]
+    assert script.pauses == [0.05, 0.1, 0.2, 0.4, 0.8, 1.0, 1.0, 1.0]
+
+
+def test_the_time_for_a_lost_connection_begins_when_the_put_has_waited_long(
+    open_log: Open, script: Script
+) -> None:
+    script.replies = [(3600, redis.TimeoutError("lost")), *[(0, redis.ConnectionError("lost"))] * 100]
     with pytest.raises(redis.ConnectionError):
-        steps.throw(redis.ConnectionError("lost"))
+        open_log(resume_for=30).put("m")
+    assert script.now == pytest.approx(3600 + 29.55)  # one more second would be too long
 
 
-def test_every_put_has_an_id_of_its_own() -> None:
-    requests = LogRequests("q", 30)
-    first, second = (next(requests.put("m", True, None, None)) for _ in range(2))
-    assert isinstance(first, Request)
-    assert isinstance(second, Request)
-    assert first.words[:5] == second.words[:5] == ("PRESSURE.PUT", b"q", b"m", "OFFSET", "TXN")
-    assert first.words[5] != second.words[5]
-    assert first.words[6:] == ("OVERWRITE",)
+def test_every_put_has_an_id_of_its_own(open_log: Open, script: Script) -> None:
+    script.replies = [(0, 0), (0, 1)]
+    log = open_log()
+    assert [log.put("m", overwrite=True) for _ in range(2)] == [0, 1]
+    first, second = script.commands
+    assert first[:5] == second[:5] == ("PRESSURE.PUT", b"q", b"m", "OFFSET", "TXN")
+    assert first[5] != second[5]
+    assert first[6:] == ("OVERWRITE",)
 
 
 # ---------------------------------------------------------------- groups

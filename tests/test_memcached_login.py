@@ -10,16 +10,18 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
+from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
-from handlers.memcached import commands, login
-from handlers.memcached.client import QUEUE
+from handlers.memcached import commands
 from handlers.memcached.parser import Request
-from handlers.memcached.table import COMMANDS
+from handlers.memcached.session import ListenerOptions, MemcachedSession
+from handlers.memcached.statistics import Counts
+from handlers.memcached.table import COMMANDS, QUEUE
 from pressure_server.auth.users import NOBODY, RIGHTS, password_digest, users_with_password
 from tests.support.guards import reload, users_toml
 from tests.support.memcached_wire import MemcachedWire
@@ -114,14 +116,16 @@ def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
             pass
 
     access = SimpleNamespace(users=users_with_password(SECRET.encode()), logins=_Logins())
-    client: Any = SimpleNamespace(
-        clients=SimpleNamespace(access=access), transport=None, failures=0, user=NOBODY
-    )
-    reply = asyncio.run(login.log_in(client, Request([b"set", b"any"], data.encode())))
+    context = Mock(clients=Mock(access=access, ids=count(1)))
+    client = MemcachedSession(context, ListenerOptions(QUEUE, flush_all=False), Counts(), Mock())
+    client.connection.transport = Mock()
+    coroutine = client.execute(Request([b"set", b"any"], data.encode()))
+    assert coroutine is not None
+    reply = asyncio.run(coroutine)
     assert (client.user is NOBODY) == (logged is not None)
     assert reply.strip() == (MEMCACHED.logged_in if logged is None else MEMCACHED.login_failed)
     assert failed == ([] if logged is None else [logged])
-    assert client.failures == len(failed)
+    assert client.failed_logins == len(failed)
 
 
 # ---------------------------------------------------------------- rights

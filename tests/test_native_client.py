@@ -426,7 +426,7 @@ def test_a_waiting_get_marks_the_queue_as_used(
     has_turn: bool,
 ) -> None:
     """A server notes since when a queue is unused; the waiting client removes the note."""
-    monkeypatch.setattr("pressure_server.client.steps._MAX_SILENCE", 0.1)
+    monkeypatch.setattr("pressure_server.client.native._MAX_SILENCE", 0.1)
     queue.create()
     if has_turn:
         direct.rpop(f"{BASE}:consumer_free")

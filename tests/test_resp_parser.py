@@ -19,10 +19,10 @@ from handlers.resp.inline import split_inline
 from handlers.resp.parser import (
     MAX_ARGUMENTS,
     MAX_LINE,
-    Command,
     Limits,
     Repeated,
     RequestParser,
+    Words,
     integer_from,
 )
 from handlers.resp.replies import CommandError, NullArray, SetReply, Text, encode, error
@@ -34,7 +34,7 @@ from tests.support.codecs import RESP, SPLITS, bytewise, cut
 from tests.support.waiters import packed
 
 
-def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Command], str | None]:
+def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Words], str | None]:
     """Parse these pieces; return single commands, and the text of the error that ends the stream."""
     found = RESP.fed(*pieces, most=max_bulk)
     return (found[:-1], found[-1]) if found and isinstance(found[-1], str) else (found, None)
@@ -45,7 +45,7 @@ def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Command], str | 
 
 @pytest.mark.parametrize("words", [[b"SPOP", b"q"], [b"SADD", b"q"]])
 @pytest.mark.parametrize("count", [2, 3, 4, 20, 511, 512, 513, 1025])
-def test_a_run_of_equal_commands_expands_to_the_commands_sent(words: Command, count: int) -> None:
+def test_a_run_of_equal_commands_expands_to_the_commands_sent(words: Words, count: int) -> None:
     commands = [words if words[0] == b"SPOP" else [*words, b"%d" % i] for i in range(count)]
     stream = b"".join(starmap(packed, commands))
     if count >= 20:
@@ -477,7 +477,7 @@ def test_hiredis_reads_the_value_that_was_encoded(value: Any, protocol: int) -> 
 
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=4))
-def test_an_error_is_one_line_for_any_command(command: Command) -> None:
+def test_an_error_is_one_line_for_any_command(command: Words) -> None:
     for refusal in (errors.unknown_command(command), errors.unknown_subcommand([b"CLIENT", *command])):
         line = error(refusal)
         assert line.startswith(b"-ERR unknown")

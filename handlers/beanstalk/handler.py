@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from handlers.beanstalk import commands
-from handlers.beanstalk.connection import BeanstalkConnection
 from handlers.beanstalk.job_index import JobIndex
+from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.statistics import Statistics
+from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.net.ping import request_line
@@ -38,9 +39,9 @@ class BeanstalkHandler:
         self._index = JobIndex(context.broker.default_database)
         self._max_job_size = min(max_job_size_of(listen), context.settings.max_message_bytes)
 
-    def connect(self) -> BeanstalkConnection:
+    def connect(self) -> Connection:
         """Return the connection object for a new client."""
-        return BeanstalkConnection(self._context, self._statistics, self._index, self._max_job_size)
+        return BeanstalkSession(self._context, self._statistics, self._index, self._max_job_size).connection
 
     @staticmethod
     def check(listen: ListenerUrl) -> None:

@@ -6,6 +6,7 @@ A request is a line of at most 224 bytes with its end; after the line of a put f
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from handlers.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG
@@ -28,10 +29,16 @@ class Request(NamedTuple):
     line: bytes
 
 
-class Puts(NamedTuple):
+@dataclass(slots=True)
+class Puts:
     """Puts in a row: the jobs, each with its priority, delay and time to run (jobs.job_to_put)."""
 
     jobs: list[bytes]
+
+    @property
+    def count(self) -> int:
+        """How many puts they are."""
+        return len(self.jobs)
 
 
 class Refused(NamedTuple):

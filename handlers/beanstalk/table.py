@@ -4,19 +4,37 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from math import inf
+from typing import Any, TypeVar
 
-from handlers.beanstalk.client import PROTOCOL, Function, Spec
 from pressure_server.net.command_statistics import statistics_of
+from pressure_server.net.command_table import Function, TableEntry, markdown, rights
 
-COMMANDS: dict[bytes, Spec] = {}
+PROTOCOL = "beanstalk"
 _NAME = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 _NUMBER = re.compile(rb" *([0-9]+)")
 UINT32, UINT64 = (1 << 32) - 1, (1 << 64) - 1
+AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 
 class FormatError(Exception):
     """The line is not well-formed: the reply is BAD_FORMAT."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command(TableEntry):
+    """A command in the table: `parse` turns the rest of its line into arguments, or raises FormatError."""
+
+    parse: Callable[[bytes], Any]
+
+    @property
+    def takes_nothing(self) -> bool:
+        """Whether the command has no arguments."""
+        return self.most == 1
+
+
+COMMANDS: dict[bytes, Command] = {}
 
 
 def nothing(rest: bytes) -> None:
@@ -63,15 +81,32 @@ def tube_and_number(rest: bytes) -> tuple[bytes, int]:
 
 
 def command(
-    name: str, parse: Callable[[bytes], Any] = nothing, *, needs: str = ""
-) -> Callable[[Function], Function]:
-    """Return a decorator that enters a function into the table."""
+    syntax: str, summary: str, parse: Callable[[bytes], Any] = nothing, *, needs: str
+) -> Callable[[AnyFunction], AnyFunction]:
+    """Return a decorator that enters a function into the table.
 
-    def enter(function: Function) -> Function:
-        needed = frozenset(needs.split())
-        COMMANDS[name.encode()] = Spec(
-            name, function, parse, needed, parse is nothing, statistics_of(PROTOCOL, name)
+    `syntax` is the command's line, with its arguments in <> or, if optional, in []. `needs` are the rights of
+    users.py that a user must have, or `nothing`. Raise ValueError for an unknown right.
+    """
+
+    def enter(function: AnyFunction) -> AnyFunction:
+        name, *arguments = syntax.split()
+        COMMANDS[name.encode()] = Command(
+            name=name,
+            syntax=syntax,
+            summary=summary,
+            function=function,
+            needs=rights(needs, name),
+            least=1 + sum(not argument.startswith("[") for argument in arguments),
+            most=inf if arguments else 1,
+            statistics=statistics_of(PROTOCOL, name),
+            parse=parse,
         )
         return function
 
     return enter
+
+
+def commands_markdown() -> str:
+    """Return the table of docs/reference/beanstalk.md."""
+    return "\n".join(markdown("Commands", COMMANDS.values()))

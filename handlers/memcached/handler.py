@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from handlers.memcached import commands
-from handlers.memcached.client import KV, MODES, QUEUE, ListenerOptions
-from handlers.memcached.connection import MemcachedConnection
+from handlers.memcached.session import ListenerOptions, MemcachedSession
 from handlers.memcached.statistics import Counts
 from handlers.memcached.sweeper import Sweeper
+from handlers.memcached.table import KV, MODES, QUEUE
 from handlers.memcached.values import Values
+from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.net.ping import request_line
@@ -48,9 +49,9 @@ class MemcachedHandler:
         if self._listener_options.mode == KV:
             context.background.add(asyncio.create_task(Sweeper(self._values).sweep()))
 
-    def connect(self) -> MemcachedConnection:
+    def connect(self) -> Connection:
         """Return the connection object for a new client."""
-        return MemcachedConnection(self._context, self._listener_options, self._counts, self._values)
+        return MemcachedSession(self._context, self._listener_options, self._counts, self._values).connection
 
     @staticmethod
     def check(listen: ListenerUrl) -> None:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from handlers.resp.client import Spec
 from handlers.resp.replies import SetReply
 from handlers.resp.syntax import Argument
-from handlers.resp.table import COMMANDS
-from pressure_server.auth.users import RIGHTS
+from handlers.resp.table import COMMANDS, Command
+from pressure_server.net.command_table import markdown
 
 _TITLES = {
     "set": "A queue as a set",
@@ -21,17 +20,17 @@ _TITLES = {
 }
 
 
-def command_info(spec: Spec) -> list[object]:
+def command_info(entry: Command) -> list[object]:
     """Return an entry of COMMAND INFO, with the ten fields of Redis 7."""
-    first, last, step = spec.keys
-    categories = [f"@{'keyspace' if spec.group == 'generic' else spec.group}"]
-    categories += ["@write"] if "write" in spec.flags else ["@read"] if "readonly" in spec.flags else []
-    categories.append("@fast" if "fast" in spec.flags else "@slow")
-    subcommands = [command_info(sub) for sub in spec.subcommands.values()]
+    first, last, step = entry.keys
+    categories = [f"@{'keyspace' if entry.group == 'generic' else entry.group}"]
+    categories += ["@write"] if "write" in entry.flags else ["@read"] if "readonly" in entry.flags else []
+    categories.append("@fast" if "fast" in entry.flags else "@slow")
+    subcommands = [command_info(sub) for sub in entry.subcommands.values()]
     return [
-        spec.name.encode(),
-        spec.arity,
-        SetReply(spec.flags),
+        entry.name.encode(),
+        entry.arity,
+        SetReply(entry.flags),
         first,
         last,
         step,
@@ -42,13 +41,13 @@ def command_info(spec: Spec) -> list[object]:
     ]
 
 
-def command_docs(spec: Spec) -> dict[bytes, object]:
+def command_docs(entry: Command) -> dict[bytes, object]:
     """Return an entry of COMMAND DOCS."""
-    docs: dict[bytes, object] = {b"summary": spec.summary.encode(), b"group": spec.group.encode()}
-    if spec.subcommands:
-        docs[b"subcommands"] = {sub.name.encode(): command_docs(sub) for sub in spec.subcommands.values()}
-    elif spec.arguments:
-        docs[b"arguments"] = [_argument_docs(argument) for argument in spec.arguments]
+    docs: dict[bytes, object] = {b"summary": entry.summary.encode(), b"group": entry.group.encode()}
+    if entry.subcommands:
+        docs[b"subcommands"] = {sub.name.encode(): command_docs(sub) for sub in entry.subcommands.values()}
+    elif entry.arguments:
+        docs[b"arguments"] = [_argument_docs(argument) for argument in entry.arguments]
     return docs
 
 
@@ -67,20 +66,8 @@ def _argument_docs(argument: Argument) -> dict[bytes, object]:
 
 def commands_markdown() -> str:
     """Return the tables of docs/reference/commands.md."""
+    shown = [one for entry in COMMANDS.values() for one in entry.subcommands.values() or [entry]]
     lines: list[str] = []
     for group, title in _TITLES.items():
-        lines += [f"### {title}", "", "| command | what it does | needs |", "|---|---|---|"]
-        for spec in COMMANDS.values():
-            shown = [spec] if not spec.subcommands else list(spec.subcommands.values())
-            lines += [
-                f"| `{one.syntax.replace('|', chr(92) + '|')}` | {one.summary} | {_needs_of(one)} |"
-                for one in shown
-                if one.group == group
-            ]
-        lines.append("")
+        lines += markdown(title, [entry for entry in shown if entry.group == group])
     return "\n".join(lines)
-
-
-def _needs_of(spec: Spec) -> str:
-    """Return the rights that the command needs, in the order of RIGHTS."""
-    return ", ".join(right for right in RIGHTS if right in spec.needs)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import CommandError
 
 _SHOWN = 128
@@ -11,12 +11,12 @@ _SHOWN = 128
 class UnknownCommandError(CommandError):
     """The error for a command that is not in the table; `name` has its words."""
 
-    def __init__(self, text: str, name: Command) -> None:
+    def __init__(self, text: str, name: Words) -> None:
         super().__init__(text)
         self.name = name
 
 
-def unknown_command(command: Command) -> CommandError:
+def unknown_command(command: Words) -> CommandError:
     """Return the error for a command that is not in the table."""
     name = command[0][:_SHOWN].decode("utf-8", "backslashreplace")
     shown, room = "", _SHOWN
@@ -29,7 +29,7 @@ def unknown_command(command: Command) -> CommandError:
     return UnknownCommandError(text, command[:1])
 
 
-def unknown_subcommand(command: Command) -> CommandError:
+def unknown_subcommand(command: Words) -> CommandError:
     """Return the error for a subcommand that is not in the table."""
     container = command[0].upper().decode()
     name = command[1][:_SHOWN].decode("utf-8", "backslashreplace")

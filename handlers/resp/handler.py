@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from handlers.resp import commands
-from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
+from handlers.resp.session import RespSession
+from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.listen import ListenerUrl, SettingsError
 from pressure_server.net.ping import request_line
@@ -18,9 +19,9 @@ class RespHandler:
         self._context = context
         self._limits = Limits(context.settings.max_message_bytes)
 
-    def connect(self) -> RespConnection:
+    def connect(self) -> Connection:
         """See Handler."""
-        return RespConnection(self._context, self._limits)
+        return RespSession(self._context, self._limits).connection
 
     @staticmethod
     def check(listen: ListenerUrl) -> None:

@@ -1,4 +1,4 @@
-"""The command table: the source of dispatch, arity checks, COMMAND, and docs/reference/commands.md.
+"""The command table: the source of dispatch, arity and rights, COMMAND, and docs/reference/commands.md.
 
 A command is a function with the decorator `command`. Its arguments are defined by the decorator's syntax
 line alone, in Redis's notation.
@@ -7,18 +7,64 @@ line alone, in Redis's notation.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
-from typing import Any
+from dataclasses import dataclass, field
+from math import inf
+from typing import Any, TypeVar
 
-from handlers.resp.client import PROTOCOL, Caller, Function, RespClient, Spec
+from handlers.resp.arguments import numbered_keys
 from handlers.resp.errors import unknown_subcommand, wrong_arity
-from handlers.resp.parser import Command, Repeated
-from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
-from pressure_server.auth.users import RIGHTS
+from handlers.resp.parser import Words
+from handlers.resp.syntax import (
+    Argument,
+    arity_of,
+    keys_of,
+    option_tokens,
+    parse_syntax,
+    position_of_numkeys,
+)
+from pressure_server.auth.users import User
 from pressure_server.net.command_statistics import statistics_of
+from pressure_server.net.command_table import Function, Refusal, TableEntry, rights
+
+PROTOCOL = "resp"
+AnyFunction = TypeVar("AnyFunction", bound=Function)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Command(TableEntry):
+    """A command's entry in the table. The name of a subcommand is `container|sub`."""
+
+    group: str
+    flags: tuple[str, ...]
+    arguments: tuple[Argument, ...]
+    keys: tuple[int, int, int]
+    arity: int
+    subcommands: dict[bytes, Command] = field(default_factory=dict)
+
+    @property
+    def names_queues(self) -> bool:
+        """Whether the command has arguments that name queues."""
+        return any(argument.type == "key" for argument in self.arguments)
+
+    def queues_of(self, words: Words) -> list[bytes]:
+        """Return the words that name queues. Raise CommandError if numkeys is no integer, or too large."""
+        counted_at = position_of_numkeys(self.arguments, 1)
+        if counted_at:
+            return numbered_keys(words[counted_at:])[0]
+        first, last, step = self.keys
+        keys = words[first : (last + 1 if last > 0 else len(words) + last + 1) : step] if first else []
+        tokens = option_tokens(self.arguments) if last < 0 else ()
+        end = (at for at, word in enumerate(keys) if at and word.upper() in tokens)
+        return keys[: next(end, len(keys))]
+
+    def refuses(self, user: User, words: Words) -> Refusal | None:
+        """Return why the user may not execute this request; see TableEntry. Raise CommandError."""
+        return self.refusal(user, self.queues_of(words) if self.names_queues else None)
+
 
 # Commands by upper-case name, and by the usual spellings, so that dispatch need not change case.
-COMMANDS: dict[bytes, Spec] = {}
-BY_SPELLING: dict[bytes, Spec] = {}
+COMMANDS: dict[bytes, Command] = {}
+BY_SPELLING: dict[bytes, Command] = {}
 
 
 def command(
@@ -28,8 +74,8 @@ def command(
     group: str,
     needs: str,
     flags: str = "",
-    repeated: Callable[[RespClient, Repeated], None] | None = None,
-) -> Callable[[Function], Function]:
+    repeated: Callable[..., None] | None = None,
+) -> Callable[[AnyFunction], AnyFunction]:
     """Return a decorator that enters a function into the table.
 
     `syntax` is `NAME arguments…`, or `NAME|SUB arguments…` for a subcommand. `needs` are the rights that the
@@ -38,12 +84,13 @@ def command(
     for invalid needs.
     """
 
-    def enter(function: Function) -> Function:
+    def enter(function: AnyFunction) -> AnyFunction:
         name, _, rest = syntax.partition(" ")
         container_name, _, sub = name.partition("|")
         arguments = parse_syntax(rest)
         named = 2 if sub else 1
-        spec = Spec(
+        arity = arity_of(arguments, named)
+        entry = Command(
             name=name.lower(),
             function=function,
             syntax=syntax.replace("|", " ", 1) if sub else syntax,
@@ -51,44 +98,48 @@ def command(
             group=group,
             flags=tuple(flags.split()),
             arguments=arguments,
-            arity=arity_of(arguments, named),
+            arity=arity,
+            least=abs(arity),
+            most=arity if arity > 0 else inf,
             keys=keys_of(arguments, named),
-            needs=_rights_of(name, needs, arguments),
+            needs=rights(needs, name),
             statistics=statistics_of(PROTOCOL, name.lower()),
             repeated=repeated,
         )
+        if entry.names_queues and not entry.needs:
+            raise ValueError(f"{name} cannot need '{needs}'")
         if sub:
-            COMMANDS[container_name.encode()].subcommands[sub.encode()] = spec
+            COMMANDS[container_name.encode()].subcommands[sub.encode()] = entry
         else:
-            COMMANDS[name.encode()] = spec
+            COMMANDS[name.encode()] = entry
             for spelling in (name, name.lower(), name.capitalize()):
-                BY_SPELLING[spelling.encode()] = spec
+                BY_SPELLING[spelling.encode()] = entry
         return function
 
     return enter
 
 
-def _rights_of(name: str, needs: str, arguments: tuple[Argument, ...]) -> frozenset[str]:
-    rights = frozenset(() if needs == "nothing" else needs.split())
-    is_on_queues = any(argument.type == "key" for argument in arguments)
-    if not rights <= set(RIGHTS) or (is_on_queues and not rights):
-        raise ValueError(f"{name} cannot need '{needs}'")
-    return rights
+def find(words: Words) -> Command | None:
+    """Return the command or subcommand that a request calls; None if there is none with so many words."""
+    entry = COMMANDS.get(words[0].upper())
+    if entry is not None and entry.subcommands and len(words) > 1:
+        entry = entry.subcommands.get(words[1].upper())
+    return entry if entry is not None and entry.accepts(len(words)) else None
 
 
-def dispatch(client: Caller, words: Command) -> Coroutine[Any, Any, Any] | None:
+def find_subcommand(words: Words) -> Command:
+    """Return the subcommand that the second word names. Raise CommandError if name or arity is wrong."""
+    entry = COMMANDS[words[0].upper()].subcommands.get(words[1].upper())
+    if entry is None:
+        raise unknown_subcommand(words)
+    if not entry.accepts(len(words)):
+        raise wrong_arity(entry.name)
+    return entry
+
+
+def dispatch(client: object, words: Words) -> Coroutine[Any, Any, Any] | None:
     """Execute the subcommand that the second word names. Raise CommandError."""
     return find_subcommand(words).function(client, words)
-
-
-def find_subcommand(words: Command) -> Spec:
-    """Return the subcommand that the second word names. Raise CommandError if name or arity is wrong."""
-    spec = COMMANDS[words[0].upper()].subcommands.get(words[1].upper())
-    if spec is None:
-        raise unknown_subcommand(words)
-    if not spec.accepts(len(words)):
-        raise wrong_arity(spec.name)
-    return spec
 
 
 def container(name: str, summary: str, *, group: str) -> None:
@@ -96,13 +147,13 @@ def container(name: str, summary: str, *, group: str) -> None:
     command(f"{name} subcommand [argument ...]", summary, group=group, needs="nothing")(dispatch)
 
     @command(f"{name}|HELP", "Lists the subcommands.", group=group, needs="nothing")
-    async def _help(_client: Caller, _words: Command) -> list[str]:
+    async def _help(_client: object, _words: Words) -> list[str]:
         return help_of(name)
 
 
 def help_of(name: str) -> list[str]:
     """Return the lines of `NAME HELP`."""
     lines = [f"{name} <subcommand> [<arg> [value] [opt] ...]. Subcommands are:"]
-    for spec in COMMANDS[name.encode()].subcommands.values():
-        lines += [spec.syntax.partition(" ")[2], f"    {spec.summary}"]
+    for entry in COMMANDS[name.encode()].subcommands.values():
+        lines += [entry.syntax.partition(" ")[2], f"    {entry.summary}"]
     return lines

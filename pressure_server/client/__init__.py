@@ -3,17 +3,25 @@
 `Queue` and `AsyncQueue` are a native client of pressure 0.15: they work in Redis directly, without a server.
 `JobQueue` and `AsyncJobQueue` use the jobs of a queue through a pressure-server,
 and `LogQueue` and `AsyncLogQueue` the offsets and groups of a log.
+
+The modules in `sync/` are generated from those in `aio/`, by `make sync-client`.
 """
 
-from pressure_server.client.aio import AsyncQueue
-from pressure_server.client.aio_jobs import AsyncJob, AsyncJobQueue
-from pressure_server.client.aio_logs import AsyncGroup, AsyncLogQueue
-from pressure_server.client.job_requests import JobInfo, JobNotReservedError, PeekedJob
-from pressure_server.client.log_requests import GroupInfo, LogMessage, Outcome
-from pressure_server.client.steps import QueueEmptyError
-from pressure_server.client.sync import Queue
-from pressure_server.client.sync_jobs import Job, JobQueue
-from pressure_server.client.sync_logs import Group, LogQueue
+from pressure_server.client.aio.jobs import AsyncJob, AsyncJobQueue
+from pressure_server.client.aio.logs import AsyncGroup, AsyncLogQueue
+from pressure_server.client.aio.queue import AsyncQueue
+from pressure_server.client.replies import (
+    GroupInfo,
+    JobInfo,
+    JobNotReservedError,
+    LogMessage,
+    Outcome,
+    PeekedJob,
+    QueueEmptyError,
+)
+from pressure_server.client.sync.jobs import Job, JobQueue
+from pressure_server.client.sync.logs import Group, LogQueue
+from pressure_server.client.sync.queue import Queue
 from pressure_server.errors import (
     BackendError,
     DeniedError,

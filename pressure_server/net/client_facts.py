@@ -1,4 +1,4 @@
-"""Facts about a connection, whatever its protocol: what CLIENT LIST and the console show."""
+"""Facts about a client, whatever its protocol: what CLIENT LIST and the console show."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from dataclasses import dataclass
 
 from pressure_server.net.clients import Clients
 from pressure_server.net.command_statistics import UNKNOWN
-from pressure_server.net.connection import Connection
+from pressure_server.net.session import Session
 
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """A connection at one moment.
+    """A client at one moment.
 
     Addresses are in Redis's format. `age` and `idle` are in seconds; `idle` is the time since the client sent
     something. `command` is the command that was executed last, empty if there is none or it is unknown.
@@ -48,37 +48,37 @@ class ClientFacts:
         return f"{self.library_name} {self.library_version}".strip()
 
 
-def facts_of(connection: Connection) -> ClientFacts:
-    """Return the facts about a connection."""
-    clients = connection.clients
-    library_name, _, library_version = connection.library_name.partition(" ")
+def facts_of(client: Session) -> ClientFacts:
+    """Return the facts about a client."""
+    clients, connection = client.clients, client.connection
+    library_name, _, library_version = client.library_name.partition(" ")
     return ClientFacts(
-        id=connection.id,
-        address=connection.addresses.client,
-        local_address=connection.addresses.server,
+        id=client.id,
+        address=client.addresses.client,
+        local_address=client.addresses.server,
         file_descriptor=-1 if connection.transport.is_closing() else connection.socket.fileno(),
-        name=connection.name.decode(),
-        protocol=connection.PROTOCOL,
-        user=connection.user_name,
+        name=client.name.decode(),
+        protocol=client.PROTOCOL,
+        user=client.user_name,
         library_name=library_name,
         library_version=library_version,
         age=max(0, int(clients.now - connection.since)),
         idle=max(0, int(clients.now - connection.active)),
-        command="" if connection.command.name == UNKNOWN else connection.command.name,
-        waits_on=tuple(connection.waits_on()),
-        database=connection.database.database_number,
-        unparsed_bytes=connection.unparsed,
+        command="" if client.command.name == UNKNOWN else client.command.name,
+        waits_on=tuple(client.waits_on()),
+        database=client.database.database_number,
+        unparsed_bytes=client.unparsed,
         unsent_bytes=connection.transport.get_write_buffer_size(),
         held_bytes=connection.held_bytes(),
-        reserved_jobs=len(connection.reserved_jobs),
-        is_waiting=connection.is_waiting,
+        reserved_jobs=len(client.reserved_jobs),
+        is_waiting=client.is_waiting,
         is_throttled=connection.is_throttled,
-        is_monitor=connection in clients.monitors,
+        is_monitor=client in clients.monitors,
         is_read=connection.is_read,
     )
 
 
-def connections_of(clients: Clients) -> list[Connection]:
-    """Return the connections of all protocols, by id."""
-    found = [connection for connection in clients.connected if isinstance(connection, Connection)]
-    return sorted(found, key=lambda connection: connection.id)
+def sessions_of(clients: Clients) -> list[Session]:
+    """Return the clients of all protocols, by id."""
+    found = [client for client in clients.connected if isinstance(client, Session)]
+    return sorted(found, key=lambda client: client.id)

@@ -5,40 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from itertools import count
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from pressure_server.auth.access_policy import Access
 from pressure_server.auth.users import User
 from pressure_server.errors import DeniedError
-from pressure_server.net.connection_log import ConnectionLog, LoggedConnection
+from pressure_server.net.connection_log import ConnectionLog, LoggedClient
 from pressure_server.net.deliveries import Deliveries
 from pressure_server.net.disconnects import DisconnectWatch, Watched
 from pressure_server.net.memory import AccountedConnection, MemoryAccount
-from pressure_server.net.monitors import Monitor, Monitors
+from pressure_server.net.monitors import Monitored, Monitors
 from pressure_server.net.slow_log import SlowLog
 from pressure_server.net.unknown_commands import UnknownCommands
 
 
-class Connected(Watched, AccountedConnection, LoggedConnection, Protocol):
-    """A client's connection, as seen by the objects that manage all connections."""
+class ClientConnection(Watched, AccountedConnection, Protocol):
+    """A client's connection, as seen by the objects that manage all clients."""
 
-    PROTOCOL: ClassVar[str]
     active: float
-    user: User
 
     @property
     def transport(self) -> asyncio.Transport:
         """The connection's transport."""
 
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the client waits for a message, for room or for a role."""
-
-    def error_reply(self, error: Exception) -> bytes:
-        """Return the reply for an error."""
-
-    def too_many_clients_reply(self) -> bytes:
-        """Return the reply for a client that exceeds the maximum number of clients."""
+    def write(self, data: bytes) -> None:
+        """Write data to the client."""
 
     def close_if_idle(self) -> None:
         """Close the connection, unless the client waits."""
@@ -48,6 +39,29 @@ class Connected(Watched, AccountedConnection, LoggedConnection, Protocol):
 
     def break_off(self) -> None:
         """End the connection at once."""
+
+
+class Connected(LoggedClient, Monitored, Protocol):
+    """A client, as seen by the objects that manage all clients."""
+
+    user: User
+
+    @property
+    def connection(self) -> ClientConnection:
+        """The client's connection."""
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the client waits for a message, for room or for a role."""
+
+    def break_off(self, reason: str = "") -> None:
+        """End the connection at once. The log has the reason, if one is given."""
+
+    def error_reply(self, error: Exception) -> bytes:
+        """Return the reply for an error."""
+
+    def too_many_clients_reply(self) -> bytes:
+        """Return the reply for a client that exceeds the maximum number of clients."""
 
 
 class Observer(Protocol):
@@ -99,41 +113,41 @@ class Clients:
         self._emptied = asyncio.Event()
         self._ticking = self._loop.create_task(self._tick())
 
-    def admit(self, connection: Connected) -> bytes:
-        """Admit the connection and return an empty reply, or return the error reply that refuses it."""
-        denied = not self.access.admits(connection.transport)
+    def admit(self, client: Connected) -> bytes:
+        """Admit the client and return an empty reply, or return the error reply that refuses it."""
+        denied = not self.access.admits(client.connection.transport)
         if denied or len(self.connected) >= self.max_clients:
             self.rejected += 1
-            return connection.error_reply(DeniedError()) if denied else connection.too_many_clients_reply()
-        connection.active = self.now
-        connection.user = self.access.users.initial
+            return client.error_reply(DeniedError()) if denied else client.too_many_clients_reply()
+        client.connection.active = self.now
+        client.user = self.access.users.initial
         self.accepted += 1
-        self.connected.add(connection)
-        self.disconnects.watch(connection)
+        self.connected.add(client)
+        self.disconnects.watch(client.connection)
         if self._log is not None:
-            self._log.opened(connection)
+            self._log.opened(client)
         return b""
 
-    def monitor(self, connection: Monitor) -> None:
-        """Show the commands of all clients to this connection, from the next read on."""
-        self.monitors.add(connection)
+    def monitor(self, client: Connected) -> None:
+        """Show the commands of all clients to this client, from the next read on."""
+        self.monitors.add(client)
         if self.monitors not in self.observers:
             self.observers.append(self.monitors)
 
-    def end_monitor(self, connection: object) -> None:
-        """Show a connection no more commands, if it is a monitor."""
-        self.monitors.remove(connection)
+    def end_monitor(self, client: object) -> None:
+        """Show a client no more commands, if it is a monitor."""
+        self.monitors.remove(client)
         if not self.monitors and self.monitors in self.observers:
             self.observers.remove(self.monitors)
 
-    def remove(self, connection: Connected, reason: str) -> None:
-        """Remove a connection that has ended."""
-        self.connected.discard(connection)
-        self.disconnects.unwatch(connection)
-        self.end_monitor(connection)
+    def remove(self, client: Connected, reason: str) -> None:
+        """Remove a client whose connection has ended."""
+        self.connected.discard(client)
+        self.disconnects.unwatch(client.connection)
+        self.end_monitor(client)
         if self._log is not None:
-            self._log.closed(connection, reason)
-        self.memory.update(connection, 0)
+            self._log.closed(client, reason)
+        self.memory.update(client.connection, 0)
         if not self.connected:
             self._emptied.set()
 
@@ -154,9 +168,9 @@ class Clients:
             if self.idle_timeout:
                 # A client may have been active up to one tick later than noted.
                 oldest = self.now - self.idle_timeout - _TICK
-                for connection in [c for c in self.connected if c.active < oldest]:
-                    if connection not in self.monitors:  # a monitor only reads
-                        connection.close_if_idle()
+                for client in [one for one in self.connected if one.connection.active < oldest]:
+                    if client not in self.monitors:  # a monitor only reads
+                        client.connection.close_if_idle()
 
     async def drain(self, timeout: float) -> int:
         """Let every connection finish its received commands, and close it.
@@ -164,8 +178,8 @@ class Clients:
         Break off those that have not ended after `timeout` seconds, and return their number.
         """
         self._ticking.cancel()
-        for connection in list(self.connected):
-            connection.drain()
+        for client in list(self.connected):
+            client.connection.drain()
         self._emptied.clear()
         if self.connected:
             try:
@@ -174,7 +188,7 @@ class Clients:
             except TimeoutError:
                 pass
         left = list(self.connected)
-        for connection in left:
-            connection.break_off()
+        for client in left:
+            client.connection.break_off()
         self.disconnects.close()
         return len(left)

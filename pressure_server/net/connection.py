@@ -1,523 +1,129 @@
-"""A client's connection, whatever its wire protocol: its commands, and replies in their order.
+"""A client's connection: its socket, whether it can deliver messages, and the memory that it takes.
 
-A handler's sub-class parses bytes into commands and executes them. A command replies at once, or submits
-operations whose replies keep the order of the commands, or is a coroutine that runs alone: after all replies
-before it, and before the next command.
+What the bytes mean is the business of its session: see `Receiver`, and session.py.
 """
 
 from __future__ import annotations
 
 import asyncio
-from abc import abstractmethod
-from collections.abc import Coroutine
-from time import perf_counter
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
 
-from pressure_server.auth.users import NOBODY
-from pressure_server.errors import PressureError, forget_frames
-from pressure_server.net.clients import Clients
-from pressure_server.net.observed_stream import ObservedStream
-from pressure_server.net.reserved_jobs import ReservedJobs
-from pressure_server.net.stream import CLIENT_CLOSED, LAST_WORDS, LEAST_COUNTED
-from pressure_server.queues.database import Database
-from pressure_server.queues.deliveries.reservations import owner_of
-from pressure_server.queues.operations.batch import MAX_BYTES
-from pressure_server.queues.operations.jobs import attached
-from pressure_server.queues.operations.operation import Encode, Operation, Verb
-from pressure_server.queues.operations.options import DEFAULT, Options
-from pressure_server.queues.operations.wait import Wait
+from pressure_server.auth.peer_address import Addresses
+from pressure_server.errors import PressureError
+from pressure_server.net.clients import Clients, Connected
+from pressure_server.net.outbox import Outbox
+from pressure_server.queues.operations.operation import Operation
 
-# The most commands in flight for one client; it is not read further until some are answered. A new client
-# begins with fewer, and gets more while its replies stay so small that this many bytes hold them all.
-MAX_UNANSWERED = 1024
-FIRST_UNANSWERED = 4
-UNANSWERED_BYTES = 1 << 20
-_SMALL_REPLY = UNANSWERED_BYTES // MAX_UNANSWERED
-# A client whose unanswered requests take more memory than this is not read until all are answered.
-REQUEST_BYTES = 4 << 20
-# Estimated bytes for a command besides its words, and for an operation or a reply in the queue of replies.
-_COMMAND_COST = 512
-_REPLY_COST = 512
+# The memory account leaves out connections that hold no more than this, in bytes. It is also the number of
+# written bytes after which the unsent bytes are counted again.
+LEAST_COUNTED = 4096
+# A reply of this size is counted as soon as it is written, even if it is the first one.
+_LARGE = 64 << 10
+# Seconds in which a client whose connection the server closes may read the last reply, and close its side.
+LAST_WORDS = 1.0
+# Why a connection ended, for the log.
+CLIENT_CLOSED = "the client closed it"
+_IDLE = "it was idle (--idle-timeout)"
 # The protocol of a transport whose connection has ended.
 _GONE = asyncio.Protocol()
-_IDLE = "it was idle (--idle-timeout)"
 
 
-class Connection(ObservedStream):
-    """The part of a connection that all handlers share. Sub-classes define the abstract methods."""
-
-    __slots__ = (
-        "_alone", "_backlog", "_barrier", "_is_to_flush", "_last", "_max_unanswered", "_position",
-        "_ready_bytes", "_replies", "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered",
-        "_writing_is_paused", "database", "is_held", "reserved_jobs",
-    )  # fmt: skip
-
-    def __init__(self, clients: Clients, database: Database) -> None:
-        super().__init__(clients)
-        self.database = database
-        self.reserved_jobs = ReservedJobs()
-        # Replies in the order of the commands; an operation stands for the reply that it will have.
-        self._replies: list[bytes | Operation] = []
-        self._last: Operation | None = None  # may be extended by the next command
-        self._unanswered = 0
-        self._is_to_flush = False  # whether `flush` will be called when all replies of the call are ready
-        self._request_bytes = 0  # of what was received; reset when everything is answered
-        self._ready_bytes = 0  # of replies that wait for the replies before them
-        self._reply_size = 0  # the largest of the latest replies
-        self._max_unanswered = FIRST_UNANSWERED
-        self._backlog: list[Any] = []
-        self._position = 0  # of the next command in the backlog
-        self._alone: Coroutine[Any, Any, bytes] | asyncio.Task[None] | None = None
-        self._running: Any = None  # the command that runs alone, or the last one that did
-        self._taken: list[Operation] = []  # by operations of the command that runs alone
-        self._writing_is_paused = False
-        # The last command that may have to wait. A later command is held until it has its reply.
-        self._barrier: Operation | None = None
-        self.is_held = False  # the command that was executed last
-
-    @abstractmethod
-    def parse(self, data: bytes) -> list[Any]:
-        """Return the commands that are complete with these bytes. One may stand for a protocol error."""
-
-    @abstractmethod
-    def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
-        """Execute a command: call `reply` or `submit`, or return a coroutine that runs alone."""
-
-    @abstractmethod
-    def encode(self, value: Any) -> bytes:
-        """Return the reply for a value that a coroutine returned."""
-
-    @abstractmethod
-    def error_reply(self, error: Exception) -> bytes:
-        """Return the reply for an error that a coroutine raised."""
-
-    @abstractmethod
-    def too_many_clients_reply(self) -> bytes:
-        """Return the reply to a connection that exceeds `--max-clients`."""
-
-    def count_of(self, _command: Any) -> int:
-        """Return the number of commands for which a parsed request stands."""
-        return 1
+class Receiver(Connected, Protocol):
+    """What receives a connection's bytes and events: the session of its protocol."""
 
     @property
-    @abstractmethod
-    def unparsed(self) -> int:
-        """The bytes in memory of a request that is not complete yet."""
-
-    @abstractmethod
-    def forget_unparsed(self) -> None:
-        """Free the incomplete request. Nothing is parsed after this."""
+    def is_busy(self) -> bool:
+        """Whether a command has no reply yet."""
 
     @property
-    def extra_bytes(self) -> int:
-        """The bytes kept for the client besides its requests and replies."""
-        return 0
+    def may_go_on(self) -> bool:
+        """Whether the session could go on if its connection took replies."""
 
-    def reply(self, data: bytes) -> None:
-        """Reply to the command that is being executed."""
-        if self._replies:
-            self._replies.append(data)
-            self._ready_bytes += len(data)
-            self._unanswered += 1
-            self._last = None
-        else:
-            self.write(data)
-
-    @property
-    def may_submit(self) -> int:
-        """How many more commands may be in flight; at least one, for the command that is being executed."""
-        return max(1, self._max_unanswered - self._unanswered)
-
-    def execute_instead(self, commands: list[Any]) -> None:
-        """Execute these commands next, instead of the present or ended one, which stands for them."""
-        self._backlog[self._position : self._position] = commands
-
-    def take_equal(self, most: int) -> int:
-        """Take commands that follow the present one and equal it, at most so many; return how many.
-
-        They become part of the present command. While commands are held, none is taken.
-        """
-        if self._barrier is not None:
-            return 0
-        backlog, first = self._backlog, self._position
-        end = min(len(backlog), first + most)
-        while self._position < end and backlog[self._position] == backlog[first - 1]:
-            self._position += 1
-        self.command.calls += self._position - first
-        return self._position - first
-
-    def submit(
-        self,
-        verb: Verb,
-        name: bytes,
-        messages: list[bytes],
-        size: int,
-        encode: Encode,
-        *,
-        commands: int = 1,
-        wait: Wait | None = None,
-        options: Options = DEFAULT,
-    ) -> None:
-        """Submit the operation of a command. Its reply will be `encode(operation)`. Raises QueueNameError.
-
-        `size` is the number of messages that the command brings or wants. `commands` is the number of equal
-        commands of that size; `messages` are those of all of them. Equal commands in a row become one
-        operation, whose `sizes` has an entry a command; `encode` returns all their replies.
-
-        Pass `wait` for a command that waits for a message. Until it has its reply, the next command is held,
-        and executed again afterwards. After a put that may have to wait for room, equal puts are not held.
-        """
-        barrier = self._barrier
-        if barrier is not None and (
-            wait is not None
-            or barrier.wait is not None
-            or barrier.verb is not verb
-            or barrier.name != name
-            or barrier.options != options
-        ):
-            self.is_held = True
-            return
-        last = self._last
-        if last is not None and wait is None and last.may_extend(verb, name, encode, options):
-            last.extend(messages, size, commands)
-        else:
-            operation = Operation(verb, name, messages, size, self, encode, commands, wait, options)
-            operation.command = self.command
-            if self._measures_next:
-                self._measures_next = False
-                self._measured = operation
-                self._measured_from = perf_counter()
-            lane = self.database.add(operation)
-            self._replies.append(operation)
-            self._last = operation
-            if wait is not None or (verb.puts and lane.may_be_bounded):
-                self._barrier = operation
-        self._unanswered += commands
-
-    def wait_began(self, operation: Operation) -> None:
-        """See Owner."""
-        self._last = None
-        if operation is self._measured:
-            self._measured = None
-        self.begin_wait(operation, (operation.name,))
-
-    def completed(self, operation: Operation) -> None:
-        """See Owner. Encode the replies; they are written once for all operations of a call."""
-        if operation.wait is not None and operation.wait.in_line:
-            self.end_wait(operation)
-        if operation is self._barrier:
-            self._barrier = None
-        if operation is self._measured:
-            self._measure(operation)
-        if operation.error is not None or operation.has_errors:
-            self._count_failures(operation)
-        if operation is self._last:
-            self._last = None
-        data = operation.encode(operation)
-        if operation.verb.reserves:
-            self._reserve(operation)
-        if self._max_unanswered < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
-            self._adapt(len(data) // len(operation.sizes))
-        if operation.cancelled:
-            # The connection was lost while the operation was in flight, or its client no longer waits.
-            operation.put_back()
-            return
-        operation.encoded_reply = data
-        self._unanswered -= len(operation.sizes) - 1  # one until it is written
-        self._ready_bytes += len(data)
-        if not self._is_to_flush:
-            self._is_to_flush = True
-            self.database.flush_replies(self)
-
-    def flush(self) -> None:
-        """See AnsweredClient. Write the replies that are ready, up to the first that is not; then go on."""
-        self._is_to_flush = False
-        pieces: list[bytes] = []
-        taken: list[tuple[int, int, Operation]] = []
-        length = 0
-        for reply in self._replies:
-            if type(reply) is Operation:
-                piece = reply.encoded_reply
-                if piece is None:
-                    break
-                if reply.deliveries:
-                    taken.append((length, length + len(piece), reply))
-                    reply.encoded_reply = None  # the operation is kept until the messages have arrived
-            else:
-                piece = cast(bytes, reply)
-            pieces.append(piece)
-            length += len(piece)
-        if pieces:
-            del self._replies[: len(pieces)]
-            self._unanswered -= len(pieces)
-            self._ready_bytes -= length
-            self.write(pieces[0] if len(pieces) == 1 else b"".join(pieces), taken)
-            if not self._reading or self._closing or self._backlog:
-                self.proceed()
-        if self._replies:
-            if self._ready_bytes > self._counted + LEAST_COUNTED:
-                self.recount()
-        elif self._counted:
-            self.recount()
-
-    @property
-    def job_owner(self) -> bytes:
-        """The owner of the jobs that the client reserves, unless it names another one."""
-        return attached(self.id)
-
-    def _reserve(self, operation: Operation) -> None:
-        """Note the jobs that the client has reserved, if the reservation ends with its connection."""
-        if operation.results and owner_of(operation) == self.job_owner:
-            self.reserved_jobs.add(operation, self.database, asyncio.get_running_loop().time())
-
-    def _adapt(self, size: int) -> None:
-        """Set how many commands may be in flight, after a reply of this size in bytes."""
-        self._reply_size = max(size, self._reply_size - (self._reply_size >> 3))
-        fitting = max(1, UNANSWERED_BYTES // (self._reply_size + 1))
-        self._max_unanswered = min(MAX_UNANSWERED, 2 * self._max_unanswered, fitting)
-
-    def partly_taken(self, operation: Operation) -> None:
-        """See Owner. Count the messages that the operation has so far."""
-        self._request_bytes += max(MAX_BYTES, len(operation.results[-1]))
-        self.recount()
-
-    @property
-    def can_proceed(self) -> bool:
-        """See memory.AccountedConnection."""
-        is_stuck = self.is_waiting or self._writing_is_paused or self._closing
-        return not is_stuck and (bool(self._backlog) or not self._replies)
-
-    def buffered_bytes(self) -> int:
-        """See ClientStream."""
-        if not (self._replies or self._backlog or self._alone is not None):
-            self._request_bytes = self.unparsed
-        # Ready replies count twice: the messages in them, and their encoding.
-        return (
-            self._request_bytes
-            + _REPLY_COST * len(self._replies)
-            + self.extra_bytes
-            + self.reserved_jobs.size
-            + 2 * self._ready_bytes
-        )
-
-    def evict(self, why: PressureError) -> None:
-        """See memory.AccountedConnection. A client that does not read its replies receives no error."""
-        self.close_reason = f"evicted: {why}"
-        self._evicted = True
-        self.acknowledge_sent()
-        self._is_throttled = False
-        self._execute_no_more()
-        self._give_up_reserved()
-        self.forget_unparsed()
-        if self.transport.get_write_buffer_size():
-            self.break_off()
-            return
-        self.write(self.error_reply(why))
-        if self._replies or self._alone is not None:
-            self.transport.close()
-        else:
-            # A client that still sends must be read: at a close, its kernel would drop the reply unread.
-            self.resume_reading()
-        asyncio.get_running_loop().call_later(LAST_WORDS, self.break_off)
-
-    def take_over(self, operation: Operation) -> None:
-        """See Owner. The operation belongs to the command that runs alone.
-
-        If that has been cancelled, or the messages cannot be delivered, put them back now: later, other
-        clients might take the messages after them, and put those back first.
-        """
-        if self._alone is None or not self.can_deliver():
-            operation.put_back()
-            return
-        if operation.verb.reserves:
-            self._reserve(operation)
-        self._taken.append(operation)
-        # A command on many queues replies when it has all messages. Each counts twice: see `buffered_bytes`.
-        self._request_bytes += 2 * sum(map(len, operation.results))
-        self.recount()
-
-    def break_off(self) -> None:
-        """See ClientStream."""
-        self._execute_no_more()
-        self._give_up_reserved()
-        super().break_off()
-
-    def _execute_no_more(self) -> None:
-        self._closing = True
-        self._backlog.clear()
-        self._position = 0
-
-    def close_when_replied(self) -> None:
-        """Execute no further command. Close when every reply is written."""
-        self._execute_no_more()
-        self.proceed()
-
-    def _give_up_reserved(self) -> None:
-        """Give up the jobs that the client has reserved: its connection is about to end.
-
-        Send them at once, so that commands that other clients send after the end are done later. If clients
-        have closed their side, send the jobs of all clients that leave together.
-        """
-        self.reserved_jobs.give_up_all(self.job_owner, at_once=not (self._drains or self.has_disconnected))
-
-    def abandon_waits(self) -> None:
-        """See ClientStream. Commands before the first one that waits are still answered."""
-        if self.has_left:
-            if last_reply := self.abandoned_reply():
-                self.write(last_reply)
-            self.break_off()
-        else:
-            asyncio.get_running_loop().call_soon(self._abandon_waits)
-
-    def abandoned_reply(self) -> bytes:
-        """Return the reply to a command that waits while its client closes its side."""
-        return b""
-
-    def _abandon_waits(self) -> None:
-        if not self._waits or self.transport.is_closing():
-            return
-        self.close_reason = CLIENT_CLOSED
-        last_reply = self.abandoned_reply()
-        self._execute_no_more()
-        waiting = (at for at, reply in enumerate(self._replies) if reply in self._waits)
-        first = next(waiting, len(self._replies))
-        dropped, self._replies[first:] = self._replies[first:], []
-        for reply in dropped:
-            self._waits.pop(reply, None)
-        self._drop(dropped)
-        self._end_alone()
-        if last_reply:
-            self.reply(last_reply)
-        self.proceed()
-
-    def close_if_idle(self) -> None:
-        """Close, unless the client waits for a reply. A client that does not read its replies is closed."""
-        if self._writing_is_paused or self.transport.get_write_buffer_size():
-            self.close_reason = _IDLE
-            self.break_off()
-        elif not self._replies and not self._backlog and self._alone is None:
-            self.close_reason = _IDLE
-            self.close_when_replied()
-
-    def drain(self) -> None:
-        """Stop reading. Close when the commands already read have their replies."""
-        self.close_reason = "the server stops"
-        self._drains = True
-        self.pause_reading()
-        if self._backlog or self._alone or self._replies:
-            self._backlog.append(None)
-        else:
-            self.close_when_replied()
+    def received(self, data: bytes) -> None:
+        """Execute the commands that are complete with these bytes."""
 
     def proceed(self) -> None:
-        """Execute commands from the backlog, until one has to wait for a reply, for memory, or for room."""
-        backlog = self._backlog
-        while self._position < len(backlog):
-            if (
-                self._alone is not None
-                or self._writing_is_paused
-                or self._is_throttled
-                or self._closing
-                or self._waits
-                or self._unanswered >= self._max_unanswered
-            ):
-                break
-            command = backlog[self._position]
-            self._position += 1
-            if command is None:
-                self.close_when_replied()
-                return
-            self._alone = self.execute(command)
-            if self._alone is not None:
-                self._running = command
-            if self.is_held:
-                self.is_held = False
-                self._position -= 1
-                break
-        else:
-            if backlog:
-                backlog.clear()
-                self._position = 0
-        self.database.flush()
-        if self._alone is not None and not self._replies and not isinstance(self._alone, asyncio.Task):
-            command = self._alone
-            self._alone = asyncio.create_task(self._run_alone(command))
-            # A task that is cancelled before it begins leaves its coroutine as it was.
-            self._alone.add_done_callback(lambda _: command.close())
-        if self._closing and not self._replies and self._alone is None:
-            self._give_up_reserved()
-            # If messages are left, `acknowledge_sent` calls this again.
-            if self._has_read_end or not self._outbox.has_messages:
-                self.hang_up()
-        elif (
-            self._backlog
-            or self._alone is not None
-            or self._waits
-            or self._is_throttled
-            or (self._request_bytes > REQUEST_BYTES and self._replies)
-        ):
-            self.pause_reading()
-        elif not self._reading and not self._closing:
-            self.resume_reading()
+        """Go on with the client's commands, as far as its connection allows."""
 
-    async def _run_alone(self, command: Coroutine[Any, Any, bytes]) -> None:
-        statistics, began = self.command, perf_counter()
-        self._has_waited = False
-        # A client that has not logged in may do so with this command, which then has a password.
-        has_logged_in = self.user is not NOBODY
-        try:
-            data = self.encode(await command)
-        except Exception as error:
-            self._put_back(self._taken)
-            data = self.error_reply(error)
-            statistics.fail(self.error_code(error, data))
-            forget_frames(error)
-        if not self._has_waited:
-            words = self.words_of(self._running)[:1] if has_logged_in else []
-            self._measure_command(statistics, perf_counter() - began, words)
-        self._running = None
-        self._alone = None
-        took, self._taken = self._taken, []
-        # All these messages are in one reply: they are delivered together or not at all.
-        self.write(data, [(len(data), len(data), operation) for operation in took if operation.deliveries])
-        self.proceed()
-        if self._counted:
-            self.recount()
+    def finish(self) -> None:
+        """Close the connection when the commands already received have their replies."""
 
-    def _put_back(self, operations: list[Operation]) -> None:
-        """Put back the messages of these operations."""
-        for operation in operations:
-            operation.put_back()
-        operations.clear()
+    def close_when_replied(self) -> None:
+        """Execute no further command. Close the connection when every reply is written."""
+
+    def abandon_waits(self) -> None:
+        """End the command that waits, and those after it: the client has closed its side."""
+
+    def give_up(self) -> None:
+        """Execute no further command, and give up the jobs that the client has reserved."""
+
+    def forget_unparsed(self) -> None:
+        """Free the incomplete request. Nothing is received after this."""
+
+    def ended(self) -> None:
+        """Put back the messages whose replies were not written, and cancel operations that wait."""
+
+    def buffered_bytes(self) -> int:
+        """Return the bytes of requests and replies in memory, without those that are written and unsent."""
+
+
+class Connection(asyncio.Protocol):
+    """The connection of one client."""
+
+    __slots__ = (
+        "_counted_at", "_evicted", "_has_ended", "_has_hung_up", "_has_read_end", "_outbox", "_unsent_bytes",
+        "active", "addresses", "clients", "close_reason", "counted", "drains", "has_disconnected",
+        "has_left", "id", "is_ending", "is_muted", "is_read", "is_throttled", "session", "since", "transport",
+        "writing_is_paused",
+    )  # fmt: skip
+
+    transport: asyncio.Transport
+    addresses: Addresses
+    _outbox: Outbox
+
+    def __init__(self, clients: Clients, session: Receiver) -> None:
+        self.clients = clients
+        self.session = session
+        self.id = next(clients.ids)
+        self.since = clients.now  # when the client connected, by the loop's clock
+        self.active = 0.0  # when the last command came
+        self.close_reason = ""  # for the log, if the server closes the connection
+        self.counted = 0  # bytes in the memory account
+        self._unsent_bytes = 0  # written, and in memory until the socket has taken everything
+        self._counted_at = LEAST_COUNTED  # count unsent bytes after this many have been written
+        self.is_throttled = False  # until the memory account has room
+        self._evicted = False  # the memory account no longer counts this connection
+        self.is_read = True
+        self.writing_is_paused = False  # the client reads its replies too slowly
+        self.is_ending = False  # no further command is executed
+        self.drains = False  # the server stops: do not wait for the client
+        self._has_ended = False
+        self._has_hung_up = False  # the server's side is closed, and the client's is not yet
+        # Whether the client has closed its side; whether all that it sent before has been read; and whether
+        # it has left: it reads no more, or the outbox could not tell. Once a reply with messages cannot be
+        # delivered, the connection is muted: later replies are dropped, as the client could not tell which
+        # command they answer.
+        self.has_disconnected = False
+        self._has_read_end = False
+        self.has_left = False
+        self.is_muted = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio: a client has connected."""
-        self.open(cast(asyncio.Transport, transport))
-        if refusal := self.clients.admit(self):
-            self._closing = True
+        self.transport = cast(asyncio.Transport, transport)
+        self.addresses = Addresses.of(self.transport)
+        self._outbox = Outbox(self.transport)
+        if refusal := self.clients.admit(self.session):
+            self.is_ending = True
             self.transport.write(refusal)
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio: the client has sent these bytes."""
-        if self._closing:
-            return
-        commands = self.parse(data)
-        self.clients.commands += len(commands)
-        self.active = self.clients.now
-        self._measures_next = True
-        for observer in self.clients.observers:
-            observer.received(self, commands)
-        if commands and not self._counted and not self._replies and not self._backlog:
-            self._request_bytes = 0  # everything before is answered
-        self._request_bytes += len(data) + _COMMAND_COST * len(commands)
-        if self._backlog:
-            self._backlog += commands
-        else:
-            self._backlog = commands
-            self.proceed()
-        if self._request_bytes > LEAST_COUNTED or self._counted:
-            self.recount()
+        if not self.is_ending:
+            self.active = self.clients.now
+            self.session.received(data)
 
     def eof_received(self) -> bool:
         """Called by asyncio: the client has closed its side. Reply to its requests, and close.
@@ -530,66 +136,228 @@ class Connection(ObservedStream):
         self.acknowledge_sent()
         if self.has_left or self._has_hung_up or self.transport.is_closing():
             return False
-        is_busy = bool(self._replies or self._backlog or self._alone is not None)
+        is_busy = self.session.is_busy
         if not (is_busy or self._outbox.has_messages):
             return False
         self._has_read_end = True
         self.close_reason = self.close_reason or CLIENT_CLOSED
-        if is_busy and not self._closing:
-            self._backlog.append(None)
+        if is_busy and not self.is_ending:
+            self.session.finish()
         else:
-            self._closing = True
-            asyncio.get_running_loop().call_soon(self.proceed)
+            self.is_ending = True
+            asyncio.get_running_loop().call_soon(self.session.proceed)
         return True
 
     def pause_writing(self) -> None:
         """Called by asyncio: the client reads its replies too slowly."""
-        self._writing_is_paused = True
+        self.writing_is_paused = True
         self.pause_reading()
         self.clients.deliveries.watch(self)
 
     def resume_writing(self) -> None:
         """Called by asyncio: the client has read enough replies."""
-        self._writing_is_paused = False
-        self.proceed()
+        self.writing_is_paused = False
+        self.session.proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio: the connection has ended.
-
-        Messages whose replies were not sent are put back. Operations that wait are cancelled.
-        """
-        reason = self._why_closed(exc)
-        self._closing = True
-        self.clients.remove(self, reason)
+        """Called by asyncio: the connection has ended. Messages that were not delivered are put back."""
+        if exc is not None and not self.close_reason:
+            self.close_reason = f"it was lost ({exc})"
+        reason = self.close_reason or ("the server closed it" if self.is_ending else CLIENT_CLOSED)
+        self.is_ending = True
+        self.clients.remove(self.session, reason)
         self._outbox.end(exc)
-        replies, self._replies = self._replies, []
-        self._drop(replies)
-        self._end_alone()
-        self.reserved_jobs.give_up_all(self.job_owner)
-        self._backlog = []
-        self._position = 0
-        # Operations and the transport refer to the connection: without these lines, only the garbage
-        # collector would free it and its messages.
-        self._evicted = True  # calls in flight may still report to the memory account
-        self._last = self._barrier = self._measured = self._running = None
-        self._waits = {}
+        self.session.ended()
+        self._has_ended = self._evicted = True  # calls in flight may still report to the memory account
+        # The session and the transport refer to the connection: without these lines, only the garbage
+        # collector would free them and their messages.
         self.transport.set_protocol(_GONE)
+        del self.session
 
-    def _drop(self, replies: list[bytes | Operation]) -> None:
-        """Give up replies that are not sent: put back their messages, and cancel operations."""
-        for reply in replies:
-            if not isinstance(reply, Operation):
-                continue
-            if reply.encoded_reply is not None:
-                reply.put_back()
-            else:
-                self.database.cancel(reply)
+    @property
+    def socket(self) -> Any:
+        """See disconnects.Watched."""
+        return self._outbox.socket
 
-    def _end_alone(self) -> None:
-        """Cancel the command that runs alone, if any, and put back what it has taken."""
-        self._put_back(self._taken)
-        if isinstance(self._alone, asyncio.Task):
-            self._alone.cancel()
-        elif self._alone is not None:
-            self._alone.close()
-        self._alone = None
+    def client_disconnected(self, *, entirely: bool) -> None:
+        """See disconnects.Watched. Commands already received are still done.
+
+        If the client has certainly left, it gets none of the messages that they take.
+        """
+        self.has_disconnected = True
+        self.has_left = entirely or not self._outbox.require_acknowledgements()
+        if self.session.is_waiting:
+            self.session.abandon_waits()
+
+    def can_deliver(self) -> bool:
+        """Return whether the client may still be there to take a message.
+
+        Every reply with messages is checked by this rule just before it is written. If the answer is no, the
+        messages are put back and the connection is muted.
+        """
+        self.clients.disconnects.refresh()
+        if self.has_left:
+            self.is_muted = True
+        return not (self.is_muted or self.transport.is_closing())
+
+    def write(self, data: bytes, taken: Sequence[tuple[int, int, Operation]] = ()) -> None:
+        """Write replies. `taken` are those in `data` that bring messages: see Outbox.register_replies."""
+        if taken:
+            if not self.can_deliver():
+                for _, _, operation in taken:
+                    operation.put_back()
+                return
+            self._outbox.register_replies(taken)
+            self.clients.deliveries.watch(self)
+        if self.is_muted or self.transport.is_closing():
+            return
+        outbox = self._outbox
+        outbox.write(data)
+        if outbox.written > self._counted_at:
+            self._counted_at = outbox.written + LEAST_COUNTED
+            self.clients.deliveries.watch(self)
+            if len(data) > _LARGE:
+                # A reply without messages may be as large as the limit, if its client reads it.
+                self._count_unsent(len(data) if taken else 0)
+
+    def acknowledge_sent(self) -> bool:
+        """Acknowledge the messages that the socket has taken; return whether it has taken everything."""
+        if self.transport.is_closing():
+            return True  # connection_lost knows more
+        outbox = self._outbox
+        unsent = outbox.update_delivered()
+        if outbox.is_reset:
+            self.is_ending = True
+            self.close_reason = self.close_reason or CLIENT_CLOSED
+            outbox.abandon()
+            return True
+        if unsent or self._unsent_bytes:
+            self._count_unsent()
+        if outbox.has_messages:
+            return False
+        if self.is_ending:
+            self.session.proceed()
+        return not unsent
+
+    def _count_unsent(self, written: int = 0) -> None:
+        """Count the bytes that the socket has not taken. Python frees a buffer only when it is empty.
+
+        `written` is the size of the buffer that was written last, of which the socket may have taken a part.
+        """
+        size = self.transport.get_write_buffer_size()
+        kept = max(size, self._unsent_bytes, written) if size else 0
+        if kept != self._unsent_bytes:
+            self._unsent_bytes = kept
+            self.recount()
+
+    def held_bytes(self) -> int:
+        """Return the bytes that are buffered for the client, as the memory account counts them."""
+        if self._has_ended:
+            return 0
+        # Undelivered messages count twice: the message, and its reply.
+        return self.session.buffered_bytes() + (2 if self._outbox.has_messages else 1) * self._unsent_bytes
+
+    def recount(self) -> None:
+        """Tell the memory account how many bytes are buffered for the client."""
+        if self._evicted:
+            return
+        size = self.held_bytes()
+        counted = size if size > LEAST_COUNTED else 0
+        if counted != self.counted:
+            self.counted = counted
+            self.clients.memory.update(self, counted)
+
+    @property
+    def can_proceed(self) -> bool:
+        """See memory.AccountedConnection."""
+        return not (self.writing_is_paused or self.is_ending) and self.session.may_go_on
+
+    def throttle(self) -> None:
+        """See memory.AccountedConnection."""
+        self.is_throttled = True
+        self.pause_reading()
+
+    def resume(self) -> None:
+        """See memory.AccountedConnection."""
+        self.is_throttled = False
+        self.session.proceed()
+
+    def evict(self, why: PressureError) -> None:
+        """See memory.AccountedConnection. A client that does not read its replies receives no error."""
+        self.close_reason = f"evicted: {why}"
+        self._evicted = True
+        self.acknowledge_sent()
+        self.is_throttled = False
+        self.session.give_up()
+        self.session.forget_unparsed()
+        if self.transport.get_write_buffer_size():
+            self.break_off()
+            return
+        self.write(self.session.error_reply(why))
+        if self.session.is_busy:
+            self.transport.close()
+        else:
+            # A client that still sends must be read: at a close, its kernel would drop the reply unread.
+            self.resume_reading()
+        asyncio.get_running_loop().call_later(LAST_WORDS, self.break_off)
+
+    def pause_reading(self) -> None:
+        """Stop reading from the client, if it is read."""
+        if self.is_read:
+            self.is_read = False
+            self.transport.pause_reading()
+
+    def resume_reading(self) -> None:
+        """Read from the client again, if it is not read."""
+        if not self.is_read and not self._has_read_end:
+            self.is_read = True
+            self.transport.resume_reading()
+
+    def close_if_idle(self) -> None:
+        """Close, unless the client waits for a reply. A client that does not read its replies is closed."""
+        if self.writing_is_paused or self.transport.get_write_buffer_size():
+            self.close_reason = _IDLE
+            self.break_off()
+        elif not self.session.is_busy:
+            self.close_reason = _IDLE
+            self.session.close_when_replied()
+
+    def drain(self) -> None:
+        """Stop reading. Close when the commands already read have their replies."""
+        self.close_reason = "the server stops"
+        self.drains = True
+        self.pause_reading()
+        if self.session.is_busy:
+            self.session.finish()
+        else:
+            self.session.close_when_replied()
+
+    def close_when_sent(self) -> None:
+        """Close the connection when the client has taken its messages, and has closed its side or is slow.
+
+        If a socket is closed while the client sends, the kernel drops replies that are still on their way. If
+        messages are left, `acknowledge_sent` leads here again.
+        """
+        if self._has_read_end:
+            # The end of the stream makes the client's kernel acknowledge the replies at once.
+            if not self._outbox.has_messages:
+                self.transport.close()
+            elif not self._has_hung_up:
+                self._has_hung_up = True
+                self.transport.write_eof()
+        elif self._outbox.has_messages:
+            return
+        elif self.drains or not self.transport.can_write_eof():
+            self.transport.close()
+        elif not self._has_hung_up:
+            self._has_hung_up = True
+            self.transport.write_eof()
+            self.resume_reading()
+            asyncio.get_running_loop().call_later(LAST_WORDS, self.transport.close)
+
+    def break_off(self) -> None:
+        """End the connection at once. Unsent replies are dropped, and unread requests are not executed."""
+        if not self._has_ended:
+            self.is_ending = True
+            self.session.give_up()
+            self._outbox.break_off()

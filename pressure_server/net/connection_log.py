@@ -12,12 +12,18 @@ from pressure_server.auth.peer_address import Addresses
 logger = logging.getLogger(__name__)
 
 
-class LoggedConnection(Protocol):
-    """A connection, as the log describes it."""
+class LoggedClient(Protocol):
+    """A client, as the log describes it."""
 
     PROTOCOL: ClassVar[str]
-    addresses: Addresses
-    id: int
+
+    @property
+    def id(self) -> int:
+        """The number of the client's connection."""
+
+    @property
+    def addresses(self) -> Addresses:
+        """The addresses of the client's connection."""
 
     @property
     def user_name(self) -> str:
@@ -32,14 +38,14 @@ class ConnectionLog:
 
     def __init__(self) -> None:
         # By connection: when it was opened, and how many commands it has sent.
-        self._open: dict[LoggedConnection, tuple[float, int]] = {}
+        self._open: dict[LoggedClient, tuple[float, int]] = {}
 
     @classmethod
     def if_enabled(cls) -> ConnectionLog | None:
         """Return a log of connections; None if the level of the log is above debug."""
         return cls() if logger.isEnabledFor(logging.DEBUG) else None
 
-    def opened(self, client: LoggedConnection) -> None:
+    def opened(self, client: LoggedClient) -> None:
         """Log a new connection."""
         self._open[client] = perf_counter(), 0
         address = client.addresses.shown
@@ -51,13 +57,13 @@ class ConnectionLog:
             extra={"client": address},
         )
 
-    def received(self, client: LoggedConnection, commands: Sequence[Any]) -> None:
+    def received(self, client: LoggedClient, commands: Sequence[Any]) -> None:
         """See clients.Observer."""
         if client in self._open:
             since, count = self._open[client]
             self._open[client] = since, count + sum(map(client.count_of, commands))
 
-    def closed(self, client: LoggedConnection, reason: str) -> None:
+    def closed(self, client: LoggedClient, reason: str) -> None:
         """Log that a connection has ended, if it was opened."""
         if client not in self._open:
             return

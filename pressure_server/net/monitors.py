@@ -24,9 +24,11 @@ _ESCAPES |= {b"\a": b"\\a", b"\b": b"\\b"}
 
 
 class Monitored(Protocol):
-    """The connection of a client whose commands are shown."""
+    """A client whose commands are shown."""
 
-    addresses: Addresses
+    @property
+    def addresses(self) -> Addresses:
+        """The addresses of the client's connection."""
 
     @property
     def database(self) -> Any:
@@ -36,11 +38,8 @@ class Monitored(Protocol):
         """Return the words of the commands for which a parsed request stands."""
 
 
-class Monitor(Protocol):
-    """A connection that shows all commands."""
-
-    user: User
-    close_reason: str
+class MonitorConnection(Protocol):
+    """The connection of a client that is shown all commands."""
 
     @property
     def transport(self) -> Any:
@@ -49,12 +48,22 @@ class Monitor(Protocol):
     def write(self, data: bytes) -> None:
         """Write data to the client."""
 
-    def break_off(self) -> None:
+
+class Monitor(Protocol):
+    """A client that is shown all commands."""
+
+    user: User
+
+    @property
+    def connection(self) -> MonitorConnection:
+        """The client's connection."""
+
+    def break_off(self, reason: str = "") -> None:
         """End the connection at once."""
 
 
 class Monitors:
-    """The monitoring connections. It is false if there are none."""
+    """The clients that are shown all commands. It is false if there are none."""
 
     def __init__(self) -> None:
         self._monitors: set[Monitor] = set()
@@ -64,8 +73,8 @@ class Monitors:
     def __bool__(self) -> bool:
         return bool(self._monitors)
 
-    def __contains__(self, connection: object) -> bool:
-        return connection in self._monitors
+    def __contains__(self, client: object) -> bool:
+        return client in self._monitors
 
     def add(self, monitor: Monitor) -> None:
         """Add a monitor."""
@@ -98,13 +107,11 @@ class Monitors:
         self._lines.clear()
         for monitor in list(self._monitors):
             if not _may_monitor(monitor.user):
-                monitor.close_reason = "its user may no longer use MONITOR"
-                monitor.break_off()
+                monitor.break_off("its user may no longer use MONITOR")
                 continue
-            monitor.write(lines)
-            if monitor.transport.get_write_buffer_size() > MAX_UNSENT:
-                monitor.close_reason = "it reads the output of MONITOR too slowly"
-                monitor.break_off()
+            monitor.connection.write(lines)
+            if monitor.connection.transport.get_write_buffer_size() > MAX_UNSENT:
+                monitor.break_off("it reads the output of MONITOR too slowly")
 
 
 def _may_monitor(user: User) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from pressure_server.auth.users import NOBODY, User
-from pressure_server.net.connection_log import LoggedConnection
+from pressure_server.net.connection_log import LoggedClient
 
 logger = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ _MAX_LIBRARY = 64
 _NAME = re.compile(rb"[A-Za-z][A-Za-z0-9_.:-]{0,63}")
 
 
-class Sender(LoggedConnection, Protocol):
+class Sender(LoggedClient, Protocol):
     """A client that has sent an unknown command."""
 
     user: User

@@ -11,13 +11,14 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 from aiohttp import web
 
 from pressure_server.errors import BackendError
-from pressure_server.net.client_facts import connections_of
+from pressure_server.net.client_facts import sessions_of
+from pressure_server.net.session import Session
 from pressure_server.queues.repair.doctor import Case, Doctor
 from pressure_server.web.http_requests import (
     CONTEXT,
@@ -182,12 +183,13 @@ async def _private_client(request: web.Request, body: Body) -> AsyncIterator[_Pr
     require_access(user, queue)
     database = database_of(context.server.broker, body.get("db", 0))
     connection = context.resp.connect()
+    session = cast(Session, connection.session)
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, ours)
-    connection.user = user
-    connection.name = b"console"
-    connection.database = database
+    session.user = user
+    session.name = b"console"
+    session.database = database
     reader, writer = await asyncio.open_connection(sock=theirs)
     try:
         yield _PrivateClient((database.database_number, queue), reader, writer)
@@ -251,7 +253,7 @@ async def _disconnect(request: web.Request, body: Body) -> web.StreamResponse:
     """Disconnect a client."""
     require_administrator(request[USER])
     clients = request.app[CONTEXT].server.clients
-    wanted = [one for one in connections_of(clients) if one.id == body.get("client")]
+    wanted = [one for one in sessions_of(clients) if one.id == body.get("client")]
     if not wanted:
         return _answer("the client has left", is_done=False)
     wanted[0].break_off()

@@ -24,7 +24,7 @@ _MAX_FAILING = 32
 _COOKIE = "pressure-session"
 
 
-class Session:
+class ConsoleSession:
     """A login in one browser."""
 
     def __init__(self, user: User) -> None:
@@ -36,25 +36,25 @@ class Session:
         self.ends = 0.0
 
 
-class Sessions:
+class ConsoleSessions:
     """The sessions by token. Only digests of tokens are kept."""
 
     def __init__(self) -> None:
-        self._by_digest: OrderedDict[bytes, Session] = OrderedDict()
+        self._by_digest: OrderedDict[bytes, ConsoleSession] = OrderedDict()
 
-    def current(self) -> list[Session]:
+    def current(self) -> list[ConsoleSession]:
         """Return the sessions."""
         return list(self._by_digest.values())
 
     def begin(self, user: User) -> str:
         """Return the token of a new session."""
         token = secrets.token_urlsafe(32)
-        self._by_digest[_digest(token)] = Session(user)
+        self._by_digest[_digest(token)] = ConsoleSession(user)
         while len(self._by_digest) > _MAX_SESSIONS:
             self._by_digest.popitem(last=False)
         return token
 
-    def find(self, token: str) -> Session | None:
+    def find(self, token: str) -> ConsoleSession | None:
         """Return the session with this token, unless it has ended. Its time begins anew."""
         digest = _digest(token)
         session = self._by_digest.pop(digest, None)
@@ -73,7 +73,7 @@ class Authentication:
     """The users of requests to one listener, and the handlers of requests about logins."""
 
     def __init__(self, context: HttpContext) -> None:
-        self.sessions = Sessions()
+        self.sessions = ConsoleSessions()
         self._access = context.server.clients.access
         self._identity = context.server.broker.identity
         self._is_secure = context.settings.listen.tls

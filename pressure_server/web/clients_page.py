@@ -10,8 +10,8 @@ from typing import Any
 from aiohttp import web
 
 from pressure_server.auth.users import User
-from pressure_server.net.client_facts import connections_of, facts_of
-from pressure_server.net.connection import Connection
+from pressure_server.net.client_facts import facts_of, sessions_of
+from pressure_server.net.session import Session
 from pressure_server.text import printable
 from pressure_server.web.http_requests import HttpContext, id_of, page_number, require_administrator
 from pressure_server.web.overview import PAGE
@@ -23,9 +23,9 @@ _MAX_FILTER = 256
 _AT_ONCE = 500
 
 
-def client_row(connection: Connection) -> dict[str, Any]:
+def client_row(client: Session) -> dict[str, Any]:
     """Return the facts about a client."""
-    facts = facts_of(connection)
+    facts = facts_of(client)
     states = (
         ("waits", facts.is_waiting),
         ("throttled", facts.is_throttled),
@@ -50,12 +50,12 @@ def client_row(connection: Connection) -> dict[str, Any]:
     }
 
 
-_SORTS: dict[str, Callable[[Connection], Any]] = {
-    "id": lambda connection: connection.id,
-    "bytes": lambda connection: connection.held_bytes(),
-    "idle": lambda connection: -connection.active,
-    "protocol": lambda connection: connection.PROTOCOL,
-    "user": lambda connection: connection.user_name,
+_SORTS: dict[str, Callable[[Session], Any]] = {
+    "id": lambda client: client.id,
+    "bytes": lambda client: client.connection.held_bytes(),
+    "idle": lambda client: -client.connection.active,
+    "protocol": lambda client: client.PROTOCOL,
+    "user": lambda client: client.user_name,
 }
 
 
@@ -71,12 +71,12 @@ class ClientsPage:
         sort, text = request.query.get("sort", "id"), request.query.get("filter", "")
         if sort not in _SORTS or len(text) > _MAX_FILTER:
             raise web.HTTPBadRequest(text="sort or filter is wrong\n")
-        value_of, found = _SORTS[sort], list[tuple[Any, Connection]]()
-        connections = connections_of(self._context.server.clients)
-        for first in range(0, len(connections), _AT_ONCE):
+        value_of, found = _SORTS[sort], list[tuple[Any, Session]]()
+        clients = sessions_of(self._context.server.clients)
+        for first in range(0, len(clients), _AT_ONCE):
             found += [
                 (value_of(one), one)
-                for one in connections[first : first + _AT_ONCE]
+                for one in clients[first : first + _AT_ONCE]
                 if not text or _matches(one, text)
             ]
             await asyncio.sleep(0)
@@ -87,14 +87,14 @@ class ClientsPage:
         return {"rows": rows, "matching": len(found), "page": page, "pages": pages}
 
 
-def _matches(connection: Connection, text: str) -> bool:
+def _matches(client: Session, text: str) -> bool:
     words = (
-        connection.addresses.client,
-        connection.PROTOCOL,
-        connection.user_name,
-        connection.name.decode(),
-        connection.library_name,
-        connection.command.name,
-        *(queue.decode("utf-8", "replace") for queue in connection.waits_on()),
+        client.addresses.client,
+        client.PROTOCOL,
+        client.user_name,
+        client.name.decode(),
+        client.library_name,
+        client.command.name,
+        *(queue.decode("utf-8", "replace") for queue in client.waits_on()),
     )
     return any(text in word for word in words)

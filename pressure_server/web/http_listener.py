@@ -14,7 +14,7 @@ from pressure_server.net.listen import ListenerUrl
 from pressure_server.net.listener import Listener
 from pressure_server.text import printable
 from pressure_server.web.actions import Actions
-from pressure_server.web.authentication import Authentication, Session
+from pressure_server.web.authentication import Authentication, ConsoleSession
 from pressure_server.web.clients_page import ClientsPage
 from pressure_server.web.events import EventStreams
 from pressure_server.web.http_connections import HttpConnections, request_logger
@@ -73,7 +73,7 @@ class HttpListener:
         """The URL, with the chosen port if port 0 was requested."""
         return self._listener.listen
 
-    def sessions(self) -> list[Session]:
+    def sessions(self) -> list[ConsoleSession]:
         """Return the sessions of the console."""
         return self._authentication.sessions.current()
 

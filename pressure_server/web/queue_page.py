@@ -9,7 +9,7 @@ from aiohttp import web
 from pressure_server.auth.users import User
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.lua.scripts import look_script
-from pressure_server.net.client_facts import connections_of
+from pressure_server.net.client_facts import sessions_of
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
@@ -86,11 +86,9 @@ class QueuePage:
         if not is_administrator(user):
             return []
         found = [
-            client_row(connection)
-            for connection in connections_of(self._context.server.clients)
-            if connection.is_waiting
-            and connection.database.database_number == key[0]
-            and key[1] in connection.waits_on()
+            client_row(client)
+            for client in sessions_of(self._context.server.clients)
+            if client.is_waiting and client.database.database_number == key[0] and key[1] in client.waits_on()
         ]
         return found[:_MOST_CLIENTS]
 

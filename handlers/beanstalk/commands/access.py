@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.client import BeanstalkClient
+from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import FormatError, command
-from pressure_server.auth.logins import MAX_FAILURES
 
 
 def _credentials(rest: bytes) -> tuple[bytes, bytes]:
@@ -16,31 +15,28 @@ def _credentials(rest: bytes) -> tuple[bytes, bytes]:
     return (b"default", words[0]) if len(words) == 1 else (words[0], words[1])
 
 
-@command("auth", _credentials)
-async def auth(client: BeanstalkClient, credentials: tuple[bytes, bytes]) -> bytes:
+@command(
+    "auth [<user>] <password>",
+    "Logs in: `AUTHENTICATED` or `UNAUTHENTICATED`. Not in beanstalkd.",
+    _credentials,
+    needs="nothing",
+)
+async def auth(client: BeanstalkSession, credentials: tuple[bytes, bytes]) -> bytes:
     """Log in."""
     name, password = credentials
-    access = client.clients.access
-    user = access.users.log_in(name.decode("utf-8", "replace"), password)
-    if user is not None:
-        client.user = user
-        access.logins.succeed(client.transport, user)
-        return replies.AUTHENTICATED
-    await access.logins.fail(client.transport, name, client.failures)
-    client.failures += 1
-    if client.failures >= MAX_FAILURES:
-        client.close_when_replied()
-    return replies.UNAUTHENTICATED
+    return replies.AUTHENTICATED if await client.log_in(name, password) else replies.UNAUTHENTICATED
 
 
-@command("ready")
-def ready(client: BeanstalkClient, _nothing: None) -> None:
+@command(
+    "ready", "Tells whether the server accepts new clients: `READY`. Not in beanstalkd.", needs="nothing"
+)
+def ready(client: BeanstalkSession, _nothing: None) -> None:
     """Tell whether the server is ready for new clients: for load balancers."""
     client.context.check_readiness()
     client.reply(b"READY\r\n")
 
 
-@command("quit")
-def quit_(client: BeanstalkClient, _nothing: None) -> None:
+@command("quit", "Closes the connection.", needs="nothing")
+def quit_(client: BeanstalkSession, _nothing: None) -> None:
     """Close the connection."""
     client.close_when_replied()

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from typing import cast
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.client import BeanstalkClient
+from handlers.beanstalk.session import BeanstalkSession
 from pressure_server.queues.operations.jobs import ReservedJob, id_of
 from pressure_server.queues.operations.operation import Operation
 
 
-def _client_of(operation: Operation) -> BeanstalkClient:
-    return cast(BeanstalkClient, operation.owner)
+def _client_of(operation: Operation) -> BeanstalkSession:
+    return cast(BeanstalkSession, operation.owner)
 
 
 def _failed(operation: Operation) -> bytes:

@@ -10,8 +10,8 @@ from collections import Counter
 from typing import Any
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.client import BeanstalkClient
 from handlers.beanstalk.commands.tubes import is_in_use, tubes_in_use
+from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import UINT64, command, numbers, tube
 from handlers.beanstalk.version import FOLLOWED_VERSION
 from pressure_server.queues.operations import verbs
@@ -36,8 +36,13 @@ def _current(counts: dict[str, int]) -> dict[str, object]:
     return {f"current-jobs-{state}": counts.get(state, 0) for state in _STATES}
 
 
-@command("stats-job", numbers(UINT64), needs="read")
-async def stats_job(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
+@command(
+    "stats-job <id>",
+    "Describes a job: `OK <bytes>` and YAML, or `NOT_FOUND`.",
+    numbers(UINT64),
+    needs="read",
+)
+async def stats_job(client: BeanstalkSession, arguments: tuple[int]) -> bytes:
     """Describe a job. Times are in whole seconds."""
     (job,) = arguments
     found = await client.in_tube_of(job, verbs.JOB_INFO, [word_of(job)])
@@ -64,14 +69,14 @@ async def stats_job(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
     )
 
 
-@command("stats-tube", tube, needs="read")
-async def stats_tube(client: BeanstalkClient, name: bytes) -> bytes:
+@command("stats-tube <tube>", "Describes a tube: `OK <bytes>` and YAML, or `NOT_FOUND`.", tube, needs="read")
+async def stats_tube(client: BeanstalkSession, name: bytes) -> bytes:
     """Describe a tube."""
     client.permit_tube(name)
     (about,) = await client.database.run_each(verbs.INFO, [name])
     if isinstance(about, Exception) and not is_in_use(client, name):
         return replies.NOT_FOUND
-    others = [one for one in client.clients.connected if isinstance(one, BeanstalkClient)]
+    others = [one for one in client.clients.connected if isinstance(one, BeanstalkSession)]
     # A reserve of many tubes is in the line of none.
     waiting = sum(one.awaits_job and one.is_waiting and name in one.watched for one in others)
     exists = isinstance(about, list)
@@ -93,8 +98,10 @@ async def stats_tube(client: BeanstalkClient, name: bytes) -> bytes:
     )
 
 
-@command("stats", needs="read")
-async def stats(client: BeanstalkClient, _nothing: None) -> bytes:
+@command(
+    "stats", "Describes the server, and all jobs that the user may see: `OK <bytes>` and YAML.", needs="read"
+)
+async def stats(client: BeanstalkSession, _nothing: None) -> bytes:
     """Describe the server. The jobs are those of all queues that the user may access."""
     names = [queue async for queue in client.database.queues() if client.user.may_access(queue)]
     jobs: Counter[str] = Counter()
@@ -105,7 +112,7 @@ async def stats(client: BeanstalkClient, _nothing: None) -> bytes:
             total += about[7]
             timeouts += about[22]
     clients = client.clients
-    others = [one for one in clients.connected if isinstance(one, BeanstalkClient)]
+    others = [one for one in clients.connected if isinstance(one, BeanstalkSession)]
     used = resource.getrusage(resource.RUSAGE_SELF)
     counts = client.statistics.commands
     return replies.yaml_dictionary(

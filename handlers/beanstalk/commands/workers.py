@@ -9,9 +9,9 @@ from functools import partial
 from typing import Any, cast
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.client import BeanstalkClient
 from handlers.beanstalk.commands.encoders import event
 from handlers.beanstalk.parser import Request
+from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbers
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.kicking import kick as kick_jobs
@@ -42,26 +42,36 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-@command("reserve", needs="get")
-def reserve(client: BeanstalkClient, _nothing: None) -> Coroutine[Any, Any, bytes] | None:
+@command(
+    "reserve",
+    "Reserves the next job of the watched tubes, and waits for one: `RESERVED <id> <bytes>` and the job, or "
+    "`DEADLINE_SOON`.",
+    needs="get",
+)
+def reserve(client: BeanstalkSession, _nothing: None) -> Coroutine[Any, Any, bytes] | None:
     """Reserve the next job of the watched tubes; wait for one."""
     return _reserve(client, None)
 
 
-@command("reserve-with-timeout", _seconds, needs="get")
-def reserve_with_timeout(client: BeanstalkClient, seconds: int) -> Coroutine[Any, Any, bytes] | None:
+@command(
+    "reserve-with-timeout <seconds>",
+    "The same, but waits so long at most: then `TIMED_OUT`.",
+    _seconds,
+    needs="get",
+)
+def reserve_with_timeout(client: BeanstalkSession, seconds: int) -> Coroutine[Any, Any, bytes] | None:
     """The same, but wait so many seconds at most. A negative number waits for ever."""
     return _reserve(client, float(seconds) if seconds >= 0 else None)
 
 
-def _reserve(client: BeanstalkClient, timeout: float | None) -> Coroutine[Any, Any, bytes] | None:
+def _reserve(client: BeanstalkSession, timeout: float | None) -> Coroutine[Any, Any, bytes] | None:
     client.is_worker = True
     if not client.user.has_all_queues:
         for tube in client.watched:
             client.permit_tube(tube)
     held = len(client.reserved_jobs)
     if held and held % _RECOUNTED == 0:
-        client.recount()
+        client.connection.recount()
     wanted = claim(client.job_owner)
     if len(client.watched) > 1:
         return _reserve_from_many(client, wanted, timeout)
@@ -90,12 +100,12 @@ def _reserve(client: BeanstalkClient, timeout: float | None) -> Coroutine[Any, A
     return None
 
 
-def _margin(client: BeanstalkClient) -> float:
+def _margin(client: BeanstalkSession) -> float:
     """Return for how many seconds the client may wait: until the last second of its first reservation."""
     return client.reserved_jobs.first_deadline(_now()) - _SAFETY_MARGIN - _now()
 
 
-def _patience(client: BeanstalkClient, timeout: float | None) -> float | None:
+def _patience(client: BeanstalkSession, timeout: float | None) -> float | None:
     """Return for how many seconds a reserve waits; None for ever."""
     margin = _margin(client) if client.reserved_jobs else float("inf")
     if margin < (float("inf") if timeout is None else timeout):
@@ -103,7 +113,7 @@ def _patience(client: BeanstalkClient, timeout: float | None) -> float | None:
     return timeout
 
 
-async def _reserve_from_many(client: BeanstalkClient, wanted: bytes, timeout: float | None) -> bytes:
+async def _reserve_from_many(client: BeanstalkSession, wanted: bytes, timeout: float | None) -> bytes:
     client.awaits_job = True
     try:
         patience = _patience(client, timeout)
@@ -120,7 +130,7 @@ async def _reserve_from_many(client: BeanstalkClient, wanted: bytes, timeout: fl
     return replies.reserved(job.id, job.message)
 
 
-def _in_vain(client: BeanstalkClient) -> bytes:
+def _in_vain(client: BeanstalkSession) -> bytes:
     # Timers are accurate to a millisecond.
     return replies.DEADLINE_SOON if _margin(client) <= 0.001 else replies.TIMED_OUT
 
@@ -131,7 +141,7 @@ def _jobs_in(operation: Operation) -> bytes:
 
 
 def _reserved(operation: Operation) -> bytes:
-    client = cast(BeanstalkClient, operation.owner)
+    client = cast(BeanstalkSession, operation.owner)
     error = operation.error
     if error is not None and not isinstance(error, QueueClosedError | QueueDoesNotExistError):
         return client.error_reply(error) * len(operation.sizes)
@@ -145,7 +155,7 @@ def _line(timeout: float | None) -> bytes:
 
 def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
     """Reply to the reserves that have a job; the others are executed again, and the first of these waits."""
-    client = cast(BeanstalkClient, operation.owner)
+    client = cast(BeanstalkSession, operation.owner)
     error = operation.error
     missing = len(operation.sizes) - len(operation.results)
     if not missing or not (error is None or isinstance(error, QueueClosedError | QueueDoesNotExistError)):
@@ -157,8 +167,13 @@ def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
     return _jobs_in(operation)
 
 
-@command("reserve-job", numbers(UINT64), needs="get")
-async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
+@command(
+    "reserve-job <id>",
+    "Reserves a job that is ready, delayed or buried: `RESERVED <id> <bytes>` and the job, or `NOT_FOUND`.",
+    numbers(UINT64),
+    needs="get",
+)
+async def reserve_one(client: BeanstalkSession, arguments: tuple[int]) -> bytes:
     """Reserve a job that is ready, delayed or buried."""
     (job,) = arguments
     found = await client.in_tube_of(job, verbs.RESERVE_JOB, [word_of(job), claim(client.job_owner)])
@@ -170,7 +185,7 @@ async def reserve_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
 
 
 def _event(
-    client: BeanstalkClient, verb: Verb, job: int, argument: bytes, reply: bytes
+    client: BeanstalkSession, verb: Verb, job: int, argument: bytes, reply: bytes
 ) -> Coroutine[Any, Any, bytes] | None:
     """Let an event happen to a job that the client has reserved."""
     queue = _queue_of_reserved(client, verb, job)
@@ -180,7 +195,9 @@ def _event(
     return None
 
 
-async def _event_later(client: BeanstalkClient, verb: Verb, job: int, argument: bytes, reply: bytes) -> bytes:
+async def _event_later(
+    client: BeanstalkSession, verb: Verb, job: int, argument: bytes, reply: bytes
+) -> bytes:
     """Look again when all replies before this one are written: one of them may have brought the job."""
     queue = _queue_of_reserved(client, verb, job)
     if queue is None:
@@ -191,7 +208,7 @@ async def _event_later(client: BeanstalkClient, verb: Verb, job: int, argument: 
     return reply if done[0] == 1 else replies.NOT_FOUND
 
 
-def _queue_of_reserved(client: BeanstalkClient, verb: Verb, job: int) -> bytes | None:
+def _queue_of_reserved(client: BeanstalkSession, verb: Verb, job: int) -> bytes | None:
     """Return the queue of a job that the client has reserved; note when the reservation ends now."""
     held = client.reserved_jobs.find(job)
     if held is None:
@@ -203,8 +220,13 @@ def _queue_of_reserved(client: BeanstalkClient, verb: Verb, job: int) -> bytes |
     return held.queue
 
 
-@command("delete", numbers(UINT64), needs="get")
-def delete(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
+@command(
+    "delete <id>",
+    "Deletes a job that the client has reserved, or that nobody has: `DELETED` or `NOT_FOUND`.",
+    numbers(UINT64),
+    needs="get",
+)
+def delete(client: BeanstalkSession, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
     """Delete a job that the client has reserved, or that nobody has."""
     (job,) = arguments
     if client.reserved_jobs.find(job) is None:
@@ -212,7 +234,7 @@ def delete(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any
     return _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), replies.DELETED)
 
 
-async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
+async def _delete_free(client: BeanstalkSession, job: int) -> bytes:
     done = await client.in_tube_of(job, verbs.DELETE_JOB, [owned(job, client.job_owner)])
     if done is None:
         return replies.NOT_FOUND
@@ -221,31 +243,51 @@ async def _delete_free(client: BeanstalkClient, job: int) -> bytes:
     return replies.DELETED
 
 
-@command("release", numbers(UINT64, UINT32, UINT32), needs="get")
-def release(client: BeanstalkClient, arguments: tuple[int, int, int]) -> Coroutine[Any, Any, bytes] | None:
+@command(
+    "release <id> <pri> <delay>",
+    "Makes a reserved job ready again, or delayed: `RELEASED` or `NOT_FOUND`.",
+    numbers(UINT64, UINT32, UINT32),
+    needs="get",
+)
+def release(client: BeanstalkSession, arguments: tuple[int, int, int]) -> Coroutine[Any, Any, bytes] | None:
     """Make a reserved job ready again, or delayed, with a new priority."""
     job, priority, delay = arguments
     argument = released(job, client.job_owner, priority, delay)
     return _event(client, verbs.RELEASE, job, argument, replies.RELEASED)
 
 
-@command("bury", numbers(UINT64, UINT32), needs="get")
-def bury(client: BeanstalkClient, arguments: tuple[int, int]) -> Coroutine[Any, Any, bytes] | None:
+@command(
+    "bury <id> <pri>",
+    "Sets a reserved job aside until it is kicked: `BURIED` or `NOT_FOUND`.",
+    numbers(UINT64, UINT32),
+    needs="get",
+)
+def bury(client: BeanstalkSession, arguments: tuple[int, int]) -> Coroutine[Any, Any, bytes] | None:
     """Set a reserved job aside until it is kicked."""
     job, priority = arguments
     argument = owned(job, client.job_owner) + b" %d" % priority
     return _event(client, verbs.BURY, job, argument, replies.BURIED)
 
 
-@command("touch", numbers(UINT64), needs="get")
-def touch(client: BeanstalkClient, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
+@command(
+    "touch <id>",
+    "Lets the time to run of a reserved job begin again: `TOUCHED` or `NOT_FOUND`.",
+    numbers(UINT64),
+    needs="get",
+)
+def touch(client: BeanstalkSession, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
     """Let the time to run of a reserved job begin again."""
     (job,) = arguments
     return _event(client, verbs.TOUCH, job, owned(job, client.job_owner), replies.TOUCHED)
 
 
-@command("kick-job", numbers(UINT64), needs="get")
-async def kick_one(client: BeanstalkClient, arguments: tuple[int]) -> bytes:
+@command(
+    "kick-job <id>",
+    "Makes a buried or delayed job ready: `KICKED` or `NOT_FOUND`.",
+    numbers(UINT64),
+    needs="get",
+)
+async def kick_one(client: BeanstalkSession, arguments: tuple[int]) -> bytes:
     """Make a buried or delayed job ready."""
     (job,) = arguments
     return (
@@ -262,8 +304,14 @@ def _count(rest: bytes) -> int:
     return UINT32 if count and found[1] == b"-" else count
 
 
-@command("kick", _count, needs="get")
-async def kick(client: BeanstalkClient, most: int) -> bytes:
+@command(
+    "kick <bound>",
+    "Makes up to so many buried jobs of the used tube ready; if none are buried, delayed ones: "
+    "`KICKED <count>`.",
+    _count,
+    needs="get",
+)
+async def kick(client: BeanstalkSession, most: int) -> bytes:
     """Make up to `most` buried jobs of the used tube ready; if none are buried, delayed ones."""
     client.permit_tube(client.used)
     try:

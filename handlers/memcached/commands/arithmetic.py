@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from handlers.memcached.arguments import key_of, number_of
-from handlers.memcached.client import KV, MemcachedClient
 from handlers.memcached.parser import Request
-from handlers.memcached.table import command
+from handlers.memcached.session import MemcachedSession
+from handlers.memcached.table import KV, command
 
 
-async def _count(client: MemcachedClient, request: Request) -> bytes:
+async def _count(client: MemcachedSession, request: Request) -> bytes:
     name, key, delta = request.words
     by = b"%d" % number_of(delta, "invalid numeric delta argument")
     return await client.values.change(name, key_of(key), by) + b"\r\n"

@@ -5,11 +5,11 @@ from __future__ import annotations
 from contextlib import suppress
 
 from handlers.memcached.arguments import PAST, expiry_of, key_of
-from handlers.memcached.client import QUEUE, MemcachedClient
 from handlers.memcached.commands.encoders import number
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import DELETED, END, NOT_FOUND, OK, ClientError
-from handlers.memcached.table import command
+from handlers.memcached.session import MemcachedSession
+from handlers.memcached.table import QUEUE, command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.purging import QUEUED, purge
@@ -18,7 +18,7 @@ _AT_ONCE = (b"0", PAST)
 
 
 @command("scard <queue>", "Returns the number of messages in the queue.", modes=(QUEUE,), needs="read")
-def scard(client: MemcachedClient, request: Request) -> None:
+def scard(client: MemcachedSession, request: Request) -> None:
     """pressure 0.15, Length. A command of MessageQueue."""
     client.submit(verbs.LENGTH, key_of(request.words[1]), [], 1, number)
 
@@ -29,13 +29,13 @@ def scard(client: MemcachedClient, request: Request) -> None:
     modes=(QUEUE,),
     needs="read",
 )
-def sismember(client: MemcachedClient, request: Request) -> None:
+def sismember(client: MemcachedSession, request: Request) -> None:
     """A command of MessageQueue."""
     client.submit(verbs.CONTAINS, key_of(request.words[1]), request.words[2:], 1, number)
 
 
 @command("delete <queue> [0]", "Deletes the queue and its messages.", modes=(QUEUE,), needs="administer")
-async def delete(client: MemcachedClient, request: Request) -> bytes:
+async def delete(client: MemcachedSession, request: Request) -> bytes:
     """pressure 0.15, Delete. Old clients send a time, which must be 0."""
     if request.words[2:] not in ([], [b"0"]):
         raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
@@ -47,7 +47,7 @@ async def delete(client: MemcachedClient, request: Request) -> bytes:
 
 
 @command("flush <queue>", "Deletes all messages, and keeps the queue.", modes=(QUEUE,), needs="get")
-async def flush(client: MemcachedClient, request: Request) -> bytes:
+async def flush(client: MemcachedSession, request: Request) -> bytes:
     """A command of kestrel. The messages count as consumed."""
     with suppress(QueueDoesNotExistError):
         await purge(client.database, key_of(request.words[1]), QUEUED, client)
@@ -60,7 +60,7 @@ async def flush(client: MemcachedClient, request: Request) -> bytes:
     modes=(QUEUE,),
     needs="get administer",
 )
-async def flush_all(client: MemcachedClient, request: Request) -> bytes:
+async def flush_all(client: MemcachedSession, request: Request) -> bytes:
     """Flush every queue. The delay must be 0 or a past time.
 
     If queues cannot be flushed, raise the first of their errors after flushing the others.

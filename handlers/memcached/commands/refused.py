@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from handlers.memcached.client import QUEUE, MemcachedClient
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import ClientError
-from handlers.memcached.table import command
+from handlers.memcached.session import MemcachedSession
+from handlers.memcached.table import QUEUE, command
 
 _WHY = {
     "replace": "messages are put and taken, not replaced",
@@ -20,7 +20,7 @@ _WHY = {
 }
 
 
-def _refuse(_client: MemcachedClient, request: Request) -> None:
+def _refuse(_client: MemcachedSession, request: Request) -> None:
     name = request.words[0].decode()
     raise ClientError(f"{name} is not supported on queues: {_WHY[name]} (use mode=kv for keys and values)")
 

@@ -8,11 +8,11 @@ import resource
 import time
 from collections import Counter
 
-from handlers.memcached.client import MODES, QUEUE, MemcachedClient
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, ERROR, statistics
+from handlers.memcached.session import MemcachedSession
 from handlers.memcached.statistics import queue_statistics
-from handlers.memcached.table import command
+from handlers.memcached.table import MODES, QUEUE, command
 from handlers.memcached.version import FOLLOWED_VERSION
 from pressure_server import __version__
 from pressure_server.errors import PressureError
@@ -34,7 +34,7 @@ _NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
     modes=MODES,
     needs="read",
 )
-async def stats(client: MemcachedClient, request: Request) -> bytes:
+async def stats(client: MemcachedSession, request: Request) -> bytes:
     """Return statistics as memcached and kestrel do; also execute `stats settings` and `stats reset`."""
     about = request.words[1].decode("utf-8", "replace") if len(request.words) > 1 else ""
     if about == "reset":
@@ -57,7 +57,7 @@ async def stats(client: MemcachedClient, request: Request) -> bytes:
 
 
 @command("dump_stats", "Returns each queue's statistics, grouped by queue.", modes=(QUEUE,), needs="read")
-async def dump_stats(client: MemcachedClient, _request: Request) -> bytes:
+async def dump_stats(client: MemcachedSession, _request: Request) -> bytes:
     """Return the queues' statistics in kestrel's form."""
     lines: list[str] = []
     for name, numbers in (await _queues(client)).items():
@@ -65,7 +65,7 @@ async def dump_stats(client: MemcachedClient, _request: Request) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode() + END
 
 
-def _server(client: MemcachedClient) -> dict[str, object]:
+def _server(client: MemcachedSession) -> dict[str, object]:
     clients, counts, usage = client.clients, client.counts, resource.getrusage(resource.RUSAGE_SELF)
     return {
         "pid": os.getpid(),
@@ -91,7 +91,7 @@ def _server(client: MemcachedClient) -> dict[str, object]:
     }
 
 
-def _settings(client: MemcachedClient) -> dict[str, object]:
+def _settings(client: MemcachedSession) -> dict[str, object]:
     settings = client.context.settings
     return {
         "mode": client.options.mode,
@@ -105,13 +105,13 @@ def _settings(client: MemcachedClient) -> dict[str, object]:
     }
 
 
-async def _queues(client: MemcachedClient) -> dict[str, dict[str, int]]:
+async def _queues(client: MemcachedSession) -> dict[str, dict[str, int]]:
     """Return statistics by queue, for up to _MAX_QUEUES queues that the user may see."""
     names = sorted(filter(client.user.may_access, (await client.database.sample_queues())[0]))[:_MAX_QUEUES]
     opened = Counter(
         queue
         for one in client.clients.connected
-        if isinstance(one, MemcachedClient)
+        if isinstance(one, MemcachedSession)
         for queue in one.open_reads
     )
     found: dict[str, dict[str, int]] = {}

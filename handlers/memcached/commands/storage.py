@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 from handlers.memcached.arguments import expiry_of, flags_of
-from handlers.memcached.client import QUEUE, MemcachedClient
 from handlers.memcached.commands.encoders import nothing, stored, stored_if_new
 from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.queue_options import queue_of
 from handlers.memcached.replies import ClientError
-from handlers.memcached.table import command
+from handlers.memcached.session import MemcachedSession
+from handlers.memcached.table import QUEUE, command
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Encode
 from pressure_server.queues.operations.options import OnFull, Options
 
 
 def _put(
-    client: MemcachedClient,
+    client: MemcachedSession,
     request: Request | Repeated,
     data: list[bytes],
     how: tuple[Options, Options],
@@ -46,11 +46,11 @@ _SET = (Options(on_full=OnFull.FAIL), Options(on_full=OnFull.FAIL, has_flags=Tru
 _ADD = (_SET[0]._replace(unique=True), _SET[1]._replace(unique=True))
 
 
-def _set_repeated(client: MemcachedClient, requests: Repeated) -> None:
+def _set_repeated(client: MemcachedSession, requests: Repeated) -> None:
     _put(client, requests, requests.data, _SET, stored)
 
 
-def _add_repeated(client: MemcachedClient, requests: Repeated) -> None:
+def _add_repeated(client: MemcachedSession, requests: Repeated) -> None:
     _put(client, requests, requests.data, _ADD, stored_if_new)
 
 
@@ -62,7 +62,7 @@ def _add_repeated(client: MemcachedClient, requests: Repeated) -> None:
     needs="put",
     repeated=_set_repeated,
 )
-def set_(client: MemcachedClient, request: Request) -> None:
+def set_(client: MemcachedSession, request: Request) -> None:
     """pressure 0.15, Put (Non-Blocking)."""
     _put(client, request, [request.data or b""], _SET, stored)
 
@@ -74,6 +74,6 @@ def set_(client: MemcachedClient, request: Request) -> None:
     needs="put",
     repeated=_add_repeated,
 )
-def add(client: MemcachedClient, request: Request) -> None:
+def add(client: MemcachedSession, request: Request) -> None:
     """pressure 0.15, Put (Non-Blocking), unless the message is queued already."""
     _put(client, request, [request.data or b""], _ADD, stored_if_new)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from handlers.memcached.arguments import expiry_of, flags_of, key_of, number_of
-from handlers.memcached.client import KV, MemcachedClient
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, OK, ClientError, value
-from handlers.memcached.table import command
+from handlers.memcached.session import MemcachedSession
+from handlers.memcached.table import KV, command
 
 _BAD_EXPIRY = "invalid exptime argument"
 
@@ -15,18 +15,18 @@ class _Rest(Request):
     """The rest of a retrieval that is executed in parts. Its keys have been checked."""
 
 
-async def _get(client: MemcachedClient, request: Request) -> bytes:
+async def _get(client: MemcachedSession, request: Request) -> bytes:
     name, *keys = request.words
     return await _read(client, request, [name], keys, None)
 
 
-async def _gat(client: MemcachedClient, request: Request) -> bytes:
+async def _gat(client: MemcachedSession, request: Request) -> bytes:
     name, expires, *keys = request.words
     return await _read(client, request, [name, expires], keys, expiry_of(expires, _BAD_EXPIRY))
 
 
 async def _read(
-    client: MemcachedClient,
+    client: MemcachedSession,
     request: Request,
     beginning: list[bytes],
     keys: list[bytes],
@@ -61,14 +61,14 @@ for _name in ("gat", "gats"):
     )(_gat)
 
 
-async def _store(client: MemcachedClient, request: Request) -> bytes:
+async def _store(client: MemcachedSession, request: Request) -> bytes:
     name, key, flags, expires, _size, *unique = request.words
     arguments = [b"%d" % flags_of(flags), expiry_of(expires), request.data or b""]
     arguments += [b"%d" % number_of(word) for word in unique]
     return await _stored(client, name, key, arguments)
 
 
-async def _extend(client: MemcachedClient, request: Request) -> bytes:
+async def _extend(client: MemcachedSession, request: Request) -> bytes:
     name, key, flags, expires, _size = request.words
     # Flags and exptime are checked but have no effect, as in memcached.
     flags_of(flags)
@@ -77,7 +77,7 @@ async def _extend(client: MemcachedClient, request: Request) -> bytes:
     return await _stored(client, name, key, [request.data or b"", most])
 
 
-async def _stored(client: MemcachedClient, name: bytes, key: bytes, arguments: list[bytes]) -> bytes:
+async def _stored(client: MemcachedSession, name: bytes, key: bytes, arguments: list[bytes]) -> bytes:
     client.counts.sets += 1
     return await client.values.change(name, key, *arguments) + b"\r\n"
 
@@ -100,7 +100,7 @@ command(
 
 
 @command("touch <key> <exptime>", "Sets the exptime of a value.", modes=(KV,), needs="put")
-async def touch(client: MemcachedClient, request: Request) -> bytes:
+async def touch(client: MemcachedSession, request: Request) -> bytes:
     """Set the expiry. The cas unique does not change."""
     _name, key, expires = request.words
     client.counts.touches += 1
@@ -108,7 +108,7 @@ async def touch(client: MemcachedClient, request: Request) -> bytes:
 
 
 @command("delete <key> [0]", "Deletes a value.", modes=(KV,), needs="get")
-async def delete(client: MemcachedClient, request: Request) -> bytes:
+async def delete(client: MemcachedSession, request: Request) -> bytes:
     """Delete a value. Old clients send a time, which must be 0."""
     if request.words[2:] not in ([], [b"0"]):
         raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
@@ -121,7 +121,7 @@ async def delete(client: MemcachedClient, request: Request) -> bytes:
     modes=(KV,),
     needs="administer",
 )
-async def flush_all(client: MemcachedClient, request: Request) -> bytes:
+async def flush_all(client: MemcachedSession, request: Request) -> bytes:
     """Mark all values as deleted. The sweeper deletes them in the background."""
     if not client.options.flush_all:
         raise ClientError("flush_all not allowed")

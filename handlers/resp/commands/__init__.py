@@ -14,7 +14,7 @@ _GROUPS = (
     "jobs",
     "transactions",
     "keys",
-    "connection",
+    "handshake",
     "acl",
     "server",
     "slow_log",

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from handlers.resp.client import Caller
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
+from handlers.resp.session import Caller
 from handlers.resp.table import command, container
 
 container("ACL", "Shows the users.", group="server")
 
 
 @command("ACL|WHOAMI", "Returns the name of this connection's user.", group="server", needs="nothing")
-async def acl_whoami(client: Caller, _words: Command) -> bytes:
+async def acl_whoami(client: Caller, _words: Words) -> bytes:
     """Reply as Redis does."""
-    return client.connection.user_name.encode()
+    return client.session.user_name.encode()
 
 
 @command("ACL|USERS", "Lists the names of the users.", group="server", needs="administer", flags="admin")
-async def acl_users(client: Caller, _words: Command) -> list[bytes]:
+async def acl_users(client: Caller, _words: Words) -> list[bytes]:
     """Reply as Redis does, in the order of the names."""
-    return [name.encode() for name in sorted(client.connection.clients.access.users.by_name)]
+    return [name.encode() for name in sorted(client.session.clients.access.users.by_name)]
 
 
 @command(
@@ -28,10 +28,10 @@ async def acl_users(client: Caller, _words: Command) -> list[bytes]:
     needs="administer",
     flags="admin",
 )
-async def acl_list(client: Caller, _words: Command) -> list[bytes]:
+async def acl_list(client: Caller, _words: Words) -> list[bytes]:
     """Reply almost as Redis does. Hashes of passwords are hidden, as they would help to guess passwords."""
     lines = []
-    for name, user in sorted(client.connection.clients.access.users.by_name.items()):
+    for name, user in sorted(client.session.clients.access.users.by_name.items()):
         words = ["user", name, "on", "nopass" if user.needs_no_password else "#(hidden)"]
         words += [f"~{pattern}" for pattern in user.queues] + [f"+{right}" for right in sorted(user.rights)]
         lines.append(" ".join(words).encode())

@@ -8,11 +8,11 @@ from itertools import chain, islice
 from typing import Any
 
 from handlers.resp.arguments import numbered_keys
-from handlers.resp.client import Caller
 from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
 from handlers.resp.errors import syntax_error
-from handlers.resp.parser import Command, integer_from
+from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import CommandError, Raw, set_sign
+from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.errors import (
     PressureError,
@@ -75,7 +75,7 @@ async def _difference_of(contents: list[dict[bytes, None]]) -> list[bytes]:
 
 
 async def _set_of(client: Caller, messages: Sequence[bytes]) -> Raw:
-    return await long_reply(set_sign(client.connection.protocol), messages)
+    return await long_reply(set_sign(client.session.protocol), messages)
 
 
 @command(
@@ -85,7 +85,7 @@ async def _set_of(client: Caller, messages: Sequence[bytes]) -> Raw:
     needs="read",
     flags="readonly",
 )
-async def sinter(client: Caller, words: Command) -> Raw:
+async def sinter(client: Caller, words: Words) -> Raw:
     """Reply as Redis does."""
     return await _set_of(client, await _in_all(await _contents(client, words[1:])))
 
@@ -97,7 +97,7 @@ async def sinter(client: Caller, words: Command) -> Raw:
     needs="read",
     flags="readonly",
 )
-async def sunion(client: Caller, words: Command) -> Raw:
+async def sunion(client: Caller, words: Words) -> Raw:
     """Reply as Redis does."""
     return await _set_of(client, await _union_of(await _contents(client, words[1:])))
 
@@ -109,7 +109,7 @@ async def sunion(client: Caller, words: Command) -> Raw:
     needs="read",
     flags="readonly",
 )
-async def sdiff(client: Caller, words: Command) -> Raw:
+async def sdiff(client: Caller, words: Words) -> Raw:
     """Reply as Redis does."""
     return await _set_of(client, await _difference_of(await _contents(client, words[1:])))
 
@@ -121,7 +121,7 @@ async def sdiff(client: Caller, words: Command) -> Raw:
     needs="read",
     flags="readonly movablekeys",
 )
-async def sintercard(client: Caller, words: Command) -> int:
+async def sintercard(client: Caller, words: Words) -> int:
     """Reply as Redis does."""
     queues, rest = numbered_keys(words[1:], "ERR Number of keys can't be greater than number of args")
     limit = 0
@@ -141,7 +141,7 @@ Algebra = Callable[[list[dict[bytes, None]]], Coroutine[Any, Any, list[bytes]]]
 
 async def _store(client: Caller, destination: bytes, sources: list[bytes], algebra: Algebra) -> int:
     """Replace the messages of a queue by those of other queues, in one step; return how many there are."""
-    database = client.connection.database
+    database = client.session.database
     if isinstance(client.database, Transaction):
         raise CommandError("ERR results of set algebra cannot be stored in a transaction")
     for _ in range(_ATTEMPTS):
@@ -170,7 +170,7 @@ async def _replace(
         raise QueueClosedError(printable(queue))
     if bound and len(messages) > bound:
         raise QueueFullError(printable(queue))
-    transaction = Transaction(database, client.connection)
+    transaction = Transaction(database, client.session)
     runs = [transaction.run(verbs.PURGE, queue, [b"ready"])]
     if messages:
         runs.append(transaction.run(verbs.PUT, queue, messages, len(messages), options=UNIQUE))
@@ -198,7 +198,7 @@ def _enter_store(name: str, stored: str, algebra: Algebra) -> None:
         needs="read put get",
         flags="write denyoom",
     )
-    async def _function(client: Caller, words: Command) -> int:
+    async def _function(client: Caller, words: Words) -> int:
         return await _store(client, words[1], words[2:], algebra)
 
 

@@ -9,11 +9,11 @@ from collections.abc import Coroutine
 from typing import Any
 
 from handlers.resp.arguments import ENDS, numbered_keys, positive_count, timeout_of
-from handlers.resp.client import Caller
 from handlers.resp.commands.encoders import queue_and_message
 from handlers.resp.errors import syntax_error
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import CommandError, NullArray
+from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import WAITS
@@ -28,10 +28,10 @@ async def _take(
 ) -> tuple[bytes, list[bytes]] | None:
     if len(queues) > _MAX_QUEUES:
         raise CommandError(f"ERR too many queues: at most {_MAX_QUEUES}")
-    return await client.database.take(queues, timeout, count, client.connection)
+    return await client.database.take(queues, timeout, count, client.session)
 
 
-def _bpop(client: Caller, words: Command) -> Coroutine[Any, Any, object] | None:
+def _bpop(client: Caller, words: Words) -> Coroutine[Any, Any, object] | None:
     timeout = timeout_of(words[-1])
     if len(words) > 3:
         return _bpop_of_many(client, words[1:-1], timeout)
@@ -54,7 +54,7 @@ for _name in ("BLPOP", "BRPOP"):
     )(_bpop)
 
 
-async def _mpop(client: Caller, words: Command, timeout: bytes | None) -> object:
+async def _mpop(client: Caller, words: Words, timeout: bytes | None) -> object:
     """Take messages; `words` begin with numkeys. Like Redis, parse `timeout` after the other words."""
     queues, rest = numbered_keys(words)
     if not rest or rest[0].upper() not in ENDS:
@@ -76,7 +76,7 @@ async def _mpop(client: Caller, words: Command, timeout: bytes | None) -> object
     needs="get",
     flags="write movablekeys",
 )
-async def lmpop(client: Caller, words: Command) -> object:
+async def lmpop(client: Caller, words: Words) -> object:
     """Reply as Redis does, but take the oldest messages, whichever end is named."""
     return await _mpop(client, words[1:], None)
 
@@ -88,6 +88,6 @@ async def lmpop(client: Caller, words: Command) -> object:
     needs="get",
     flags="write blocking movablekeys",
 )
-async def blmpop(client: Caller, words: Command) -> object:
+async def blmpop(client: Caller, words: Words) -> object:
     """Reply as Redis does, but take the oldest messages, whichever end is named."""
     return await _mpop(client, words[2:], words[1])

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import quote
 
-from handlers.resp.client import RespClient
 from handlers.resp.errors import syntax_error
 from handlers.resp.parser import integer_from
 from handlers.resp.replies import CommandError
+from handlers.resp.session import RespSession
 from pressure_server.net.client_facts import ClientFacts, facts_of
-from pressure_server.net.connection import Connection
+from pressure_server.net.session import Session
 
 # Redis's types of clients. All clients of this server are normal ones.
 _TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
@@ -18,13 +18,13 @@ _TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
 _MAX_WAITING = 16
 
 
-def client_line(connection: Connection) -> bytes:
+def client_line(client: Session) -> bytes:
     """Return the client's line in CLIENT LIST, without the line break.
 
     Fields of Redis without a meaning here have the value that they have for an idle client of Redis.
     """
-    facts = facts_of(connection)
-    transaction = connection.transaction if isinstance(connection, RespClient) else None
+    facts = facts_of(client)
+    transaction = client.transaction if isinstance(client, RespSession) else None
     fields: dict[str, object] = {
         "id": facts.id,
         "addr": facts.address,
@@ -53,7 +53,7 @@ def client_line(connection: Connection) -> bytes:
         "cmd": facts.command or "NULL",
         "user": facts.user,
         "redir": -1,
-        "resp": connection.protocol if isinstance(connection, RespClient) else 2,
+        "resp": client.protocol if isinstance(client, RespSession) else 2,
         "lib-name": facts.library_name,
         "lib-ver": facts.library_version,
         "protocol": facts.protocol,
@@ -80,48 +80,48 @@ def of_type(word: bytes) -> bool:
     return word.lower() == _TYPES[0]
 
 
-def kill_filter(words: list[bytes], client: RespClient) -> tuple[Callable[[Connection], bool], bool]:
+def kill_filter(words: list[bytes], client: RespSession) -> tuple[Callable[[Session], bool], bool]:
     """Return the filter for the words after CLIENT KILL, and whether it spares the client's connection."""
     if len(words) == 1:
         address = _text(words[0])
-        return (lambda connection: connection.addresses.client == address), False
+        return (lambda one: one.addresses.client == address), False
     if len(words) % 2:
         raise syntax_error()
-    tests: list[Callable[[Connection], bool]] = []
+    tests: list[Callable[[Session], bool]] = []
     skip_me = True
     for name, value in zip(words[::2], words[1::2], strict=True):
         if name.upper() == b"SKIPME" and value.lower() in (b"yes", b"no"):
             skip_me = value.lower() == b"yes"
         else:
             tests.append(_test(name.upper(), value, client))
-    return (lambda connection: all(test(connection) for test in tests)), skip_me
+    return (lambda one: all(test(one) for test in tests)), skip_me
 
 
-def _test(name: bytes, value: bytes, client: RespClient) -> Callable[[Connection], bool]:
+def _test(name: bytes, value: bytes, client: RespSession) -> Callable[[Session], bool]:
     """Return one test of CLIENT KILL."""
     text, number = _text(value), integer_from(value)
     match name:
         case b"ID":
             if number is None or number < 1:
                 raise CommandError("ERR client-id should be greater than 0")
-            return lambda connection: connection.id == number
+            return lambda one: one.id == number
         case b"ADDR":
-            return lambda connection: connection.addresses.client == text
+            return lambda one: one.addresses.client == text
         case b"LADDR":
-            return lambda connection: connection.addresses.server == text
+            return lambda one: one.addresses.server == text
         case b"TYPE":
             is_normal = of_type(value)
             return lambda _: is_normal
         case b"USER":
             if text not in client.clients.access.users.by_name:
                 raise CommandError(f"ERR No such user '{text}'")
-            return lambda connection: connection.user_name == text
+            return lambda one: one.user_name == text
         case b"MAXAGE":
             if number is None:
                 raise CommandError("ERR maxage is not an integer or out of range")
             if number < 1:
                 raise CommandError("ERR maxage should be greater than 0")
-            return lambda connection: client.clients.now - connection.since >= number
+            return lambda one: client.clients.now - one.connection.since >= number
         case _:
             raise syntax_error()
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import Any, Protocol, cast
 
-from handlers.resp.client import Caller
 from handlers.resp.replies import INTEGERS, NullArray, bulk, encode, error, set_sign
+from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations.jobs import ReservedJob, id_of
 from pressure_server.queues.operations.operation import Operation
@@ -211,9 +211,9 @@ def delivered_jobs(operation: Operation) -> bytes:
 def ended_reservations(operation: Operation) -> bytes:
     """Return for how many jobs of each command the event has happened; the client holds none of these."""
     if operation.error is None:
-        connection = cast(Caller, operation.owner).connection
+        session = cast(Caller, operation.owner).session
         for word, result in zip(operation.messages, operation.results, strict=True):
             job, owner = word.split(b" ", 2)[:2]
-            if owner == connection.job_owner and not isinstance(result, Exception):
-                connection.reserved_jobs.discard_from(connection.database, operation.name, id_of(job))
+            if owner == session.job_owner and not isinstance(result, Exception):
+                session.reserved_jobs.discard_from(session.database, operation.name, id_of(job))
     return sums(operation)

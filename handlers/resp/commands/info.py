@@ -8,7 +8,6 @@ import resource
 import time
 from collections.abc import Awaitable, Callable
 
-from handlers.resp.client import RespClient
 from handlers.resp.commands.info_queues import keyspace_fields, queue_fields
 from handlers.resp.commands.info_statistics import (
     command_fields,
@@ -17,6 +16,7 @@ from handlers.resp.commands.info_statistics import (
     latency_fields,
 )
 from handlers.resp.commands.process_memory import peak_bytes, resident_bytes
+from handlers.resp.session import RespSession
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server import __version__
 from pressure_server.errors import PressureError
@@ -26,7 +26,7 @@ from pressure_server.queues.storage_limit import stored_bytes
 _Fields = dict[str, object]
 
 
-async def _server(client: RespClient) -> _Fields:
+async def _server(client: RespSession) -> _Fields:
     up = int(time.time() - client.context.started)
     return {
         "redis_version": FOLLOWED_VERSION,
@@ -45,7 +45,7 @@ async def _server(client: RespClient) -> _Fields:
     }
 
 
-async def _clients(client: RespClient) -> _Fields:
+async def _clients(client: RespSession) -> _Fields:
     return {
         "connected_clients": len(client.clients.connected),
         "maxclients": client.clients.max_clients,
@@ -56,7 +56,7 @@ async def _clients(client: RespClient) -> _Fields:
     }
 
 
-async def _memory(client: RespClient) -> _Fields:
+async def _memory(client: RespSession) -> _Fields:
     peak, used = peak_bytes(), resident_bytes()
     return {
         "used_memory": used,
@@ -72,11 +72,11 @@ async def _memory(client: RespClient) -> _Fields:
     }
 
 
-async def _persistence(_client: RespClient) -> _Fields:
+async def _persistence(_client: RespSession) -> _Fields:
     return {"loading": 0}
 
 
-async def _stats(client: RespClient) -> _Fields:
+async def _stats(client: RespSession) -> _Fields:
     clients = client.clients
     return {
         "total_connections_received": clients.accepted + clients.rejected,
@@ -91,20 +91,20 @@ async def _stats(client: RespClient) -> _Fields:
     }
 
 
-async def _replication(_client: RespClient) -> _Fields:
+async def _replication(_client: RespSession) -> _Fields:
     return {"role": "master", "connected_slaves": 0}
 
 
-async def _cpu(_client: RespClient) -> _Fields:
+async def _cpu(_client: RespSession) -> _Fields:
     usage = resource.getrusage(resource.RUSAGE_SELF)
     return {"used_cpu_sys": f"{usage.ru_stime:.6f}", "used_cpu_user": f"{usage.ru_utime:.6f}"}
 
 
-async def _cluster(_client: RespClient) -> _Fields:
+async def _cluster(_client: RespSession) -> _Fields:
     return {"cluster_enabled": 0}
 
 
-async def _backend(client: RespClient) -> _Fields:
+async def _backend(client: RespSession) -> _Fields:
     broker = client.context.broker
     return {
         "backend_url": broker.address,
@@ -112,13 +112,13 @@ async def _backend(client: RespClient) -> _Fields:
         "backend_link_status": "up" if broker.is_up else "down",
         "backend_version": broker.version,
         "identity": broker.identity,
-        "other_servers": client.connection.database.peer_count,
+        "other_servers": client.session.database.peer_count,
         "prefix": client.context.settings.prefix,
     }
 
 
-async def _limits(client: RespClient) -> _Fields:
-    broker, database = client.context.broker, client.connection.database
+async def _limits(client: RespSession) -> _Fields:
+    broker, database = client.context.broker, client.session.database
     policy = broker.policy
     return {
         "queues": await database.command(b"SCARD", queues_key(database.prefix)),
@@ -130,19 +130,19 @@ async def _limits(client: RespClient) -> _Fields:
     }
 
 
-async def _commandstats(_client: RespClient) -> _Fields:
+async def _commandstats(_client: RespSession) -> _Fields:
     return command_fields()
 
 
-async def _errorstats(_client: RespClient) -> _Fields:
+async def _errorstats(_client: RespSession) -> _Fields:
     return error_fields()
 
 
-async def _latencystats(_client: RespClient) -> _Fields:
+async def _latencystats(_client: RespSession) -> _Fields:
     return latency_fields()
 
 
-_SECTIONS: dict[str, Callable[[RespClient], Awaitable[_Fields]]] = {
+_SECTIONS: dict[str, Callable[[RespSession], Awaitable[_Fields]]] = {
     "Server": _server,
     "Clients": _clients,
     "Memory": _memory,
@@ -165,7 +165,7 @@ _NOT_BY_DEFAULT = {b"commandstats", b"latencystats"}
 _DEFAULT = {title.lower().encode() for title in _SECTIONS} - _NOT_BY_DEFAULT
 
 
-async def info_text(client: RespClient, wanted: list[bytes]) -> str:
+async def info_text(client: RespSession, wanted: list[bytes]) -> str:
     """Return the wanted sections, or the default ones if `wanted` is empty.
 
     Sections that need the backend are empty while it is down.

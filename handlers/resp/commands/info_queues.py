@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 from urllib.parse import quote
 
-from handlers.resp.client import RespClient
+from handlers.resp.session import RespSession
 from pressure_server.errors import PressureError
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
@@ -17,18 +17,18 @@ from pressure_server.queues.operations.operation import Line
 _QUEUE_LINES = 128
 
 
-def _databases(client: RespClient) -> list[Database]:
+def _databases(client: RespSession) -> list[Database]:
     """Return the databases that clients of this server have used, by number."""
     return sorted(client.context.broker.databases, key=lambda database: database.database_number)
 
 
-async def _some_queues(client: RespClient, database: Database) -> tuple[list[bytes], bool]:
+async def _some_queues(client: RespSession, database: Database) -> tuple[list[bytes], bool]:
     """Return queues that the user may use, and whether the scan has seen all queues."""
     names, complete = await database.sample_queues()
     return list(filter(client.user.may_access, names)), complete
 
 
-async def keyspace_fields(client: RespClient) -> dict[str, object]:
+async def keyspace_fields(client: RespSession) -> dict[str, object]:
     """Return the number of queues in each database."""
     fields: dict[str, object] = {}
     for database in _databases(client):
@@ -38,7 +38,7 @@ async def keyspace_fields(client: RespClient) -> dict[str, object]:
     return fields
 
 
-async def queue_fields(client: RespClient) -> dict[str, object]:
+async def queue_fields(client: RespSession) -> dict[str, object]:
     """Return a line for each queue, those of the selected database first."""
     lines: dict[str, object] = {}
     is_complete, room = True, _QUEUE_LINES
@@ -55,7 +55,7 @@ async def queue_fields(client: RespClient) -> dict[str, object]:
     return {"queues_listed": _QUEUE_LINES - room, "queues_complete": int(is_complete), **lines}
 
 
-def _fields_of(client: RespClient, database: Database, name: bytes, about: list[Any]) -> Iterator[str]:
+def _fields_of(client: RespSession, database: Database, name: bytes, about: list[Any]) -> Iterator[str]:
     """Yield the fields of a queue's line. `about` is the reply to verbs.INFO."""
     yield f"length={about[1]},bound={about[0]},closed={about[2]}"
     yield f"produced={about[7]},produced_bytes={about[8]},consumed={about[9]},consumed_bytes={about[10]}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 
-from handlers.resp.client import PROTOCOL
+from handlers.resp.table import PROTOCOL
 from pressure_server.net.command_statistics import CommandStatistics, all_statistics
 
 _MICROSECONDS = 1_000_000

@@ -13,11 +13,11 @@ from handlers.resp.arguments import (
     timeout_of,
     token_of,
 )
-from handlers.resp.client import Caller
 from handlers.resp.commands import encoders
 from handlers.resp.options import options_in
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, NullArray
+from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.queues.database import UP_TO_COUNT
 from pressure_server.queues.kicking import kick as kick_jobs
@@ -68,7 +68,7 @@ def _names_and_options(words: list[bytes], *permitted: bytes) -> tuple[list[byte
 
 def _owner(client: Caller, options: dict[bytes, Any]) -> bytes:
     token = options.get(b"DETACHED") or options.get(b"TOKEN")
-    return client.connection.job_owner if token is None else detached(token)
+    return client.session.job_owner if token is None else detached(token)
 
 
 @command(
@@ -81,7 +81,7 @@ def _owner(client: Caller, options: dict[bytes, Any]) -> bytes:
     needs="get",
     flags="write blocking",
 )
-def reserve(client: Caller, words: Command) -> Coroutine[Any, Any, object] | None:
+def reserve(client: Caller, words: Words) -> Coroutine[Any, Any, object] | None:
     """Reserve jobs. In a queue that is not of the type jobs, reserve the oldest messages."""
     names, options = _names_and_options(words[1:], b"TIMEOUT", b"TTR", b"COUNT", b"DETACHED")
     count = options.get(b"COUNT", 1)
@@ -106,15 +106,15 @@ async def _reserve_from_many(
     client: Caller, names: list[bytes], wanted: bytes, options: dict[bytes, Any]
 ) -> object:
     count, timeout = options.get(b"COUNT", 1), options.get(b"TIMEOUT", 0)
-    database = client.connection.database
-    found = await database.reserve(names, wanted, timeout, count, client.connection)
+    database = client.session.database
+    found = await database.reserve(names, wanted, timeout, count, client.session)
     if found is None:
         return NullArray()
     jobs = [encoders.described(found[0], ReservedJob.of(result)) for result in found[1]]
     return jobs if b"COUNT" in options else jobs[0]
 
 
-def _submit_event(client: Caller, words: Command, verb: Verb, encode: Encode) -> None:
+def _submit_event(client: Caller, words: Words, verb: Verb, encode: Encode) -> None:
     """Let an event happen to jobs of one queue; the reply is for how many it did."""
     ids, options = _names_and_options(words[2:], b"TOKEN")
     owner = _owner(client, options)
@@ -130,7 +130,7 @@ def _submit_event(client: Caller, words: Command, verb: Verb, encode: Encode) ->
     needs="get",
     flags="write fast",
 )
-def ack(client: Caller, words: Command) -> None:
+def ack(client: Caller, words: Words) -> None:
     """Delete jobs."""
     _submit_event(client, words, verbs.DELETE_JOB, encoders.ended_reservations)
 
@@ -142,7 +142,7 @@ def ack(client: Caller, words: Command) -> None:
     needs="get",
     flags="write fast",
 )
-def touch(client: Caller, words: Command) -> None:
+def touch(client: Caller, words: Words) -> None:
     """Touch reserved jobs."""
     _submit_event(client, words, verbs.TOUCH, encoders.sums)
 
@@ -155,7 +155,7 @@ def touch(client: Caller, words: Command) -> None:
     needs="get",
     flags="write fast",
 )
-def release(client: Caller, words: Command) -> None:
+def release(client: Caller, words: Words) -> None:
     """Release a reserved job. A priority or a delay makes the queue one of the type jobs."""
     options = _options(words[3:], b"PRIORITY", b"DELAY", b"TOKEN")
     job = positive_count(words[2])
@@ -170,7 +170,7 @@ def release(client: Caller, words: Command) -> None:
     needs="get",
     flags="write fast",
 )
-def bury(client: Caller, words: Command) -> None:
+def bury(client: Caller, words: Words) -> None:
     """Bury a reserved job."""
     options = _options(words[3:], b"PRIORITY", b"TOKEN")
     job, priority = positive_count(words[2]), options.get(b"PRIORITY")
@@ -185,10 +185,10 @@ def bury(client: Caller, words: Command) -> None:
     needs="administer",
     flags="write",
 )
-async def kick(client: Caller, words: Command) -> int:
+async def kick(client: Caller, words: Words) -> int:
     """Kick jobs: 1 if no count is given."""
     count = count_from_zero(words[2]) if len(words) > 2 else 1
-    return await kick_jobs(client.database, words[1], count, client.connection)
+    return await kick_jobs(client.database, words[1], count, client.session)
 
 
 @command(
@@ -199,11 +199,11 @@ async def kick(client: Caller, words: Command) -> int:
     needs="get administer",
     flags="write",
 )
-async def purge_(client: Caller, words: Command) -> int:
+async def purge_(client: Caller, words: Words) -> int:
     """Delete messages."""
     states = options_in(words[2:], dict.fromkeys(_PURGED))
     wanted = [_PURGED[state] for state in states] or [READY, DELAYED, BURIED]
-    return await purge(client.database, words[1], wanted, client.connection)
+    return await purge(client.database, words[1], wanted, client.session)
 
 
 @command(
@@ -213,7 +213,7 @@ async def purge_(client: Caller, words: Command) -> int:
     needs="administer",
     flags="write",
 )
-async def pause(client: Caller, words: Command) -> str:
+async def pause(client: Caller, words: Words) -> str:
     """Pause a queue of the type jobs; make the queue one if it is not."""
     pause_for = round(seconds_of(words[2]) * 1000)
     await client.database.run(verbs.PAUSE, words[1], [b"%d" % pause_for])
@@ -227,7 +227,7 @@ async def pause(client: Caller, words: Command) -> str:
     needs="read",
     flags="readonly",
 )
-async def peek(client: Caller, words: Command) -> object:
+async def peek(client: Caller, words: Words) -> object:
     """Look at a job without taking it."""
     which = _STATES.get(words[2].upper()) or word_of(positive_count(words[2]))
     (found,) = await client.database.run(verbs.PEEK_JOB, words[1], [which])
@@ -241,7 +241,7 @@ async def peek(client: Caller, words: Command) -> object:
     needs="read",
     flags="readonly",
 )
-async def job(client: Caller, words: Command) -> object:
+async def job(client: Caller, words: Words) -> object:
     """Return the fields of a job; nil if there is no such job."""
     (found,) = await client.database.run(verbs.JOB_INFO, words[1], [word_of(positive_count(words[2]))])
     about = JobInfo.of(found)

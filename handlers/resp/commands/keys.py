@@ -6,11 +6,11 @@ import random
 import re
 
 from handlers.resp.arguments import cursor_of
-from handlers.resp.client import Caller
 from handlers.resp.commands.reading import admitted_queues, scan_options
 from handlers.resp.errors import syntax_error
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import OK
+from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.database import Database
@@ -25,14 +25,14 @@ _KEYS_OF_A_QUEUE = 12
 
 async def _delete(client: Caller, database: QueueOperations, queues: list[bytes]) -> int:
     """Delete the queues. Return how many existed, or raise the first error after trying all of them."""
-    ended = await database.run_each(verbs.DELETE, queues, client=client.connection)
+    ended = await database.run_each(verbs.DELETE, queues, client=client.session)
     for end in ended:
         if isinstance(end, Exception) and not isinstance(end, QueueDoesNotExistError):
             raise end
     return sum(end == 1 for end in ended)
 
 
-async def _del(client: Caller, words: Command) -> int:
+async def _del(client: Caller, words: Words) -> int:
     return await _delete(client, client.database, words[1:])
 
 
@@ -53,7 +53,7 @@ for _name in ("DEL", "UNLINK"):
     needs="read",
     flags="readonly fast",
 )
-async def exists(client: Caller, words: Command) -> int:
+async def exists(client: Caller, words: Words) -> int:
     """Reply as Redis does: a queue that is named twice counts twice. An empty queue exists."""
     found = await client.database.run_each(verbs.EXISTS, words[1:])
     for one in found:
@@ -69,12 +69,12 @@ async def exists(client: Caller, words: Command) -> int:
     needs="read",
     flags="readonly fast",
 )
-async def type_(client: Caller, words: Command) -> str:
+async def type_(client: Caller, words: Words) -> str:
     """Reply as Redis does for a set."""
     return "set" if await client.database.exists(words[1]) else "none"
 
 
-async def _ttl(client: Caller, words: Command) -> int:
+async def _ttl(client: Caller, words: Words) -> int:
     return -1 if await client.database.exists(words[1]) else -2
 
 
@@ -95,7 +95,7 @@ for _name in ("TTL", "PTTL"):
     needs="read",
     flags="readonly",
 )
-async def keys(client: Caller, words: Command) -> list[bytes]:
+async def keys(client: Caller, words: Words) -> list[bytes]:
     """Reply as Redis does."""
     pattern: re.Pattern[bytes] = glob_regex(words[1])
     return [queue async for queue in admitted_queues(client) if pattern.fullmatch(queue)]
@@ -108,19 +108,19 @@ async def keys(client: Caller, words: Command) -> list[bytes]:
     needs="read",
     flags="readonly",
 )
-async def scan(client: Caller, words: Command) -> list[object]:
+async def scan(client: Caller, words: Words) -> list[object]:
     """Reply as Redis does: the next cursor, and names."""
     cursor = cursor_of(words[1])
     options = scan_options(words[2:], with_type=True)
-    after, queues = await client.connection.database.scan(b"%d" % cursor, options.count * _KEYS_OF_A_QUEUE)
+    after, queues = await client.session.database.scan(b"%d" % cursor, options.count * _KEYS_OF_A_QUEUE)
     if options.type != b"set":
         queues = []
-    admits = client.connection.user.may_access
+    admits = client.session.user.may_access
     return [after, [queue for queue in queues if options.matches(queue) and admits(queue)]]
 
 
 @command("DBSIZE", "Returns the number of queues.", group="server", needs="read", flags="readonly fast")
-async def dbsize(client: Caller, _words: Command) -> int:
+async def dbsize(client: Caller, _words: Words) -> int:
     """Count the queues that the user may use, not the backend's keys."""
     return sum([1 async for _ in admitted_queues(client)])
 
@@ -132,7 +132,7 @@ async def dbsize(client: Caller, _words: Command) -> int:
     needs="read",
     flags="readonly",
 )
-async def randomkey(client: Caller, _words: Command) -> bytes | None:
+async def randomkey(client: Caller, _words: Words) -> bytes | None:
     """Return a random queue. Each has the same probability."""
     queues = [queue async for queue in admitted_queues(client)]
     return random.choice(queues) if queues else None
@@ -154,7 +154,7 @@ async def _flush(client: Caller, database: Database) -> None:
         raise errors[0]
 
 
-def _check_flush(words: Command) -> None:
+def _check_flush(words: Words) -> None:
     if len(words) > 2 or (len(words) == 2 and words[1].upper() not in (b"SYNC", b"ASYNC")):
         raise syntax_error()
 
@@ -166,10 +166,10 @@ def _check_flush(words: Command) -> None:
     needs="administer",
     flags="write",
 )
-async def flushdb(client: Caller, words: Command) -> str:
+async def flushdb(client: Caller, words: Words) -> str:
     """Delete the queues, and leave other keys of the backend alone."""
     _check_flush(words)
-    await _flush(client, client.connection.database)
+    await _flush(client, client.session.database)
     return OK
 
 
@@ -180,12 +180,12 @@ async def flushdb(client: Caller, words: Command) -> str:
     needs="administer",
     flags="write",
 )
-async def flushall(client: Caller, words: Command) -> str:
+async def flushall(client: Caller, words: Words) -> str:
     """Do what FLUSHDB does in each database. Raise the first error after trying all databases."""
     _check_flush(words)
-    broker = client.connection.context.broker
+    broker = client.session.context.broker
     errors: list[PressureError] = []
-    keyspace = await client.connection.database.command(b"INFO", b"keyspace")
+    keyspace = await client.session.database.command(b"INFO", b"keyspace")
     for number in re.findall(rb"^db(\d+):", keyspace, re.MULTILINE):
         try:
             await _flush(client, await broker.database(int(number)))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from handlers.resp.client import Caller
 from handlers.resp.commands.info_statistics import shown_name
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
+from handlers.resp.session import Caller
 from handlers.resp.table import command, container
 from pressure_server.net.command_statistics import CommandStatistics, all_statistics, upper_limit
 
@@ -18,7 +18,7 @@ container("LATENCY", "Shows the latencies of commands.", group="server")
     needs="administer",
     flags="admin",
 )
-async def latency_latest(_client: Caller, _words: Command) -> list[object]:
+async def latency_latest(_client: Caller, _words: Words) -> list[object]:
     """Reply as Redis does without latency monitor. Monitoring tools ask for it."""
     return []
 
@@ -30,7 +30,7 @@ async def latency_latest(_client: Caller, _words: Command) -> list[object]:
     needs="administer",
     flags="admin",
 )
-async def latency_histogram(_client: Caller, words: Command) -> dict[bytes, object]:
+async def latency_histogram(_client: Caller, words: Words) -> dict[bytes, object]:
     """Reply as Redis does: cumulative counts. The name of a container means all its subcommands."""
     wanted = {word.lower().decode("utf-8", "replace") for word in words[2:]}
     return {

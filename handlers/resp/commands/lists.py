@@ -8,37 +8,37 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from handlers.resp.arguments import count_from_zero, integer_of, position_of
-from handlers.resp.client import Caller, RespClient
 from handlers.resp.commands.encoders import integers, message_lists, one_message
 from handlers.resp.commands.putting import submit_put
 from handlers.resp.commands.reading import long_reply, messages_between, read
 from handlers.resp.errors import wrong_arity
 from handlers.resp.options import options_in
-from handlers.resp.parser import Command, Repeated, integer_from
+from handlers.resp.parser import Repeated, Words, integer_from
 from handlers.resp.replies import OK, CommandError
+from handlers.resp.session import Caller, RespSession
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
 
 
-def _push_repeated(client: RespClient, commands: Repeated) -> None:
+def _push_repeated(client: RespSession, commands: Repeated) -> None:
     if client.transaction_id is not None:
         client.execute_instead(commands.commands())
         return
     client.submit(verbs.PUT, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
 
 
-def _pop_repeated(client: RespClient, commands: Repeated) -> None:
+def _pop_repeated(client: RespSession, commands: Repeated) -> None:
     if commands.thirds:
         client.execute_instead(commands.commands())
     else:
         client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 
 
-def _push(client: Caller, words: Command) -> None:
+def _push(client: Caller, words: Words) -> None:
     submit_put(client, words[1], words[2:], integers)
 
 
-def _pop(client: Caller, words: Command) -> None:
+def _pop(client: Caller, words: Words) -> None:
     if len(words) == 2:
         client.submit(verbs.GET, words[1], [], 1, one_message)
     elif len(words) == 3:
@@ -69,7 +69,7 @@ for _name in ("LPOP", "RPOP"):
 
 
 @command("LLEN key", "Returns the number of messages.", group="list", needs="read", flags="readonly fast")
-def llen(client: Caller, words: Command) -> None:
+def llen(client: Caller, words: Words) -> None:
     """Reply with the queue's length (pressure 0.15, Length)."""
     client.submit(verbs.LENGTH, words[1], [], 1, integers)
 
@@ -81,7 +81,7 @@ def llen(client: Caller, words: Command) -> None:
     needs="read",
     flags="readonly",
 )
-async def lrange(client: Caller, words: Command) -> object:
+async def lrange(client: Caller, words: Words) -> object:
     """Reply as Redis does. Position 0 is the oldest message."""
     first, last = position_of(words[2]), position_of(words[3])
     return await long_reply(b"*", await messages_between(client, words[1], first, last))
@@ -94,7 +94,7 @@ async def lrange(client: Caller, words: Command) -> object:
     needs="read",
     flags="readonly",
 )
-async def lindex(client: Caller, words: Command) -> object:
+async def lindex(client: Caller, words: Words) -> object:
     """Reply as Redis does. Position 0 is the oldest message."""
     position = position_of(words[2])
     found = await messages_between(client, words[1], position, position)
@@ -109,7 +109,7 @@ async def lindex(client: Caller, words: Command) -> object:
     needs="get",
     flags="write",
 )
-async def ltrim(client: Caller, words: Command) -> str:
+async def ltrim(client: Caller, words: Words) -> str:
     """Reply as Redis does."""
     arguments = [b"%d" % position_of(word) for word in words[2:]]
     await read(client, verbs.TRIM, words[1], arguments, missing=None)
@@ -124,7 +124,7 @@ async def ltrim(client: Caller, words: Command) -> str:
     needs="get",
     flags="write",
 )
-def lrem(client: Caller, words: Command) -> None:
+def lrem(client: Caller, words: Words) -> None:
     """Reply as Redis does."""
     client.submit(verbs.REMOVE_COPIES, words[1], [b"%d" % position_of(words[2]), words[3]], 1, integers)
 
@@ -149,7 +149,7 @@ _LPOS = {b"RANK": integer_of, b"COUNT": _at_least_0("COUNT"), b"MAXLEN": _at_lea
     needs="read",
     flags="readonly",
 )
-async def lpos(client: Caller, words: Command) -> object:
+async def lpos(client: Caller, words: Words) -> object:
     """Reply as Redis does."""
     options = options_in(words[3:], _LPOS)
     rank, count, length = options.get(b"RANK", 1), options.get(b"COUNT", 1), options.get(b"MAXLEN", 0)

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from handlers.resp.arguments import offset_of, positive_count, seconds_of, timeout_of, token_of
-from handlers.resp.client import Caller
 from handlers.resp.commands import encoders
 from handlers.resp.errors import syntax_error
 from handlers.resp.options import options_in
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, error
+from handlers.resp.session import Caller
 from handlers.resp.table import command, container
 from pressure_server.errors import GroupDoesNotExistError, QueueAlreadyExistsError, QueueDoesNotExistError
 from pressure_server.queues.database import UP_TO_COUNT
@@ -34,7 +34,7 @@ _MAX_READ = 1000
     needs="read",
     flags="readonly",
 )
-def at(client: Caller, words: Command) -> None:
+def at(client: Caller, words: Words) -> None:
     """Read without taking."""
     options = options_in(words[3:], {b"COUNT": positive_count})
     count = options.get(b"COUNT", 1)
@@ -73,13 +73,13 @@ async def _do(
         _check_access(client, groups.queue_of(log, group))
     arguments = groups.arguments(client.database.prefix, action, log, group, start)
     try:
-        return (await client.database.run(verbs.GROUP, log, arguments, client=client.connection))[0]
+        return (await client.database.run(verbs.GROUP, log, arguments, client=client.session))[0]
     except QueueAlreadyExistsError:
         raise QueueAlreadyExistsError(printable(groups.queue_of(log, group))) from None
 
 
 def _check_access(client: Caller, queue: bytes) -> None:
-    if not client.connection.user.may_access(queue):
+    if not client.session.user.may_access(queue):
         raise CommandError("NOPERM this user has no permissions to access the queue of the group")
 
 
@@ -92,7 +92,7 @@ def _check_access(client: Caller, queue: bytes) -> None:
     needs="administer",
     flags="write",
 )
-async def group_create(client: Caller, words: Command) -> str:
+async def group_create(client: Caller, words: Words) -> str:
     """Create a group."""
     options = options_in(words[4:], {b"FROM": _start_of})
     await _do(client, groups.CREATE, words[2], words[3], options.get(b"FROM", groups.HEAD))
@@ -106,7 +106,7 @@ async def group_create(client: Caller, words: Command) -> str:
     needs="administer",
     flags="write",
 )
-async def group_delete(client: Caller, words: Command) -> str:
+async def group_delete(client: Caller, words: Words) -> str:
     """Delete a group."""
     await _do(client, groups.DELETE, words[2], words[3])
     return OK
@@ -119,7 +119,7 @@ async def group_delete(client: Caller, words: Command) -> str:
     needs="administer",
     flags="write",
 )
-async def group_seek(client: Caller, words: Command) -> str:
+async def group_seek(client: Caller, words: Words) -> str:
     """Continue from another offset."""
     if words[4].upper() != b"FROM":
         raise syntax_error()
@@ -135,7 +135,7 @@ async def group_seek(client: Caller, words: Command) -> str:
     needs="read",
     flags="readonly",
 )
-async def group_list(client: Caller, words: Command) -> list[dict[bytes, object]]:
+async def group_list(client: Caller, words: Words) -> list[dict[bytes, object]]:
     """Describe each group."""
     found = await _do(client, groups.LIST, words[2])
     all_groups = (groups.Group.of(client.database.prefix, words[2], one) for one in found)
@@ -152,7 +152,7 @@ async def group_list(client: Caller, words: Command) -> list[dict[bytes, object]
     needs="get",
     flags="write blocking",
 )
-def read(client: Caller, words: Command) -> None:
+def read(client: Caller, words: Words) -> None:
     """Reserve messages of a group's queue for a consumer."""
     if words[2].upper() != b"GROUP":
         raise syntax_error()

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from handlers.resp.arguments import count_from_zero
-from handlers.resp.client import Caller
 from handlers.resp.commands.process_memory import peak_bytes, resident_bytes
 from handlers.resp.errors import syntax_error
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import CommandError, Text
+from handlers.resp.session import Caller
 from handlers.resp.table import command, container
 
 # Redis's default: how many items of a collection the backend measures.
@@ -29,14 +29,14 @@ container("MEMORY", "Shows the memory of queues and of the server.", group="serv
     needs="read",
     flags="readonly",
 )
-async def memory_usage(client: Caller, words: Command) -> int | None:
+async def memory_usage(client: Caller, words: Words) -> int | None:
     """Reply as Redis does. The backend measures `count` items of each key, 0 for all."""
     samples = _SAMPLES
     if len(words) > 3:
         if words[3].upper() != b"SAMPLES" or len(words) != 5:
             raise syntax_error()
         samples = count_from_zero(words[4])
-    return await client.connection.database.stored_bytes_of(words[2], samples)
+    return await client.session.database.stored_bytes_of(words[2], samples)
 
 
 @command(
@@ -46,9 +46,9 @@ async def memory_usage(client: Caller, words: Command) -> int | None:
     needs="administer",
     flags="admin",
 )
-async def memory_stats(client: Caller, _words: Command) -> dict[bytes, object]:
+async def memory_stats(client: Caller, _words: Words) -> dict[bytes, object]:
     """Reply with those of Redis's fields that apply, and with the limit of the buffers."""
-    account = client.connection.clients.memory
+    account = client.session.clients.memory
     return {
         b"peak.allocated": peak_bytes(),
         b"total.allocated": resident_bytes(),
@@ -66,9 +66,9 @@ async def memory_stats(client: Caller, _words: Command) -> dict[bytes, object]:
     needs="administer",
     flags="admin",
 )
-async def memory_doctor(client: Caller, _words: Command) -> Text:
+async def memory_doctor(client: Caller, _words: Words) -> Text:
     """Reply with a report in a sentence or two."""
-    account = client.connection.clients.memory
+    account = client.session.clients.memory
     report = f"The buffers of clients hold {account.held} of {account.limit} bytes (--max-buffered-bytes)."
     if account.throttled or account.evicted:
         report += (
@@ -90,7 +90,7 @@ container("OBJECT", "Describes a queue as Redis describes a key.", group="generi
     needs="read",
     flags="readonly",
 )
-async def object_encoding(client: Caller, words: Command) -> bytes | None:
+async def object_encoding(client: Caller, words: Words) -> bytes | None:
     """Reply as Redis does for a set."""
     return _ENCODING if await client.database.exists(words[2]) else None
 
@@ -102,7 +102,7 @@ async def object_encoding(client: Caller, words: Command) -> bytes | None:
     needs="read",
     flags="readonly",
 )
-async def object_refcount(client: Caller, words: Command) -> int | None:
+async def object_refcount(client: Caller, words: Words) -> int | None:
     """Reply as Redis does for a set."""
     return 1 if await client.database.exists(words[2]) else None
 
@@ -114,9 +114,9 @@ async def object_refcount(client: Caller, words: Command) -> int | None:
     needs="read",
     flags="readonly",
 )
-async def object_idletime(client: Caller, words: Command) -> int | None:
+async def object_idletime(client: Caller, words: Words) -> int | None:
     """Reply as Redis does. Servers use a queue that a put created when they look whether it has expired."""
-    return await client.connection.database.idle_seconds_of(words[2])
+    return await client.session.database.idle_seconds_of(words[2])
 
 
 @command(
@@ -126,7 +126,7 @@ async def object_idletime(client: Caller, words: Command) -> int | None:
     needs="read",
     flags="readonly",
 )
-async def object_freq(client: Caller, words: Command) -> None:
+async def object_freq(client: Caller, words: Words) -> None:
     """Reply as Redis does without an LFU policy."""
     if await client.database.exists(words[2]):
         raise CommandError(_NO_LFU)

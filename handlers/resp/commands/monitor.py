@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from handlers.resp.client import Caller
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError
+from handlers.resp.session import Caller
 from handlers.resp.table import command
 
 
@@ -15,9 +15,9 @@ from handlers.resp.table import command
     needs="administer",
     flags="admin",
 )
-async def monitor(client: Caller, _words: Command) -> str:
+async def monitor(client: Caller, _words: Words) -> str:
     """Reply as Redis does, also in a transaction. RESET ends it; a second MONITOR has no effect."""
-    if client is not client.connection:
+    if client is not client.session:
         raise CommandError("ERR MONITOR isn't allowed for DENY BLOCKING client")
-    client.connection.clients.monitor(client.connection)
+    client.session.clients.monitor(client.session)
     return OK

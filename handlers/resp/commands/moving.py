@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from handlers.resp.arguments import ENDS, timeout_of
-from handlers.resp.client import Caller
 from handlers.resp.errors import syntax_error
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import NullArray
+from handlers.resp.session import Caller
 from handlers.resp.table import command
 
 
@@ -15,9 +15,9 @@ def _check_ends(words: list[bytes]) -> None:
         raise syntax_error()
 
 
-async def _wait_and_move(client: Caller, words: Command) -> object:
+async def _wait_and_move(client: Caller, words: Words) -> object:
     database = client.database
-    moved = await database.move(words[1], words[2], timeout=timeout_of(words[-1]), client=client.connection)
+    moved = await database.move(words[1], words[2], timeout=timeout_of(words[-1]), client=client.session)
     return NullArray() if moved is None and database.can_wait else moved
 
 
@@ -28,10 +28,10 @@ async def _wait_and_move(client: Caller, words: Command) -> object:
     needs="get put",
     flags="write denyoom",
 )
-async def lmove(client: Caller, words: Command) -> bytes | None:
+async def lmove(client: Caller, words: Words) -> bytes | None:
     """Reply as Redis does, but move the oldest message and make it the newest, whichever ends are named."""
     _check_ends(words[3:])
-    return await client.database.move(words[1], words[2], client=client.connection)
+    return await client.database.move(words[1], words[2], client=client.session)
 
 
 @command(
@@ -41,9 +41,9 @@ async def lmove(client: Caller, words: Command) -> bytes | None:
     needs="get put",
     flags="write denyoom",
 )
-async def rpoplpush(client: Caller, words: Command) -> bytes | None:
+async def rpoplpush(client: Caller, words: Words) -> bytes | None:
     """Reply as Redis does."""
-    return await client.database.move(words[1], words[2], client=client.connection)
+    return await client.database.move(words[1], words[2], client=client.session)
 
 
 @command(
@@ -53,7 +53,7 @@ async def rpoplpush(client: Caller, words: Command) -> bytes | None:
     needs="get put",
     flags="write denyoom blocking",
 )
-async def blmove(client: Caller, words: Command) -> object:
+async def blmove(client: Caller, words: Words) -> object:
     """Reply as Redis does, but move the oldest message, as LMOVE does."""
     _check_ends(words[3:5])
     return await _wait_and_move(client, words)
@@ -66,7 +66,7 @@ async def blmove(client: Caller, words: Command) -> object:
     needs="get put",
     flags="write denyoom blocking",
 )
-async def brpoplpush(client: Caller, words: Command) -> object:
+async def brpoplpush(client: Caller, words: Words) -> object:
     """Reply as Redis does."""
     return await _wait_and_move(client, words)
 
@@ -78,9 +78,9 @@ async def brpoplpush(client: Caller, words: Command) -> object:
     needs="get put",
     flags="write fast",
 )
-async def smove(client: Caller, words: Command) -> int:
+async def smove(client: Caller, words: Words) -> int:
     """Reply as Redis does. Remove all copies from the source; the destination then has the message once."""
     moved = await client.database.move(
-        words[1], words[2], message=words[3], unique=True, client=client.connection
+        words[1], words[2], message=words[3], unique=True, client=client.session
     )
     return 0 if moved is None else 1

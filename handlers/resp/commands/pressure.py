@@ -11,13 +11,13 @@ from handlers.resp.arguments import (
     seconds_of,
     timeout_of,
 )
-from handlers.resp.client import Caller
 from handlers.resp.commands.encoders import message_or_null
 from handlers.resp.commands.reading import admitted_queues
 from handlers.resp.errors import syntax_error
 from handlers.resp.options import one_of, options_in
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError
+from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.errors import QueueAlreadyExistsError
 from pressure_server.queues.operations import verbs
@@ -49,9 +49,9 @@ _GET = Options(must_exist=True, waits=True)
     needs="nothing",
     flags="fast no_auth",
 )
-async def ready(client: Caller, _words: Command) -> str:
+async def ready(client: Caller, _words: Words) -> str:
     """Reply OK or an error. Load balancers and health checks may ask without a login."""
-    client.connection.context.check_readiness()
+    client.session.context.check_readiness()
     return OK
 
 
@@ -84,7 +84,7 @@ _CREATE = {
     needs="administer",
     flags="write",
 )
-async def create(client: Caller, words: Command) -> str | int:
+async def create(client: Caller, words: Words) -> str | int:
     """Create the queue (pressure 0.15, Create). The default bound is 0: no bound."""
     options = options_in(words[2:], _CREATE)
     may_exist = _IF_NOT_EXISTS in options
@@ -110,7 +110,7 @@ async def create(client: Caller, words: Command) -> str | int:
     _check_dead_letter(client, words[1], creation.dead_letter)
     arguments = creation.arguments(client.database.prefix)
     try:
-        await client.database.run(verbs.CREATE, words[1], arguments, client=client.connection)
+        await client.database.run(verbs.CREATE, words[1], arguments, client=client.session)
     except QueueAlreadyExistsError:
         if may_exist:
             return 0
@@ -122,7 +122,7 @@ def _check_dead_letter(client: Caller, queue: bytes, dead_letter: bytes | None) 
     """Raise CommandError unless a queue's dead letters may go to the queue `dead_letter`; None for none."""
     if dead_letter == queue:
         raise CommandError("ERR a queue cannot be its own DEAD-LETTER queue")
-    if dead_letter is not None and not client.connection.user.may_access(dead_letter):
+    if dead_letter is not None and not client.session.user.may_access(dead_letter):
         raise CommandError("NOPERM this user has no permissions to access the DEAD-LETTER queue")
 
 
@@ -146,7 +146,7 @@ _ALTER = {
     needs="administer",
     flags="write",
 )
-async def alter(client: Caller, words: Command) -> str:
+async def alter(client: Caller, words: Words) -> str:
     """Change the queue's settings; its type stays."""
     options = options_in(words[2:], _ALTER)
     if not options:
@@ -163,7 +163,7 @@ async def alter(client: Caller, words: Command) -> str:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
     _check_dead_letter(client, words[1], alteration.dead_letter or None)
     arguments = alteration.arguments(client.database.prefix)
-    await client.database.run(verbs.ALTER, words[1], arguments, client=client.connection)
+    await client.database.run(verbs.ALTER, words[1], arguments, client=client.session)
     return OK
 
 
@@ -174,7 +174,7 @@ async def alter(client: Caller, words: Command) -> str:
     needs="read",
     flags="readonly fast",
 )
-async def exists(client: Caller, words: Command) -> int:
+async def exists(client: Caller, words: Words) -> int:
     """Return whether the queue exists (pressure 0.15, Exists)."""
     return int(await client.database.exists(words[1]))
 
@@ -186,7 +186,7 @@ async def exists(client: Caller, words: Command) -> int:
     needs="read",
     flags="readonly fast",
 )
-async def length(client: Caller, words: Command) -> object:
+async def length(client: Caller, words: Words) -> object:
     """Return the queue's length (pressure 0.15, Length)."""
     return (await client.database.run(verbs.LENGTH, words[1]))[0]
 
@@ -198,7 +198,7 @@ async def length(client: Caller, words: Command) -> object:
     needs="read",
     flags="readonly fast",
 )
-async def closed(client: Caller, words: Command) -> object:
+async def closed(client: Caller, words: Words) -> object:
     """Return whether the queue is closed (pressure 0.15, Closed)."""
     return (await client.database.run(verbs.INFO, words[1]))[0][2]
 
@@ -211,7 +211,7 @@ async def closed(client: Caller, words: Command) -> object:
     needs="get",
     flags="write blocking",
 )
-def get(client: Caller, words: Command) -> None:
+def get(client: Caller, words: Words) -> None:
     """Take a message (pressure 0.15, Get; with NOWAIT, Get (Non-Blocking)). The queue must exist."""
     match [word.upper() for word in words[2:]]:
         case []:
@@ -233,9 +233,9 @@ def get(client: Caller, words: Command) -> None:
     needs="administer",
     flags="write",
 )
-async def close(client: Caller, words: Command) -> str:
+async def close(client: Caller, words: Words) -> str:
     """Close the queue (pressure 0.15, Close)."""
-    await client.database.run(verbs.CLOSE, words[1], client=client.connection)
+    await client.database.run(verbs.CLOSE, words[1], client=client.session)
     return OK
 
 
@@ -247,9 +247,9 @@ async def close(client: Caller, words: Command) -> str:
     needs="administer",
     flags="write",
 )
-async def delete(client: Caller, words: Command) -> str:
+async def delete(client: Caller, words: Words) -> str:
     """Delete the queue (pressure 0.15, Delete)."""
-    await client.database.run(verbs.DELETE, words[1], client=client.connection)
+    await client.database.run(verbs.DELETE, words[1], client=client.session)
     return OK
 
 
@@ -260,7 +260,7 @@ async def delete(client: Caller, words: Command) -> str:
     needs="read",
     flags="readonly",
 )
-async def info(client: Caller, words: Command) -> dict[bytes, object]:
+async def info(client: Caller, words: Words) -> dict[bytes, object]:
     """Return the queue's state. `producer` and `consumer` are the present or last holders of the roles.
 
     The waiting operations are those of this server's clients.
@@ -308,7 +308,7 @@ async def info(client: Caller, words: Command) -> dict[bytes, object]:
     needs="read",
     flags="readonly",
 )
-async def list_(client: Caller, words: Command) -> list[bytes]:
+async def list_(client: Caller, words: Words) -> list[bytes]:
     """Return the queues of the selected database that the user may use, sorted."""
     pattern = None
     if len(words) > 1:

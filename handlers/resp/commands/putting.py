@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from handlers.resp.arguments import priority_of, seconds_of, timeout_of, token_of
-from handlers.resp.client import Caller
 from handlers.resp.commands.encoders import integers, job_ids, ones
 from handlers.resp.errors import syntax_error
 from handlers.resp.options import options_in
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import CommandError
+from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import job_to_put
@@ -26,13 +26,13 @@ def submit_put(
     if transaction is None:
         client.submit(verbs.PUT, name, messages, len(messages), encode, options=options)
         return
-    connection = client.connection
-    connection.transaction_id = None
-    messages = [first_word(connection.database.policy, transaction), *messages]
+    session = client.session
+    session.transaction_id = None
+    messages = [first_word(session.database.policy, transaction), *messages]
     options = options._replace(once=True)
     client.submit(verbs.PUT, name, messages, len(messages), encode, options=options)
-    if connection.is_held:
-        connection.transaction_id = transaction  # the command will be executed again
+    if session.is_held:
+        session.transaction_id = transaction  # the command will be executed again
 
 
 _PUT = {
@@ -71,7 +71,7 @@ _OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-
     needs="put",
     flags="write denyoom",
 )
-def put(client: Caller, words: Command) -> None:
+def put(client: Caller, words: Words) -> None:
     """Put a message (pressure 0.15, Put; with NOWAIT, Put (Non-Blocking)). The queue must exist.
 
     A timeout of 0 seconds waits forever.
@@ -104,7 +104,7 @@ def put(client: Caller, words: Command) -> None:
         wait = Wait(given[b"TIMEOUT"])
     messages = [job_to_put(words[2], **job) if is_job else words[2]]
     if options.once:
-        messages.insert(0, first_word(client.connection.database.policy, given[b"TXN"]))
+        messages.insert(0, first_word(client.session.database.policy, given[b"TXN"]))
     is_count = options.unique or options.has_offset or on_full is OnFull.OVERWRITE
     encode = job_ids if is_job else integers if is_count else ones
     client.submit(verbs.PUT, words[1], messages, len(messages), encode, wait=wait, options=options)
@@ -118,9 +118,9 @@ def put(client: Caller, words: Command) -> None:
     needs="nothing",
     flags="fast",
 )
-def txn(client: Caller, words: Command) -> None:
+def txn(client: Caller, words: Words) -> None:
     """Keep the id for the next put of this client."""
-    client.connection.transaction_id = token_of(words[1])
+    client.session.transaction_id = token_of(words[1])
     client.reply(b"+OK\r\n")
 
 
@@ -132,7 +132,7 @@ def txn(client: Caller, words: Command) -> None:
     needs="put",
     flags="fast",
 )
-async def outcome(client: Caller, words: Command) -> list[object]:
+async def outcome(client: Caller, words: Words) -> list[object]:
     """Return the state, and an offset or a number of seconds; nil if there is none."""
     (found,) = await client.database.run(verbs.OUTCOME, words[1], [token_of(words[2])])
     about = Outcome.of(found)

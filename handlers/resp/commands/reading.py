@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from handlers.resp.arguments import integer_of
-from handlers.resp.client import Caller
 from handlers.resp.errors import syntax_error
 from handlers.resp.replies import Raw
+from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations.operation import Verb
 from pressure_server.text import glob_regex
@@ -55,7 +55,7 @@ def _pieces(messages: Iterable[bytes]) -> Iterator[bytes]:
 
 async def admitted_queues(client: Caller) -> AsyncIterator[bytes]:
     """Yield the queues of the selected database that the client's user may use."""
-    connection = client.connection
+    connection = client.session
     async for queue in connection.database.queues():
         if connection.user.may_access(queue):
             yield queue

@@ -7,13 +7,12 @@ from math import inf
 from time import time_ns
 from typing import Any
 
-from handlers.resp.access import queues_of
-from handlers.resp.client import Caller, Spec
 from handlers.resp.commands.info import info_text
 from handlers.resp.describe import command_docs, command_info
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, Text
-from handlers.resp.table import COMMANDS, command, container, dispatch, help_of
+from handlers.resp.session import Caller
+from handlers.resp.table import COMMANDS, Command, command, container, dispatch, help_of
 from pressure_server.net.command_statistics import reset_statistics
 from pressure_server.text import glob_regex
 
@@ -29,7 +28,7 @@ _MAX_PARAMETERS = 64
     needs="nothing",
     flags="fast",
 )
-async def time(_client: Caller, _words: Command) -> list[bytes]:
+async def time(_client: Caller, _words: Words) -> list[bytes]:
     """Reply as Redis does."""
     seconds, nanoseconds = divmod(time_ns(), 10**9)
     return [b"%d" % seconds, b"%d" % (nanoseconds // 1000)]
@@ -41,29 +40,29 @@ async def time(_client: Caller, _words: Command) -> list[bytes]:
     group="server",
     needs="read",
 )
-async def info(client: Caller, words: Command) -> Text:
+async def info(client: Caller, words: Words) -> Text:
     """Reply in Redis's format, with the additional sections Backend and Queues."""
-    return Text((await info_text(client.connection, words[1:])).encode())
+    return Text((await info_text(client.session, words[1:])).encode())
 
 
 @command("COMMAND [subcommand [argument ...]]", "Describes the commands.", group="server", needs="nothing")
-def command_(client: Caller, words: Command) -> Coroutine[Any, Any, Any] | None:
+def command_(client: Caller, words: Words) -> Coroutine[Any, Any, Any] | None:
     """Execute the subcommand. Without one, describe all commands as COMMAND INFO does."""
     return dispatch(client, words) if len(words) > 1 else _all_commands()
 
 
 async def _all_commands() -> list[object]:
-    return [command_info(spec) for spec in COMMANDS.values()]
+    return [command_info(entry) for entry in COMMANDS.values()]
 
 
-def _find(name: bytes) -> Spec | None:
+def _find(name: bytes) -> Command | None:
     first, _, sub = name.upper().partition(b"|")
-    spec = COMMANDS.get(first)
-    return spec.subcommands.get(sub) if spec is not None and sub else spec
+    entry = COMMANDS.get(first)
+    return entry.subcommands.get(sub) if entry is not None and sub else entry
 
 
 @command("COMMAND|COUNT", "Returns the number of commands.", group="server", needs="nothing")
-async def command_count(_client: Caller, _words: Command) -> int:
+async def command_count(_client: Caller, _words: Words) -> int:
     """Reply as Redis does."""
     return len(COMMANDS)
 
@@ -74,14 +73,14 @@ async def command_count(_client: Caller, _words: Command) -> int:
     group="server",
     needs="nothing",
 )
-async def command_info_(_client: Caller, words: Command) -> list[object]:
+async def command_info_(_client: Caller, words: Words) -> list[object]:
     """Reply as Redis does: null for an unknown name."""
     if len(words) == 2:
         return await _all_commands()
     if len(words) > _MAX_NAMES:
         raise CommandError(f"ERR too many command names: at most {_MAX_NAMES}")
     found = [_find(name) for name in words[2:]]
-    return [command_info(spec) if spec is not None else None for spec in found]
+    return [command_info(entry) if entry is not None else None for entry in found]
 
 
 @command(
@@ -90,16 +89,16 @@ async def command_info_(_client: Caller, words: Command) -> list[object]:
     group="server",
     needs="nothing",
 )
-async def command_docs_(_client: Caller, words: Command) -> dict[bytes, object]:
+async def command_docs_(_client: Caller, words: Words) -> dict[bytes, object]:
     """Reply as Redis does: leave out unknown names."""
     specs = [_find(name) for name in words[2:]] if len(words) > 2 else list(COMMANDS.values())
-    return {spec.name.encode(): command_docs(spec) for spec in specs if spec is not None}
+    return {entry.name.encode(): command_docs(entry) for entry in specs if entry is not None}
 
 
 @command("COMMAND|LIST", "Lists the names of the commands.", group="server", needs="nothing")
-async def command_list(_client: Caller, _words: Command) -> list[bytes]:
+async def command_list(_client: Caller, _words: Words) -> list[bytes]:
     """Reply as Redis does. FILTERBY is not supported."""
-    return [spec.name.encode() for spec in COMMANDS.values()]
+    return [entry.name.encode() for entry in COMMANDS.values()]
 
 
 @command(
@@ -108,24 +107,24 @@ async def command_list(_client: Caller, _words: Command) -> list[bytes]:
     group="server",
     needs="nothing",
 )
-async def command_getkeys(_client: Caller, words: Command) -> list[bytes]:
+async def command_getkeys(_client: Caller, words: Words) -> list[bytes]:
     """Reply as Redis does, but reject an invalid numkeys, as the command itself does."""
-    spec = COMMANDS.get(words[2].upper())
-    if spec is None:
+    entry = COMMANDS.get(words[2].upper())
+    if entry is None:
         raise CommandError("ERR Invalid command specified")
-    if not spec.accepts(len(words) - 2):
+    if not entry.accepts(len(words) - 2):
         raise CommandError("ERR Invalid number of arguments specified for command")
     described = words[2:]
-    if not spec.names_queues:
+    if not entry.names_queues:
         raise CommandError("ERR The command has no key arguments")
     try:
-        return queues_of(spec, described)
+        return entry.queues_of(described)
     except CommandError:
         raise CommandError("ERR Invalid arguments specified for command") from None
 
 
 @command("COMMAND|HELP", "Lists the subcommands.", group="server", needs="nothing")
-async def command_help(_client: Caller, _words: Command) -> list[str]:
+async def command_help(_client: Caller, _words: Words) -> list[str]:
     """Reply with the subcommands of the table."""
     return help_of("COMMAND")
 
@@ -144,18 +143,18 @@ container("CONFIG", "Shows the configuration of the server.", group="server")
     group="server",
     needs="administer",
 )
-async def config_get(client: Caller, words: Command) -> dict[bytes, bytes]:
+async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
     """Return the matching parameters of Redis that apply to this server. They are set when it starts."""
-    settings = client.connection.context.settings
+    settings = client.session.context.settings
     parameters = {
         "appendonly": "yes" if settings.is_embedded else "no",
-        "maxclients": str(client.connection.clients.max_clients),
+        "maxclients": str(client.session.clients.max_clients),
         "maxmemory": "0",
         "maxmemory-policy": "noeviction",
         "proto-max-bulk-len": str(settings.max_message_bytes),
         "save": "",
-        "slowlog-log-slower-than": _microseconds(client.connection.clients.slow_log.threshold),
-        "slowlog-max-len": str(client.connection.clients.slow_log.length),
+        "slowlog-log-slower-than": _microseconds(client.session.clients.slow_log.threshold),
+        "slowlog-max-len": str(client.session.clients.slow_log.length),
         "timeout": f"{settings.idle_timeout:g}",
     }
     if len(words) > _MAX_PARAMETERS:
@@ -177,8 +176,8 @@ async def config_get(client: Caller, words: Command) -> dict[bytes, bytes]:
     needs="administer",
     flags="admin",
 )
-async def config_resetstat(client: Caller, _words: Command) -> str:
+async def config_resetstat(client: Caller, _words: Words) -> str:
     """Reply as Redis does. The statistics of queues stay: the backend has them."""
     reset_statistics()
-    client.connection.clients.reset_counts()
+    client.session.clients.reset_counts()
     return OK

@@ -5,13 +5,13 @@ from __future__ import annotations
 import random
 
 from handlers.resp.arguments import count_from_zero, cursor_of, integer_of
-from handlers.resp.client import Caller, RespClient
 from handlers.resp.commands.encoders import flags, integers, message_sets, one_message, sums
 from handlers.resp.commands.putting import submit_put
 from handlers.resp.commands.reading import long_reply, messages_between, read, scan_options
 from handlers.resp.errors import out_of_range, syntax_error
-from handlers.resp.parser import Command, Repeated
+from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import Raw, set_sign
+from handlers.resp.session import Caller, RespSession
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
@@ -20,7 +20,7 @@ from pressure_server.queues.operations.options import UNIQUE
 _MAX_PICKS = 1_000_000
 
 
-def _sadd_repeated(client: RespClient, commands: Repeated) -> None:
+def _sadd_repeated(client: RespSession, commands: Repeated) -> None:
     if client.transaction_id is not None:
         client.execute_instead(commands.commands())
         return
@@ -35,14 +35,14 @@ def _sadd_repeated(client: RespClient, commands: Repeated) -> None:
     )
 
 
-def _spop_repeated(client: RespClient, commands: Repeated) -> None:
+def _spop_repeated(client: RespSession, commands: Repeated) -> None:
     if commands.thirds:
         client.execute_instead(commands.commands())
     else:
         client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 
 
-def _sismember_repeated(client: RespClient, commands: Repeated) -> None:
+def _sismember_repeated(client: RespSession, commands: Repeated) -> None:
     client.submit(verbs.CONTAINS, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
 
 
@@ -54,7 +54,7 @@ def _sismember_repeated(client: RespClient, commands: Repeated) -> None:
     flags="write denyoom fast",
     repeated=_sadd_repeated,
 )
-def sadd(client: Caller, words: Command) -> None:
+def sadd(client: Caller, words: Words) -> None:
     """Put messages that are not queued yet (pressure 0.15, Put). Reply with their number."""
     submit_put(client, words[1], words[2:], integers, UNIQUE)
 
@@ -67,7 +67,7 @@ def sadd(client: Caller, words: Command) -> None:
     flags="write fast",
     repeated=_spop_repeated,
 )
-def spop(client: Caller, words: Command) -> None:
+def spop(client: Caller, words: Words) -> None:
     """Take messages (pressure 0.15, Get (Non-Blocking))."""
     if len(words) == 2:
         client.submit(verbs.GET, words[1], [], 1, one_message)
@@ -78,7 +78,7 @@ def spop(client: Caller, words: Command) -> None:
 
 
 @command("SCARD key", "Returns the number of messages.", group="set", needs="read", flags="readonly fast")
-def scard(client: Caller, words: Command) -> None:
+def scard(client: Caller, words: Words) -> None:
     """Reply with the queue's length (pressure 0.15, Length)."""
     client.submit(verbs.LENGTH, words[1], [], 1, integers)
 
@@ -91,7 +91,7 @@ def scard(client: Caller, words: Command) -> None:
     flags="readonly fast",
     repeated=_sismember_repeated,
 )
-def sismember(client: Caller, words: Command) -> None:
+def sismember(client: Caller, words: Words) -> None:
     """Reply with 1 or 0."""
     client.submit(verbs.CONTAINS, words[1], words[2:], 1, integers)
 
@@ -103,7 +103,7 @@ def sismember(client: Caller, words: Command) -> None:
     needs="read",
     flags="readonly fast",
 )
-def smismember(client: Caller, words: Command) -> None:
+def smismember(client: Caller, words: Words) -> None:
     """Reply with a list of 1s and 0s."""
     client.submit(verbs.CONTAINS, words[1], words[2:], len(words) - 2, flags)
 
@@ -116,7 +116,7 @@ def smismember(client: Caller, words: Command) -> None:
     needs="get",
     flags="write",
 )
-def srem(client: Caller, words: Command) -> None:
+def srem(client: Caller, words: Words) -> None:
     """Reply as Redis does: the number of messages that were queued, not of their copies."""
     client.submit(verbs.REMOVE, words[1], words[2:], len(words) - 2, sums)
 
@@ -128,10 +128,10 @@ def srem(client: Caller, words: Command) -> None:
     needs="read",
     flags="readonly",
 )
-async def smembers(client: Caller, words: Command) -> Raw:
+async def smembers(client: Caller, words: Words) -> Raw:
     """Return all messages, copies included."""
     messages = await messages_between(client, words[1], 0, -1)
-    return await long_reply(set_sign(client.connection.protocol), messages)
+    return await long_reply(set_sign(client.session.protocol), messages)
 
 
 @command(
@@ -142,7 +142,7 @@ async def smembers(client: Caller, words: Command) -> Raw:
     needs="read",
     flags="readonly",
 )
-async def sscan(client: Caller, words: Command) -> list[object]:
+async def sscan(client: Caller, words: Words) -> list[object]:
     """Reply as Redis does: the next cursor, and messages."""
     cursor = cursor_of(words[2])
     options = scan_options(words[3:])
@@ -160,7 +160,7 @@ async def sscan(client: Caller, words: Command) -> list[object]:
     needs="read",
     flags="readonly",
 )
-async def srandmember(client: Caller, words: Command) -> object:
+async def srandmember(client: Caller, words: Words) -> object:
     """Reply as Redis does: one message or nil; a list if there is a count."""
     if len(words) > 3:
         raise syntax_error()

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from handlers.resp.client import Caller
-from handlers.resp.parser import Command, integer_from
+from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError
+from handlers.resp.session import Caller
 from handlers.resp.table import command, container
 
 _DEFAULT_COUNT = 10
@@ -20,7 +20,7 @@ container("SLOWLOG", "Shows the commands that took long.", group="server")
     needs="administer",
     flags="admin",
 )
-async def slowlog_get(client: Caller, words: Command) -> list[object]:
+async def slowlog_get(client: Caller, words: Words) -> list[object]:
     """Reply as Redis does: id, time, microseconds, words, address and name of the client."""
     if len(words) > 3:
         text = words[1].decode("utf-8", "replace")
@@ -30,7 +30,7 @@ async def slowlog_get(client: Caller, words: Command) -> list[object]:
     count = _DEFAULT_COUNT if len(words) == 2 else integer_from(words[2])
     if count is None or count < -1:
         raise CommandError("ERR count should be greater than or equal to -1")
-    log = client.connection.clients.slow_log
+    log = client.session.clients.slow_log
     return [
         [
             one.number,
@@ -51,9 +51,9 @@ async def slowlog_get(client: Caller, words: Command) -> list[object]:
     needs="administer",
     flags="admin",
 )
-async def slowlog_len(client: Caller, _words: Command) -> int:
+async def slowlog_len(client: Caller, _words: Words) -> int:
     """Reply as Redis does."""
-    return len(client.connection.clients.slow_log)
+    return len(client.session.clients.slow_log)
 
 
 @command(
@@ -63,7 +63,7 @@ async def slowlog_len(client: Caller, _words: Command) -> int:
     needs="administer",
     flags="admin",
 )
-async def slowlog_reset(client: Caller, _words: Command) -> str:
+async def slowlog_reset(client: Caller, _words: Words) -> str:
     """Reply as Redis does."""
-    client.connection.clients.slow_log.reset()
+    client.session.clients.slow_log.reset()
     return OK

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from handlers.resp.client import Caller
-from handlers.resp.parser import Command
+from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, NullArray, Raw
+from handlers.resp.session import Caller
 from handlers.resp.table import command
 from handlers.resp.transaction import execute
 from pressure_server.errors import QueueChangedError
@@ -18,9 +18,9 @@ from pressure_server.queues.operations import verbs
     needs="nothing",
     flags="fast",
 )
-async def multi(client: Caller, _words: Command) -> str:
+async def multi(client: Caller, _words: Words) -> str:
     """Reply as Redis does."""
-    client.connection.begin_transaction()
+    client.session.begin_transaction()
     return OK
 
 
@@ -31,15 +31,15 @@ async def multi(client: Caller, _words: Command) -> str:
     needs="nothing",
     flags="slow",
 )
-async def exec_(client: Caller, _words: Command) -> object:
+async def exec_(client: Caller, _words: Words) -> object:
     """Reply as Redis does. Commands that would wait do not wait, and a put on a full queue fails."""
-    commands, watched = client.connection.end_transaction()
+    commands, watched = client.session.end_transaction()
     if commands is None:
         raise CommandError("ERR EXEC without MULTI")
     if commands.is_broken:
         raise CommandError("EXECABORT Transaction discarded because of previous errors.")
     try:
-        replies = await execute(client.connection, commands.queued, watched)
+        replies = await execute(client.session, commands.queued, watched)
     except QueueChangedError:
         return NullArray()
     return Raw(b"*%d\r\n" % len(replies) + b"".join(replies))
@@ -52,9 +52,9 @@ async def exec_(client: Caller, _words: Command) -> object:
     needs="nothing",
     flags="fast",
 )
-async def discard(client: Caller, _words: Command) -> str:
+async def discard(client: Caller, _words: Words) -> str:
     """Reply as Redis does."""
-    commands, _watched = client.connection.end_transaction()
+    commands, _watched = client.session.end_transaction()
     if commands is None:
         raise CommandError("ERR DISCARD without MULTI")
     return OK
@@ -67,19 +67,19 @@ async def discard(client: Caller, _words: Command) -> str:
     needs="read",
     flags="fast",
 )
-async def watch(client: Caller, words: Command) -> str:
+async def watch(client: Caller, words: Words) -> str:
     """Reply as Redis does. Changes by native clients count, too."""
-    if client.connection.transaction is not None:
+    if client.session.transaction is not None:
         raise CommandError("ERR WATCH inside MULTI is not allowed")
-    versions = client.connection.watch(words[1:])
+    versions = client.session.watch(words[1:])
     for name in words[1:]:
         if name not in versions:
-            versions[name] = (await client.connection.database.run(verbs.VERSION, name))[0]
+            versions[name] = (await client.session.database.run(verbs.VERSION, name))[0]
     return OK
 
 
 @command("UNWATCH", "Stops watching all queues.", group="transactions", needs="nothing", flags="fast")
-async def unwatch(client: Caller, _words: Command) -> str:
+async def unwatch(client: Caller, _words: Words) -> str:
     """Reply as Redis does."""
-    client.connection.unwatch()
+    client.session.unwatch()
     return OK

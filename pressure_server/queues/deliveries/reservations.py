@@ -32,13 +32,13 @@ class Reservations:
         self._submit = submit
         self._after = after
         self._when_back = when_back
-        # By queue: ids of jobs, and their owners.
-        self._given_up: dict[bytes, list[tuple[int, bytes]]] = {}
+        # By queue: ids of jobs, and their owners. A later command on the queue must find them given up.
+        self.given_up: dict[bytes, list[tuple[int, bytes]]] = {}
         self._unconfirmed = 0
 
     def __len__(self) -> int:
         """Return how many queues have jobs that are being given up."""
-        return len(self._given_up) + self._unconfirmed
+        return len(self.given_up) + self._unconfirmed
 
     def deliver(self, operation: Operation) -> None:
         """Note that an operation has reserved jobs: to put these back gives them up."""
@@ -55,19 +55,21 @@ class Reservations:
 
         In a fifo they go back to the head of the list: those that were reserved last go back first.
         """
-        begins = not self._given_up
-        self._given_up.setdefault(name, []).extend([(job, owner) for job in jobs])
+        begins = not self.given_up
+        self.given_up.setdefault(name, []).extend([(job, owner) for job in jobs])
         if begins:
             self._after(GATHER_ITERATIONS, self.restore)
 
     def restore(self) -> None:
         """Give up the jobs that have gathered."""
-        given_up, self._given_up = self._given_up, {}
-        for name, jobs in given_up.items():
-            jobs.sort(reverse=True)  # by id, the latest first
-            for first in range(0, len(jobs), _AT_ONCE):
-                some = [owned(job, owner) for job, owner in jobs[first : first + _AT_ONCE]]
-                self._send(name, some)
+        for name in list(self.given_up):
+            self.restore_to(name)
+
+    def restore_to(self, name: bytes) -> None:
+        """Give up the jobs of one queue that have gathered."""
+        jobs = sorted(self.given_up.pop(name), reverse=True)  # by id, the latest first
+        for first in range(0, len(jobs), _AT_ONCE):
+            self._send(name, [owned(job, owner) for job, owner in jobs[first : first + _AT_ONCE]])
 
     def _send(self, name: bytes, jobs: list[bytes]) -> None:
         self._unconfirmed += 1

@@ -138,6 +138,8 @@ class LaneDispatcher:
         Call `flush` after the last one. Return the queue's lane.
         """
         lane = self._lanes.get(operation.name) or self._lane(operation.name)
+        if self.reservations.given_up and operation.name in self.reservations.given_up:
+            self.reservations.restore_to(operation.name)
         lane.pending.append(operation)
         self._courier.submitted += 1
         if lane.is_idle:
@@ -240,6 +242,8 @@ class LaneDispatcher:
             lane = self._lanes.get(name)
             if lane is not None and lane.has_put_backs:
                 lane.put_backs.restore()
+            if name in self.reservations.given_up:
+                self.reservations.restore_to(name)
         self._courier.flush()
 
     def flush_replies(self, client: AnsweredClient) -> None:

@@ -14,9 +14,11 @@ from pressure_server.queues.operations.operation import Operation, Owner
 
 
 class Client(Protocol):
-    """The client for which a coroutine runs. `has_disconnected`: it has closed its side, and cannot wait."""
+    """The client for which a coroutine runs."""
 
-    has_disconnected: bool
+    @property
+    def has_disconnected(self) -> bool:
+        """Whether the client has closed its side, and cannot wait."""
 
     def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None:
         """Note that the client waits on these queues, until `end_wait` of this waiter."""

@@ -10,14 +10,15 @@ from unittest.mock import Mock
 import pytest
 
 from handlers.resp import commands
-from handlers.resp.connection import RespConnection
 from handlers.resp.parser import Limits
+from handlers.resp.session import RespSession
 from pressure_server.auth.access_policy import Access, AccessPolicy
 from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.net.clients import Clients
+from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.queues.database import Database
@@ -70,9 +71,9 @@ class Server:
         broker.default_database = self.database
         self._context = Context(Mock(), broker, self._clients)
 
-    def connect(self) -> tuple[RespConnection, FakeTransport]:
+    def connect(self) -> tuple[Connection, FakeTransport]:
         transport = FakeTransport()
-        connection = RespConnection(self._context, Limits(1 << 20))
+        connection = RespSession(self._context, Limits(1 << 20)).connection
         connection.connection_made(transport)
         return connection, transport
 
@@ -100,7 +101,7 @@ def server(runner: asyncio.Runner) -> Iterator[Server]:
     made.close()
 
 
-def receive(server: Server, runner: asyncio.Runner, client: RespConnection, *requests: str) -> None:
+def receive(server: Server, runner: asyncio.Runner, client: Connection, *requests: str) -> None:
     """Let the server receive requests of a client, and send the blocks of their operations."""
 
     async def feed() -> None:

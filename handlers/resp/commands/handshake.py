@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from handlers.resp.arguments import integer_of
-from handlers.resp.client import Caller
 from handlers.resp.commands.clients import client_line, kill_filter, of_type
 from handlers.resp.errors import syntax_error
-from handlers.resp.parser import Command, integer_from
+from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError, Text, bulk, encode
+from handlers.resp.session import Caller, RespSession
 from handlers.resp.table import command, container
 from handlers.resp.version import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
-from pressure_server.net.client_facts import connections_of
+from pressure_server.net.client_facts import sessions_of
 from pressure_server.queues.broker import DatabaseNumberError
 
 _PONG = b"+PONG\r\n"
@@ -20,7 +20,7 @@ _MAX_NAME_BYTES = 1024
 
 
 @command("PING [message]", "Returns PONG, or the message.", group="connection", needs="nothing", flags="fast")
-def ping(client: Caller, words: Command) -> None:
+def ping(client: Caller, words: Words) -> None:
     """Reply as Redis does."""
     if len(words) > 2:
         raise CommandError("ERR wrong number of arguments for 'ping' command")
@@ -28,7 +28,7 @@ def ping(client: Caller, words: Command) -> None:
 
 
 @command("ECHO message", "Returns the message.", group="connection", needs="nothing", flags="fast")
-def echo(client: Caller, words: Command) -> None:
+def echo(client: Caller, words: Words) -> None:
     """Reply as Redis does."""
     client.reply(bulk(words[1]))
 
@@ -40,10 +40,10 @@ def echo(client: Caller, words: Command) -> None:
     needs="nothing",
     flags="fast no_auth",
 )
-def quit_(client: Caller, _words: Command) -> None:
+def quit_(client: Caller, _words: Words) -> None:
     """Reply after all earlier commands, then close the connection."""
-    client.reply(encode(OK, client.connection.protocol))
-    client.connection.close_when_replied()
+    client.reply(encode(OK, client.session.protocol))
+    client.session.close_when_replied()
 
 
 @command(
@@ -53,16 +53,16 @@ def quit_(client: Caller, _words: Command) -> None:
     needs="nothing",
     flags="fast no_auth",
 )
-async def reset(client: Caller, _words: Command) -> str:
+async def reset(client: Caller, _words: Words) -> str:
     """Reply as Redis does. Select the database that the backend's URL names."""
-    connection = client.connection
-    connection.set_protocol(2)
-    connection.name = b""
-    connection.user = connection.clients.access.users.initial
-    connection.end_transaction()
-    connection.clients.end_monitor(connection)
-    connection.reserved_jobs.give_up_all(connection.job_owner, at_once=True)
-    connection.database = connection.context.broker.default_database
+    session = client.session
+    session.set_protocol(2)
+    session.name = b""
+    session.user = session.clients.access.users.initial
+    session.end_transaction()
+    session.clients.end_monitor(session)
+    session.reserved_jobs.give_up_all(session.job_owner, at_once=True)
+    session.database = session.context.broker.default_database
     return "RESET"
 
 
@@ -73,13 +73,13 @@ async def reset(client: Caller, _words: Command) -> str:
     needs="nothing",
     flags="fast",
 )
-async def select(client: Caller, words: Command) -> str:
+async def select(client: Caller, words: Words) -> str:
     """Select the database that native clients use with REDIS_DB set to this number."""
     number = integer_of(words[1])
     if not -(2**31) <= number < 2**31:
         raise CommandError("ERR value is out of range, value must between -2147483648 and 2147483647")
     try:
-        client.connection.database = await client.connection.context.broker.database(number)
+        client.session.database = await client.session.context.broker.database(number)
     except DatabaseNumberError as error:
         raise CommandError(f"ERR {error}") from error
     return OK
@@ -92,17 +92,22 @@ async def select(client: Caller, words: Command) -> str:
     needs="nothing",
     flags="fast no_auth",
 )
-async def auth(client: Caller, words: Command) -> str:
+async def auth(client: Caller, words: Words) -> str:
     """Reply as Redis does, but delay the replies to wrong passwords (pressure_server.auth.logins)."""
     if len(words) > 3:
         raise syntax_error()
-    if len(words) == 2 and client.connection.clients.access.users.initial is not NOBODY:
+    if len(words) == 2 and client.session.clients.access.users.initial is not NOBODY:
         raise CommandError(
             "ERR AUTH <password> called without any password configured for the default user. "
             "Are you sure your configuration is correct?"
         )
-    await client.connection.log_in(words[1] if len(words) == 3 else DEFAULT.encode(), words[-1])
+    await _log_in(client.session, words[1] if len(words) == 3 else DEFAULT.encode(), words[-1])
     return OK
+
+
+async def _log_in(session: RespSession, name: bytes, password: bytes) -> None:
+    if not await session.log_in(name, password):
+        raise CommandError("WRONGPASS invalid username-password pair or user is disabled.")
 
 
 @command(
@@ -113,10 +118,10 @@ async def auth(client: Caller, words: Command) -> str:
     needs="nothing",
     flags="fast no_auth",
 )
-async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
+async def hello(client: Caller, words: Words) -> dict[str | bytes, object]:
     """Reply as Redis does."""
-    connection = client.connection
-    protocol, name = connection.protocol, connection.name
+    session = client.session
+    protocol, name = session.protocol, session.name
     if len(words) > 1:
         number = integer_from(words[1])
         if number is None:
@@ -128,7 +133,7 @@ async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
     while rest:
         match rest[0].upper():
             case b"AUTH" if len(rest) >= 3:
-                await connection.log_in(rest[1], rest[2])
+                await _log_in(session, rest[1], rest[2])
                 rest = rest[3:]
             case b"SETNAME" if len(rest) >= 2:
                 name = _checked_name(rest[1])
@@ -136,19 +141,19 @@ async def hello(client: Caller, words: Command) -> dict[str | bytes, object]:
             case _:
                 shown = rest[0].decode("utf-8", "backslashreplace")
                 raise CommandError(f"ERR Syntax error in HELLO option '{shown}'")
-    if connection.user is NOBODY:
+    if session.user is NOBODY:
         raise CommandError(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH "
             "<user> <pass> option can be used to authenticate the client and select the RESP protocol "
             "version at the same time"
         )
-    connection.set_protocol(protocol)
-    connection.name = name
+    session.set_protocol(protocol)
+    session.name = name
     return {
         b"server": b"redis",
         b"version": FOLLOWED_VERSION.encode(),
         b"proto": protocol,
-        b"id": connection.id,
+        b"id": session.id,
         b"mode": b"standalone",
         b"role": b"master",
         b"modules": [],
@@ -167,9 +172,9 @@ container("CLIENT", "Shows and manages connections.", group="connection")
 
 
 @command("CLIENT|ID", "Returns the id of this connection.", group="connection", needs="nothing", flags="fast")
-async def client_id(client: Caller, _words: Command) -> int:
+async def client_id(client: Caller, _words: Words) -> int:
     """Reply as Redis does."""
-    return client.connection.id
+    return client.session.id
 
 
 @command(
@@ -179,9 +184,9 @@ async def client_id(client: Caller, _words: Command) -> int:
     needs="nothing",
     flags="fast",
 )
-async def client_getname(client: Caller, _words: Command) -> bytes | None:
+async def client_getname(client: Caller, _words: Words) -> bytes | None:
     """Reply as Redis does: nil if the connection has no name."""
-    return client.connection.name or None
+    return client.session.name or None
 
 
 @command(
@@ -191,9 +196,9 @@ async def client_getname(client: Caller, _words: Command) -> bytes | None:
     needs="nothing",
     flags="fast",
 )
-async def client_setname(client: Caller, words: Command) -> str:
+async def client_setname(client: Caller, words: Words) -> str:
     """Reply as Redis does."""
-    client.connection.name = _checked_name(words[2])
+    client.session.name = _checked_name(words[2])
     return OK
 
 
@@ -204,7 +209,7 @@ async def client_setname(client: Caller, words: Command) -> str:
     needs="nothing",
     flags="fast",
 )
-async def client_setinfo(client: Caller, words: Command) -> str:
+async def client_setinfo(client: Caller, words: Words) -> str:
     """Reply as Redis does. The attributes are LIB-NAME and LIB-VER."""
     attribute = words[2].upper()
     if attribute not in (b"LIB-NAME", b"LIB-VER"):
@@ -215,8 +220,8 @@ async def client_setinfo(client: Caller, words: Command) -> str:
         raise CommandError(f"ERR {shown} cannot contain spaces, newlines or special characters.")
     if len(words[3]) > _MAX_NAME_BYTES:
         raise CommandError(f"ERR {attribute.decode().lower()} cannot be longer than {_MAX_NAME_BYTES} bytes.")
-    name, version = client.connection.library or (b"", b"")
-    client.connection.library = (words[3], version) if attribute == b"LIB-NAME" else (name, words[3])
+    name, version = client.session.library or (b"", b"")
+    client.session.library = (words[3], version) if attribute == b"LIB-NAME" else (name, words[3])
     return OK
 
 
@@ -226,7 +231,7 @@ async def client_setinfo(client: Caller, words: Command) -> str:
     group="connection",
     needs="nothing",
 )
-async def client_no_evict(_client: Caller, words: Command) -> str:
+async def client_no_evict(_client: Caller, words: Words) -> str:
     """Reply as Redis does. pressure_server/net/memory.py chooses the clients to evict."""
     if words[2].upper() not in (b"ON", b"OFF"):
         raise syntax_error()
@@ -234,9 +239,9 @@ async def client_no_evict(_client: Caller, words: Command) -> str:
 
 
 @command("CLIENT|INFO", "Describes this connection.", group="connection", needs="nothing")
-async def client_info(client: Caller, _words: Command) -> Text:
+async def client_info(client: Caller, _words: Words) -> Text:
     """Reply as Redis does, with one line."""
-    return Text(client_line(client.connection) + b"\n")
+    return Text(client_line(client.session) + b"\n")
 
 
 @command(
@@ -245,9 +250,9 @@ async def client_info(client: Caller, _words: Command) -> Text:
     group="connection",
     needs="administer",
 )
-async def client_list(client: Caller, words: Command) -> Text:
+async def client_list(client: Caller, words: Words) -> Text:
     """Reply as Redis does, with a line for each connection. All connections are of type normal."""
-    options, found = words[2:], connections_of(client.connection.clients)
+    options, found = words[2:], sessions_of(client.session.clients)
     if options and options[0].upper() == b"TYPE" and len(options) == 2:
         found = found if of_type(options[1]) else []
     elif options and options[0].upper() == b"ID" and len(options) > 1:
@@ -267,21 +272,19 @@ async def client_list(client: Caller, words: Command) -> Text:
     group="connection",
     needs="administer",
 )
-async def client_kill(client: Caller, words: Command) -> object:
+async def client_kill(client: Caller, words: Words) -> object:
     """Reply as Redis does: OK for a single address, otherwise the number of closed connections."""
     if len(words) == 2:
         raise CommandError("ERR wrong number of arguments for 'client|kill' command")
-    me = client.connection
+    me = client.session
     matches, skip_me = kill_filter(words[2:], me)
-    victims = [
-        other for other in connections_of(me.clients) if matches(other) and not (skip_me and other is me)
-    ]
+    victims = [other for other in sessions_of(me.clients) if matches(other) and not (skip_me and other is me)]
     if len(words) == 3 and not victims:
         raise CommandError("ERR No such client")
     for victim in victims:
-        victim.close_reason = "CLIENT KILL"
         if victim is me:
+            me.connection.close_reason = "CLIENT KILL"
             me.close_when_replied()
         else:
-            victim.break_off()
+            victim.break_off("CLIENT KILL")
     return OK if len(words) == 3 else len(victims)

@@ -1,27 +1,44 @@
-"""The synchronous job client: it sends the requests of job_requests.py with redis-py."""
+# Generated from ../aio/jobs.py by `make sync-client`. Edit that file, not this one.
+"""The synchronous client of the jobs of a queue. docs/guides/job-client.md explains the use.
+
+A reservation belongs to the connection that made it, or to a token.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
-from threading import Lock
+from dataclasses import fields
 from typing import Any
 
 import redis
 
-from pressure_server.client.job_requests import (
+from pressure_server.client.arguments import (
+    Word,
+    as_bytes,
+    checked_bound,
+    checked_choice,
+    checked_id,
+    checked_number,
+    priority_words,
+    room_words,
+    seconds_word,
+    ttr_words,
+    wait_words,
+)
+from pressure_server.client.replies import (
     JobInfo,
     JobNotReservedError,
-    JobRequests,
     PeekedJob,
-    Reserved,
-    ReservedJob,
+    QueueEmptyError,
+    Reservation,
+    described,
 )
-from pressure_server.client.requests import SERVER_URL, Request
-from pressure_server.client.sync_connections import Connections
+from pressure_server.client.sync.connections import SERVER_URL, ServerQueue
+from pressure_server.client.sync_primitives import Lock, deferred_disconnect, pending
 from pressure_server.errors import PressureError
 
 
-class JobQueue:
+class JobQueue(ServerQueue):
     """The jobs of one queue, through the pressure-server at `url`. Threads may share it.
 
     `options` are those of a redis-py connection (`password`, `ssl_ca_certs`, `socket_timeout`, …). Raises
@@ -32,8 +49,8 @@ class JobQueue:
     """
 
     def __init__(self, name: str | bytes, url: str = SERVER_URL, **options: Any) -> None:
-        self._requests = JobRequests(name)
-        self._connections = Connections(url, options)
+        super().__init__(name, url, options)
+        self._name = name
 
     def create(
         self,
@@ -48,7 +65,14 @@ class JobQueue:
         is buried. With `unique`, an equal job is not put: "queued" compares with jobs that are ready or
         delayed, "unfinished" also with those that are reserved or buried. Raises QueueAlreadyExistsError.
         """
-        self._connections.do(self._requests.create(bound, max_deliveries, dead_letter, unique))
+        words: list[Word] = ["BOUND", checked_bound(bound), "TYPE", "jobs"]
+        if max_deliveries is not None:
+            words += ["MAX-DELIVERIES", checked_number(max_deliveries, "a limit of deliveries", least=1)]
+        if dead_letter is not None:
+            words += ["DEAD-LETTER", as_bytes(dead_letter, "a queue's name")]
+        if unique is not None:
+            words += ["UNIQUE", checked_choice(unique, "unique", "queued", "unfinished", other="None")]
+        self._do("CREATE", *words)
 
     def put(
         self,
@@ -71,14 +95,19 @@ class JobQueue:
         If the queue is full, wait up to `timeout` seconds for room; 0 or less does not wait; without one, the
         queue's overflow setting applies. Raises QueueDoesNotExistError, QueueClosedError or QueueFullError.
         """
-        return self._connections.do(
-            self._requests.put(message, priority, delay, ttr, unique, unique_by, timeout)
-        )
+        # With a delay, even of 0, the message is a job, whatever the type of the queue was.
+        words: list[Word] = [as_bytes(message, "a message"), "DELAY", seconds_word(delay, "a delay")]
+        words += priority_words(priority) + ttr_words(ttr)
+        if unique:
+            words.append("UNIQUE")
+        if unique_by is not None:
+            words += ["UNIQUE-BY", as_bytes(unique_by, "a name")]
+        return int(self._do("PUT", *words, *room_words(timeout), waits=True))
 
     def reserve(
         self, timeout: float | None = None, ttr: float | None = None, token: str | bytes | None = None
     ) -> Job:
-        """Reserve the best job: the lowest priority, then the oldest. `with` acknowledges it; see Job.
+        """Reserve the best job: the lowest priority, then the oldest. `with` acknowledges it.
 
         Wait up to `timeout` seconds for one; None waits for ever, 0 or less does not wait. `ttr` replaces the
         job's own time to run.
@@ -88,60 +117,62 @@ class JobQueue:
 
         Raises QueueEmptyError if no job has come in time; QueueClosedError if none can come any more.
         """
-        request = self._requests.reserve(timeout, ttr, token)
+        words = [*wait_words(timeout), *ttr_words(ttr)]
         if token is not None:
-            return Job(self, self._connections.do(request), token, None)
-        reserved, client = self._connections.do_alone(request)
-        return Job(self, reserved, None, client)
+            words += ["DETACHED", as_bytes(token, "a token")]
+        return pending(self._reserve(words, token))
 
     def resume(self, job_id: int, token: str | bytes) -> Job:
         """Return the job that was reserved with this token, perhaps by another process.
 
         Its time to run begins again. Raises JobNotReservedError if the token has no such reservation.
         """
-        self._connections.do(self._requests.touch(job_id, token))
-        reserved = self._requests.resumed(job_id, self.peek(job_id), self.job(job_id))
-        return Job(self, reserved, token, None)
+        owner = as_bytes(token, "a token")
+        touched = self._do("TOUCH", checked_id(job_id, "a job"), "TOKEN", owner)
+        # The job may end after it has been touched.
+        found = self.peek(job_id) if touched else None
+        about = self.job(job_id) if touched else None
+        if found is None or about is None:
+            raise JobNotReservedError(self._printable, job_id)
+        return Job(self, Reservation(job_id, found.message, about.reserves), token, None)
 
     def peek(self, which: int | str) -> PeekedJob | None:
         """Return a job without reserving it: by its id, or the next one that is ready, delayed or buried."""
-        return self._connections.do(self._requests.peek(which))
+        if isinstance(which, str):
+            checked_choice(which, "a state", "ready", "delayed", "buried")
+        else:
+            checked_id(which, "a job")
+        reply = self._do("PEEK", which)
+        return reply and PeekedJob(*reply)
 
     def job(self, job_id: int) -> JobInfo | None:
         """Return the state and the history of a job; None if there is none with that id."""
-        return self._connections.do(self._requests.job(job_id))
+        reply = self._do("JOB", checked_id(job_id, "a job"))
+        if reply is None:
+            return None
+        found = described(reply)
+        return JobInfo(**{field.name: found[field.name] for field in fields(JobInfo)})
 
     def kick(self, count: int = 1) -> int:
         """Make up to `count` buried jobs ready; if none are buried, delayed jobs. Return how many."""
-        return self._connections.do(self._requests.kick(count))
+        return int(self._do("KICK", checked_number(count, "a count")))
 
     def pause(self, seconds: float) -> None:
         """Have nobody reserve jobs for so many seconds; 0 ends the pause."""
-        self._connections.do(self._requests.pause(seconds))
+        self._do("PAUSE", seconds_word(seconds, "a pause"))
 
-    def length(self) -> int:
-        """Return the number of jobs that are ready or delayed. Raises QueueDoesNotExistError."""
-        return self._connections.do(self._requests.length())
-
-    def info(self) -> dict[str, Any]:
-        """Return the fields of PRESSURE.INFO. Raises QueueDoesNotExistError."""
-        return self._connections.do(self._requests.info())
-
-    def disconnect(self) -> None:
-        """Close the connections: jobs that are reserved, except by a token, return to the queue.
-
-        The next method call opens new connections.
-        """
-        self._connections.disconnect()
-
-    def __enter__(self) -> JobQueue:
-        return self
-
-    def __exit__(self, *_exception: object) -> None:
-        self.disconnect()
+    def _reserve(self, words: list[Word], token: str | bytes | None) -> Job:
+        reply, client = self._connections.do_alone("PRESSURE.RESERVE", self._key, *words)
+        if reply is None or token is not None:
+            # No reservation belongs to this connection.
+            self._connections.give_back(client)
+            client = None
+        if reply is None:
+            raise QueueEmptyError(self._printable)
+        return Job(self, Reservation(*reply[1:4]), token, client)
 
 
-class Job(ReservedJob):
+class Job:
     """A reserved job: `id`, `message`, `queue`, `token`, and `reserves`, how often it has been reserved.
 
     As a context manager: at the end of the block the job is acknowledged, or released if the block raises.
@@ -152,29 +183,37 @@ class Job(ReservedJob):
     """
 
     def __init__(
-        self, queue: JobQueue, reserved: Reserved, token: str | bytes | None, client: Any | None
+        self, queue: JobQueue, reservation: Reservation, token: str | bytes | None, client: Any | None
     ) -> None:
-        super().__init__(queue._requests, reserved, token)
+        self.queue = queue._name
+        self.id, self.message, self.reserves = reservation
+        self.token = token
         self._jobs = queue
+        self._is_reserved = True
         # The client with the connection to which the reservation belongs; None if it belongs to a token.
         self._client = client
+        self._disconnect_later = deferred_disconnect(client) if client is not None else None
         self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of queue '{self._jobs._printable}'>"
 
     def ack(self) -> None:
         """Delete the job: it is done. So it is if its time is up, but nobody else has reserved it yet."""
-        self._happen(self._requests.ack(self.id, self.token), ends=True)
+        self._do("ACK", ends=True)
 
     def release(self, priority: int | None = None, delay: float = 0) -> None:
         """Give the job back: it is ready again after `delay` seconds, with this priority if one is given."""
-        self._happen(self._requests.release(self.id, self.token, priority, delay), ends=True)
+        words: list[Word] = ["DELAY", seconds_word(delay, "a delay")] if delay != 0 else []
+        self._do("RELEASE", *words, *priority_words(priority), ends=True)
 
     def bury(self, priority: int | None = None) -> None:
         """Set the job aside until it is kicked."""
-        self._happen(self._requests.bury(self.id, self.token, priority), ends=True)
+        self._do("BURY", *priority_words(priority), ends=True)
 
     def touch(self) -> None:
         """Have the time to run begin again."""
-        self._happen(self._requests.touch(self.id, self.token), ends=False)
+        self._do("TOUCH", ends=False)
 
     def __enter__(self) -> Job:
         return self
@@ -191,25 +230,22 @@ class Job(ReservedJob):
             self._give_up()
 
     def __del__(self) -> None:
-        # Not after a failed __init__, and silent while the interpreter ends.
+        # Not after a failed __init__, and silent while the interpreter or the loop ends.
         with suppress(Exception):
-            self._give_up()
+            if self._is_reserved and self._disconnect_later is not None:
+                self._disconnect_later()
 
-    def _happen(self, request: Request[None], *, ends: bool) -> None:
+    def _do(self, name: str, *words: Word, ends: bool) -> None:
+        owner: list[Word] = [] if self.token is None else ["TOKEN", as_bytes(self.token, "a token")]
         with self._lock:
-            self._check()
-            try:
-                self._jobs._connections.do_on(self._client, request)
-            except JobNotReservedError:
-                self._end()
-                raise
-            if ends:
-                self._end()
-
-    def _end(self) -> None:
-        self._is_reserved = False
-        if self._client is not None:
-            self._jobs._connections.give_back(self._client)
+            command = (f"PRESSURE.{name}", self._jobs._key, self.id, *words, *owner)
+            is_ours = self._is_reserved and self._jobs._connections.do_on(self._client, *command) != 0
+            if self._is_reserved and (ends or not is_ours):
+                self._is_reserved = False
+                if self._client is not None:
+                    self._jobs._connections.give_back(self._client)
+            if not is_ours:
+                raise JobNotReservedError(self._jobs._printable, self.id)
 
     def _give_up(self) -> None:
         """Close the connection of a job that has not been ended: the job returns to the queue."""

@@ -1,0 +1,252 @@
+"""A beanstalk client's session: from requests to commands of the table, and the tubes that it uses."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Coroutine
+from typing import Any
+
+from handlers.beanstalk import replies
+from handlers.beanstalk.job_index import JobIndex
+from handlers.beanstalk.parser import MAX_LINE, Parsed, Puts, Refused, Request, RequestParser
+from handlers.beanstalk.statistics import Statistics
+from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command, FormatError
+from pressure_server.auth.users import NOBODY
+from pressure_server.errors import (
+    BackendError,
+    BufferLimitError,
+    DeniedError,
+    DrainingError,
+    PressureError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueFullError,
+    StoppingError,
+)
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.command_table import Refusal
+from pressure_server.net.handler import Context
+from pressure_server.net.session import Session
+from pressure_server.queues.operations.operation import Operation, Verb
+
+logger = logging.getLogger(__name__)
+
+DEFAULT_TUBE = b"default"
+# The estimated memory of a watched tube besides its name, in bytes.
+_TUBE_COST = 150
+_BEFORE_LOGIN = {"auth", "quit", "ready"}
+# Lines of HTTP: a web page can make a browser send commands in the body of a POST.
+_HTTP_WORDS = (b"post ", b"host:")
+_PUT, _UNKNOWN = statistics_of(PROTOCOL, "put"), statistics_of(PROTOCOL, UNKNOWN)
+
+
+def _may_log_in(request: Parsed) -> bool:
+    return type(request) is Request and request.line.startswith(b"auth ")
+
+
+class DeniedCommandError(Exception):
+    """The user may not use the command, or the tube."""
+
+
+class BeanstalkSession(Session):
+    """A beanstalk client.
+
+    `used` is the tube of its puts, `watched` those of its reserves, in order. `max_job_size` is in bytes.
+    """
+
+    PROTOCOL = PROTOCOL
+    MANY = Puts
+    __slots__ = (
+        "_requests",
+        "awaits_job",
+        "context",
+        "index",
+        "is_next_to_wait",
+        "is_producer",
+        "is_worker",
+        "max_job_size",
+        "statistics",
+        "used",
+        "watched",
+        "watched_bytes",
+    )
+
+    def __init__(self, context: Context, statistics: Statistics, index: JobIndex, max_job_size: int) -> None:
+        self._requests = RequestParser(max_job_size)
+        super().__init__(context.clients, context.broker.default_database, self._requests)
+        self.context = context
+        self.statistics = statistics
+        self.index = index
+        self.max_job_size = max_job_size
+        # Whether a reserve of many tubes runs.
+        self.awaits_job = False
+        # Whether the next reserve waits, as one before it found no job.
+        self.is_next_to_wait = False
+        self.is_producer = False
+        self.is_worker = False
+        self.used = DEFAULT_TUBE
+        self.watched: dict[bytes, None] = {DEFAULT_TUBE: None}
+        self.watched_bytes = len(DEFAULT_TUBE) + _TUBE_COST
+
+    @property
+    def extra_bytes(self) -> int:
+        """The bytes of the watched tubes' names."""
+        return self.watched_bytes
+
+    def watch(self, tube: bytes) -> None:
+        """Reserve jobs of this tube, too."""
+        if tube not in self.watched:
+            self.watched[tube] = None
+            self.watched_bytes += len(tube) + _TUBE_COST
+            self.connection.recount()
+
+    def ignore(self, tube: bytes) -> None:
+        """Reserve no more jobs of this tube."""
+        if tube in self.watched:
+            del self.watched[tube]
+            self.watched_bytes -= len(tube) + _TUBE_COST
+            self.connection.recount()
+
+    async def in_tube_of(self, job: int, verb: Verb, arguments: list[bytes]) -> tuple[bytes, Any] | None:
+        """Do something to a job, whichever tube it is in. Return the tube and the result; None for no job."""
+        asked: bytes | None = None
+        while (tube := await self.index.tube(job)) is not None and tube != asked:
+            self.permit_tube(tube)
+            with contextlib.suppress(QueueDoesNotExistError):
+                results = await self.database.run(verb, tube, arguments, client=self)
+                if results and results[0]:
+                    return tube, results[0]
+            # The tube may be another one since the index was asked.
+            self.index.forget(job)
+            asked = tube
+        return None
+
+    def permit_tube(self, tube: bytes) -> None:
+        """Raise DeniedCommandError if the user may not use the tube."""
+        if not self.user.is_unrestricted and not self.user.may_access(tube):
+            self._deny(Refusal.QUEUE)
+
+    def _deny(self, why: Refusal) -> None:
+        self.clients.access.refused[why.value] += 1
+        raise DeniedCommandError
+
+    def refuse_stranger(self, requests: list[Any]) -> None:
+        """See Session. The connection is closed: the rest of the message must not be read as commands."""
+        if self._requests.awaited > MAX_LINE and not any(map(_may_log_in, requests)):
+            requests.append(Refused(replies.UNAUTHENTICATED, closes=True))
+
+    def words_of(self, command: Any) -> list[list[bytes]]:
+        """See Session. `auth` is left out, because it has the password; puts are shown without options."""
+        if type(command) is Refused or self.user is NOBODY:
+            return []
+        if type(command) is Puts:
+            return [[b"put", job.split(b" ", 5)[5]] for job in command.jobs]
+        words = command.line.split(b" ")
+        return [words] if words[0] in COMMANDS and words[0] != b"auth" else []
+
+    def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
+        """See Session. Check the request, and run its command."""
+        try:
+            if type(command) is Puts:
+                self._put(command)
+                return None
+            if type(command) is Refused:
+                if command.is_put:
+                    self.statistics.commands["put"] += 1
+                    self.is_producer = self.is_producer or command.reply == replies.EXPECTED_CRLF
+                (_PUT if command.is_put else _UNKNOWN).reject(command.reply[:-2].decode())
+                self.reply(command.reply)
+                if command.closes:
+                    self.close_when_replied()
+                return None
+            return self._run(command)
+        except Exception as reason:
+            requests = self.count_of(command)
+            self.reply(self.refuse(reason, requests) * requests)
+            return None
+
+    def _put(self, puts: Puts) -> None:
+        entry = COMMANDS[b"put"]
+        self.command = entry.statistics
+        self._check(entry)
+        self.permit_tube(self.used)
+        entry.function(self, puts.jobs)
+        if not self.is_held:
+            self.command.calls += len(puts.jobs)
+
+    def _run(self, request: Request) -> Coroutine[Any, Any, bytes] | None:
+        if b"\0" in request.line:
+            _UNKNOWN.reject("BAD_FORMAT")
+            self.reply(replies.BAD_FORMAT)
+            return None
+        word, space, _ = request.line.partition(b" ")
+        entry = COMMANDS.get(word)
+        if entry is None or bool(space) is entry.takes_nothing:
+            self._refuse(request.line)
+            return None
+        self.command = entry.statistics
+        arguments = entry.parse(request.line[len(word) :])
+        self._check(entry)
+        self.statistics.commands[entry.name] += 1
+        running = entry.function(self, arguments)
+        if self.is_held:
+            self.statistics.commands[entry.name] -= 1  # it will be executed again
+        else:
+            self.command.calls += 1
+        return running
+
+    def _refuse(self, line: bytes) -> None:
+        """Refuse a line as beanstalkd does: it looks whether the line begins with the name of a command."""
+        if line.startswith(b"quit"):
+            self.close_when_replied()
+            return
+        if line.lower().startswith(_HTTP_WORDS):
+            self.break_off()
+            return
+        garbled = any(entry.takes_nothing and line.startswith(name) for name, entry in COMMANDS.items())
+        reply = replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND
+        _UNKNOWN.reject(reply[:-2].decode())
+        self.clients.unknown_commands.note(self, line.split(b" ")[:1], reply[:-2].decode())
+        self.reply(reply)
+
+    def _check(self, entry: Command) -> None:
+        """Raise DeniedCommandError if the user may not use the command on any tube."""
+        if self.user is NOBODY and entry.name not in _BEFORE_LOGIN:
+            raise DeniedCommandError
+        if not self.user.is_unrestricted and entry.refusal(self.user, ()) is not None:
+            self._deny(Refusal.COMMAND)
+
+    def abandoned_reply(self) -> bytes:
+        """See Session. A client that half-closes while it waits for a job receives TIMED_OUT."""
+        reserves = any(isinstance(one, Operation) and one.verb.reserves for one in self._waits)
+        return replies.TIMED_OUT if reserves or self.awaits_job else b""
+
+    def error_reply(self, error: Exception) -> bytes:
+        """See Session. beanstalkd's errors are few: the log has the reason of an internal error."""
+        if isinstance(error, FormatError):
+            return replies.BAD_FORMAT
+        if isinstance(error, DeniedError):
+            return replies.DENIED
+        if isinstance(error, DeniedCommandError):
+            return replies.UNAUTHENTICATED if self.user is NOBODY else replies.DENIED
+        if isinstance(error, QueueFullError | BufferLimitError) or "OOM" in str(error):
+            return replies.OUT_OF_MEMORY
+        if isinstance(error, QueueClosedError | StoppingError | DrainingError):
+            return replies.DRAINING
+        if isinstance(error, BackendError):
+            logger.debug("the reply is INTERNAL_ERROR: %s", error, extra=self.log_fields(error.code))
+        elif isinstance(error, PressureError):
+            fields = self.log_fields(error.code)
+            self.statistics.errors.warn(f"replied INTERNAL_ERROR to a client: {error}", fields)
+        else:
+            logger.error(
+                "unexpected error in a command; its connection stays open",
+                exc_info=error,
+                extra=self.log_fields(type(error).__name__),
+            )
+        return replies.INTERNAL_ERROR
+
+    def too_many_clients_reply(self) -> bytes:
+        """See Session."""
+        return replies.OUT_OF_MEMORY

@@ -1,0 +1,217 @@
+"""A memcached client's session: from requests to commands of the table, and the client's open reads.
+
+Logins are as in memcached's text protocol: the first command is a `set` with the data `USER PASSWORD`.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from handlers.memcached.open_reads import OpenReads
+from handlers.memcached.parser import Parsed, Repeated, Request, RequestError, RequestParser
+from handlers.memcached.queue_options import queue_of
+from handlers.memcached.replies import ERROR, STORED, ClientError, client_error, server_error
+from handlers.memcached.statistics import Counts
+from handlers.memcached.table import COMMANDS, PROTOCOL, QUEUE, Command
+from handlers.memcached.values import Values
+from pressure_server.auth.users import MAX_PASSWORD_BYTES, NOBODY
+from pressure_server.errors import PressureError, QueueNameError
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.command_table import Refusal
+from pressure_server.net.handler import Context
+from pressure_server.net.session import Session
+from pressure_server.queues.operations.jobs import ReservedJob
+from pressure_server.queues.operations.operation import Operation
+
+logger = logging.getLogger(__name__)
+
+# First words of HTTP lines: a web page can make a browser send commands in the body of a POST.
+_HTTP_WORDS = (b"post", b"host:")
+_UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
+_UNAUTHENTICATED = client_error("unauthenticated")
+# The largest request before a login, in bytes: a line, a user's name and a password.
+_MAX_LOGIN_BYTES = 2048 + 64 + MAX_PASSWORD_BYTES
+# Commands allowed before a login. Health checks have no password.
+_BEFORE_LOGIN = (b"ready", b"quit")
+
+
+@dataclass(frozen=True)
+class ListenerOptions:
+    """The options in a listener's URL: its mode, and whether clients may use `flush_all`."""
+
+    mode: str
+    flush_all: bool
+
+
+class WordCountError(Exception):
+    """A request has too few or too many words for its command."""
+
+
+def _may_log_in(request: Parsed) -> bool:
+    return not isinstance(request, RequestError) and request.words[0] == b"set"
+
+
+class MemcachedSession(Session):
+    """A memcached client.
+
+    `open_reads` are the messages that the client has opened and not closed, `values` the items of mode kv.
+    """
+
+    PROTOCOL = PROTOCOL
+    MANY = Repeated
+    __slots__ = ("_commands", "_requests", "context", "counts", "open_reads", "options", "values")
+
+    def __init__(self, context: Context, options: ListenerOptions, counts: Counts, values: Values) -> None:
+        self._requests = RequestParser(context.settings.max_message_bytes)
+        super().__init__(context.clients, context.broker.default_database, self._requests)
+        self.context = context
+        self.options = options
+        self.counts = counts
+        self.values = values
+        self.open_reads = OpenReads()
+        self._commands = COMMANDS[options.mode]
+
+    @property
+    def extra_bytes(self) -> int:
+        """The bytes kept for the client's open reads."""
+        return self.open_reads.size
+
+    def take_over(self, operation: Operation) -> None:
+        """See owners.Client. Keep an open read until the client closes or aborts it."""
+        super().take_over(operation)
+        if operation.verb.reserves and self.connection.can_deliver():
+            self.open_reads.add(operation.name, ReservedJob.of(operation.results[0]))
+            self.connection.recount()
+
+    def completed(self, operation: Operation) -> None:
+        """See Session. Count the commands that have ended."""
+        self.counts.add(operation)
+        super().completed(operation)
+
+    def refuse_stranger(self, requests: list[Any]) -> None:
+        """See Session."""
+        if self._requests.awaited > _MAX_LOGIN_BYTES and not any(map(_may_log_in, requests)):
+            requests.append(RequestError(_UNAUTHENTICATED, closes=True))
+
+    def words_of(self, command: Any) -> list[list[bytes]]:
+        """See Session. A request of a client that has not logged in has the password."""
+        if type(command) is RequestError or self.user is NOBODY or command.words[0] not in self._commands:
+            return []
+        requests = command.requests() if type(command) is Repeated else [command]
+        return [one.words if one.data is None else [*one.words, one.data] for one in requests]
+
+    def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
+        """See Session. Check the request, and run its command."""
+        if type(command) is RequestError:
+            is_stranger = self.user is NOBODY and not command.closes
+            self.reply(_UNAUTHENTICATED if is_stranger else command.reply)
+            if command.closes:
+                self.close_when_replied()
+            return None
+        entry = self._commands.get(command.words[0])
+        self.command = entry.statistics if entry is not None else _UNKNOWN
+        if type(command) is Repeated:
+            self._execute_repeated(entry, command)
+            return None
+        if entry is None and command.words[0].lower() in _HTTP_WORDS:
+            self.break_off()
+            return None
+        try:
+            if self.user is NOBODY and command.words[0] not in _BEFORE_LOGIN:
+                return self._log_in(command)
+            if entry is None:
+                self.command.reject("ERROR")
+                self.clients.unknown_commands.note(self, command.words[:1], "memcached's error line")
+                self.reply(ERROR)
+                return None
+            self._check(entry, command)
+            coroutine = entry.function(self, command)
+            if not self.is_held:
+                self.command.calls += 1
+        except Exception as reason:
+            refusal = self.refuse(reason)
+            self.reply(b"" if command.is_quiet else refusal)
+            return None
+        return self._quietly(coroutine) if command.is_quiet and coroutine is not None else coroutine
+
+    async def _quietly(self, coroutine: Coroutine[Any, Any, bytes]) -> bytes:
+        """Run a command that was sent with noreply."""
+        try:
+            await coroutine
+        except Exception as reason:
+            logger.debug("a command with noreply failed: %s", self.error_reply(reason))
+        return b""
+
+    def _execute_repeated(self, entry: Command | None, command: Repeated) -> None:
+        if command.count > self.may_submit:
+            self.execute_instead(list(command.split(self.may_submit)))
+            return
+        if entry is None or entry.repeated is None or self.user is NOBODY:
+            self.execute_instead(list(command.requests()))
+            return
+        try:
+            self._check(entry, command)
+            entry.repeated(self, command)
+            if not self.is_held:
+                self.command.calls += command.count
+        except Exception as reason:
+            refusal = self.refuse(reason, command.count)
+            self.reply(b"" if command.is_quiet else refusal * command.count)
+
+    async def _log_in(self, request: Request) -> bytes:
+        """Execute a login, and return the reply. Refuse any other request."""
+        if request.words[0] != b"set" or request.data is None:
+            return _UNAUTHENTICATED
+        name, _, password = request.data.partition(b" ")
+        # Keep unknown names out of the log: this may be a password, or a message sent without a login.
+        is_known = name.decode("utf-8", "replace") in self.clients.access.users.by_name
+        if await self.log_in(name, password, logged=name if is_known else b""):
+            return STORED
+        return client_error("authentication failure")
+
+    def _check(self, entry: Command, command: Request | Repeated) -> None:
+        """Raise WordCountError for a wrong number of words, ClientError if the user lacks permission."""
+        words = command.words
+        if not entry.least <= len(words) <= entry.most:
+            raise WordCountError
+        if self.user.is_unrestricted:
+            return
+        keys = entry.keys_of(words)
+        # Only `get` and `gets` have options; in other commands `/open` is part of the name.
+        if self.options.mode == QUEUE and entry.takes_many:
+            keys = [queue_of(key) for key in keys]
+        why = entry.refusal(self.user, keys or None)
+        if why is None:
+            return
+        self.clients.access.refused[why.value] += 1
+        if why is Refusal.QUEUE:
+            raise ClientError("this user has no permission for one of these keys")
+        if self.user.rights.issuperset(entry.needs):
+            raise ClientError(f"this user has no permission to {entry.name}: it requires access to all keys")
+        raise ClientError(f"this user has no permission to {entry.name}")
+
+    def error_code(self, error: Exception, reply: bytes) -> str:
+        """See Session. Errors of the server have codes of their own."""
+        return super().error_code(error, reply.removeprefix(b"SERVER_ERROR "))
+
+    def error_reply(self, error: Exception) -> bytes:
+        """See Session. Log errors that are not an expected result of a command."""
+        if isinstance(error, WordCountError):
+            return ERROR
+        if isinstance(error, ClientError | QueueNameError):
+            return client_error(str(error))
+        if not isinstance(error, PressureError):
+            logger.error(
+                "unexpected error in a command; its connection stays open",
+                exc_info=error,
+                extra=self.log_fields(type(error).__name__),
+            )
+            error = PressureError("internal error: the server's log has the details")
+        return server_error(error)
+
+    def too_many_clients_reply(self) -> bytes:
+        """See Session. Return memcached's text."""
+        return b"ERROR Too many open connections\r\n"

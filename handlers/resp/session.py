@@ -1,0 +1,354 @@
+"""A RESP client's session: from requests to commands of the table, and the client's state that they use."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Coroutine
+from typing import Any, TypeAlias
+
+from handlers.resp import errors
+from handlers.resp.parser import ARGUMENT_COST, Limits, Repeated, RequestError, RequestParser, Words
+from handlers.resp.replies import NULL, CommandError, encode, error
+from handlers.resp.table import BY_SPELLING, COMMANDS, PROTOCOL, Command, find, find_subcommand
+from pressure_server.auth.users import NOBODY
+from pressure_server.errors import PressureError
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.command_table import Refusal
+from pressure_server.net.handler import Context
+from pressure_server.net.session import Session
+from pressure_server.queues.database import Database
+from pressure_server.queues.operations.operation import Encode, Operation, Owner, Verb
+from pressure_server.queues.operations.options import DEFAULT, Options
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.transaction import Transaction
+
+logger = logging.getLogger(__name__)
+
+# Estimated bytes for a watched queue besides its name.
+_WATCHED_COST = 256
+# Words that begin lines of an HTTP request. A web page can hide commands in its body, so the server closes
+# the connection, as Redis does.
+_HTTP_WORDS = (b"post", b"host:")
+# Commands that are executed at once even in a transaction.
+_NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
+_LOGINS = {"auth", "hello"}
+_QUEUED = b"+QUEUED\r\n"
+_UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
+# Redis's flag for commands that need no login.
+_BEFORE_LOGIN = "no_auth"
+# Redis's texts for a command that a user may not execute, and for one that it could when it was queued.
+_NOPERM = {
+    Refusal.COMMAND: "this user has no permissions to run the '%s' command",
+    Refusal.QUEUE: "this user has no permissions to access one of the keys used as arguments",
+}
+_NOPERM_BY_EXEC = {
+    Refusal.COMMAND: "no permission to execute the command or subcommand",
+    Refusal.QUEUE: "no permission to touch the specified keys",
+}
+_CHANGED = (
+    "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. "
+    "This command is no longer allowed for the following reason: "
+)
+
+
+def _may_log_in(request: object) -> bool:
+    return isinstance(request, list) and request[0].upper() in (b"AUTH", b"HELLO")
+
+
+class QueuedCommands:
+    """The commands since MULTI, and their `size` in bytes.
+
+    `is_broken` is set if a command since MULTI was refused; EXEC then does nothing.
+    """
+
+    def __init__(self, most_bytes: int) -> None:
+        self.queued: list[tuple[Command, Words]] = []
+        self.is_broken = False
+        self.size = 0
+        self._most_bytes = most_bytes
+
+    def add(self, entry: Command, words: Words) -> None:
+        """Queue a command. Raise CommandError and drop all commands if they exceed the limit."""
+        self.size += sum(map(len, words)) + ARGUMENT_COST * len(words)
+        if self.size > self._most_bytes:
+            self.queued.clear()
+            raise CommandError("ERR the transaction is too large")
+        self.queued.append((entry, words))
+
+
+class RespSession(Session):
+    """A client, as commands see it. `protocol` is its RESP version, and `null` that version's null.
+
+    `transaction` has the commands since MULTI; None outside a transaction. `transaction_id` is the id that
+    PRESSURE.TXN has given for the next put, or None. `watched` has the versions of the
+    watched queues, by database.
+    """
+
+    PROTOCOL = PROTOCOL
+    MANY = Repeated
+    __slots__ = (
+        "_limits",
+        "_requests",
+        "context",
+        "library",
+        "null",
+        "protocol",
+        "transaction",
+        "transaction_id",
+        "watched",
+        "watched_bytes",
+    )
+
+    def __init__(self, context: Context, limits: Limits) -> None:
+        self._requests = RequestParser(limits)
+        super().__init__(context.clients, context.broker.default_database, self._requests)
+        self.context = context
+        self._limits = limits
+        self.library: tuple[bytes, bytes] | None = None
+        self.protocol = 2
+        self.null = NULL[2]
+        self.transaction: QueuedCommands | None = None
+        self.transaction_id: bytes | None = None
+        self.watched: dict[Database, dict[bytes, bytes]] = {}
+        self.watched_bytes = 0
+
+    def begin_transaction(self) -> None:
+        """Queue commands from now on. Raise CommandError inside a transaction."""
+        if self.transaction is not None:
+            raise CommandError("ERR MULTI calls can not be nested")
+        self.transaction = QueuedCommands(self._limits.most_bytes)
+
+    @property
+    def library_name(self) -> str:
+        """See Session. The library is known if it has sent CLIENT SETINFO."""
+        return b" ".join(self.library or ()).decode()
+
+    def end_transaction(self) -> tuple[QueuedCommands | None, dict[Database, dict[bytes, bytes]]]:
+        """Return and forget the queued commands (None outside a transaction) and the watched versions."""
+        commands, watched = self.transaction, self.watched
+        self.transaction = None
+        self.unwatch()
+        return commands, watched
+
+    def watch(self, names: list[bytes]) -> dict[bytes, bytes]:
+        """Return the watched versions of the selected database. The caller adds the versions of `names`.
+
+        Raise CommandError if all watched names together exceed the limit.
+        """
+        new = set(names) - self.watched.get(self.database, {}).keys()
+        watched_bytes = self.watched_bytes + sum(map(len, new)) + _WATCHED_COST * len(new)
+        if watched_bytes > self._limits.most_bytes:
+            raise CommandError("ERR too many watched queues")
+        self.watched_bytes = watched_bytes
+        return self.watched.setdefault(self.database, {})
+
+    def unwatch(self) -> None:
+        """Stop watching all queues."""
+        self.watched = {}
+        self.watched_bytes = 0
+
+    @property
+    def session(self) -> RespSession:
+        """The session itself: a command uses it also if a transaction is its caller."""
+        return self
+
+    def set_protocol(self, protocol: int) -> None:
+        """Use this version of RESP for later replies."""
+        self.protocol = protocol
+        self.null = NULL[protocol]
+
+    @property
+    def extra_bytes(self) -> int:
+        """The bytes of queued commands and watched names."""
+        return self.watched_bytes + (self.transaction.size if self.transaction is not None else 0)
+
+    def encode(self, value: Any) -> bytes:
+        """See Session."""
+        return encode(value, self.protocol)
+
+    def error_reply(self, reason: Exception) -> bytes:
+        """See Session. Log an unexpected error, and reply with an internal error instead."""
+        if not isinstance(reason, CommandError | PressureError):
+            logger.error(
+                "command failed with an unexpected error; the client gets -ERR",
+                exc_info=reason,
+                extra=self.log_fields(type(reason).__name__),
+            )
+            reason = CommandError("ERR internal error: see the server's log")
+        return error(reason)
+
+    def refuse_stranger(self, requests: list[Any]) -> None:
+        """See Session."""
+        if self._requests.exceeds_login_limits and not any(map(_may_log_in, requests)):
+            requests.append(RequestError("Protocol error: unauthenticated bulk or multibulk length"))
+
+    def words_of(self, command: Any) -> list[list[bytes]]:
+        """See Session. As in Redis, AUTH and HELLO are left out: they have passwords."""
+        if type(command) is RequestError or self.user is NOBODY:
+            return []
+        commands: list[Words] = command.commands() if type(command) is Repeated else [command]
+        entry = find(commands[0])
+        return commands if entry is not None and entry.name not in _LOGINS else []
+
+    def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
+        """Find the command in the table and execute it, or queue it in a transaction."""
+        if type(command) is not list:
+            self._execute_special(command)
+            return None
+        entry = BY_SPELLING.get(command[0]) or COMMANDS.get(command[0].upper())
+        try:
+            if entry is None:
+                self.command = _UNKNOWN
+                if command[0].lower() in _HTTP_WORDS:
+                    self.break_off()
+                    return None
+                raise errors.unknown_command(command)
+            self.command = entry.statistics
+            if not entry.least <= len(command) <= entry.most:
+                raise errors.wrong_arity(entry.name)
+            if entry.subcommands and len(command) > 1:
+                # The function of a container finds it again: these commands are rare.
+                self.command = find_subcommand(command).statistics
+            if not self.user.is_unrestricted:
+                self.check(entry, command)
+            if self.transaction is not None and entry.name not in _NEVER_QUEUED:
+                # COMMAND may also be called without a subcommand.
+                if entry.subcommands and len(command) > 1:
+                    find_subcommand(command)
+                self.transaction.add(entry, command)
+                self.reply(_QUEUED)
+                return None
+            running = entry.function(self, command)
+            if not self.is_held:
+                self.command.calls += 1
+            return running
+        except Exception as reason:
+            self.reply(self._rejected(entry, reason))
+            return None
+
+    def _rejected(self, entry: Command | None, reason: Exception) -> bytes:
+        """Return the reply to a refused command. A refused EXEC ends the transaction, others break it."""
+        if entry is not None and entry.name == "exec" and isinstance(reason, CommandError):
+            self.end_transaction()
+            reason = errors.exec_refused(reason)
+        elif self.transaction is not None:
+            self.transaction.is_broken = True
+        reply = self.refuse(reason)
+        if isinstance(reason, errors.UnknownCommandError):
+            shown = "-ERR unknown subcommand" if len(reason.name) > 1 else "-ERR unknown command"
+            self.clients.unknown_commands.note(self, reason.name, shown)
+        return reply
+
+    def _execute_special(self, command: Repeated | RequestError) -> None:
+        if type(command) is RequestError:
+            self.reply(error(CommandError(f"ERR {command}")))
+            self.close_when_replied()
+        elif type(command) is Repeated:
+            if command.count > self.may_submit:
+                self.execute_instead(list(command.split(self.may_submit)))
+                return
+            entry = BY_SPELLING.get(command.words[0])
+            if (
+                self.transaction is not None
+                or entry is None
+                or entry.repeated is None
+                or not entry.accepts(3 if command.thirds else 2)
+                or not (self.user.is_unrestricted or self._may(entry, command.words))
+            ):
+                self.execute_instead(command.commands())
+                return
+            self.command = entry.statistics
+            try:
+                entry.repeated(self, command)
+                if not self.is_held:
+                    self.command.calls += command.count
+            except Exception as reason:
+                self.reply(self.refuse(reason, command.count) * command.count)
+
+    def _may(self, entry: Command, words: Words) -> bool:
+        return self.user is not NOBODY and entry.refuses(self.user, words) is None
+
+    def check(self, entry: Command, words: Words, *, by_exec: bool = False) -> None:
+        """Raise CommandError if the client may not execute the command now.
+
+        `by_exec` selects the error text for a command that was allowed when it was queued.
+        """
+        if entry.subcommands and len(words) > 1:
+            entry = find_subcommand(words)
+        if self.user is NOBODY:
+            if _BEFORE_LOGIN not in entry.flags:
+                raise CommandError("NOAUTH Authentication required.")
+            return
+        why = entry.refuses(self.user, words)
+        if why is None:
+            return
+        self.clients.access.refused[why.value] += 1
+        if by_exec:
+            raise CommandError(f"NOPERM {_CHANGED}{_NOPERM_BY_EXEC[why]}")
+        raise CommandError(f"NOPERM {_NOPERM[why].replace('%s', entry.name)}")
+
+    def too_many_clients_reply(self) -> bytes:
+        """See Session. The text is Redis's."""
+        return b"-ERR max number of clients reached\r\n"
+
+
+class TransactionCaller(Owner):
+    """The caller of one command in a transaction. It keeps the command's reply or operation as `outcome`.
+
+    It owns the operation, so it has the attributes of a client that encoders use.
+    """
+
+    __slots__ = ("database", "outcome", "session")
+
+    def __init__(self, session: RespSession, database: Database | Transaction) -> None:
+        self.session = session
+        self.database = database
+        self.outcome: bytes | Operation = b""
+
+    @property
+    def transaction_id(self) -> bytes | None:
+        """See RespSession."""
+        return self.session.transaction_id
+
+    @property
+    def protocol(self) -> int:
+        """See RespSession."""
+        return self.session.protocol
+
+    @property
+    def null(self) -> bytes:
+        """See RespSession."""
+        return self.session.null
+
+    def reply(self, data: bytes) -> None:
+        """See RespSession.reply."""
+        self.outcome = data
+
+    def submit(
+        self,
+        verb: Verb,
+        name: bytes,
+        messages: list[bytes],
+        size: int,
+        encode: Encode,
+        *,
+        commands: int = 1,
+        wait: Wait | None = None,
+        options: Options = DEFAULT,
+    ) -> None:
+        """See RespSession.submit. `wait` is ignored: nothing waits in a transaction."""
+        self.outcome = Operation(verb, name, messages, size, self, encode, commands, options=options)
+        self.database.submit(self.outcome)
+
+    def wait_began(self, _operation: Operation) -> None:
+        """Raise AssertionError: nothing waits in a transaction."""
+        raise AssertionError
+
+    def completed(self, operation: Operation) -> None:
+        """See RespSession.completed. `execute` encodes the entry later, for the reply of EXEC."""
+        if operation.has_taken:
+            self.session.take_over(operation)
+
+
+# The caller of a command: a client, or a transaction that executes the command for a client.
+Caller: TypeAlias = RespSession | TransactionCaller

@@ -1,0 +1,256 @@
+"""The asyncio client of the jobs of a queue. docs/guides/job-client.md explains the use.
+
+A reservation belongs to the connection that made it, or to a token.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import fields
+from typing import Any
+
+import redis
+
+from pressure_server.client.aio.connections import SERVER_URL, AsyncServerQueue
+from pressure_server.client.arguments import (
+    Word,
+    as_bytes,
+    checked_bound,
+    checked_choice,
+    checked_id,
+    checked_number,
+    priority_words,
+    room_words,
+    seconds_word,
+    ttr_words,
+    wait_words,
+)
+from pressure_server.client.async_primitives import Lock, Pending, deferred_disconnect, pending
+from pressure_server.client.replies import (
+    JobInfo,
+    JobNotReservedError,
+    PeekedJob,
+    QueueEmptyError,
+    Reservation,
+    described,
+)
+from pressure_server.errors import PressureError
+
+
+class AsyncJobQueue(AsyncServerQueue):
+    """The jobs of one queue, through the pressure-server at `url`. Tasks may share it.
+
+    `options` are those of a redis-py connection (`password`, `ssl_ca_certs`, `socket_timeout`, …). Raises
+    ValueError for a URL that redis-py cannot parse, TypeError or QueueNameError for an invalid name.
+
+    Times are in seconds. Invalid arguments raise TypeError or ValueError, before anything is sent. Errors of
+    the server are PressureErrors; errors of the connection are those of redis-py. Nothing is retried.
+
+    Cancellation: a job that a cancelled `reserve` was given returns to the queue. A cancelled put may be
+    done.
+    """
+
+    def __init__(self, name: str | bytes, url: str = SERVER_URL, **options: Any) -> None:
+        super().__init__(name, url, options)
+        self._name = name
+
+    async def create(
+        self,
+        bound: int = 0,
+        max_deliveries: int | None = None,
+        dead_letter: str | bytes | None = None,
+        unique: str | None = None,
+    ) -> None:
+        """Create the queue, of the type jobs; a bound of 0 means unbounded.
+
+        A job that returns after `max_deliveries` reservations goes to the queue `dead_letter`; without one it
+        is buried. With `unique`, an equal job is not put: "queued" compares with jobs that are ready or
+        delayed, "unfinished" also with those that are reserved or buried. Raises QueueAlreadyExistsError.
+        """
+        words: list[Word] = ["BOUND", checked_bound(bound), "TYPE", "jobs"]
+        if max_deliveries is not None:
+            words += ["MAX-DELIVERIES", checked_number(max_deliveries, "a limit of deliveries", least=1)]
+        if dead_letter is not None:
+            words += ["DEAD-LETTER", as_bytes(dead_letter, "a queue's name")]
+        if unique is not None:
+            words += ["UNIQUE", checked_choice(unique, "unique", "queued", "unfinished", other="None")]
+        await self._do("CREATE", *words)
+
+    async def put(
+        self,
+        message: str | bytes,
+        *,
+        priority: int | None = None,
+        delay: float = 0,
+        ttr: float | None = None,
+        unique: bool = False,
+        unique_by: str | bytes | None = None,
+        timeout: float | None = None,
+    ) -> int:
+        """Put a job, and return its id. The lowest `priority` is reserved first; the default is 1024.
+
+        The job is ready after `delay` seconds. A reservation of it lasts `ttr` seconds: by default 60; for
+        ever if it is 0. With `unique`, nothing is put if an equal job is queued: its id is returned. In a
+        queue that was created with `unique` this is always so; `unique_by` is then compared instead of the
+        message.
+
+        If the queue is full, wait up to `timeout` seconds for room; 0 or less does not wait; without one, the
+        queue's overflow setting applies. Raises QueueDoesNotExistError, QueueClosedError or QueueFullError.
+        """
+        # With a delay, even of 0, the message is a job, whatever the type of the queue was.
+        words: list[Word] = [as_bytes(message, "a message"), "DELAY", seconds_word(delay, "a delay")]
+        words += priority_words(priority) + ttr_words(ttr)
+        if unique:
+            words.append("UNIQUE")
+        if unique_by is not None:
+            words += ["UNIQUE-BY", as_bytes(unique_by, "a name")]
+        return int(await self._do("PUT", *words, *room_words(timeout), waits=True))
+
+    def reserve(
+        self, timeout: float | None = None, ttr: float | None = None, token: str | bytes | None = None
+    ) -> Pending[AsyncJob]:
+        """Reserve the best job: the lowest priority, then the oldest. `async with` acknowledges it.
+
+        Wait up to `timeout` seconds for one; None waits for ever, 0 or less does not wait. `ttr` replaces the
+        job's own time to run.
+
+        The reservation ends with this process, or with its connection. One with a `token` outlives both: it
+        belongs to any client that knows the token (see `resume`), until its time to run is up.
+
+        Raises QueueEmptyError if no job has come in time; QueueClosedError if none can come any more.
+        """
+        words = [*wait_words(timeout), *ttr_words(ttr)]
+        if token is not None:
+            words += ["DETACHED", as_bytes(token, "a token")]
+        return pending(self._reserve(words, token))
+
+    async def resume(self, job_id: int, token: str | bytes) -> AsyncJob:
+        """Return the job that was reserved with this token, perhaps by another process.
+
+        Its time to run begins again. Raises JobNotReservedError if the token has no such reservation.
+        """
+        owner = as_bytes(token, "a token")
+        touched = await self._do("TOUCH", checked_id(job_id, "a job"), "TOKEN", owner)
+        # The job may end after it has been touched.
+        found = await self.peek(job_id) if touched else None
+        about = await self.job(job_id) if touched else None
+        if found is None or about is None:
+            raise JobNotReservedError(self._printable, job_id)
+        return AsyncJob(self, Reservation(job_id, found.message, about.reserves), token, None)
+
+    async def peek(self, which: int | str) -> PeekedJob | None:
+        """Return a job without reserving it: by its id, or the next one that is ready, delayed or buried."""
+        if isinstance(which, str):
+            checked_choice(which, "a state", "ready", "delayed", "buried")
+        else:
+            checked_id(which, "a job")
+        reply = await self._do("PEEK", which)
+        return reply and PeekedJob(*reply)
+
+    async def job(self, job_id: int) -> JobInfo | None:
+        """Return the state and the history of a job; None if there is none with that id."""
+        reply = await self._do("JOB", checked_id(job_id, "a job"))
+        if reply is None:
+            return None
+        found = described(reply)
+        return JobInfo(**{field.name: found[field.name] for field in fields(JobInfo)})
+
+    async def kick(self, count: int = 1) -> int:
+        """Make up to `count` buried jobs ready; if none are buried, delayed jobs. Return how many."""
+        return int(await self._do("KICK", checked_number(count, "a count")))
+
+    async def pause(self, seconds: float) -> None:
+        """Have nobody reserve jobs for so many seconds; 0 ends the pause."""
+        await self._do("PAUSE", seconds_word(seconds, "a pause"))
+
+    async def _reserve(self, words: list[Word], token: str | bytes | None) -> AsyncJob:
+        reply, client = await self._connections.do_alone("PRESSURE.RESERVE", self._key, *words)
+        if reply is None or token is not None:
+            # No reservation belongs to this connection.
+            self._connections.give_back(client)
+            client = None
+        if reply is None:
+            raise QueueEmptyError(self._printable)
+        return AsyncJob(self, Reservation(*reply[1:4]), token, client)
+
+
+class AsyncJob:
+    """A reserved job: `id`, `message`, `queue`, `token`, and `reserves`, how often it has been reserved.
+
+    As a context manager: at the end of the block the job is acknowledged, or released if the block raises.
+    Nothing happens then to a job that the block has ended itself: by `ack`, `release` or `bury`.
+
+    Another task may call `touch`. The methods raise JobNotReservedError if the job has been ended, or its
+    time to run is up and another client has reserved it.
+    """
+
+    def __init__(
+        self, queue: AsyncJobQueue, reservation: Reservation, token: str | bytes | None, client: Any | None
+    ) -> None:
+        self.queue = queue._name
+        self.id, self.message, self.reserves = reservation
+        self.token = token
+        self._jobs = queue
+        self._is_reserved = True
+        # The client with the connection to which the reservation belongs; None if it belongs to a token.
+        self._client = client
+        self._disconnect_later = deferred_disconnect(client) if client is not None else None
+        self._lock = Lock()
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of queue '{self._jobs._printable}'>"
+
+    async def ack(self) -> None:
+        """Delete the job: it is done. So it is if its time is up, but nobody else has reserved it yet."""
+        await self._do("ACK", ends=True)
+
+    async def release(self, priority: int | None = None, delay: float = 0) -> None:
+        """Give the job back: it is ready again after `delay` seconds, with this priority if one is given."""
+        words: list[Word] = ["DELAY", seconds_word(delay, "a delay")] if delay != 0 else []
+        await self._do("RELEASE", *words, *priority_words(priority), ends=True)
+
+    async def bury(self, priority: int | None = None) -> None:
+        """Set the job aside until it is kicked."""
+        await self._do("BURY", *priority_words(priority), ends=True)
+
+    async def touch(self) -> None:
+        """Have the time to run begin again."""
+        await self._do("TOUCH", ends=False)
+
+    async def __aenter__(self) -> AsyncJob:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_exception: object) -> None:
+        try:
+            if self._is_reserved and kind is None:
+                await self.ack()
+            elif self._is_reserved:
+                # The block's error is raised. If the release fails, the end of the connection releases it.
+                with suppress(PressureError, redis.RedisError):
+                    await self.release()
+        finally:
+            await self._give_up()
+
+    def __del__(self) -> None:
+        # Not after a failed __init__, and silent while the interpreter or the loop ends.
+        with suppress(Exception):
+            if self._is_reserved and self._disconnect_later is not None:
+                self._disconnect_later()
+
+    async def _do(self, name: str, *words: Word, ends: bool) -> None:
+        owner: list[Word] = [] if self.token is None else ["TOKEN", as_bytes(self.token, "a token")]
+        async with self._lock:
+            command = (f"PRESSURE.{name}", self._jobs._key, self.id, *words, *owner)
+            is_ours = self._is_reserved and await self._jobs._connections.do_on(self._client, *command) != 0
+            if self._is_reserved and (ends or not is_ours):
+                self._is_reserved = False
+                if self._client is not None:
+                    self._jobs._connections.give_back(self._client)
+            if not is_ours:
+                raise JobNotReservedError(self._jobs._printable, self.id)
+
+    async def _give_up(self) -> None:
+        """Close the connection of a job that has not been ended: the job returns to the queue."""
+        if self._is_reserved and self._client is not None:
+            self._is_reserved = False
+            await self._client.connection_pool.disconnect()

@@ -1,0 +1,170 @@
+"""The native client without its I/O: calls of the library for one queue, and the roles for which it waits.
+
+docs/guides/native-client.md explains how the client waits, and why.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from dataclasses import dataclass
+from typing import Any
+
+from redis.exceptions import OutOfMemoryError, ResponseError
+
+from pressure_server.client.arguments import as_bytes
+from pressure_server.lua.layout import BlockField, Header
+from pressure_server.lua.scripts import library
+from pressure_server.queues.names import (
+    BOUND,
+    CLOSED,
+    CONSUMER_FREE,
+    CONSUMER_TURN,
+    DUE,
+    NOT_FULL,
+    PRODUCER_FREE,
+    PRODUCER_TURN,
+    READY,
+    base_key,
+    records_key,
+)
+from pressure_server.queues.operations.batch import Due
+from pressure_server.queues.operations.refusals import exception_for
+from pressure_server.queues.operations.wait_condition import watched_keys
+from pressure_server.text import printable
+
+LIBRARY = library()
+# The library is loaded at most this often for one call.
+MAX_LOADS = 100
+# The channel on which Redis reports changed keys to RESP2 clients.
+CHANGES = "__redis__:invalidate"
+TAKE = b"get existing waits"
+# Seconds in line for a role before the client checks whether waiting still makes sense: a Delete does not
+# wake clients in line (pressure 0.15), and a client of this library that died in its turn gives nothing back.
+LINE_TIMEOUT = 10.0
+LINE_TIMEOUT_OF_DELETED = 1.0
+# Seconds without news before the client tries again. Each try counts as use of the queue: servers delete
+# queues that have not been used for long (life.lua, expire).
+_MAX_SILENCE = 5.0
+# Positions in a call's arguments: of its block, and of the first run in the block.
+_BLOCK = len(Header)
+_RUNS = _BLOCK + len(BlockField)
+
+
+@dataclass(frozen=True)
+class RoleKeys:
+    """A role, as key suffixes: of its token, of the parked token, and of what the role's holder waits for."""
+
+    free: bytes
+    turn: bytes
+    awaited: tuple[bytes, ...]
+
+
+PRODUCER = RoleKeys(PRODUCER_FREE, PRODUCER_TURN, (NOT_FULL,))
+CONSUMER = RoleKeys(CONSUMER_FREE, CONSUMER_TURN, (b"", READY, DUE))
+# A close needs the role only, so it waits for no other key.
+CLOSER = RoleKeys(PRODUCER_FREE, PRODUCER_TURN, ())
+
+
+class QueueCalls:
+    """Packs the calls for one queue, and unpacks their replies (layout.py)."""
+
+    def __init__(self, name: str | bytes, prefix: str | bytes) -> None:
+        self._name = as_bytes(name, "a queue's name")
+        self._base = base_key(as_bytes(prefix, "a prefix"), self._name)
+        identity = f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+        # The call has no number, so no record is kept: a call without an answer is not sent again.
+        # Ids of jobs are given by an index, which the script finds beside this key. It writes no records.
+        self.call_keys = [self._base, records_key(as_bytes(prefix, "a prefix"), identity.encode())]
+        # In how many seconds the queue may have another job; None for never. As of the last call.
+        self._due: float | None = None
+        # The list of the log whose messages the queue gets, if it belongs to a group.
+        self._log: set[bytes] = set()
+        self._header = [identity.encode(), b"", b"block", b"0 0", b"", b"", b"", b""]
+
+    @property
+    def printable(self) -> str:
+        """The queue's name for texts."""
+        return printable(self._name)
+
+    @property
+    def retry_interval(self) -> float:
+        """The seconds after which a waiting client tries again if no key has changed."""
+        return _MAX_SILENCE if self._due is None else min(_MAX_SILENCE, self._due)
+
+    def packed(self, name: bytes, *arguments: bytes) -> list[bytes]:
+        """Return the arguments of a call."""
+        return [*self._header, *_block(name, *arguments)]
+
+    def result_of(self, reply: Any) -> Any:
+        """Return the result in the reply to a call, or raise its error."""
+        answer = reply[-1]
+        if isinstance(answer, Exception):
+            raise answer
+        self._due = None
+        for word in answer[0] if isinstance(answer[0], list) else []:
+            if isinstance(word, bytes) and word.startswith(b"due "):
+                self._due = Due.of(word).seconds
+            elif isinstance(word, bytes) and word.startswith(b"source "):
+                self._log = {self._base[: -int(word[7:])]}
+        result = answer[1]
+        if isinstance(result, Exception):
+            raise exception_for(self._name, str(result))
+        return result
+
+    def line_up_command(self, role: RoleKeys, seconds: float) -> tuple[bytes | float, ...]:
+        """Return the command that waits in line with native clients until the role's token is parked."""
+        token, parked = self._base + role.free, self._base + role.turn
+        return (b"BLMOVE", token, parked, b"RIGHT", b"LEFT", max(seconds, 0.01))
+
+    def look_command(self, role: RoleKeys) -> tuple[bytes, ...]:
+        """Return the command that tells whether the queue exists, and whether a client holds the role."""
+        return (b"EXISTS", *watched_keys(self._base, [BOUND, role.free, role.turn]))
+
+    def must_line_up(self, mask: int) -> bool:
+        """Return whether a native client holds the role of an existing queue, by that command's reply."""
+        # Bit 0 is that of BOUND, which exists. The other bits are those of the role's tokens.
+        return mask == 1
+
+    def keys_for(self, role: RoleKeys) -> set[bytes]:
+        """Return the keys that matter for a role."""
+        suffixes = (BOUND, CLOSED, role.free, role.turn, *role.awaited)
+        return self._log | {self._base + suffix for suffix in suffixes}
+
+    def tracking_command(self, number: int, role: RoleKeys) -> list[str | int | bytes]:
+        """Return the command that makes Redis report changed keys that matter to client id `number`."""
+        keys = self.keys_for(role)
+        # Redis refuses prefixes of which one begins with another.
+        prefixes = [key for key in keys if not any(key != other and key.startswith(other) for other in keys)]
+        chosen = [word for prefix in prefixes for word in ("PREFIX", prefix)]
+        return ["CLIENT", "TRACKING", "ON", "REDIRECT", number, "BCAST", *chosen]
+
+
+def undoing(call: list[bytes], reply: Any) -> list[bytes] | None:
+    """Return the call that puts back the messages that a cancelled call has taken; None if it took none."""
+    answer = reply[-1]
+    taken = answer[1] if isinstance(answer, list) else None
+    if call[_RUNS] != TAKE or not isinstance(taken, list) or not taken:
+        return None
+    return [*call[:_BLOCK], *_block(b"restore", *taken)]
+
+
+def function_instead(function: bytes, error: ResponseError) -> bytes:
+    """Return the function to call instead of one that the backend has refused, or raise the error."""
+    code = "OOM" if isinstance(error, OutOfMemoryError) else str(error).partition(" ")[0]
+    instead = LIBRARY.instead(function, code, is_recorded=False)
+    if instead is None:
+        raise error
+    return instead
+
+
+def is_unknown_function(error: ResponseError) -> bool:
+    """Return whether the backend does not have the library."""
+    return str(error).startswith("Function not found")
+
+
+def _block(name: bytes, *arguments: bytes) -> list[bytes]:
+    """Return the only block of a call."""
+    run = [name, b"%d" % len(arguments), *arguments]
+    return [b"1", b"%d" % len(run), b"", *run]
