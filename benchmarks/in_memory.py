@@ -26,7 +26,7 @@ from benchmarks.results import Row, Samples, Table, Target
 from handlers.resp import commands
 from handlers.resp.parser import Limits
 from handlers.resp.session import RespSession
-from pressure_server.auth.access import Access, AccessPolicy
+from pressure_server.auth.access_policy import Access, AccessPolicy
 from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.requests import Channel

@@ -14,8 +14,7 @@ from handlers.memcached import commands as memcached_commands
 from handlers.memcached.table import commands_markdown as memcached_tables
 from handlers.resp import commands as resp_commands
 from handlers.resp.describe import commands_markdown as resp_tables
-from pressure_server.app.options import options_markdown
-from pressure_server.app.sample_config import sample_config
+from tests.option_documents import options_markdown, sample_config
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"

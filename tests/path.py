@@ -21,7 +21,8 @@ from types import FrameType
 from typing import Any
 from unittest import mock
 
-from pressure_server.app import cli, server
+from pressure_server.app import cli
+from pressure_server.app.server import Server
 from tests.support.programs import Valkey
 from tests.support.waiters import Waiter
 
@@ -96,11 +97,11 @@ def main() -> None:
     )
     parser.add_argument("--each", action="store_true", help="list every call")
     each = parser.parse_args().each
-    announce = server._announce
+    announce = Server._announce
 
-    def announced(context: Any, embedded: Any, grace: float, manager: Any) -> None:
-        announce(context, embedded, grace, manager)
-        loop, port = asyncio.get_running_loop(), context.listening[0].port
+    def announced(server: Server) -> None:
+        announce(server)
+        loop, port = asyncio.get_running_loop(), server._context.listening[0].port
 
         def play() -> None:
             try:
@@ -110,7 +111,7 @@ def main() -> None:
 
         threading.Thread(target=play).start()
 
-    with tempfile.TemporaryDirectory() as folder, mock.patch.object(server, "_announce", announced):
+    with tempfile.TemporaryDirectory() as folder, mock.patch.object(Server, "_announce", announced):
         valkey = Valkey(Path(folder))
         sys.argv = ["pressure-server", "serve", "--listen", "resp://127.0.0.1:0", "--backend", valkey.url]
         try:

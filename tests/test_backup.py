@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from pressure_server.backend.backups import snapshot
+from pressure_server.backend.backups import data_snapshot
 from pressure_server.backend.data_directory import DataDirectory
 from tests.support.full_disk import AS_ROOT, small_disk
 from tests.support.programs import (
@@ -297,7 +297,7 @@ def test_a_valkey_without_an_append_only_file_is_reported(server: Server, data: 
 def test_a_valkey_that_hangs_is_reported(
     server: Server, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(snapshot, "_SYNC_TIMEOUT", 1.0)
+    monkeypatch.setattr(data_snapshot, "_SYNC_TIMEOUT", 1.0)
     valkey = int((data / "valkey.pid").read_text())
     os.kill(valkey, signal.SIGSTOP)
     try:

@@ -16,9 +16,10 @@ import pytest
 
 from pressure_server import __version__
 from pressure_server.backend.backups.archive import Description, read_archive, write_archive
-from pressure_server.backend.backups.parts import DataError, Manifest
+from pressure_server.backend.backups.data_snapshot import DataSnapshot, OpenPart
+from pressure_server.backend.backups.files import DataError
+from pressure_server.backend.backups.manifest import Manifest
 from pressure_server.backend.backups.restore import restore
-from pressure_server.backend.backups.snapshot import Part, Snapshot
 from pressure_server.backend.data_directory import DataDirectory
 from tests.support.programs import run_command
 
@@ -30,9 +31,9 @@ CONTENT = {BASE: b"VALKEY080" + bytes(range(200)), INCREMENT: b"*1\r\n$4\r\nPING
 def good_backup() -> bytes:
     names = tuple(CONTENT)
     lines = (f"file {BASE} seq 1 type b", f"file {INCREMENT} seq 1 type i")
-    parts = tuple(Part(name, io.BytesIO(content), len(content)) for name, content in CONTENT.items())
+    parts = tuple(OpenPart(name, io.BytesIO(content), len(content)) for name, content in CONTENT.items())
     target = io.BytesIO()
-    write_archive(target, Snapshot(Manifest(names, lines), parts, "9.1.2"))
+    write_archive(target, DataSnapshot(Manifest(names, lines), parts, "9.1.2"))
     return target.getvalue()
 
 

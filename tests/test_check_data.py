@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from pressure_server.backend.backups.check import check_data, repair_data
-from pressure_server.backend.backups.parts import MANIFEST, parse_manifest
+from pressure_server.backend.backups.data_check import check_data, repair_data
+from pressure_server.backend.backups.manifest import MANIFEST, parse_manifest
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.backend.valkey_program import check_commands
 from tests.support.programs import Server, StartServer, Valkey, embedded_client, run_command, wait_for

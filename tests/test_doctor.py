@@ -16,9 +16,9 @@ import pytest
 from pressure_server.errors import BackendError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
-from pressure_server.queues.repair import problem as problems
+from pressure_server.queues.repair import problems
 from pressure_server.queues.repair.doctor import Case
-from pressure_server.queues.repair.snapshot import Snapshot
+from pressure_server.queues.repair.queue_snapshot import QueueSnapshot
 from tests.support.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
 from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.support.programs import TIMEOUT, Client, StartServer, Valkey, keys_left
@@ -409,12 +409,12 @@ def test_statistics_are_left_to_a_client_that_is_about_to_count(ward: Ward) -> N
     ward.assert_works(QUEUE)
 
 
-def snapshot(produced: int, length: int) -> Snapshot:
+def snapshot(produced: int, length: int) -> QueueSnapshot:
     """Return a snapshot of a queue whose producer holds the role and has counted `produced` messages."""
     view = b"%d" % produced
     producer = [0, 0, b"producer", produced, [], view]
     consumer: list[Any] = [1, 0, None, 0, [], b""]
-    return Snapshot.of([b"0", length, length, 0, 0, 1, [], producer, consumer, view + b" %d" % length])
+    return QueueSnapshot.of([b"0", length, length, 0, 0, 1, [], producer, consumer, view + b" %d" % length])
 
 
 def test_a_problem_must_last_without_interruption() -> None:

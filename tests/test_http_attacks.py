@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from pressure_server.web.connections import MAX_CONNECTIONS
+from pressure_server.web.http_settings import MAX_CONNECTIONS
 from tests.support.guards import reload, users_toml
 from tests.support.http_requests import Response, connect, request, send_raw
 from tests.support.programs import Server, StartServer, Valkey

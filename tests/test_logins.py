@@ -20,12 +20,12 @@ from unittest import mock
 
 import pytest
 
-from pressure_server.app.process_title import without_secrets
-from pressure_server.auth.access import AccessError, AccessPolicy
-from pressure_server.auth.log_throttle import LogThrottle
+from pressure_server.app.process import without_secrets
+from pressure_server.auth.access_policy import AccessError, AccessPolicy
 from pressure_server.auth.logins import MAX_DELAY, MAX_FAILURES, Logins, delay_after
 from pressure_server.auth.peer_address import is_local, network_of
 from pressure_server.auth.users import NOBODY
+from pressure_server.log_limits import LogThrottle
 from tests.support.guards import reload, settings_of, users_toml
 from tests.support.measures import MB, memory
 from tests.support.programs import (

@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from pressure_server.app import memory_limit
+from pressure_server.app.process import memory_limit
 from pressure_server.errors import BufferLimitError
 from pressure_server.net.memory import MemoryAccount
 
@@ -162,6 +162,6 @@ def test_a_container_s_memory_limit_is_found(
         (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "groups" / name).write_text(text)
     (tmp_path / "own").write_text(own)
-    whole = memory_limit.memory_limit(tmp_path / "none", tmp_path / "none")
+    whole = memory_limit(tmp_path / "none", tmp_path / "none")
     assert whole > 64 * MB
-    assert memory_limit.memory_limit(tmp_path / "groups", tmp_path / "own") == (found or whole)
+    assert memory_limit(tmp_path / "groups", tmp_path / "own") == (found or whole)

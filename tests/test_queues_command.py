@@ -13,7 +13,7 @@ import time
 
 import pytest
 
-from pressure_server.app.queue_table import RATES, TOTALS, duration, lines_of, sorted_queues
+from pressure_server.app.queues_command import RATES, TOTALS, duration, lines_of, sorted_by_column
 from pressure_server.queues.survey import Figures, Surveyed
 from tests.support.programs import Server, Valkey
 
@@ -40,8 +40,8 @@ def test_numbers_are_sorted_from_the_highest_and_names_from_a() -> None:
     queues = [
         Surveyed(0, name, _figures(length=length), 0.0) for name, length in ((b"b", 1), (b"a", 1), (b"c", 5))
     ]
-    assert [queue.name for queue in sorted_queues(queues, TOTALS, "messages")] == [b"c", b"a", b"b"]
-    assert [queue.name for queue in sorted_queues(queues, TOTALS, "queue")] == [b"a", b"b", b"c"]
+    assert [queue.name for queue in sorted_by_column(queues, TOTALS, "messages")] == [b"c", b"a", b"b"]
+    assert [queue.name for queue in sorted_by_column(queues, TOTALS, "queue")] == [b"a", b"b", b"c"]
 
 
 def test_a_table_shows_states_and_escapes_names() -> None:

@@ -36,7 +36,7 @@ from handlers.resp.replies import (
 )
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
 from pressure_server.errors import QueueFullError
-from pressure_server.queues.glob import glob_regex
+from pressure_server.text import glob_regex
 from tests.support.codecs import MAX_MESSAGE as MAX_BULK
 from tests.support.codecs import RESP, SPLITS, bytewise, cut
 from tests.support.waiters import packed

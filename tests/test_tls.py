@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from pressure_server.auth.access import AccessError
+from pressure_server.auth.access_policy import AccessError
 from tests.support.guards import Authority, reload, settings_of
 from tests.support.programs import (
     TIMEOUT,
@@ -319,8 +319,9 @@ def pem_files(authority: Authority) -> dict[str, Path]:
 )
 def test_an_invalid_file_is_named_in_one_line(pem_files: dict[str, Path], options: str, error: str) -> None:
     policy = settings_of(*options.format(**pem_files).split()).access_policy
+    assert policy.tls is not None
     with pytest.raises(AccessError) as refused:
-        policy.read_tls()
+        policy.tls.context()
     assert error in str(refused.value)
     assert "\n" not in str(refused.value)
 

@@ -20,7 +20,7 @@ from pressure_server.auth.users import (
     users_with_password,
     users_without_login,
 )
-from pressure_server.queues.glob import glob_regex
+from pressure_server.text import glob_regex
 
 HASH = hashlib.sha256(b"password").hexdigest()
 OTHER = hashlib.sha256(b"other").hexdigest()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import Counter
 
-from pressure_server.auth.log_throttle import LogThrottle
+from pressure_server.log_limits import LogThrottle
 from pressure_server.queues.database import Database
 
 logger = logging.getLogger(__name__)

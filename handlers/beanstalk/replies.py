@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from pressure_server.queues.names import printable
+from pressure_server.text import printable
 
 BAD_FORMAT = b"BAD_FORMAT\r\n"
 UNKNOWN_COMMAND = b"UNKNOWN_COMMAND\r\n"

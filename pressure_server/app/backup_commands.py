@@ -5,102 +5,156 @@ from __future__ import annotations
 import contextlib
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
 
-from pressure_server.app.settings import EMBEDDED
-from pressure_server.backend.backups import check as checking
+import click
+
+from pressure_server.app.server_options import shared_options
+from pressure_server.app.store import EMBEDDED
 from pressure_server.backend.backups.archive import Description, read_archive, write_archive
-from pressure_server.backend.backups.output_file import new_file
-from pressure_server.backend.backups.parts import DataError
+from pressure_server.backend.backups.data_check import check_data, repair_data
+from pressure_server.backend.backups.data_snapshot import open_snapshot
+from pressure_server.backend.backups.files import DataError, new_file
 from pressure_server.backend.backups.restore import restore
-from pressure_server.backend.backups.snapshot import open_snapshot
 from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.errors import BackendError
 from pressure_server.net.listener import SettingsError
 
-Say = Callable[[str], None]
 # Standard input or output, as a FILE.
-STANDARD = Path("-")
+_STANDARD = Path("-")
 _STOPPING = (signal.SIGTERM, signal.SIGHUP)
+_FILE = click.Path(path_type=Path)
+_STORE_OPTIONS = ("config", "backend", "data_dir")
 
 
-def back_up(data_dir: Path, path: Path, *, replace: bool, say: Say) -> None:
-    """Back up the data of a running or stopped embedded backend, and verify the backup.
+@click.command("backup", short_help="Back up embedded data.", params=shared_options(*_STORE_OPTIONS))
+@click.argument("file", type=_FILE)
+@click.option("--force", is_flag=True, help="Replace FILE if it exists.")
+def backup_command(backend: str, data_dir: Path, file: Path, force: bool) -> None:
+    """Back up the data of the embedded backend to FILE.
 
-    Raise BackendError if that fails; there is then no file, or the former one.
+    The server may run or not. The backup has everything that was acknowledged before the command began. It is
+    verified when it has been written. If FILE is -, it is written to the standard output, and not verified.
+
+    Exit status: 0 if the backup is complete, 1 if it failed, 2 if an option is wrong.
     """
-    with _interrupts(), _errors_of(path), open_snapshot(DataDirectory(data_dir)) as snapshot:
-        if path == STANDARD:
+    _require_embedded(backend)
+    with _interrupts(), _errors_of(file), open_snapshot(DataDirectory(data_dir)) as snapshot:
+        if file == _STANDARD:
             if sys.stdout.isatty():
                 raise SettingsError("a backup is not text: redirect the output to a file")
             description = write_archive(sys.stdout.buffer, snapshot)
             sys.stdout.buffer.flush()
-            say(f"backup written: {_described(description)}")
+            click.echo(f"backup written: {_described(description)}", err=True)
             return
-        with new_file(path, replace=replace) as file:
-            description = write_archive(file, snapshot)
-            file.seek(0)
-            read_archive(file)
-    say(f"{path} is a backup: {_described(description)}")
+        with new_file(file, replace=force) as target:
+            description = write_archive(target, snapshot)
+            target.seek(0)
+            read_archive(target)
+    click.echo(f"{file} is a backup: {_described(description)}")
 
 
-def restore_backup(data_dir: Path, path: Path, *, replace: bool, say: Say) -> None:
-    """Restore a backup into a data directory. Raise BackendError if the directory is unchanged."""
-    with _interrupts(), _errors_of(path), _opened(path) as source:
-        restored = restore(source, DataDirectory(data_dir), replace=replace)
-    say(f"{data_dir} has the data of the backup: {_described(restored.description)}")
+@click.command("restore", short_help="Restore a backup.", params=shared_options(*_STORE_OPTIONS))
+@click.argument("file", type=_FILE)
+@click.option(
+    "--force",
+    is_flag=True,
+    help="Restore into a directory that has data. They are moved into a directory beside the restored data.",
+)
+def restore_command(backend: str, data_dir: Path, file: Path, force: bool) -> None:
+    """Restore a backup of the embedded backend from FILE into a data directory.
+
+    The server must be stopped. The data directory is changed only after the whole backup has been verified.
+    If FILE is -, it is read from the standard input. Restore only backups that you trust, because Valkey
+    executes the commands in them.
+
+    Exit status: 0 if the data were restored, 1 if not, 2 if an option is wrong.
+    """
+    _require_embedded(backend)
+    with _interrupts(), _errors_of(file), click.open_file(file, "rb") as source:
+        restored = restore(source, DataDirectory(data_dir), replace=force)
+    click.echo(f"{data_dir} has the data of the backup: {_described(restored.description)}")
     if restored.former is not None:
-        say(f"the former data are in {restored.former}")
+        click.echo(f"the former data are in {restored.former}")
 
 
-def check_backup(path: Path, *, say: Say) -> int:
-    """Verify a backup. Return the exit status: 0 if it is sound, 1 if not. Raise OSError."""
-    with _interrupts(), _opened(path) as source:
+@click.command(
+    "check-data",
+    short_help="Check embedded data, or a backup.",
+    params=shared_options(*_STORE_OPTIONS),
+)
+@click.argument("file", type=_FILE, required=False)
+@click.option(
+    "--repair",
+    is_flag=True,
+    help="Cut off everything after the first damage. The former files are kept beside the data.",
+)
+def check_data_command(backend: str, data_dir: Path, file: Path | None, repair: bool) -> int:
+    """Check the data of the embedded backend, or the backup in FILE.
+
+    The data are checked with the tools of the included Valkey. Their server must be stopped.
+
+    Exit status: 0 if there is no damage or it was repaired, 1 if there is damage, 2 if the data could not be
+    checked.
+    """
+    try:
+        if file is None:
+            _require_embedded(backend)
+            return _check_directory(data_dir, repair=repair)
+        if repair:
+            raise SettingsError("a backup cannot be repaired: remove --repair")
+        return _check_backup(file)
+    except OSError as error:
+        raise click.UsageError(f"{error.filename}: {error.strerror}") from error
+    except BackendError as error:
+        # A UsageError exits with status 2; status 1 means that there is damage.
+        raise click.UsageError(str(error)) from error
+
+
+def _check_backup(path: Path) -> int:
+    with _interrupts(), click.open_file(path, "rb") as source:
         try:
             description = read_archive(source)
         except DataError as error:
-            say(f"{path}: {error}")
+            click.echo(f"{path}: {error}")
             return 1
-    say(f"{path} is sound: {_described(description)}")
+    click.echo(f"{path} is sound: {_described(description)}")
     return 0
 
 
-def check_data(data_dir: Path, *, repair: bool, say: Say) -> int:
-    """Check the data of a stopped embedded backend, and repair them on request.
-
-    Return the exit status: 0 if they are sound or have been repaired, 1 if not. Raise BackendError if they
-    cannot be checked.
-    """
+def _check_directory(data_dir: Path, *, repair: bool) -> int:
     data = DataDirectory(data_dir)
     if not data_dir.is_dir():
         raise SettingsError(f"there is no data directory {data_dir}")
     with _interrupts(), _errors_of(data.path), data.lock():
-        state = checking.check_data(data)
+        state = check_data(data)
         for part in state.parts:
             problem = f"damaged after byte {part.sound:,}: {part.problem}" if part.problem else "sound"
-            say(f"{part.name}: {part.size:,} bytes, {problem}")
+            click.echo(f"{part.name}: {part.size:,} bytes, {problem}")
         if state.is_sound:
-            say(f"the data in {data.path} are sound")
+            click.echo(f"the data in {data.path} are sound")
             return 0
         if state.problem:
-            say(state.problem)
+            click.echo(state.problem)
             return 1
         if not state.is_repairable:
-            say("this cannot be repaired, because no part of the damaged file can be used: restore a backup")
+            click.echo(
+                "this cannot be repaired, because no part of the damaged file can be used: restore a backup"
+            )
             return 1
         if not repair:
-            say(f"--repair would cut off the last {state.lost:,} bytes, and keep the former files")
+            click.echo(f"--repair would cut off the last {state.lost:,} bytes, and keep the former files")
             return 1
-        aside = checking.repair_data(data, state)
-        say(f"the last {state.lost:,} bytes were cut off; the former files are in {aside}")
-        if (left := checking.check_data(data)) and not left.is_sound:
-            say("the data are still damaged: run the command again")
+        aside = repair_data(data, state)
+        click.echo(f"the last {state.lost:,} bytes were cut off; the former files are in {aside}")
+        if (left := check_data(data)) and not left.is_sound:
+            click.echo("the data are still damaged: run the command again")
             return 1
     return 0
 
 
-def require_embedded(backend: str) -> None:
+def _require_embedded(backend: str) -> None:
     """Raise SettingsError if the queues are in a backend that has backups of its own."""
     if backend != EMBEDDED:
         raise SettingsError(
@@ -113,15 +167,6 @@ def _described(description: Description) -> str:
         f"{len(description.files)} files, {description.size:,} bytes, made {description.created} by "
         f"pressure-server {description.server_version} with Valkey {description.valkey_version}"
     )
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[BinaryIO]:
-    if path == STANDARD:
-        yield sys.stdin.buffer
-    else:
-        with path.open("rb") as file:
-            yield file
 
 
 @contextlib.contextmanager

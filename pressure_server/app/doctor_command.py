@@ -3,54 +3,81 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from typing import Any
 
-from pressure_server.app.settings import Store
-from pressure_server.app.store_access import open_store
+import click
+import uvloop
+
+from pressure_server.app.option_types import Seconds
+from pressure_server.app.server_options import STORE_OPTIONS, shared_options
+from pressure_server.app.store import Store, open_store
+from pressure_server.errors import BackendError
 from pressure_server.net.listener import SettingsError
-from pressure_server.queues.names import is_queue_name, printable
+from pressure_server.queues.names import is_queue_name
 from pressure_server.queues.repair.diagnosis import Finding
 from pressure_server.queues.repair.doctor import Case, Doctor
+from pressure_server.text import printable
 
 
-async def examine(
-    store: Store, queue: str | None, *, repair: bool, wait: float, say: Callable[[str], None]
-) -> int:
-    """Examine all queues of the store, or one queue, and repair their problems if `repair` is set.
+@click.command("doctor", short_help="Find and repair stuck queues.", params=shared_options(*STORE_OPTIONS))
+@click.argument("queue", required=False)
+@click.option("--repair", is_flag=True, help="Repair the problems found. Without it, no queue is changed.")
+@click.option(
+    "--wait",
+    help="How long a queue is observed. A native client that could proceed but does nothing for this long "
+    "is considered dead; use a value longer than any pause of a live client.",
+    default=5.0,
+    show_default=True,
+    type=Seconds(),
+)
+def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) -> int:
+    """Find and repair queues left stuck by dead clients.
 
-    A client that is inactive for `wait` seconds is considered dead. `say` receives each part of the report.
-    Return the exit status: 0 if there are no problems or all were repaired, 1 if problems remain. Raise
-    SettingsError if the queue does not exist, and BackendError if the backend fails.
+    A native client uses the pressure protocol on the backend directly. If it dies in the middle of an
+    operation, its queue can get stuck. This command checks one QUEUE, or all queues if none is named. It does
+    not need a running server, and does not disturb one.
+
+    Exit status: 0 if there are no problems or all were repaired, 1 if problems remain, 2 if the queues
+    could not be checked.
     """
+    try:
+        return uvloop.run(_examine(Store(**values), queue, repair, wait))
+    except BackendError as error:
+        # A UsageError exits with status 2; status 1 means that problems were found.
+        raise click.UsageError(str(error)) from error
+
+
+async def _examine(store: Store, queue: str | None, repair: bool, wait: float) -> int:
+    """Examine all queues of the store, or one, and print each part of the report. Return the exit status."""
     async with open_store(store) as broker:
         doctor = Doctor(broker.default_database, wait, None if queue is None else os.fsencode(queue))
-        return await _examine(doctor, repair, say)
-
-
-async def _examine(doctor: Doctor, repair: bool, say: Callable[[str], None]) -> int:
-    cases: dict[bytes, Case] = {}
-    queues = 0
-    if doctor.named is None:
-        async for names in doctor.queues():
-            queues += await doctor.look_for(names, cases)
-    else:
-        if not is_queue_name(doctor.named):
-            raise SettingsError(f"'{printable(doctor.named)}' cannot be a queue's name")
-        queues = await doctor.look_for([doctor.named], cases)
-        if not queues and not cases and not doctor.unreadable:
-            raise SettingsError(f"there is no queue '{printable(doctor.named)}'")
-    if cases:
-        say(f"queues with possible problems: {len(cases)}; observing them for {doctor.wait:g} seconds\n")
-    await doctor.confirm(cases)
-    in_trouble = len(cases)
-    if repair:
-        await doctor.repair(cases, lambda case, findings, done: say(_report(case, findings, done)))
-    for case in cases.values():
-        say(_report(case, case.lasting(doctor.wait), None))
-    for name, reason in doctor.unreadable.items():
-        say(f"'{printable(name)}' is named like a queue's key, but does not belong to a queue: {reason}\n")
-    say(_summary(queues, in_trouble, len(cases), len(doctor.unreadable), repair))
-    return 1 if cases or doctor.unreadable else 0
+        cases: dict[bytes, Case] = {}
+        queues = 0
+        if doctor.named is None:
+            async for names in doctor.queues():
+                queues += await doctor.look_for(names, cases)
+        else:
+            if not is_queue_name(doctor.named):
+                raise SettingsError(f"'{printable(doctor.named)}' cannot be a queue's name")
+            queues = await doctor.look_for([doctor.named], cases)
+            if not queues and not cases and not doctor.unreadable:
+                raise SettingsError(f"there is no queue '{printable(doctor.named)}'")
+        if cases:
+            click.echo(
+                f"queues with possible problems: {len(cases)}; observing them for {doctor.wait:g} seconds\n"
+            )
+        await doctor.confirm(cases)
+        in_trouble = len(cases)
+        if repair:
+            await doctor.repair(cases, lambda case, findings, done: click.echo(_report(case, findings, done)))
+        for case in cases.values():
+            click.echo(_report(case, case.lasting(doctor.wait), None))
+        for name, reason in doctor.unreadable.items():
+            click.echo(
+                f"'{printable(name)}' is named like a queue's key, but does not belong to a queue: {reason}\n"
+            )
+        click.echo(_summary(queues, in_trouble, len(cases), len(doctor.unreadable), repair))
+        return 1 if cases or doctor.unreadable else 0
 
 
 def _report(case: Case, findings: list[Finding], done: list[str] | None) -> str:

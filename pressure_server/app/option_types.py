@@ -1,15 +1,18 @@
-"""Types of option values: integers, times, sizes and levels of durability."""
+"""Types of options and of their values: integers, times, sizes and levels of durability."""
 
 from __future__ import annotations
 
 import math
 import re
+from itertools import groupby
 from typing import Any
 
 import click
+from click.types import OptionHelpExtra
 
 from pressure_server.backend.levels import Level
 
+VARIABLE_PREFIX = "PRESSURE_"
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -38,7 +41,7 @@ class Seconds(click.FloatRange):
         return seconds
 
 
-class Durability(click.ParamType[Level]):
+class DurabilityType(click.ParamType[Level]):
     """A level of durability."""
 
     name = "durability"
@@ -66,3 +69,47 @@ class Bytes(Integer):
             value = int(number) * (1024 if is_binary else 1000) ** (1 + "kmg".index(unit))
         bytes_: int = super().convert(value, param, ctx)
         return bytes_
+
+
+class Option(click.Option):
+    """An option that belongs to a `group` of the help."""
+
+    group = ""
+
+    def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
+        """Return the default without click's parentheses, and the least value of a time with its unit."""
+        extra = super().get_help_extra(ctx)
+        if isinstance(self.show_default, str):
+            extra["default"] = self.show_default
+        if isinstance(self.type, Seconds):
+            del extra["range"]
+            if self.type.min and self.type.min > 0:
+                extra["range"] = f"at least {self.type.min:g}s"
+        return extra
+
+
+class GroupedCommand(click.Command):
+    """A command whose help lists its options in groups."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write a section for each group."""
+        for group, options in groupby(self.get_params(ctx), lambda option: getattr(option, "group", "")):
+            records = [record for option in options if (record := option.get_help_record(ctx))]
+            if records:
+                with formatter.section(group or "Options"):
+                    formatter.write_dl(records)
+
+
+def option(flag: str, help_text: str, **attributes: Any) -> Option:
+    """Return an option that is also a variable of the environment."""
+    variable = VARIABLE_PREFIX + flag.split("/")[0].lstrip("-").upper().replace("-", "_")
+    attributes = {"show_default": True, **attributes}
+    return Option([flag], help=help_text, envvar=variable, show_envvar=True, **attributes)
+
+
+def time_option(flag: str, help_text: str, default: float, least: float = 0) -> Option:
+    """Return an option whose value is a time in seconds."""
+    # In the largest unit of which it is a multiple.
+    unit = next((unit for unit in ("h", "m", "s") if default and default % _SECONDS[unit] == 0), "ms")
+    shown = f"{default / _SECONDS[unit]:g}{unit}" if default else "0"
+    return option(flag, help_text, default=default, show_default=shown, type=Seconds(least))

@@ -1,43 +1,168 @@
-"""`pressure-server queues` and `pressure-server top`: the queues of a store, once or as a live table."""
+"""`pressure-server queues` and `pressure-server top`: a table of the queues, once or live."""
 
 from __future__ import annotations
 
 import asyncio
 import curses
 import json
+import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, NamedTuple
 
-from pressure_server.app.queue_table import RATES, TOTALS, json_of, lines_of, sorted_queues
-from pressure_server.app.settings import Store
-from pressure_server.app.store_access import open_store
+import click
+import uvloop
+
+from pressure_server.app.option_types import Seconds
+from pressure_server.app.server_options import STORE_OPTIONS, shared_options
+from pressure_server.app.store import Store, open_store
 from pressure_server.errors import BackendError
-from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.survey import Survey, Surveyed
+from pressure_server.text import glob_regex, printable
 
 # Keys of `top`, with the column by which they sort.
 SORT_KEYS = {"m": "messages", "o": "oldest", "p": "put/s", "t": "taken/s", "n": "queue", "b": "bytes"}
 # Seconds between two looks at the keyboard.
 _TICK = 0.1
+_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
-async def list_queues(
-    store: Store, pattern: str, sort: str, *, as_json: bool, say: Callable[[str], None]
-) -> None:
-    """Print the queues whose names match, as a table or as one JSON object a line.
+class Column(NamedTuple):
+    """A column: its title, a value for sorting and for JSON, and the text of a cell."""
 
-    Raise SettingsError or BackendError.
+    title: str
+    value: Callable[[Surveyed], str | int | float]
+    text: Callable[[Surveyed], str]
+
+
+def _number(title: str, field: str) -> Column:
+    return Column(
+        title,
+        lambda queue: int(getattr(queue.figures, field)),
+        lambda queue: str(getattr(queue.figures, field) or "-"),
+    )
+
+
+def state_of(queue: Surveyed) -> str:
+    """Return the states that a queue is in, other than the usual one."""
+    figures = queue.figures
+    states = (("closed", figures.is_closed), ("full", figures.is_full), ("paused", figures.paused))
+    return ",".join(name for name, is_so in states if is_so)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration in its two largest units."""
+    whole = int(seconds)
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
+    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
+
+
+_NAME = Column("queue", lambda queue: printable(queue.name), lambda queue: printable(queue.name))
+_TYPE = Column("type", lambda queue: queue.figures.type.decode(), lambda queue: queue.figures.type.decode())
+_STATE = Column("state", state_of, state_of)
+_MESSAGES = Column("messages", lambda queue: queue.figures.length, lambda queue: str(queue.figures.length))
+_SIZE = (_number("bound", "bound"), _number("bytes", "bytes"))
+_JOBS = (_number("delayed", "delayed"), _number("reserved", "reserved"), _number("buried", "buried"))
+# One look at the queues shows totals, several looks show rates.
+TOTALS = (
+    _NAME, _TYPE, _MESSAGES, *_SIZE, _number("put", "put"), _number("taken", "taken"), *_JOBS,
+    _number("dead_letters", "dead_letters"), _STATE,
+)  # fmt: skip
+RATES = (
+    _NAME,
+    _TYPE,
+    _MESSAGES,
+    *_SIZE,
+    Column("oldest", lambda queue: queue.age, lambda queue: duration(queue.age) if queue.age else "-"),
+    Column("put/s", lambda queue: queue.put_rate, lambda queue: f"{queue.put_rate:.1f}"),
+    Column("taken/s", lambda queue: queue.taken_rate, lambda queue: f"{queue.taken_rate:.1f}"),
+    *_JOBS,
+    _STATE,
+)
+# Left-aligned; the others are numbers.
+_TEXTS = {"queue", "type", "state"}
+
+
+def sorted_by_column(queues: Iterable[Surveyed], columns: Sequence[Column], title: str) -> list[Surveyed]:
+    """Return the queues sorted by a column: names from A to Z, numbers from the highest."""
+    column = next(column for column in columns if column.title == title)
+    by_name = sorted(queues, key=lambda queue: queue.name)
+    return sorted(by_name, key=column.value, reverse=title not in _TEXTS)
+
+
+def lines_of(queues: Sequence[Surveyed], columns: Sequence[Column]) -> list[str]:
+    """Return the lines of the table, with its head."""
+    rows = [[column.title for column in columns]]
+    rows += [[column.text(queue) for column in columns] for queue in queues]
+    widths = [max(len(row[at]) for row in rows) for at in range(len(columns))]
+    return [
+        "  ".join(
+            cell.ljust(width) if column.title in _TEXTS else cell.rjust(width)
+            for cell, width, column in zip(row, widths, columns, strict=True)
+        ).rstrip()
+        for row in rows
+    ]
+
+
+@click.command("queues", short_help="List the queues.", params=shared_options(*STORE_OPTIONS))
+@click.argument("pattern", default="*")
+@click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each queue, one on each line.")
+@click.option(
+    "--sort",
+    type=click.Choice([column.title for column in TOTALS]),
+    default="queue",
+    show_default=True,
+    help="The column to sort by: names from A to Z, numbers from the highest.",
+)
+def queues_command(pattern: str, as_json: bool, sort: str, **values: Any) -> None:
+    """List the queues whose names match PATTERN, with their figures.
+
+    PATTERN is a pattern as for KEYS; without it all queues of the backend's database are listed. The command
+    does not need a running server, and changes nothing.
+
+    Exit status: 0, or 1 if the backend cannot be reached.
     """
+    queues = sorted_by_column(uvloop.run(_look(Store(**values), pattern)), TOTALS, sort)
+    if as_json:
+        for queue in queues:
+            row = {column.title: column.value(queue) for column in TOTALS}
+            click.echo(json.dumps(row, ensure_ascii=False))
+    else:
+        for line in lines_of(queues, TOTALS):
+            click.echo(line)
+
+
+async def _look(store: Store, pattern: str) -> list[Surveyed]:
     async with open_store(store) as broker:
         survey = Survey(broker)
         await survey.run_once()
-        queues = sorted_queues(_matching(survey, pattern), TOTALS, sort)
-    if as_json:
-        for queue in queues:
-            say(json.dumps(json_of(queue, TOTALS), ensure_ascii=False))
-    else:
-        for line in lines_of(queues, TOTALS):
-            say(line)
+        return _matching(survey, pattern)
+
+
+@click.command("top", short_help="Show the queues as a live table.", params=shared_options(*STORE_OPTIONS))
+@click.argument("pattern", default="*")
+@click.option(
+    "--interval",
+    help="How long each table is shown.",
+    default="1s",
+    show_default=True,
+    type=Seconds(0.1),
+)
+def top_command(pattern: str, interval: float, **values: Any) -> None:
+    """Show the queues whose names match PATTERN as a live table, until you type q.
+
+    Type m, o, p, t, b or n to sort by messages, age of the oldest message since top
+    started, messages put or taken per second, bytes or name. The command does not need a running server, and
+    changes nothing.
+    """
+    if not sys.stdout.isatty():
+        raise click.UsageError("top needs a terminal: use pressure-server queues")
+    uvloop.run(_show_live(Store(**values), pattern, interval))
 
 
 def _matching(survey: Survey, pattern: str) -> list[Surveyed]:
@@ -45,11 +170,7 @@ def _matching(survey: Survey, pattern: str) -> list[Surveyed]:
     return [queue for queue in survey.queues.values() if regex.fullmatch(queue.name)]
 
 
-async def show_live(store: Store, pattern: str, interval: float) -> None:
-    """Show a live table on the terminal until q is typed. Raise SettingsError or BackendError.
-
-    `interval` is in seconds.
-    """
+async def _show_live(store: Store, pattern: str, interval: float) -> None:
     async with open_store(store) as broker:
         survey = Survey(broker)
         await survey.run_once()
@@ -94,7 +215,7 @@ def _draw(screen: curses.window, survey: Survey, queues: Sequence[Surveyed], sor
         f"{totals.buried} buried, {totals.full} full, {totals.closed} closed{note}",
         f"sorted by {sort}   {keys} q:quit",
         "",
-        *lines_of(sorted_queues(queues, RATES, sort)[:height], RATES),
+        *lines_of(sorted_by_column(queues, RATES, sort)[:height], RATES),
     ]
     screen.erase()
     for row, line in enumerate(lines[:height]):

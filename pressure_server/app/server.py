@@ -1,25 +1,26 @@
-"""The server's life cycle: start the backend and the listeners, serve, drain, stop."""
+"""One run of the server: start the backend and the listeners, serve, drain, exit."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import logging
 import os
-import resource
 import signal
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import TYPE_CHECKING, Any
 
-from pressure_server.app import memory_limit
+from pressure_server.app.process import clients_possible, memory_limit
 from pressure_server.app.service_manager import ServiceManager
-from pressure_server.app.settings import EMBEDDED, Settings
-from pressure_server.auth.access import Access, AccessError
+from pressure_server.app.settings import Settings
+from pressure_server.app.store import EMBEDDED
+from pressure_server.auth.access_policy import Access, AccessError
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.net.clients import Clients
-from pressure_server.net.handler import Context, Handler, find_handler
+from pressure_server.net.handler import Context, find_handler
 from pressure_server.net.handshakes import MAX_HANDSHAKES
 from pressure_server.net.listener import Listener, ListenerUrl
 from pressure_server.net.memory import MemoryAccount
@@ -32,12 +33,10 @@ from pressure_server.queues.repair.auto_repair import AutoRepair
 from pressure_server.queues.storage_limit import StorageLimit
 from pressure_server.queues.survey import Survey
 from pressure_server.queues.sweeper import Sweeper
-from pressure_server.web.connections import MAX_CONNECTIONS
-from pressure_server.web.sessions import Sessions
-from pressure_server.web.settings import HttpSettings
+from pressure_server.web.http_settings import MAX_CONNECTIONS
 
 if TYPE_CHECKING:
-    from pressure_server.web.listener import HttpListener
+    from pressure_server.web.http_listener import HttpListener
 
 logger = logging.getLogger(__name__)
 
@@ -65,218 +64,224 @@ class _StoppedError(Exception):
 
 async def serve(settings: Settings) -> None:
     """Serve until SIGTERM or SIGINT. Raise StartError, BackendError or SettingsError."""
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in _STOPPING:
-        loop.add_signal_handler(number, stop.set)
-    handlers = {listen: find_handler(listen.handler) for listen in settings.listen}
-    try:
-        access = Access(settings.access_policy)
-    except AccessError as error:
-        raise StartError(str(error)) from error
-    loop.add_signal_handler(signal.SIGHUP, access.reload)
-    embedded = (
-        Embedded(settings.data_dir, fsync=settings.durability.fsync) if settings.backend == EMBEDDED else None
-    )
-    manager = ServiceManager(os.environ)
-    try:
-        manager.starting()
-        if embedded is not None:
-            await _run_until_stopped(stop, embedded.start())
-        address = Address(embedded.url) if embedded is not None else settings.address()
-        await _serve_on(address, settings, handlers, access, embedded, stop, manager)
-    except _StoppedError:
-        logger.info("stopping: startup was not complete")
-        manager.stopping(_STOP_MARGIN)
-    finally:
-        if embedded is not None:
-            await embedded.stop()
-        manager.close()
-        # Ignore further signals: their default action would change the exit status.
-        signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
-        for number in _STOPPING:
-            loop.remove_signal_handler(number)
-            signal.signal(number, signal.SIG_IGN)
-    logger.info("stopped")
+    await Server(settings).run()
 
 
-async def _run_until_stopped(stop: asyncio.Event, starting: Coroutine[Any, Any, None]) -> None:
-    """Await `starting`. If `stop` is set first, cancel it and raise _StoppedError."""
-    started, stopped = asyncio.create_task(starting), asyncio.create_task(stop.wait())
-    await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
-    stopped.cancel()
-    started.cancel()
-    try:
-        await started
-    except asyncio.CancelledError:
-        raise _StoppedError from None
+class Server:
+    """One run of the server. Raise StartError or SettingsError if the settings cannot be used."""
 
-
-async def _serve_on(
-    address: Address,
-    settings: Settings,
-    handlers: dict[ListenerUrl, type[Handler]],
-    access: Access,
-    embedded: Embedded | None,
-    stop: asyncio.Event,
-    manager: ServiceManager,
-) -> None:
-    broker = Broker(
-        address,
-        prefix=settings.prefix,
-        policy=settings.policy,
-        timeouts=settings.timeouts,
-        peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=embedded is None),
-        durability=settings.durability,
-        allow_eviction=settings.allow_eviction,
-    )
-    expiry = Expiry(broker, settings.implicit_queue_ttl)
-    repairs = AutoRepair(broker, settings.repair_after)
-    storage = StorageLimit(broker)
-    sweeper, libraries = Sweeper(broker), Libraries(broker)
-    survey, sessions = Survey(broker), Sessions()
-    listeners: list[Listener] = []
-    http: HttpListener | None = None
-    try:
-        await _run_until_stopped(stop, broker.start())
-        expiry.start()
-        repairs.start()
-        storage.start()
-        sweeper.start()
-        libraries.start()
-        memory = MemoryAccount(
-            settings.buffered_bytes(memory_limit.memory_limit()), settings.max_message_bytes
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._handlers = {listen: find_handler(listen.handler) for listen in settings.listen}
+        try:
+            self._access = Access(settings.access_policy)
+        except AccessError as error:
+            raise StartError(str(error)) from error
+        self._manager = ServiceManager(os.environ)
+        self._embedded: Embedded | None = None
+        if settings.backend == EMBEDDED:
+            self._embedded = Embedded(settings.data_dir, fsync=settings.durability.fsync)
+        self._broker = Broker(
+            settings.address() if self._embedded is None else Address(self._embedded.url),
+            prefix=settings.prefix,
+            policy=settings.policy,
+            timeouts=settings.timeouts,
+            peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=self._embedded is None),
+            durability=settings.durability,
+            allow_eviction=settings.allow_eviction,
         )
-        handshakes = MAX_HANDSHAKES * sum(listen.tls for listen in settings.listen)
-        http_files = 0 if settings.http is None else _FILES_OF_TLS * MAX_CONNECTIONS
-        each = _FILES_OF_TLS if any(listen.tls for listen in settings.listen) else 1
-        most = _clients_possible(settings.max_clients, each, _OTHER_FILES + handshakes + http_files)
-        slow_log = SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len)
-        clients = Clients(most, settings.idle_timeout, access, memory, slow_log)
+        self._background = (
+            Expiry(self._broker, settings.implicit_queue_ttl),
+            AutoRepair(self._broker, settings.repair_after),
+            StorageLimit(self._broker),
+            Sweeper(self._broker),
+            Libraries(self._broker),
+        )
+        self._survey = Survey(self._broker)
+        self._listeners: list[Listener] = []
+        self._http: HttpListener | None = None
+        self._is_to_stop = asyncio.Event()
+        # Set when the backend is started.
+        self._clients: Clients
+        self._context: Context
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raise StartError or BackendError."""
         loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGHUP, _reload, access, clients, sessions, manager)
-        context = Context(settings.handler_settings, broker, clients)
-        loop.add_signal_handler(signal.SIGUSR1, _refuse_jobs, context)
-        for listen, handler in handlers.items():
-            try:
-                listeners.append(await Listener.open(listen, handler(context, listen).connect, access.tls))
-            except OSError as error:
-                raise StartError(f"cannot listen on {listen}: {error.strerror or error}") from error
-        if settings.http_settings is not None:
-            survey.start()
-            context.survey = survey
-            http = await _open_http(context, survey, settings.http_settings, embedded, sessions)
-        context.listening += [listener.listen for listener in listeners]
-        if http is not None:
-            logger.info("listening on %s: console, metrics and health checks", http.listen)
+        for number in _STOPPING:
+            loop.add_signal_handler(number, self._is_to_stop.set)
+        loop.add_signal_handler(signal.SIGHUP, self._access.reload)
+        try:
+            await self._start()
+            await self._is_to_stop.wait()
+            await self._drain()
+        except (StartError, BackendRefusedError, _StoppedError) as error:
+            # Sign off, so that peers do not consider this server dead.
+            await self._broker.settle(self._settings.drain_timeout)
+            if not isinstance(error, _StoppedError):
+                raise
+            logger.info("stopping: startup was not complete")
+            self._manager.stopping(_STOP_MARGIN)
+        finally:
+            await self._exit()
+        logger.info("stopped")
+
+    async def _start(self) -> None:
+        """Start the backend and the background tasks, then listen. Raise _StoppedError if told to stop."""
+        self._manager.starting()
+        if self._embedded is not None:
+            await self._unless_stopped(self._embedded.start())
+        await self._unless_stopped(self._broker.start())
+        for task in self._background:
+            task.start()
+        settings = self._settings
+        memory = MemoryAccount(settings.buffered_bytes(memory_limit()), settings.max_message_bytes)
+        slow_log = SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len)
+        self._clients = Clients(self._max_clients(), settings.idle_timeout, self._access, memory, slow_log)
+        self._context = Context(settings.handler_settings, self._broker, self._clients)
+        loop = asyncio.get_running_loop()
+        loop.add_signal_handler(signal.SIGHUP, self._reload)
+        loop.add_signal_handler(signal.SIGUSR1, self._refuse_jobs)
+        await self._listen()
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
-        _announce(context, embedded, settings.backend_grace, manager)
-        await stop.wait()
-        context.is_stopping = True
-        manager.stopping(settings.drain_delay + settings.drain_timeout + _STOP_MARGIN)
+        self._announce()
+
+    async def _unless_stopped(self, starting: Coroutine[Any, Any, None]) -> None:
+        """Await `starting`. If the server is told to stop first, cancel it and raise _StoppedError."""
+        started, stopped = asyncio.create_task(starting), asyncio.create_task(self._is_to_stop.wait())
+        await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
+        stopped.cancel()
+        started.cancel()
+        try:
+            await started
+        except asyncio.CancelledError:
+            raise _StoppedError from None
+
+    def _max_clients(self) -> int:
+        """Return how many clients may connect, by --max-clients and the limit on open files."""
+        tls_listeners = sum(listen.tls for listen in self._settings.listen)
+        http_files = 0 if self._settings.http is None else _FILES_OF_TLS * MAX_CONNECTIONS
+        return clients_possible(
+            self._settings.max_clients,
+            _FILES_OF_TLS if tls_listeners else 1,
+            _OTHER_FILES + MAX_HANDSHAKES * tls_listeners + http_files,
+        )
+
+    async def _listen(self) -> None:
+        """Open the listeners. Raise StartError."""
+        for listen, handler in self._handlers.items():
+            connect = handler(self._context, listen).connect
+            with _listening_on(listen):
+                self._listeners.append(await Listener.open(listen, connect, self._access.tls))
+        if self._settings.http_settings is not None:
+            # A server without --http need not have aiohttp in memory; see web/http_settings.py.
+            from pressure_server.web.http_listener import HttpListener
+            from pressure_server.web.http_requests import HttpContext
+
+            self._survey.start()
+            self._context.survey = self._survey
+            resp = find_handler("resp")(self._context, ListenerUrl("resp"))
+            http = self._settings.http_settings
+            with _listening_on(http.listen):
+                self._http = await HttpListener.open(
+                    HttpContext(self._context, self._survey, http, self._embedded, resp)
+                )
+            logger.info("listening on %s: console, metrics and health checks", self._http.listen)
+        self._context.listening += [listener.listen for listener in self._listeners]
+
+    def _announce(self) -> None:
+        """Log what the server uses, and tell the service manager that clients can connect."""
+        broker = self._broker
+        for listen in self._context.listening:
+            logger.info("listening on %s", listen)
+        version = broker.version if broker.is_up else "not connected yet"
+        if self._embedded is not None:
+            logger.info("backend: embedded %s, data in %s", version, self._embedded.data_dir)
+        else:
+            logger.info("backend: %s, database %d (%s)", broker.address, broker.address.database, version)
+        if broker.is_up:
+            self._announce_ready()
+        else:
+            grace = self._settings.backend_grace
+            logger.info("waiting for the backend: commands wait up to %g seconds for it, then fail", grace)
+            self._manager.ready(f"{self._status()}; waiting for the backend")
+            broker.default_database.when_back(self._announce_ready)
+
+    def _announce_ready(self) -> None:
+        logger.info(
+            "ready: queues are stored under the prefix '%s:', the name of this server is '%s'",
+            self._settings.prefix,
+            self._broker.identity,
+        )
+        self._manager.ready(self._status())
+
+    def _status(self) -> str:
+        return f"listening on {', '.join(map(str, self._context.listening))}"
+
+    def _reload(self) -> None:
+        """Read the users and the TLS files again, after SIGHUP."""
+        with self._manager.reloading():
+            sessions = self._http.sessions() if self._http is not None else ()
+            self._access.reload([*self._clients.connected, *sessions])
+
+    def _refuse_jobs(self) -> None:
+        """Accept no more jobs from beanstalk clients, as beanstalkd does after SIGUSR1."""
+        self._context.is_draining = True
+        logger.info("drain mode (SIGUSR1): puts of beanstalk clients get DRAINING")
+
+    async def _drain(self) -> None:
+        """Let load balancers notice, finish the commands of clients, and put undelivered messages back."""
+        settings = self._settings
+        self._context.is_stopping = True
+        self._manager.stopping(settings.drain_delay + settings.drain_timeout + _STOP_MARGIN)
         if settings.drain_delay:
             logger.info(
                 "stopping: not ready for new clients; draining begins in %g seconds", settings.drain_delay
             )
             await asyncio.sleep(settings.drain_delay)
-        logger.info("draining: accepting no new clients, %d connected", len(clients.connected))
-        for listener in listeners:
+        logger.info("draining: accepting no new clients, %d connected", len(self._clients.connected))
+        for listener in self._listeners:
             listener.close()
-        broker.end_waits()
+        self._broker.end_waits()
         seconds = _CLIENTS_PART * settings.drain_timeout
-        if cut_off := await clients.drain(seconds):
+        if cut_off := await self._clients.drain(seconds):
             logger.warning(
                 "clients that did not finish within %g seconds, and were disconnected: %d", seconds, cut_off
             )
-        if not await broker.settle(settings.drain_timeout - seconds):
+        if not await self._broker.settle(settings.drain_timeout - seconds):
             logger.warning(
                 "undelivered messages could not all be put back: another server, or this one after its "
                 "restart, recovers them"
             )
-    except (StartError, BackendRefusedError, _StoppedError):
-        # Sign off, so that peers do not consider this server dead.
-        await broker.settle(settings.drain_timeout)
-        raise
-    finally:
-        # Until here, so that /readyz tells that the server is stopping.
-        survey.stop()
-        if http is not None:
-            await http.close()
-        expiry.stop()
-        repairs.stop()
-        storage.stop()
-        sweeper.stop()
-        libraries.stop()
-        for listener in listeners:
-            listener.close()
-        await broker.close()
+
+    async def _exit(self) -> None:
+        """Close everything that was started. From here on signals are ignored."""
+        try:
+            # Until here, so that /readyz tells that the server is stopping.
+            self._survey.stop()
+            if self._http is not None:
+                await self._http.close()
+            for task in self._background:
+                task.stop()
+            for listener in self._listeners:
+                listener.close()
+            await self._broker.close()
+        finally:
+            if self._embedded is not None:
+                await self._embedded.stop()
+            self._manager.close()
+            # Their default action would change the exit status.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _STOPPING)
+            for number in _STOPPING:
+                asyncio.get_running_loop().remove_signal_handler(number)
+                signal.signal(number, signal.SIG_IGN)
 
 
-async def _open_http(
-    context: Context, survey: Survey, settings: HttpSettings, embedded: Embedded | None, sessions: Sessions
-) -> HttpListener:
-    # A server without --http need not have aiohttp in memory; see web/settings.py.
-    from pressure_server.web.listener import HttpListener
-    from pressure_server.web.shown import Shown
-
+@contextlib.contextmanager
+def _listening_on(listen: ListenerUrl) -> Iterator[None]:
+    """Turn OSError into StartError."""
     try:
-        return await HttpListener.open(Shown(context, survey, settings, embedded, sessions))
+        yield
     except OSError as error:
-        raise StartError(f"cannot listen on {settings.listen}: {error.strerror or error}") from error
-
-
-def _reload(access: Access, clients: Clients, sessions: Sessions, manager: ServiceManager) -> None:
-    with manager.reloading():
-        access.reload([*clients.connected, *sessions.current()])
-
-
-def _refuse_jobs(context: Context) -> None:
-    """Accept no more jobs from beanstalk clients, as beanstalkd does after SIGUSR1."""
-    context.is_draining = True
-    logger.info("drain mode (SIGUSR1): puts of beanstalk clients get DRAINING")
-
-
-def _announce(context: Context, embedded: Embedded | None, grace: float, manager: ServiceManager) -> None:
-    broker = context.broker
-    for listen in context.listening:
-        logger.info("listening on %s", listen)
-    what = broker.version if broker.is_up else "not connected yet"
-    if embedded is not None:
-        logger.info("backend: embedded %s, data in %s", what, embedded.data_dir)
-    else:
-        logger.info("backend: %s, database %d (%s)", broker.address, broker.address.database, what)
-    where = ", ".join(map(str, context.listening))
-
-    def ready() -> None:
-        logger.info(
-            "ready: queues are stored under the prefix '%s:', the name of this server is '%s'",
-            context.settings.prefix,
-            broker.identity,
-        )
-        manager.ready(f"listening on {where}")
-
-    if broker.is_up:
-        ready()
-    else:
-        logger.info("waiting for the backend: commands wait up to %g seconds for it, then fail", grace)
-        manager.ready(f"listening on {where}; waiting for the backend")
-        broker.default_database.when_back(ready)
-
-
-def _clients_possible(wanted: int, each: int, others: int) -> int:
-    """Return how many clients may connect: `wanted`, or fewer if the limit on open files is too low.
-
-    A client needs up to `each` file descriptors; `others` are needed besides those of clients. The soft limit
-    on open files is raised if necessary.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = each * wanted + others
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        logger.warning(
-            "serving %d clients at most: the hard limit on open files is %d", (hard - others) // each, hard
-        )
-        needed = hard
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return (needed - others) // each
+        raise StartError(f"cannot listen on {listen}: {error.strerror or error}") from error

@@ -37,9 +37,10 @@ class ServiceManager:
     def starting(self) -> None:
         """Ask for more time until `ready`, and report the event loop as alive until `close`."""
         if self._address:
-            self._starting = asyncio.create_task(self._extend_startup())
+            extension = f"EXTEND_TIMEOUT_USEC={_microseconds(_STARTUP_EXTENSION)}"
+            self._starting = asyncio.create_task(self._repeat(_EXTEND_EVERY, "STATUS=starting", extension))
             if self._watchdog_interval:
-                self._watching = asyncio.create_task(self._report_alive())
+                self._watching = asyncio.create_task(self._repeat(self._watchdog_interval, "WATCHDOG=1"))
 
     def ready(self, status: str) -> None:
         """Report that clients can connect. `status` is one line for the operator."""
@@ -65,15 +66,10 @@ class ServiceManager:
         _cancel(self._starting)
         _cancel(self._watching)
 
-    async def _extend_startup(self) -> None:
+    async def _repeat(self, seconds: float, *lines: str) -> None:
         while True:
-            self._send("STATUS=starting", f"EXTEND_TIMEOUT_USEC={_microseconds(_STARTUP_EXTENSION)}")
-            await asyncio.sleep(_EXTEND_EVERY)
-
-    async def _report_alive(self) -> None:
-        while True:
-            self._send("WATCHDOG=1")
-            await asyncio.sleep(self._watchdog_interval)
+            self._send(*lines)
+            await asyncio.sleep(seconds)
 
     def _send(self, *lines: str) -> None:
         if not self._address:

@@ -1,64 +1,24 @@
-"""The settings of the commands, as checked values."""
+"""The settings of the server, as checked values, and what they mean for its parts."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from urllib.parse import quote, urlsplit, urlunsplit
 
-from pressure_server.auth.access import AccessPolicy, read_password
-from pressure_server.auth.tls import TlsFiles
-from pressure_server.backend.address import Address
+from pressure_server.app.store import EMBEDDED, Store
+from pressure_server.auth.access_policy import AccessPolicy, TlsFiles
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Timeouts
 from pressure_server.net.handler import HandlerSettings
 from pressure_server.net.listener import ListenerUrl, SettingsError
 from pressure_server.queues.policy import Policy
-from pressure_server.web.settings import HttpSettings
+from pressure_server.web.http_settings import HttpSettings
 
-EMBEDDED = "embedded:"
 DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
 MIN_BUFFERED_BYTES = 64 << 20
 # Seconds. The default of --auto-repair-after with --allow-eviction, because eviction leaves queues stuck.
 _REPAIR_AFTER_EVICTION = 30.0
-
-
-@dataclass(frozen=True)
-class Store:
-    """The location of the queues: the settings of every command that accesses them."""
-
-    backend: str = field(repr=False)
-    data_dir: Path
-    prefix: str
-    backend_password_file: Path | None
-
-    def __post_init__(self) -> None:
-        """Check the values, without connecting to the backend. Raise SettingsError."""
-        if not self.prefix:
-            raise SettingsError("the prefix must not be empty: it tells keys of queues from other keys")
-        for name, text in (("prefix", self.prefix), ("data directory", str(self.data_dir))):
-            try:
-                text.encode()
-            except UnicodeEncodeError as error:
-                raise SettingsError(f"the {name} must be UTF-8") from error
-        if self.backend != EMBEDDED:
-            self.address()
-        elif self.backend_password_file is not None:
-            raise SettingsError("the embedded backend has no password: remove --backend-password-file")
-
-    def address(self) -> Address:
-        """Return the address of a backend that is not embedded. Raise SettingsError."""
-        try:
-            address = Address(self.backend)
-            if self.backend_password_file is None:
-                return address
-            if address.password is not None:
-                raise ValueError("its password is given twice, in its URL and by --backend-password-file")
-            return Address(_with_password(self.backend, read_password(self.backend_password_file)))
-        except ValueError as error:
-            raise SettingsError(f"the backend cannot be used: {error}") from error
 
 
 @dataclass(frozen=True)
@@ -168,30 +128,3 @@ class Settings(Store):
     def buffered_bytes(self, memory: int) -> int:
         """Return the memory budget in bytes for all clients, on a machine with `memory` bytes."""
         return self.max_buffered_bytes or max(MIN_BUFFERED_BYTES, memory // 4)
-
-
-def _with_password(url: str, password: bytes) -> str:
-    """Return the backend's URL with the password added."""
-    parts = urlsplit(url)
-    user, _, host = parts.netloc.rpartition("@")
-    return urlunsplit(parts._replace(netloc=f"{user.rstrip(':')}:{quote(password, safe='')}@{host}"))
-
-
-def backend_from_redis_variables(environment: Mapping[str, str]) -> str | None:
-    """Return the URL of the backend that the variables of pressure 0.15 (Message Brokers) select.
-
-    Any of REDIS_SERVER, REDIS_PORT and REDIS_DB selects Redis; the others have defaults. Return None if none
-    of them is set. Raise SettingsError if a number is invalid.
-    """
-    names = ("REDIS_SERVER", "REDIS_PORT", "REDIS_DB")
-    if not any(environment.get(name) for name in names):
-        return None
-    server = environment.get("REDIS_SERVER") or "127.0.0.1"
-    numbers = {}
-    for name, default, largest in (("REDIS_PORT", "6379", 65535), ("REDIS_DB", "0", 9999)):
-        text = environment.get(name) or default
-        if not text.isascii() or not text.isdigit() or int(text) > largest:
-            raise SettingsError(f"{name}='{text}' must be a number from 0 to {largest}")
-        numbers[name] = int(text)
-    host = f"[{server}]" if ":" in server else server
-    return f"redis://{host}:{numbers['REDIS_PORT']}/{numbers['REDIS_DB']}"

@@ -11,10 +11,10 @@ import logging
 from collections import OrderedDict
 from dataclasses import dataclass
 
-from pressure_server.auth.log_throttle import LogThrottle
 from pressure_server.auth.peer_address import address_of, network_of
 from pressure_server.auth.users import User
-from pressure_server.queues.names import printable
+from pressure_server.log_limits import LogThrottle
+from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from pressure_server.errors import PatternError
-from pressure_server.queues.glob import glob_regex
+from pressure_server.text import glob_regex
 
 RIGHTS = ("put", "get", "read", "administer")
 DEFAULT = "default"

@@ -27,12 +27,12 @@ from pressure_server.queues.names import (
     PRODUCER_TURN,
     READY,
     base_key,
-    printable,
     records_key,
 )
 from pressure_server.queues.operations.batch import Due
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import watched_keys
+from pressure_server.text import printable
 
 LIBRARY = library()
 # The library is loaded at most this often for one call.

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from itertools import count
 from typing import Any, Protocol
 
-from pressure_server.auth.access import Access
+from pressure_server.auth.access_policy import Access
 from pressure_server.auth.users import User
 from pressure_server.errors import DeniedError
 from pressure_server.net.client_log import ConnectionLog, LoggedClient, UnknownCommands

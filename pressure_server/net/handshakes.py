@@ -14,8 +14,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from ssl import SSLContext, SSLError
 
-from pressure_server.auth.log_throttle import LogThrottle
 from pressure_server.auth.peer_address import address_of
+from pressure_server.log_limits import LogThrottle
 
 logger = logging.getLogger(__name__)
 

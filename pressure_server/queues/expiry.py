@@ -11,11 +11,11 @@ import logging
 from collections.abc import Sequence
 
 from pressure_server.errors import BackendError
+from pressure_server.log_limits import WarnOnce
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.housekeeping import portions
-from pressure_server.queues.names import printable
-from pressure_server.queues.repair.warn_once import WarnOnce
+from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,9 @@ class Expiry:
             results = await database.housekeeping.expire(some, self._ttl)
             for name, result in zip(some, results, strict=True):
                 if isinstance(result, BackendError):
-                    await self._warnings.warn(database, name, result)
+                    # Raises BackendError if the backend is unavailable, instead of only this queue.
+                    await database.command(b"PING")
+                    self._warnings.warn(database.database_number, name, result)
                 elif result:
                     shown = printable(name)
                     logger.debug(

@@ -7,6 +7,7 @@ would be those of another queue), and because waiting operations watch some of t
 from __future__ import annotations
 
 from pressure_server.errors import QueueNameError
+from pressure_server.text import printable
 
 BOUND = b":bound"
 PRODUCER_FREE = b":producer_free"
@@ -110,10 +111,3 @@ def queue_name(prefix: bytes, existence_key: bytes) -> bytes | None:
     """Return the name of the queue with this :bound key; None if it is not a valid name."""
     name = existence_key[len(prefix) + 1 : -len(BOUND)]
     return name if is_queue_name(name) else None
-
-
-def printable(name: bytes) -> str:
-    """Return a name as printable text: the first 128 bytes, with undecodable bytes escaped."""
-    text = name[:128].decode("utf-8", "backslashreplace")
-    text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return text + "…" if len(name) > 128 else text

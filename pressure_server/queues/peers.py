@@ -19,7 +19,8 @@ from pressure_server.backend.link import Link
 from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.lua.scripts import Script, library, servers_script
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import printable, records_key
+from pressure_server.queues.names import records_key
+from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
 

@@ -1,32 +1,48 @@
-"""Actions of the console: a table of what each does, by commands that are executed with the user's rights."""
+"""Actions of the console: a table of what each does, by commands on a RESP connection inside the process.
+
+So they have the checks of rights and arguments, the statistics and the guarantees that commands of Redis
+clients have.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 from aiohttp import web
 
 from pressure_server.errors import BackendError
 from pressure_server.net.client_facts import sessions_of
+from pressure_server.net.session import Session
 from pressure_server.queues.repair.doctor import Case, Doctor
-from pressure_server.web.bodies import MAX_BODY, json_object, text_in
-from pressure_server.web.clients_page import require_administrator
-from pressure_server.web.private_client import PrivateClient, private_client
-from pressure_server.web.problems import PATIENCE
-from pressure_server.web.queue_ids import database_of, name_of, require_access
-from pressure_server.web.shown import SHOWN, USER, Shown
+from pressure_server.web.http_requests import (
+    CONTEXT,
+    MAX_BODY,
+    USER,
+    database_of,
+    json_object,
+    name_of,
+    require_access,
+    require_administrator,
+    text_in,
+)
+from pressure_server.web.problem_watch import PATIENCE
 
 # The limit in bytes of an action's body, which may contain a message.
 _MAX_BODY = 4 << 20
 # Actions with large bodies that are read or executed at the same time; others are not read meanwhile.
 _LARGE_AT_ONCE = 4
+_READ = 1 << 16
+# Seconds for one command.
+_TIMEOUT = 20.0
 
 Body = dict[str, Any]
+Key = tuple[int, bytes]
 
 
 class ActionFailedError(Exception):
@@ -57,46 +73,38 @@ def _message(body: Body) -> bytes:
 
 @dataclass(frozen=True)
 class Action:
-    """An action on a queue: its command without the queue's name, and what it says about the reply."""
+    """An action on a queue: its command, and what it says; {} stands for the reply to the command."""
 
     command: str
+    says: str
     arguments: Callable[[Body], Sequence[bytes]] = lambda _: ()
-    says: Callable[[Any], str] = lambda _: "done"
 
 
 ACTIONS = {
     "create": Action(
         "PRESSURE.CREATE",
+        "the queue was created",
         lambda body: _options(body, "bound", "overflow", "type"),
-        lambda _: "the queue was created",
     ),
     "put": Action(
         "PRESSURE.PUT",
+        "the message was put",
         lambda body: [_message(body), b"NOWAIT", *_options(body, "priority", "delay")],
-        lambda _: "the message was put",
     ),
-    "kick": Action(
-        "PRESSURE.KICK",
-        lambda body: [_text(body, "count") or b"1"],
-        lambda count: f"jobs kicked: {count}",
-    ),
-    "pause": Action(
-        "PRESSURE.PAUSE",
-        lambda body: [_text(body, "seconds")],
-        lambda _: "the pause was set",
-    ),
+    "kick": Action("PRESSURE.KICK", "jobs kicked: {}", lambda body: [_text(body, "count") or b"1"]),
+    "pause": Action("PRESSURE.PAUSE", "the pause was set", lambda body: [_text(body, "seconds")]),
     "alter": Action(
         "PRESSURE.ALTER",
+        "the queue was altered",
         lambda body: _options(body, "bound", "overflow", "max_bytes", "ttl", "max_deliveries", "dead_letter"),
-        lambda _: "the queue was altered",
     ),
-    "close": Action("PRESSURE.CLOSE", says=lambda _: "the queue was closed"),
+    "close": Action("PRESSURE.CLOSE", "the queue was closed"),
     "purge": Action(
         "PRESSURE.PURGE",
+        "messages deleted: {}",
         lambda body: [_text(body, "state").upper()] if _text(body, "state") else [],
-        lambda count: f"messages deleted: {count}",
     ),
-    "delete": Action("PRESSURE.DELETE", says=lambda _: "the queue was deleted"),
+    "delete": Action("PRESSURE.DELETE", "the queue was deleted"),
 }
 
 
@@ -105,12 +113,6 @@ class Actions:
 
     def __init__(self) -> None:
         self._large_turns = asyncio.Semaphore(_LARGE_AT_ONCE)
-        self._others: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]] = {
-            "take": _take,
-            "bury": _bury,
-            "repair": _repair,
-            "disconnect": _disconnect,
-        }
 
     async def act(self, request: web.Request) -> web.StreamResponse:
         """Execute {"action": …, "db": …, "queue": …, arguments} and answer with what was done."""
@@ -122,15 +124,19 @@ class Actions:
     async def _act(self, request: web.Request, body: Body) -> web.StreamResponse:
         name = text_in(body, "action")
         try:
-            if name in self._others:
-                return await self._others[name](request, body)
+            if name in _OTHER_ACTIONS:
+                return await _OTHER_ACTIONS[name](request, body)
             if name not in ACTIONS:
                 raise web.HTTPBadRequest(text="there is no such action\n")
             action = ACTIONS[name]
-            async with _client(request, body) as (client, queue):
-                reply = await _done(client, action.command.encode(), queue, *action.arguments(body))
-            await _note(request.app[SHOWN], body, queue)
-            return _answer(action.says(reply))
+            async with _private_client(request, body) as client:
+                reply = await client.do(action.command, *action.arguments(body))
+            survey = request.app[CONTEXT].survey
+            if client.key not in survey.queues:
+                # Show a queue that is new: the next look of the survey may be minutes away.
+                with contextlib.suppress(BackendError):
+                    await survey.look_at([client.key])
+            return _answer(action.says.format(reply))
         except ActionFailedError as error:
             return _answer(str(error), is_done=False)
         except ConnectionError:
@@ -143,30 +149,52 @@ def _answer(text: str, *, is_done: bool = True) -> web.Response:
     return web.json_response({"done": is_done, "text": text})
 
 
+class _PrivateClient:
+    """The client's end of a RESP connection inside the process, for commands on the queue with this key."""
+
+    def __init__(self, key: Key, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.key = key
+        self._reader = reader
+        self._writer = writer
+        self._replies = hiredis.Reader()
+
+    async def do(self, command: str, *arguments: bytes) -> Any:
+        """Return the reply to a command on the queue.
+
+        Raise ActionFailedError for an error reply; or ConnectionError or TimeoutError.
+        """
+        words = (command.encode(), self.key[1], *arguments)
+        self._writer.write(hiredis.pack_command(words))  # type: ignore[arg-type] # the stub knows one word only
+        async with asyncio.timeout(_TIMEOUT):
+            while (reply := self._replies.gets()) is False:
+                data = await self._reader.read(_READ)
+                if not data:
+                    raise ConnectionError("the server has closed the connection")
+                self._replies.feed(data)
+        if isinstance(reply, hiredis.ReplyError):
+            raise ActionFailedError(str(reply))
+        return reply
+
+
 @contextlib.asynccontextmanager
-async def _client(request: web.Request, body: Body) -> AsyncIterator[tuple[PrivateClient, bytes]]:
-    """Yield a private client for the user of a request, and the name of the queue."""
-    shown, user, queue = request.app[SHOWN], request[USER], name_of(body.get("queue"))
+async def _private_client(request: web.Request, body: Body) -> AsyncIterator[_PrivateClient]:
+    """Yield a client that acts as the user of the request, for the queue that the request names."""
+    context, user, queue = request.app[CONTEXT], request[USER], name_of(body.get("queue"))
     require_access(user, queue)
-    number = database_of(shown.context.broker, body.get("db", 0)).database_number
-    async with private_client(shown.context, user, number) as client:
-        yield client, queue
-
-
-async def _note(shown: Shown, body: Body, queue: bytes) -> None:
-    """Show a queue that is new: the next look of the survey may be minutes away."""
-    key = (database_of(shown.context.broker, body.get("db", 0)).database_number, queue)
-    if key not in shown.survey.queues:
-        with contextlib.suppress(BackendError):
-            await shown.survey.look_at([key])
-
-
-async def _done(client: PrivateClient, *words: bytes) -> Any:
-    """Return the reply to a command. Raise ActionFailedError for an error reply."""
-    reply = await client.command(*words)
-    if isinstance(reply, hiredis.ReplyError):
-        raise ActionFailedError(str(reply))
-    return reply
+    database = database_of(context.server.broker, body.get("db", 0))
+    connection = context.resp.connect()
+    session = cast(Session, connection.session)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, ours)
+    session.user = user
+    session.name = b"console"
+    session.database = database
+    reader, writer = await asyncio.open_connection(sock=theirs)
+    try:
+        yield _PrivateClient((database.database_number, queue), reader, writer)
+    finally:
+        writer.close()
 
 
 async def _take(request: web.Request, body: Body) -> web.StreamResponse:
@@ -174,8 +202,8 @@ async def _take(request: web.Request, body: Body) -> web.StreamResponse:
 
     The message is reserved until the answer is written.
     """
-    async with _client(request, body) as (client, queue):
-        reserved = await _done(client, b"PRESSURE.RESERVE", queue)
+    async with _private_client(request, body) as client:
+        reserved = await client.do("PRESSURE.RESERVE")
         if reserved is None:
             return _answer("there is no message to take", is_done=False)
         _, job, message, _ = reserved
@@ -186,30 +214,30 @@ async def _take(request: web.Request, body: Body) -> web.StreamResponse:
         await response.prepare(request)
         await response.write_eof()
         if request.transport is not None and not request.transport.is_closing():
-            await _done(client, b"PRESSURE.ACK", queue, b"%d" % job)
+            await client.do("PRESSURE.ACK", b"%d" % job)
         return response
 
 
 async def _bury(request: web.Request, body: Body) -> web.StreamResponse:
     """Bury the next job."""
-    async with _client(request, body) as (client, queue):
-        reserved = await _done(client, b"PRESSURE.RESERVE", queue)
+    async with _private_client(request, body) as client:
+        reserved = await client.do("PRESSURE.RESERVE")
         if reserved is None:
             return _answer("there is no job to bury", is_done=False)
         job = b"%d" % reserved[1]
-        if not await _done(client, b"PRESSURE.BURY", queue, job):
+        if not await client.do("PRESSURE.BURY", job):
             return _answer("the job could not be buried", is_done=False)
         return _answer(f"job {job.decode()} was buried")
 
 
 async def _repair(request: web.Request, body: Body) -> web.StreamResponse:
     """Repair the problems of a queue that last for some seconds."""
-    shown, user = request.app[SHOWN], request[USER]
+    user = request[USER]
     queue = name_of(body.get("queue"))
     require_access(user, queue)
     if "administer" not in user.rights:
         raise ActionFailedError("NOPERM this user has no right to administer")
-    doctor = Doctor(database_of(shown.context.broker, body.get("db", 0)), PATIENCE, queue)
+    doctor = Doctor(database_of(request.app[CONTEXT].server.broker, body.get("db", 0)), PATIENCE, queue)
     cases: dict[bytes, Case] = {}
     await doctor.look_for([queue], cases)
     await doctor.confirm(cases)
@@ -224,9 +252,17 @@ async def _repair(request: web.Request, body: Body) -> web.StreamResponse:
 async def _disconnect(request: web.Request, body: Body) -> web.StreamResponse:
     """Disconnect a client."""
     require_administrator(request[USER])
-    clients = request.app[SHOWN].context.clients
+    clients = request.app[CONTEXT].server.clients
     wanted = [one for one in sessions_of(clients) if one.id == body.get("client")]
     if not wanted:
         return _answer("the client has left", is_done=False)
     wanted[0].break_off()
     return _answer(f"client {wanted[0].id} was disconnected")
+
+
+_OTHER_ACTIONS: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]] = {
+    "take": _take,
+    "bury": _bury,
+    "repair": _repair,
+    "disconnect": _disconnect,
+}

@@ -12,10 +12,9 @@ from aiohttp import web
 from pressure_server.auth.users import User
 from pressure_server.net.client_facts import facts_of, sessions_of
 from pressure_server.net.session import Session
-from pressure_server.queues.names import printable
-from pressure_server.web.overview import PAGE, page_number
-from pressure_server.web.queue_ids import id_of
-from pressure_server.web.shown import Shown
+from pressure_server.text import printable
+from pressure_server.web.http_requests import HttpContext, id_of, page_number, require_administrator
+from pressure_server.web.overview import PAGE
 
 # Queues that are shown of those on which one client waits.
 _MOST_QUEUES = 5
@@ -63,8 +62,8 @@ _SORTS: dict[str, Callable[[Session], Any]] = {
 class ClientsPage:
     """The connected clients."""
 
-    def __init__(self, shown: Shown) -> None:
-        self._shown = shown
+    def __init__(self, context: HttpContext) -> None:
+        self._context = context
 
     async def view(self, request: web.Request, user: User) -> dict[str, Any]:
         """Return one page of the clients. Raise an HTTPException."""
@@ -73,7 +72,7 @@ class ClientsPage:
         if sort not in _SORTS or len(text) > _MAX_FILTER:
             raise web.HTTPBadRequest(text="sort or filter is wrong\n")
         value_of, found = _SORTS[sort], list[tuple[Any, Session]]()
-        clients = sessions_of(self._shown.context.clients)
+        clients = sessions_of(self._context.server.clients)
         for first in range(0, len(clients), _AT_ONCE):
             found += [
                 (value_of(one), one)
@@ -86,12 +85,6 @@ class ClientsPage:
         page = min(page_number(request), pages - 1)
         rows = [client_row(one) for _, one in found[page * PAGE : (page + 1) * PAGE]]
         return {"rows": rows, "matching": len(found), "page": page, "pages": pages}
-
-
-def require_administrator(user: User) -> None:
-    """Raise HTTPForbidden unless the user may administer the whole server."""
-    if "administer" not in user.rights or not user.has_all_queues:
-        raise web.HTTPForbidden(text="this needs the right to administer all queues\n")
 
 
 def _matches(client: Session, text: str) -> bool:

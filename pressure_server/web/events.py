@@ -12,8 +12,8 @@ from aiohttp import web
 
 from pressure_server.auth.users import NOBODY, User
 from pressure_server.errors import PressureError
-from pressure_server.web.protection import Protection
-from pressure_server.web.shown import SHOWN
+from pressure_server.web.authentication import Authentication
+from pressure_server.web.http_requests import CONTEXT
 
 logger = logging.getLogger(__name__)
 
@@ -29,34 +29,26 @@ View = Callable[[web.Request, User], Awaitable[dict[str, Any]]]
 class EventStreams:
     """The open streams of one listener."""
 
-    def __init__(self, protection: Protection) -> None:
-        self._protection = protection
+    def __init__(self, authentication: Authentication) -> None:
+        self._authentication = authentication
         self._open = 0
 
-    def handler(self, view: View) -> Callable[[web.Request], Awaitable[web.StreamResponse]]:
-        """Return the handler of requests for a stream of this view."""
-
-        async def answer(request: web.Request) -> web.StreamResponse:
-            return await self._stream(request, view)
-
-        return answer
-
-    async def _stream(self, request: web.Request, view: View) -> web.StreamResponse:
+    async def answer(self, view: View, request: web.Request) -> web.StreamResponse:
         """Send the view until the client leaves, loses its right to read, or the server stops."""
         if self._open >= _MAX_STREAMS:
             raise web.HTTPServiceUnavailable(text="too many consoles are open\n")
         self._open += 1
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         try:
-            sent = await self._data(request, view, await self._protection.user_of(request))
+            sent = await _data(request, view, await self._authentication.user_of(request))
             await response.prepare(request)
             await _write(response, sent)
-            while not request.app[SHOWN].context.is_stopping:
+            while not request.app[CONTEXT].server.is_stopping:
                 await asyncio.sleep(_SECOND)
-                user = await self._protection.user_of(request)
+                user = await self._authentication.user_of(request)
                 if user is NOBODY or "read" not in user.rights:
                     break
-                data = await self._data(request, view, user)
+                data = await _data(request, view, user)
                 # A comment shows that the connection is alive.
                 await _write(response, data if data != sent else b":\n\n")
                 sent = data
@@ -75,13 +67,13 @@ class EventStreams:
             self._open -= 1
         return response
 
-    @staticmethod
-    async def _data(request: web.Request, view: View, user: User) -> bytes:
-        try:
-            shown = await view(request, user)
-        except PressureError as error:
-            shown = {"error": f"{error.code} {error}"}
-        return b"data: " + json.dumps(shown).encode() + b"\n\n"
+
+async def _data(request: web.Request, view: View, user: User) -> bytes:
+    try:
+        shown = await view(request, user)
+    except PressureError as error:
+        shown = {"error": f"{error.code} {error}"}
+    return b"data: " + json.dumps(shown).encode() + b"\n\n"
 
 
 async def _write(response: web.StreamResponse, data: bytes) -> None:

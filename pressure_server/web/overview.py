@@ -6,24 +6,24 @@ The page is made here, not in the browser, so that 100 000 queues do not travel 
 from __future__ import annotations
 
 import asyncio
+from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from heapq import merge
+from itertools import islice
 from time import monotonic
 from typing import Any, NamedTuple
 
 from aiohttp import web
 
 from pressure_server.auth.users import User
-from pressure_server.errors import PatternError, PressureError
+from pressure_server.errors import PatternError
 from pressure_server.queues.database import Database
-from pressure_server.queues.glob import glob_regex
-from pressure_server.queues.names import printable
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import Surveyed
-from pressure_server.web.problems import ProblemWatch, warnings_of
-from pressure_server.web.queue_ids import id_of
-from pressure_server.web.shown import Shown
-from pressure_server.web.sorted_queues import Key, SortedQueues
+from pressure_server.text import glob_regex, printable
+from pressure_server.web.http_requests import HttpContext, id_of, page_number
+from pressure_server.web.problem_watch import ProblemWatch, warnings_of
 
 PAGE = 50
 _MAX_FILTER = 256
@@ -32,6 +32,9 @@ _MAX_FILTER = 256
 _KEPT = 1.0
 _KEPT_PER_QUEUE = 1 / 5000
 _MAX_ORDERS = 16
+# Queues that are sorted between two pauses: these take a millisecond or two.
+_AT_ONCE = 1000
+Key = tuple[int, bytes]
 
 _SORTS: dict[str, Callable[[Surveyed], Any]] = {
     "name": lambda queue: queue.name,
@@ -82,19 +85,60 @@ class _Query(NamedTuple):
         return lambda name: wanted in name
 
 
-def page_number(request: web.Request) -> int:
-    """Return the page that a request asks for, from 0. Raise HTTPBadRequest."""
-    text = request.query.get("page", "0")
-    if not text.isascii() or not text.isdigit() or len(text) > 6:
-        raise web.HTTPBadRequest(text="page must be a number\n")
-    return int(text)
+class SortedQueues:
+    """The keys of queues in an order; `count` is their number.
+
+    Some queues at a time become a sorted run. Runs are merged only as far as a page needs it, as one merge of
+    100 000 queues would block the event loop for 50 ms.
+    """
+
+    def __init__(self, count: int, keys: Iterator[Key]) -> None:
+        self.count = count
+        self._found: list[Key] = []
+        self._rest = keys
+
+    @classmethod
+    async def of(
+        cls,
+        queues: Mapping[Key, Surveyed],
+        value_of: Callable[[Surveyed], Any],
+        wants: Callable[[bytes], bool],
+        *,
+        descending: bool,
+    ) -> SortedQueues:
+        """Sort the queues whose names are wanted."""
+        everything = list(queues)
+        keys: list[Key] = []
+        values: list[Any] = []
+        # Numbers in arrays instead of tuples: the garbage collector would look at each tuple.
+        runs: list[array[int]] = []
+        for first in range(0, len(everything), _AT_ONCE):
+            begin = len(keys)
+            for key in everything[first : first + _AT_ONCE]:
+                queue = queues.get(key)
+                if queue is not None and wants(key[1]):
+                    keys.append(key)
+                    values.append(value_of(queue))
+            if len(keys) > begin:
+                run = range(begin, len(keys))
+                runs.append(array("L", sorted(run, key=values.__getitem__, reverse=descending)))
+            await asyncio.sleep(0)
+        order = merge(*runs, key=values.__getitem__, reverse=descending)
+        return cls(len(keys), map(keys.__getitem__, order))
+
+    async def between(self, first: int, last: int) -> list[Key]:
+        """Return the keys from the position `first` to before `last`. Only one task may do so at a time."""
+        while len(self._found) < min(last, self.count):
+            self._found += islice(self._rest, min(_AT_ONCE, last - len(self._found)))
+            await asyncio.sleep(0)
+        return self._found[first:last]
 
 
 class Overview:
     """The overview of all queues."""
 
-    def __init__(self, shown: Shown, problems: ProblemWatch) -> None:
-        self._shown = shown
+    def __init__(self, context: HttpContext, problems: ProblemWatch) -> None:
+        self._context = context
         self._problems = problems
         # The queues in the order of each query, and until when that is used.
         self._orders: OrderedDict[_Query, tuple[float, SortedQueues]] = OrderedDict()
@@ -108,7 +152,7 @@ class Overview:
         except PatternError as error:
             raise web.HTTPBadRequest(text=f"{error}\n") from error
         await self.look_at(keys)
-        survey = self._shown.survey
+        survey = self._context.survey
         rows = [self.row(survey.queues[key]) for key in keys if key in survey.queues]
         return {
             "server": self._server(),
@@ -120,10 +164,10 @@ class Overview:
 
     async def look_at(self, keys: Sequence[Key]) -> None:
         """Renew the figures of queues that a console shows, and let their problems be looked for."""
-        broker = self._shown.context.broker
+        broker = self._context.server.broker
         self._problems.look_at(broker.databases, keys)
         if broker.is_up:
-            await self._shown.survey.look_at(keys)
+            await self._context.survey.look_at(keys)
 
     async def _page_of(self, query: _Query, page: int) -> tuple[int, int, list[Key]]:
         """Return the number of queues, the number of the page, at most the last one, and its keys."""
@@ -136,7 +180,7 @@ class Overview:
 
     async def _sorted(self, query: _Query) -> SortedQueues:
         """Return the queues in the order of a query, and keep them for some time."""
-        queues = self._shown.survey.queues
+        queues = self._context.survey.queues
         order = await SortedQueues.of(
             queues, self._values[query.sort], query.wants(), descending=query.descending
         )
@@ -164,7 +208,7 @@ class Overview:
         )
 
     def _database(self, queue: Surveyed) -> Database:
-        databases = self._shown.context.broker.databases
+        databases = self._context.server.broker.databases
         return next(one for one in databases if one.database_number == queue.database)
 
     def row(self, queue: Surveyed) -> dict[str, Any]:
@@ -195,16 +239,11 @@ class Overview:
         }
 
     def _server(self) -> dict[str, Any]:
-        context, totals = self._shown.context, self._shown.survey.totals
-        try:
-            context.check_readiness()
-            reason = None
-        except PressureError as error:
-            reason = str(error)
-        clients = context.clients
+        totals = self._context.survey.totals
+        clients = self._context.server.clients
         return {
-            "not_ready": reason,
-            "queues": len(self._shown.survey.queues),
+            "not_ready": self._context.not_ready,
+            "queues": len(self._context.survey.queues),
             "messages": totals.length,
             "full": totals.full,
             "closed": totals.closed,
@@ -215,5 +254,5 @@ class Overview:
             "throttled": clients.memory.throttled,
             "commands": clients.commands_per_second,
             "problems": self._problems.count,
-            "is_complete": self._shown.survey.rounds > 0,
+            "is_complete": self._context.survey.rounds > 0,
         }

@@ -11,13 +11,20 @@ from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.lua.scripts import look_script
 from pressure_server.net.client_facts import sessions_of
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import base_key, printable
+from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import id_of as job_id_of
+from pressure_server.text import printable
 from pressure_server.web.clients_page import client_row
+from pressure_server.web.http_requests import (
+    HttpContext,
+    database_of,
+    id_of,
+    is_administrator,
+    name_of,
+    require_access,
+)
 from pressure_server.web.overview import Overview
-from pressure_server.web.queue_ids import database_of, id_of, name_of, require_access
-from pressure_server.web.shown import Shown
 
 # Messages and jobs in each state that are shown, and bytes of each.
 _MOST = 20
@@ -29,17 +36,17 @@ _STATES = ("ready", "delayed", "reserved", "buried")
 class QueuePage:
     """The page of one queue."""
 
-    def __init__(self, shown: Shown, overview: Overview) -> None:
-        self._shown = shown
+    def __init__(self, context: HttpContext, overview: Overview) -> None:
+        self._context = context
         self._overview = overview
 
     async def view(self, request: web.Request, user: User) -> dict[str, Any]:
         """Return what the console shows. Raise an HTTPException or BackendError."""
         name = name_of(request.query.get("id"))
         require_access(user, name)
-        database = database_of(self._shown.context.broker, request.query.get("db", "0"))
+        database = database_of(self._context.server.broker, request.query.get("db", "0"))
         key = (database.database_number, name)
-        survey = self._shown.survey
+        survey = self._context.survey
         await self._overview.look_at([key])
         about = {"db": key[0], "id": id_of(name), "name": printable(name)}
         looked = await database.call_script(
@@ -52,7 +59,7 @@ class QueuePage:
             **about,
             "row": self._overview.row(survey.queues[key]),
             "info": await self._info(database, name),
-            "list": [{"size": size, **shown_message(data)} for size, data in messages],
+            "list": [{"size": size, **_as_text(data)} for size, data in messages],
             "jobs": {state: list(map(_job, jobs)) for state, jobs in zip(_STATES, states, strict=True)},
             "groups": await _groups(database, name, user),
             "clients": self._clients(key, user),
@@ -76,17 +83,17 @@ class QueuePage:
 
     def _clients(self, key: tuple[int, bytes], user: User) -> list[dict[str, Any]]:
         """Return the clients of this server that wait on the queue; others see only how many these are."""
-        if "administer" not in user.rights or not user.has_all_queues:
+        if not is_administrator(user):
             return []
         found = [
             client_row(client)
-            for client in sessions_of(self._shown.context.clients)
+            for client in sessions_of(self._context.server.clients)
             if client.is_waiting and client.database.database_number == key[0] and key[1] in client.waits_on()
         ]
         return found[:_MOST_CLIENTS]
 
 
-def shown_message(data: bytes) -> dict[str, str]:
+def _as_text(data: bytes) -> dict[str, str]:
     """Return a message as text if it is UTF-8 without control characters, else as hexadecimal digits."""
     try:
         text = data.decode()
@@ -109,7 +116,7 @@ def _job(job: list[Any]) -> dict[str, Any]:
         "reserves": reserves,
         "age": age // 1000,
         "size": size,
-        **shown_message(data),
+        **_as_text(data),
     }
 
 

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from unittest import mock
 
-from pressure_server.app import cli, logs
+from pressure_server.app import cli, log_output
 from pressure_server.app.settings import Settings
 from tests.support.programs import TIMEOUT, Server, wait_for
 from tests.support.requirements import need
@@ -33,7 +33,7 @@ def settings_of(*arguments: str, environment: Mapping[str, str] | None = None) -
     with (
         mock.patch.object(cli, "serve", mock.Mock(return_value=None)) as serve,
         mock.patch.object(cli, "uvloop"),
-        mock.patch.object(logs, "configure"),
+        mock.patch.object(log_output, "configure"),
         mock.patch.dict(os.environ, {**variables, **(environment or {})}, clear=True),
     ):
         cli.serve_command.main(list(arguments), standalone_mode=False)

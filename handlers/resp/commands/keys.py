@@ -13,10 +13,10 @@ from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.database import Database
-from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.housekeeping import portions
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.queue_operations import QueueOperations
+from pressure_server.text import glob_regex
 
 # Roughly the number of backend keys per queue. SCAN examines this many keys for each wanted queue.
 _KEYS_OF_A_QUEUE = 12

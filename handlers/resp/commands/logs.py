@@ -13,13 +13,13 @@ from handlers.resp.session import Caller
 from handlers.resp.table import command, container
 from pressure_server.errors import GroupDoesNotExistError, QueueAlreadyExistsError, QueueDoesNotExistError
 from pressure_server.queues.database import UP_TO_COUNT
-from pressure_server.queues.names import printable
 from pressure_server.queues.operations import groups, verbs
 from pressure_server.queues.operations.jobs import claim, detached
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
+from pressure_server.text import printable
 
 _MAX_READ = 1000
 

@@ -20,7 +20,6 @@ from handlers.resp.replies import OK, CommandError, syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.errors import QueueAlreadyExistsError
-from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.creation import (
     FIFO,
@@ -38,6 +37,7 @@ from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.policy import BLOCK, ERROR
+from pressure_server.text import glob_regex
 
 _GET = Options(must_exist=True, waits=True)
 

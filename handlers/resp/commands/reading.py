@@ -12,8 +12,8 @@ from handlers.resp.arguments import integer_of
 from handlers.resp.replies import Raw, syntax_error
 from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
-from pressure_server.queues.glob import glob_regex
 from pressure_server.queues.operations.operation import Verb
+from pressure_server.text import glob_regex
 
 # Messages that are handled before other clients are served again: a few milliseconds.
 ENCODED_AT_ONCE = 10_000

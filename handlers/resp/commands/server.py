@@ -14,7 +14,7 @@ from handlers.resp.replies import OK, CommandError, Text
 from handlers.resp.session import Caller
 from handlers.resp.table import COMMANDS, Command, command, container, dispatch, help_of
 from pressure_server.net.command_statistics import reset_statistics
-from pressure_server.queues.glob import glob_regex
+from pressure_server.text import glob_regex
 
 # The most names in COMMAND INFO: each adds a description to the reply, even if it is repeated.
 _MAX_NAMES = 1000

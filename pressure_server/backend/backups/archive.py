@@ -15,11 +15,12 @@ import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from pressure_server import __version__
-from pressure_server.backend.backups.parts import MANIFEST, DataError, is_part_name, parse_manifest
-from pressure_server.backend.backups.snapshot import Snapshot
+from pressure_server.backend.backups.data_snapshot import DataSnapshot
+from pressure_server.backend.backups.files import DataError, chunks_of
+from pressure_server.backend.backups.manifest import MANIFEST, is_part_name, parse_manifest
 from pressure_server.backend.valkey_program import program_version
 
 FORMAT = 1
@@ -27,7 +28,6 @@ _DESCRIPTION = "backup.json"
 _SUMS = "SHA256SUMS"
 _FOLDER = "appendonlydir/"
 _BLOCK = tarfile.BLOCKSIZE
-_CHUNK = 1 << 20
 # The largest description, manifest or list of checksums, in bytes.
 _MAX_TEXT = 1 << 20
 
@@ -56,7 +56,7 @@ class Description:
         return sum(file.size for file in self.files)
 
 
-def write_archive(target: BinaryIO, snapshot: Snapshot) -> Description:
+def write_archive(target: BinaryIO, snapshot: DataSnapshot) -> Description:
     """Write a backup of the snapshot, and return its description. Raise DataError or OSError."""
     manifest = snapshot.manifest.encode()
     files = [StoredFile(MANIFEST, len(manifest))]
@@ -68,12 +68,12 @@ def write_archive(target: BinaryIO, snapshot: Snapshot) -> Description:
     writer.add(_FOLDER + MANIFEST, [manifest])
     for part in snapshot.parts:
         part.file.seek(0)
-        writer.add(_FOLDER + part.name, _chunks(part.file, part.size, part.name), part.size)
+        writer.add(_FOLDER + part.name, chunks_of(part.file, part.size, part.name), part.size)
     writer.finish()
     return description
 
 
-def read_archive(source: BinaryIO, folder: Path | None = None) -> Description:
+def read_archive(source: IO[bytes], folder: Path | None = None) -> Description:
     """Verify a backup, and unpack its files into an empty folder if one is given.
 
     Raise DataError if it is damaged, foreign, or newer than this server, and OSError if a file cannot be
@@ -131,7 +131,7 @@ class _Writer:
 class _Reader:
     """Reads the members that a _Writer has written, and compares their checksums at the end."""
 
-    def __init__(self, source: BinaryIO) -> None:
+    def __init__(self, source: IO[bytes]) -> None:
         self._source = source
         self._sums: list[str] = []
 
@@ -171,7 +171,7 @@ class _Reader:
 
     def _content(self, name: str, size: int) -> Iterator[bytes]:
         digest = hashlib.sha256()
-        for chunk in _chunks(self._source, size, name):
+        for chunk in chunks_of(self._source, size, name):
             digest.update(chunk)
             yield chunk
         if any(_read(self._source, -size % _BLOCK)):
@@ -230,21 +230,10 @@ def _store(path: Path, chunks: Iterator[bytes]) -> None:
     """Write a new file, and sync it."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW, 0o600)
     with open(descriptor, "wb") as file:
-        for chunk in chunks:
-            file.write(chunk)
+        file.writelines(chunks)
         file.flush()
         os.fsync(file.fileno())
 
 
-def _chunks(source: BinaryIO, size: int, name: str) -> Iterator[bytes]:
-    left = size
-    while left:
-        chunk = source.read(min(left, _CHUNK))
-        if not chunk:
-            raise DataError(f"{name} is cut short: {left} bytes are missing")
-        left -= len(chunk)
-        yield chunk
-
-
-def _read(source: BinaryIO, size: int) -> bytes:
-    return b"".join(_chunks(source, size, "the backup"))
+def _read(source: IO[bytes], size: int) -> bytes:
+    return b"".join(chunks_of(source, size, "the backup"))

@@ -7,11 +7,10 @@ import shutil
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO
 
 from pressure_server.backend.backups.archive import Description, read_archive
-from pressure_server.backend.backups.output_file import sync_folder
-from pressure_server.backend.backups.parts import DataError
+from pressure_server.backend.backups.files import DataError, sync_folder
 from pressure_server.backend.data_directory import DataDirectory
 
 # The only file of Redis 6 and older, which Valkey reads as well.
@@ -26,7 +25,7 @@ class Restored:
     former: Path | None
 
 
-def restore(source: BinaryIO, data: DataDirectory, *, replace: bool) -> Restored:
+def restore(source: IO[bytes], data: DataDirectory, *, replace: bool) -> Restored:
     """Restore a backup. With `replace`, data in the directory are moved into a directory of their own.
 
     Raise BackendError if the directory is in use, or has data and `replace` is not set, or if the backup
@@ -71,7 +70,7 @@ def _data_in(data: DataDirectory) -> list[Path]:
     return [path for path in paths if path.is_file() or (path.is_dir() and any(path.iterdir()))]
 
 
-def _restore(source: BinaryIO, data: DataDirectory, former: list[Path]) -> Restored:
+def _restore(source: IO[bytes], data: DataDirectory, former: list[Path]) -> Restored:
     folder = data.restoring
     if folder.exists():
         # An earlier restore was killed.

@@ -14,7 +14,8 @@ from pressure_server.client.arguments import Word, as_bytes
 from pressure_server.client.replies import described, error_of
 from pressure_server.client.sync_primitives import open_pool
 from pressure_server.errors import PressureError
-from pressure_server.queues.names import base_key, printable
+from pressure_server.queues.names import base_key
+from pressure_server.text import printable
 
 # The address of a server that runs with the defaults.
 SERVER_URL = "redis://127.0.0.1:4000"

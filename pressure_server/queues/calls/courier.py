@@ -25,8 +25,8 @@ from pressure_server.errors import OutcomeUnknownError
 from pressure_server.lua.layout import CUT, RECOVER, Header, Reply
 from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
-from pressure_server.queues.names import printable
 from pressure_server.queues.operations.operation import Delivery, Operation
+from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
 

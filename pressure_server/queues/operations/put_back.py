@@ -5,10 +5,10 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator
 
-from pressure_server.queues.names import printable
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 from pressure_server.queues.operations.runs import recovery_form
+from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
 

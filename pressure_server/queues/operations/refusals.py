@@ -20,8 +20,8 @@ from pressure_server.errors import (
     QueueTypeError,
     TransactionIdError,
 )
-from pressure_server.queues.names import printable
 from pressure_server.queues.operations.wait import WaitCondition
+from pressure_server.text import printable
 
 
 def exception_for(name: bytes, text: str) -> PressureError:

@@ -15,10 +15,10 @@ from typing import Any
 
 from pressure_server.errors import QueueFullError
 from pressure_server.lua.layout import NUMBERS
-from pressure_server.queues.names import printable
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import Wait, WaitCondition
+from pressure_server.text import printable
 
 _NONE = b"0"
 

@@ -7,11 +7,11 @@ import logging
 import random
 
 from pressure_server.errors import BackendError, PressureError
+from pressure_server.log_limits import WarnOnce
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import printable
 from pressure_server.queues.repair.doctor import Case, Doctor
-from pressure_server.queues.repair.warn_once import WarnOnce
+from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
 
@@ -79,7 +79,9 @@ class AutoRepair:
             try:
                 done = await doctor.fix(case)
             except BackendError as error:
-                await self._warnings.warn(database, name, error)
+                # Raises BackendError if the backend is unavailable, instead of only this queue.
+                await database.command(b"PING")
+                self._warnings.warn(database.database_number, name, error)
                 continue
             if done:
                 logger.warning(

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
-from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, printable
-from pressure_server.queues.repair import problem as problems
-from pressure_server.queues.repair.problem import Problem
-from pressure_server.queues.repair.snapshot import Role, Snapshot
+from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE
+from pressure_server.queues.repair import problems
+from pressure_server.queues.repair.problems import Problem
+from pressure_server.queues.repair.queue_snapshot import QueueSnapshot, Role
+from pressure_server.text import printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,27 +25,26 @@ class Finding:
     evidence: str
 
 
-def diagnose(before: Snapshot, after: Snapshot) -> list[Finding]:
+def diagnose(before: QueueSnapshot, after: QueueSnapshot) -> list[Finding]:
     """Return the problems that both snapshots show, except those that a live client is about to end."""
-    findings = []
-    for trouble, is_so in _rules(before, after):
-        seen = is_so(before, after)
-        if seen:
-            findings.append(Finding(trouble, seen))
-    return findings
+    return [
+        Finding(problem, evidence)
+        for problem, rule in _rules(before, after)
+        if (evidence := rule(before, after))
+    ]
 
 
-def suspicions(snapshot: Snapshot) -> list[Finding]:
+def suspicions(snapshot: QueueSnapshot) -> list[Finding]:
     """Return the problems that one snapshot shows. A live client is about to end most of them."""
     return diagnose(snapshot, snapshot)
 
 
 # A rule returns the evidence for a problem, in words; "" if the snapshots do not show it.
-_Rule = Callable[[Snapshot, Snapshot], str]
+_Rule = Callable[[QueueSnapshot, QueueSnapshot], str]
 _Rules = Sequence[tuple[Problem, _Rule]]
 
 
-def _rules(before: Snapshot, after: Snapshot) -> _Rules:
+def _rules(before: QueueSnapshot, after: QueueSnapshot) -> _Rules:
     """Return the rules for this state of the queue; none if the queue was in another state before."""
     if after.bound is None:
         return _WITHOUT_A_QUEUE if before.view == after.view else ()
@@ -52,7 +53,7 @@ def _rules(before: Snapshot, after: Snapshot) -> _Rules:
     return _NEVER_USED if after.is_unused and _half_created(before, after) else _RULES
 
 
-def _half_created(before: Snapshot, after: Snapshot) -> str:
+def _half_created(before: QueueSnapshot, after: QueueSnapshot) -> str:
     pushed = (after.producer.free, after.consumer.free, after.not_full)
     # Create pushes the tokens in this order.
     if before.view != after.view or pushed not in ((0, 0, 0), (1, 0, 0), (1, 1, 0)):
@@ -62,8 +63,8 @@ def _half_created(before: Snapshot, after: Snapshot) -> str:
     return f"the queue has a bound, but {_listed(missing)} never had a token, and no client has used it"
 
 
-def _stuck(pick: Callable[[Snapshot], Role]) -> _Rule:
-    def rule(before: Snapshot, after: Snapshot) -> str:
+def _stuck(pick: Callable[[QueueSnapshot], Role]) -> _Rule:
+    def rule(before: QueueSnapshot, after: QueueSnapshot) -> str:
         earlier, role = pick(before), pick(after)
         if earlier.view != role.view or not role.is_held:
             return ""
@@ -74,7 +75,7 @@ def _stuck(pick: Callable[[Snapshot], Role]) -> _Rule:
     return rule
 
 
-def _why(role: Role, queue: Snapshot) -> str:
+def _why(role: Role, queue: QueueSnapshot) -> str:
     """Return why the holder cannot be waiting."""
     if role.is_held and role.holder is None:
         return "it has not written its name, as clients do before they wait"
@@ -85,8 +86,8 @@ def _why(role: Role, queue: Snapshot) -> str:
     return f"there {_are(queue.listed, 'message')}, so it is not waiting for a message"
 
 
-def _parked(pick: Callable[[Snapshot], Role]) -> _Rule:
-    def rule(before: Snapshot, after: Snapshot) -> str:
+def _parked(pick: Callable[[QueueSnapshot], Role]) -> _Rule:
+    def rule(before: QueueSnapshot, after: QueueSnapshot) -> str:
         earlier, role = pick(before), pick(after)
         if earlier.view != role.view or not role.parked or role.free:
             return ""
@@ -101,27 +102,27 @@ def _parked(pick: Callable[[Snapshot], Role]) -> _Rule:
     return rule
 
 
-def _no_not_full(before: Snapshot, after: Snapshot) -> str:
+def _no_not_full(before: QueueSnapshot, after: QueueSnapshot) -> str:
     if after.not_full or not after.has_room or before.view != after.view:
         return ""
     held = f"; the producer role is held{_by(after.producer)}" if after.producer.is_held else ""
     return f"there is room, but no {printable(NOT_FULL)} token{held}"
 
 
-def _too_many_in_a_role(before: Snapshot, after: Snapshot) -> str:
+def _too_many_in_a_role(before: QueueSnapshot, after: QueueSnapshot) -> str:
     lists = zip((PRODUCER_FREE, CONSUMER_FREE), before.roles, after.roles, strict=True)
     names = [printable(suffix) for suffix, then, now in lists if then.tokens > 1 and now.tokens > 1]
     return f"{_listed(names)} {'has' if len(names) == 1 else 'have'} more than one token" if names else ""
 
 
-def _too_many_not_full(before: Snapshot, after: Snapshot) -> str:
+def _too_many_not_full(before: QueueSnapshot, after: QueueSnapshot) -> str:
     if before.not_full <= 1 or after.not_full <= 1:
         return ""
     return f"{printable(NOT_FULL)} has more than one token"
 
 
-def _not_full_on_full(before: Snapshot, after: Snapshot) -> str:
-    def is_so(queue: Snapshot) -> bool:
+def _not_full_on_full(before: QueueSnapshot, after: QueueSnapshot) -> str:
+    def is_so(queue: QueueSnapshot) -> bool:
         return queue.not_full > 0 and not queue.has_room and queue.consumer.free > 0
 
     if not is_so(before) or not is_so(after):
@@ -129,7 +130,7 @@ def _not_full_on_full(before: Snapshot, after: Snapshot) -> str:
     return f"the queue is full ({after.length} of {after.bound}), but there is a {printable(NOT_FULL)} token"
 
 
-def _statistics(before: Snapshot, after: Snapshot) -> str:
+def _statistics(before: QueueSnapshot, after: QueueSnapshot) -> str:
     if after.invalid and after.invalid == before.invalid:
         names = _listed([name.decode() for name in after.invalid])
         return f"invalid value in {names}: not a number, or too large"
@@ -141,13 +142,13 @@ def _statistics(before: Snapshot, after: Snapshot) -> str:
     return f"produced - consumed is {difference}, but there {_are(after.length + after.held, 'message')}"
 
 
-def _left_behind(_before: Snapshot, after: Snapshot) -> str:
+def _left_behind(_before: QueueSnapshot, after: QueueSnapshot) -> str:
     if not after.keys or not all(key.startswith(b":ext:") for key in after.keys):
         return ""
     return f"the queue does not exist, but keys added by pressure-server do: {_suffixes(after.keys)}"
 
 
-def _lone_list(_before: Snapshot, after: Snapshot) -> str:
+def _lone_list(_before: QueueSnapshot, after: QueueSnapshot) -> str:
     if after.keys != (b"",):
         return ""
     return f"there is a list with {_counted(after.length, 'message')}, but no other key of a queue"
@@ -156,7 +157,7 @@ def _lone_list(_before: Snapshot, after: Snapshot) -> str:
 def _half_deleted(*, awake: bool) -> _Rule:
     """Return a rule. `awake`: all tokens are there, so no client waits, but the Delete has not continued."""
 
-    def rule(before: Snapshot, after: Snapshot) -> str:
+    def rule(before: QueueSnapshot, after: QueueSnapshot) -> str:
         tokens = (after.closed, after.not_full, after.producer.free, after.consumer.free)
         if not after.keys or _left_behind(before, after) or _lone_list(before, after) or all(tokens) != awake:
             return ""
@@ -166,19 +167,11 @@ def _half_deleted(*, awake: bool) -> _Rule:
     return rule
 
 
-def _producer(queue: Snapshot) -> Role:
-    return queue.producer
-
-
-def _consumer(queue: Snapshot) -> Role:
-    return queue.consumer
-
-
 _RULES: _Rules = (
-    (problems.PRODUCER_STUCK, _stuck(_producer)),
-    (problems.PRODUCER_PARKED, _parked(_producer)),
-    (problems.CONSUMER_STUCK, _stuck(_consumer)),
-    (problems.CONSUMER_PARKED, _parked(_consumer)),
+    (problems.PRODUCER_STUCK, _stuck(attrgetter("producer"))),
+    (problems.PRODUCER_PARKED, _parked(attrgetter("producer"))),
+    (problems.CONSUMER_STUCK, _stuck(attrgetter("consumer"))),
+    (problems.CONSUMER_PARKED, _parked(attrgetter("consumer"))),
     (problems.NO_NOT_FULL, _no_not_full),
     (problems.TOO_MANY_IN_A_ROLE, _too_many_in_a_role),
     (problems.TOO_MANY_NOT_FULL, _too_many_not_full),

@@ -12,8 +12,8 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.repair.diagnosis import Finding, diagnose, suspicions
-from pressure_server.queues.repair.problem import LONE_LIST, Fix, Problem
-from pressure_server.queues.repair.snapshot import Snapshot
+from pressure_server.queues.repair.problems import FIXED, LONE_LIST, Problem
+from pressure_server.queues.repair.queue_snapshot import QueueSnapshot
 
 # Examinations in `wait` seconds: enough that a client in a tight loop is not seen with a role in all of them.
 LOOKS = 10
@@ -36,7 +36,7 @@ class Case:
     """
 
     name: bytes
-    snapshot: Snapshot
+    snapshot: QueueSnapshot
     examined_at: float
     findings: dict[Problem, Finding] = field(init=False)
     since: dict[Problem, float] = field(init=False)
@@ -47,10 +47,10 @@ class Case:
         self.since = dict.fromkeys(self.findings, self.examined_at)
         self.unchanged_since = self.examined_at
 
-    def update(self, snapshot: Snapshot, now: float) -> None:
+    def update(self, snapshot: QueueSnapshot, now: float) -> None:
         """Note a new examination of the queue."""
         self.findings = {finding.problem: finding for finding in diagnose(self.snapshot, snapshot)}
-        self.since = {trouble: self.since.get(trouble, self.examined_at) for trouble in self.findings}
+        self.since = {problem: self.since.get(problem, self.examined_at) for problem in self.findings}
         if snapshot.view != self.snapshot.view:
             self.unchanged_since = now
         self.snapshot, self.examined_at = snapshot, now
@@ -59,8 +59,8 @@ class Case:
         """Return the findings that have lasted for that time."""
         return [
             finding
-            for trouble, finding in self.findings.items()
-            if self.examined_at - self.since[trouble] >= seconds - _CLOCK
+            for problem, finding in self.findings.items()
+            if self.examined_at - self.since[problem] >= seconds - _CLOCK
         ]
 
     def views(self, seconds: float) -> list[bytes]:
@@ -145,7 +145,7 @@ class Doctor:
 
     async def fix(self, case: Case) -> list[str]:
         """Fix the problems that have lasted. Return what was done, in words; [] if the queue has changed."""
-        words = [mend.value for finding in self.fixable(case) for mend in finding.problem.fixes]
+        words = [fix.value[0] for finding in self.fixable(case) for fix in finding.problem.fixes]
         if not words:
             return []
         arguments = [*case.views(self.wait), *dict.fromkeys(words)]
@@ -167,28 +167,28 @@ class Doctor:
 
         After each attempt `report` is called with the case, its findings, and what was done, in words.
         """
-        hopeless: set[bytes] = set()
+        failed: set[bytes] = set()
         for _ in range(_ROUNDS):
-            patients = {
-                name: case for name, case in cases.items() if name not in hopeless and self.fixable(case)
+            fixable = {
+                name: case for name, case in cases.items() if name not in failed and self.fixable(case)
             }
-            if not patients:
+            if not fixable:
                 return
-            for name, case in patients.items():
+            for name, case in fixable.items():
                 try:
                     done = await self.fix(case)
                 except BackendError as error:
                     await self._ping()
-                    hopeless.add(name)
+                    failed.add(name)
                     done = [f"nothing, because {error}"]
                 report(case, self.fixable(case), done)
-            treated = patients.keys() - hopeless
-            for name in treated:
+            fixed = fixable.keys() - failed
+            for name in fixed:
                 del cases[name]
             # Let the clients that have been woken up continue first.
             await asyncio.sleep(self.wait / LOOKS)
             again: dict[bytes, Case] = {}
-            await self.look_for(treated, again)
+            await self.look_for(fixed, again)
             await self.confirm(again)
             cases.update(again)
 
@@ -196,13 +196,13 @@ class Doctor:
         """Check that an error concerned only one queue. Raises BackendError if the backend is unavailable."""
         await self._database.command(b"PING")
 
-    async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, Snapshot]]:
-        examined: list[tuple[bytes, Snapshot]] = []
+    async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, QueueSnapshot]]:
+        examined: list[tuple[bytes, QueueSnapshot]] = []
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
             for name, reply in zip(some, await self._database.run_each(verbs.EXAMINE, some), strict=True):
                 if not isinstance(reply, BaseException):
-                    examined.append((name, Snapshot.of(reply)))
+                    examined.append((name, QueueSnapshot.of(reply)))
                     continue
                 await self._ping()
                 if len(self.unreadable) < _MAX_UNREADABLE:
@@ -224,4 +224,4 @@ def _in_words(done: str) -> str:
     if done.startswith("zeroed "):
         return f"set {done.removeprefix('zeroed ')} to 0"
     statistic, _, difference = done.partition(" ")
-    return f"added {difference} to {statistic}" if difference else Fix(done.encode()).past
+    return f"added {difference} to {statistic}" if difference else FIXED[done.encode()]

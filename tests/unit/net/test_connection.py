@@ -12,7 +12,7 @@ import pytest
 from handlers.resp import commands
 from handlers.resp.parser import Limits
 from handlers.resp.session import RespSession
-from pressure_server.auth.access import Access, AccessPolicy
+from pressure_server.auth.access_policy import Access, AccessPolicy
 from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns

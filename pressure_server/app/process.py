@@ -1,0 +1,92 @@
+"""The server's process: the limits of its memory and its open files, and its title."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import resource
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+
+from setproctitle import setproctitle
+
+logger = logging.getLogger(__name__)
+
+_CGROUPS = Path("/sys/fs/cgroup")
+# Of cgroups version 2 and 1. Without a limit, a file holds `max` or a number larger than any memory.
+_LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
+_HIDDEN = "***"
+_SECRET_OPTION = "--password"  # noqa: S105 -- the option's name
+# The user and password of a URL. Greedy, because a password may contain an unescaped slash or @.
+_LOGIN_OF_URL = re.compile(r"://.*@")
+
+
+def memory_limit(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
+    """Return the machine's memory in bytes, or the lowest limit of the process's cgroups if that is less."""
+    found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
+    for folder in _folders(cgroups, own):
+        for name in _LIMITS:
+            try:
+                text = (folder / name).read_text().strip()
+            except OSError:
+                continue
+            if text.isdigit():
+                found.append(int(text))
+    return min(found)
+
+
+def _folders(cgroups: Path, own: Path) -> list[Path]:
+    """Return the folders of the process's cgroup (version 2) and of its parents, and the root.
+
+    In a container, the root shows the limits of the container.
+    """
+    try:
+        lines = own.read_text().splitlines()
+    except OSError:
+        lines = []
+    folders = [cgroups]
+    for line in lines:
+        if line.startswith("0::/"):
+            ours = cgroups / line[len("0::/") :]
+            folders += [ours, *ours.parents]
+    return [folder for folder in dict.fromkeys(folders) if folder == cgroups or cgroups in folder.parents]
+
+
+def clients_possible(wanted: int, each: int, others: int) -> int:
+    """Return how many clients may connect: `wanted`, or fewer if the limit on open files is too low.
+
+    A client needs up to `each` file descriptors; `others` are needed besides those of clients. The soft limit
+    on open files is raised if necessary.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    needed = each * wanted + others
+    if hard != resource.RLIM_INFINITY and needed > hard:
+        logger.warning(
+            "serving %d clients at most: the hard limit on open files is %d", (hard - others) // each, hard
+        )
+        needed = hard
+    if soft != resource.RLIM_INFINITY and soft < needed:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
+    return (needed - others) // each
+
+
+def without_secrets(words: Iterable[str]) -> list[str]:
+    """Return the command line with the passwords in options and URLs replaced by ***."""
+    shown: list[str] = []
+    for word in words:
+        if shown and shown[-1] == _SECRET_OPTION:
+            shown.append(_HIDDEN)
+        elif word.startswith(f"{_SECRET_OPTION}="):
+            shown.append(f"{_SECRET_OPTION}={_HIDDEN}")
+        else:
+            shown.append(_LOGIN_OF_URL.sub(f"://{_HIDDEN}@", word))
+    return shown
+
+
+def hide_secrets() -> None:
+    """Set the process title to the command line without its secrets, if it has any."""
+    shown = without_secrets(sys.orig_argv)
+    if shown != sys.orig_argv:
+        setproctitle(" ".join(shown))

@@ -1,0 +1,165 @@
+"""Authentication: who sends a request, by a password or by the cookie of a session. Log in and log out."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import secrets
+from collections import OrderedDict
+from contextlib import suppress
+from time import monotonic
+from typing import Any
+
+from aiohttp import web
+
+from pressure_server import __version__
+from pressure_server.auth.users import DEFAULT, NOBODY, RIGHTS, User
+from pressure_server.web.http_requests import USER, HttpContext, json_object, text_in
+
+# Seconds for which a session lasts without a request, and the most sessions: the oldest ends.
+_MAX_IDLE = 12 * 3600.0
+_MAX_SESSIONS = 1000
+# Failed logins whose replies are delayed at the same time; more are refused at once.
+_MAX_FAILING = 32
+_COOKIE = "pressure-session"
+
+
+class ConsoleSession:
+    """A login in one browser."""
+
+    def __init__(self, user: User) -> None:
+        self.user = user
+        self.ends = monotonic() + _MAX_IDLE
+
+    def break_off(self) -> None:
+        """End the session."""
+        self.ends = 0.0
+
+
+class ConsoleSessions:
+    """The sessions by token. Only digests of tokens are kept."""
+
+    def __init__(self) -> None:
+        self._by_digest: OrderedDict[bytes, ConsoleSession] = OrderedDict()
+
+    def current(self) -> list[ConsoleSession]:
+        """Return the sessions."""
+        return list(self._by_digest.values())
+
+    def begin(self, user: User) -> str:
+        """Return the token of a new session."""
+        token = secrets.token_urlsafe(32)
+        self._by_digest[_digest(token)] = ConsoleSession(user)
+        while len(self._by_digest) > _MAX_SESSIONS:
+            self._by_digest.popitem(last=False)
+        return token
+
+    def find(self, token: str) -> ConsoleSession | None:
+        """Return the session with this token, unless it has ended. Its time begins anew."""
+        digest = _digest(token)
+        session = self._by_digest.pop(digest, None)
+        if session is None or monotonic() > session.ends:
+            return None
+        session.ends = monotonic() + _MAX_IDLE
+        self._by_digest[digest] = session
+        return session
+
+    def end(self, token: str) -> None:
+        """End the session with this token, if there is one."""
+        self._by_digest.pop(_digest(token), None)
+
+
+class Authentication:
+    """The users of requests to one listener, and the handlers of requests about logins."""
+
+    def __init__(self, context: HttpContext) -> None:
+        self.sessions = ConsoleSessions()
+        self._access = context.server.clients.access
+        self._identity = context.server.broker.identity
+        self._is_secure = context.settings.listen.tls
+        self._failing = 0
+
+    async def user_of(self, request: web.Request) -> User:
+        """Return the user by the password of the request, by its cookie, or the initial one."""
+        header = request.headers.get("Authorization")
+        if header is not None:
+            return await self._log_in(request, *_basic(header))
+        token = request.cookies.get(_COOKIE)
+        session = self.sessions.find(token) if token else None
+        return session.user if session is not None else self._access.users.initial
+
+    async def _log_in(self, request: web.Request, name: str, password: bytes) -> User:
+        """Return the user with this password. Raise an HTTPException after the delay of a failed login."""
+        user = self._access.users.log_in(name, password)
+        if user is not None:
+            return user
+        if self._failing >= _MAX_FAILING:
+            raise web.HTTPTooManyRequests(text="too many failed logins at once: try again later\n")
+        self._failing += 1
+        try:
+            if request.transport is not None:
+                await self._access.logins.fail(request.transport, name.encode("utf-8", "replace")[:128], 0)
+        finally:
+            self._failing -= 1
+        raise unauthorized(request)
+
+    async def me(self, request: web.Request) -> web.Response:
+        """Answer with the user of the request and its rights."""
+        return web.json_response(self._description(request[USER]))
+
+    async def begin_session(self, request: web.Request) -> web.Response:
+        """Begin a session for {"user": …, "password": …}; its token is in a cookie."""
+        body = await json_object(request)
+        name, password = text_in(body, "user") or DEFAULT, text_in(body, "password")
+        user = await self._log_in(request, name, password.encode())
+        response = web.json_response(self._description(user))
+        response.set_cookie(
+            _COOKIE,
+            self.sessions.begin(user),
+            max_age=int(_MAX_IDLE),
+            httponly=True,
+            secure=self._is_secure,
+            samesite="Strict",
+        )
+        return response
+
+    async def end_session(self, request: web.Request) -> web.Response:
+        """End the session."""
+        self.sessions.end(request.cookies.get(_COOKIE, ""))
+        response = web.json_response({})
+        response.del_cookie(_COOKIE)
+        return response
+
+    def _description(self, user: User) -> dict[str, Any]:
+        return {
+            "user": user.name or None,
+            "may": [right for right in RIGHTS if right in user.rights],
+            "all_queues": user.has_all_queues,
+            "needs_login": user is NOBODY,
+            "has_logged_in": user is not self._access.users.initial,
+            "version": __version__,
+            "server": self._identity if user is not NOBODY else None,
+        }
+
+
+def unauthorized(request: web.Request) -> web.HTTPException:
+    """Return the exception for a request that needs a login."""
+    # Not for requests of the console: the browser would ask for the password itself.
+    asks = request.path == "/metrics" or "Authorization" in request.headers
+    headers = {"WWW-Authenticate": 'Basic realm="pressure-server", charset="UTF-8"'} if asks else None
+    return web.HTTPUnauthorized(text="log in first\n", headers=headers)
+
+
+def _basic(header: str) -> tuple[str, bytes]:
+    """Return the name and the password in an Authorization header. Raise HTTPBadRequest."""
+    scheme, _, encoded = header.partition(" ")
+    name = colon = password = b""
+    with suppress(ValueError):
+        name, colon, password = base64.b64decode(encoded, validate=True).partition(b":")
+    if scheme.lower() != "basic" or not colon:
+        raise web.HTTPBadRequest(text="the Authorization header must be Basic\n")
+    return name.decode("utf-8", "replace"), password
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()

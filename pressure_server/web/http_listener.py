@@ -1,0 +1,134 @@
+"""The HTTP listener: opens the socket, and serves the routes on it."""
+
+from __future__ import annotations
+
+import logging
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+from aiohttp import web
+
+from pressure_server.log_limits import LogThrottle
+from pressure_server.net.listener import Listener, ListenerUrl
+from pressure_server.text import printable
+from pressure_server.web.actions import Actions
+from pressure_server.web.authentication import Authentication, ConsoleSession
+from pressure_server.web.clients_page import ClientsPage
+from pressure_server.web.events import EventStreams
+from pressure_server.web.http_connections import HttpConnections, request_logger
+from pressure_server.web.http_requests import CONTEXT, HttpContext, json_object, text_in
+from pressure_server.web.metrics import Metrics
+from pressure_server.web.overview import Overview
+from pressure_server.web.problem_watch import ProblemWatch
+from pressure_server.web.protection import Protection, set_headers
+from pressure_server.web.queue_page import QueuePage
+
+logger = logging.getLogger(__name__)
+
+_STATIC = Path(__file__).parent / "static"
+# Bytes of a body that aiohttp reads before a handler asks for them: it stops at twice that.
+_READ_AHEAD = 16 << 10
+# Seconds for requests to end when the server stops.
+_SHUTDOWN_TIMEOUT = 2.0
+
+
+class HttpListener:
+    """The listener and what it serves."""
+
+    def __init__(self, listener: Listener, runner: web.AppRunner, authentication: Authentication) -> None:
+        self._listener = listener
+        self._runner = runner
+        self._authentication = authentication
+
+    @classmethod
+    async def open(cls, context: HttpContext) -> HttpListener:
+        """Listen, and serve the objects of the context. Raise OSError."""
+        connections, authentication = HttpConnections(), Authentication(context)
+        runner = web.AppRunner(
+            _application(context, connections, authentication),
+            handle_signals=False,
+            access_log=None,
+            logger=request_logger(),
+            shutdown_timeout=_SHUTDOWN_TIMEOUT,
+            # A stream ends, and a message that is being taken goes back, as soon as the browser has left.
+            handler_cancellation=True,
+            read_bufsize=_READ_AHEAD,
+            # Decompressed, a body may have a thousand times its size; see json_object.
+            auto_decompress=False,
+        )
+        await runner.setup()
+        connections.server = cast(web.Server, runner.server)
+        access = context.server.clients.access
+        try:
+            listener = await Listener.open(context.settings.listen, connections.connect, access.tls)
+        except OSError:
+            await runner.cleanup()
+            raise
+        return cls(listener, runner, authentication)
+
+    @property
+    def listen(self) -> ListenerUrl:
+        """The URL, with the chosen port if port 0 was requested."""
+        return self._listener.listen
+
+    def sessions(self) -> list[ConsoleSession]:
+        """Return the sessions of the console."""
+        return self._authentication.sessions.current()
+
+    async def close(self) -> None:
+        """Stop listening, and end all connections."""
+        self._listener.close()
+        await self._runner.cleanup()
+
+
+def _application(
+    context: HttpContext, connections: HttpConnections, authentication: Authentication
+) -> web.Application:
+    application = web.Application(middlewares=[connections.note, Protection(authentication).check])
+    application[CONTEXT] = context
+    application.on_response_prepare.append(set_headers)
+    problems = ProblemWatch(context.survey)
+    application.on_cleanup.append(problems.stopped)
+    overview, streams = Overview(context, problems), EventStreams(authentication)
+    page_errors = LogThrottle(logger, "errors in the console's page")
+    application.add_routes(
+        [
+            web.get("/healthz", _is_alive),
+            web.get("/readyz", _is_ready),
+            web.get("/metrics", Metrics(context).answer),
+            web.get("/api/me", authentication.me),
+            web.post("/api/login", authentication.begin_session),
+            web.post("/api/logout", authentication.end_session),
+            web.post("/api/actions", Actions().act),
+            web.post("/api/errors", partial(_log_page_error, page_errors)),
+            web.get("/api/overview/events", partial(streams.answer, overview.view)),
+            web.get("/api/queue/events", partial(streams.answer, QueuePage(context, overview).view)),
+            web.get("/api/clients/events", partial(streams.answer, ClientsPage(context).view)),
+            web.get("/", _page),
+            web.static("/static", _STATIC),
+        ]
+    )
+    return application
+
+
+async def _page(_request: web.Request) -> web.FileResponse:
+    return web.FileResponse(_STATIC / "index.html")
+
+
+async def _log_page_error(throttle: LogThrottle, request: web.Request) -> web.Response:
+    """Log an error of the page's scripts, {"text": …}, at most once a minute."""
+    text = text_in(await json_object(request), "text")
+    throttle.warn(f"an error in the console's page: {printable(text.encode()[:500])}")
+    return web.json_response({})
+
+
+async def _is_alive(_request: web.Request) -> web.Response:
+    """Answer: the event loop runs."""
+    return web.Response(text="ok\n")
+
+
+async def _is_ready(request: web.Request) -> web.Response:
+    """Answer with 503 and the reason while the server is stopping, or cannot use its backend."""
+    reason = request.app[CONTEXT].not_ready
+    return web.Response(text="ready\n") if reason is None else web.Response(status=503, text=f"{reason}\n")

@@ -1,0 +1,131 @@
+"""HTTP requests: what their handlers find in the server, read from the requests, and check."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import quote, unquote_to_bytes
+
+from aiohttp import web
+
+from pressure_server.auth.users import User
+from pressure_server.backend.embedded import Embedded
+from pressure_server.errors import PressureError
+from pressure_server.net.handler import Context, Handler
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.database import Database
+from pressure_server.queues.names import is_queue_name
+from pressure_server.queues.survey import Survey
+from pressure_server.web.http_settings import HttpSettings
+
+# The limit in bytes of most bodies.
+MAX_BODY = 16 << 10
+# The longest id of a queue: three characters for each byte of a long name.
+_MAX_ID = 20_000
+
+
+@dataclass(frozen=True)
+class HttpContext:
+    """The objects of the server that the HTTP listener shows."""
+
+    server: Context
+    survey: Survey
+    settings: HttpSettings
+    embedded: Embedded | None
+    # Makes connections inside the process, on which the console executes commands.
+    resp: Handler
+
+    @property
+    def not_ready(self) -> str | None:
+        """Why the server is not ready for new clients; None if it is ready."""
+        try:
+            self.server.check_readiness()
+        except PressureError as error:
+            return str(error)
+        return None
+
+
+CONTEXT = web.AppKey("context", HttpContext)
+# The user of a request; NOBODY without a login.
+USER = web.RequestKey("user", User)
+
+
+async def json_object(request: web.Request, most: int = MAX_BODY) -> dict[str, Any]:
+    """Return the JSON object in the body, which may have `most` bytes. Raise an HTTPException.
+
+    aiohttp's own limit does not help: it buffers twice as much, and decompresses before it counts.
+    """
+    if "Content-Encoding" in request.headers:
+        raise web.HTTPUnsupportedMediaType(text="send the body without Content-Encoding\n")
+    too_large = f"the body may have {most} bytes\n"
+    if (request.content_length or 0) > most:
+        raise web.HTTPRequestEntityTooLarge(most, text=too_large)
+    body = bytearray()
+    while piece := await request.content.readany():
+        body += piece
+        if len(body) > most:
+            raise web.HTTPRequestEntityTooLarge(most, text=too_large)
+    try:
+        found = json.loads(body)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, dict):
+        raise web.HTTPBadRequest(text="the body must be a JSON object\n")
+    return found
+
+
+def text_in(body: dict[str, Any], name: str) -> str:
+    """Return a string of the object; empty if it is missing. Raise HTTPBadRequest."""
+    value = body.get(name, "")
+    if not isinstance(value, str):
+        raise web.HTTPBadRequest(text=f"{name} must be a string\n")
+    return value
+
+
+def page_number(request: web.Request) -> int:
+    """Return the page that a request asks for, from 0. Raise HTTPBadRequest."""
+    text = request.query.get("page", "0")
+    if not text.isascii() or not text.isdigit() or len(text) > 6:
+        raise web.HTTPBadRequest(text="page must be a number\n")
+    return int(text)
+
+
+def id_of(name: bytes) -> str:
+    """Return the id of the queue with this name, for JSON and URLs: percent-encoded."""
+    return quote(name, safe="")
+
+
+def name_of(queue_id: object) -> bytes:
+    """Return the name of the queue with this id. Raise HTTPBadRequest."""
+    if isinstance(queue_id, str) and 0 < len(queue_id) <= _MAX_ID:
+        name = unquote_to_bytes(queue_id)
+        if is_queue_name(name):
+            return name
+    raise web.HTTPBadRequest(text="this cannot be a queue\n")
+
+
+def database_of(broker: Broker, number: object) -> Database:
+    """Return the database with this number, if it is in use. Raise HTTPNotFound."""
+    text = str(number)
+    for database in broker.databases:
+        if text == str(database.database_number):
+            return database
+    raise web.HTTPNotFound(text="this database is not in use\n")
+
+
+def require_access(user: User, name: bytes) -> None:
+    """Raise HTTPForbidden if the user may not see the queue."""
+    if not user.may_access(name):
+        raise web.HTTPForbidden(text="this user has no right to the queue\n")
+
+
+def is_administrator(user: User) -> bool:
+    """Return whether the user may administer the whole server."""
+    return "administer" in user.rights and user.has_all_queues
+
+
+def require_administrator(user: User) -> None:
+    """Raise HTTPForbidden unless the user may administer the whole server."""
+    if not is_administrator(user):
+        raise web.HTTPForbidden(text="this needs the right to administer all queues\n")

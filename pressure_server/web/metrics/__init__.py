@@ -1,1 +1,0 @@
-"""Metrics for Prometheus: collectors of the server's figures, and their text at /metrics."""

@@ -1,0 +1,184 @@
+"""Metrics of the server itself: commands, clients, buffers, the calls to the backend, and the backend."""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import suppress
+from itertools import accumulate
+from pathlib import Path
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    SummaryMetricFamily,
+)
+from prometheus_client.metrics_core import Metric
+
+from pressure_server import __version__
+from pressure_server.errors import BackendError
+from pressure_server.net.command_statistics import BUCKETS, CommandStatistics, all_statistics, upper_limit
+from pressure_server.web.http_requests import HttpContext
+from pressure_server.web.metric_families import counters, gauges
+
+# The fields of INFO memory, as metrics.
+_MEMORY = {
+    "used_memory": ("memory_bytes", "Memory that the backend uses for data."),
+    "used_memory_rss": ("resident_bytes", "Memory of the backend's process."),
+}
+_DATABASE = ("database",)
+_COMMAND = ("protocol", "command")
+# Every second bucket of latencies, from 128 microseconds: each is a time series.
+_LIMITS = range(7, BUCKETS - 1, 2)
+
+
+def command_metrics() -> Iterator[Metric]:
+    """Yield the families about commands: calls, errors by code, and latencies."""
+    found = all_statistics()
+    yield counters(
+        "pressure_commands",
+        "Commands that were executed.",
+        _COMMAND,
+        [((one.protocol, one.name), one.calls) for one in found],
+    )
+    yield counters(
+        "pressure_command_errors",
+        "Commands that replied with an error, by its first word.",
+        (*_COMMAND, "error"),
+        [((one.protocol, one.name, code), count) for one in found for code, count in one.errors.items()],
+    )
+    histogram = HistogramMetricFamily(
+        "pressure_command_duration_seconds",
+        "Time from a command to its reply, of the first command of each read that did not have to wait.",
+        labels=_COMMAND,
+    )
+    for one in found:
+        if any(one.latencies):
+            histogram.add_metric((one.protocol, one.name), _buckets(one), one.seconds)
+    yield histogram
+
+
+def _buckets(statistics: CommandStatistics) -> list[tuple[str, float]]:
+    """Return the number of commands up to each limit."""
+    sums = list(accumulate(statistics.latencies))
+    finite = [(f"{upper_limit(bucket):g}", float(sums[bucket])) for bucket in _LIMITS]
+    return [*finite, ("+Inf", float(sums[-1]))]
+
+
+def client_metrics(context: HttpContext) -> Iterator[Metric]:
+    """Yield the families about clients, their buffers and their logins."""
+    clients = context.server.clients
+    memory, access = clients.memory, clients.access
+    by_protocol = Counter(one.PROTOCOL for one in clients.connected)
+    rows = [((protocol,), count) for protocol, count in by_protocol.items()]
+    yield gauges("pressure_clients", "Connected clients.", ("protocol",), rows)
+    blocked = sum(one.is_waiting for one in clients.connected)
+    for name, text, value in (
+        ("clients_limit", "The most clients (--max-clients).", clients.max_clients),
+        ("clients_blocked", "Clients that wait for a message, for room or for a role.", blocked),
+        ("clients_throttled", "Clients that are throttled, because buffers are full.", memory.throttled),
+        ("buffered_bytes", "Bytes buffered for clients.", memory.held),
+        ("buffered_bytes_limit", "The most bytes buffered (--max-buffered-bytes).", memory.limit),
+        ("waiting_operations", "Operations that wait.", len(context.server.broker.waiters)),
+    ):
+        yield GaugeMetricFamily(f"pressure_{name}", text, value)
+    for name, text, value in (
+        ("clients_evicted", "Clients disconnected, because buffers were full.", memory.evicted),
+        ("connections_accepted", "Connections accepted.", clients.accepted),
+        ("connections_rejected", "Connections refused: too many, or protected mode.", clients.rejected),
+        ("failed_logins", "Logins with a wrong name or password.", access.logins.denied),
+    ):
+        yield CounterMetricFamily(f"pressure_{name}", text, value)
+    yield counters(
+        "pressure_commands_denied",
+        "Commands that the user had no right to.",
+        ("reason",),
+        [(("command",), access.refused["cmd"]), (("queue",), access.refused["key"])],
+    )
+
+
+def call_metrics(context: HttpContext) -> Iterator[Metric]:
+    """Yield the families about the calls to the backend."""
+    databases = [((str(one.database_number),), one) for one in context.server.broker.databases]
+    durations = SummaryMetricFamily(
+        "pressure_backend_call_duration_seconds",
+        "Time from a call of the script to its reply.",
+        labels=_DATABASE,
+    )
+    for label, one in databases:
+        durations.add_metric(label, one.call_statistics.calls, one.call_statistics.seconds)
+    yield durations
+    for name, text, count in (
+        ("call_operations", "Operations in calls; an operation may be many equal commands.", "operations"),
+        ("call_queues", "Queues in calls: a call has operations of many queues.", "blocks"),
+        ("call_failures", "Calls that had no reply, or an error.", "failed"),
+    ):
+        rows = [(label, getattr(one.call_statistics, count)) for label, one in databases]
+        yield counters(f"pressure_backend_{name}", text, _DATABASE, rows)
+    yield gauges(
+        "pressure_backend_up",
+        "1 if the backend is connected.",
+        _DATABASE,
+        [(label, int(one.is_up)) for label, one in databases],
+    )
+    yield counters(
+        "pressure_backend_reconnects",
+        "Times that the backend was lost and is back.",
+        _DATABASE,
+        [(label, one.reconnects) for label, one in databases],
+    )
+    peers = context.server.broker.default_database.peer_count
+    yield GaugeMetricFamily("pressure_peers", "Other servers on the backend.", peers)
+
+
+async def backend_metrics(context: HttpContext) -> list[Metric]:
+    """Return the families about the backend's memory and disk. They are missing while it is away."""
+    broker, embedded = context.server.broker, context.embedded
+    info = InfoMetricFamily("pressure_backend", "The backend.")
+    info.add_metric((), {"version": broker.version, "embedded": "no" if embedded is None else "yes"})
+    families: list[Metric] = [info]
+    try:
+        text: bytes = await broker.default_database.command(b"INFO", b"memory")
+    except BackendError:
+        return families
+    fields = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
+    for field, (name, help_text) in _MEMORY.items():
+        families.append(GaugeMetricFamily(f"pressure_backend_{name}", help_text, float(fields.get(field, 0))))
+    limits = [limit for limit in (broker.policy.max_stored_bytes, int(fields.get("maxmemory", 0))) if limit]
+    families.append(
+        GaugeMetricFamily(
+            "pressure_backend_memory_limit_bytes",
+            "The most memory that the backend may use: the smaller of --max-stored-bytes and its maxmemory; "
+            "0 for none.",
+            min(limits, default=0),
+        )
+    )
+    if embedded is not None:
+        size = _size_of(embedded.data_dir)
+        families.append(
+            GaugeMetricFamily("pressure_backend_disk_bytes", "Size of the embedded backend's files.", size)
+        )
+    return families
+
+
+def build_metrics(context: HttpContext) -> Iterator[Metric]:
+    """Yield the families about the program."""
+    build = InfoMetricFamily("pressure_build", "The program.")
+    build.add_metric((), {"version": __version__, "python": platform.python_version()})
+    yield build
+    yield GaugeMetricFamily(
+        "pressure_ready", "1 if the server is ready for new clients.", int(context.not_ready is None)
+    )
+
+
+def _size_of(folder: Path) -> int:
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with suppress(OSError):  # the backend may have removed it
+                total += os.lstat(os.path.join(where, name)).st_size
+    return total
