@@ -9,9 +9,9 @@ import subprocess
 import sys
 import tarfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -103,6 +103,11 @@ class Load:
         """Return the messages of each producer that have been acknowledged so far."""
         return {name: messages.copy() for name, messages in self.put.items()}
 
+    def is_at_least(self, count: int) -> bool:
+        """Return whether each producer has put so many messages."""
+        put = self.acknowledged().values()
+        return len(put) == 6 and min(map(len, put)) >= count
+
     def _run(self, work: Callable[[Client, str], None], name: str) -> None:
         try:
             with self._server.client() as client:
@@ -161,7 +166,7 @@ def test_every_message_acknowledged_before_a_backup_is_in_it(
     with load.running():
         rewriting.start()
         for number in range(3):
-            time.sleep(0.5)  # some load between two backups
+            wait_for(partial(load.is_at_least, 50 * (number + 1)), "load between two backups")
             before = load.acknowledged()
             back_up(data, tmp_path / f"{number}.tar")
             backups.append((tmp_path / f"{number}.tar", before))
