@@ -118,10 +118,9 @@ def test_a_failed_repair_is_logged_once_and_other_queues_are_repaired(
     async def run_auto_repair() -> None:
         broker = default_broker(backend.url)
         await broker.start()
-        repair = AutoRepair(broker, 0.5)
-        repair.start()
+        repairing = asyncio.create_task(AutoRepair(broker, 0.5).run())
         await asyncio.to_thread(wait_for, are_repaired, "the other queues to be repaired")
-        repair.stop()
+        repairing.cancel()
         await broker.close()
 
     asyncio.run(run_auto_repair())

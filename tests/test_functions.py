@@ -15,9 +15,9 @@ import pressure_server
 from pressure_server.backend.address import Address
 from pressure_server.lua.scripts import library
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.libraries import Libraries
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
+from pressure_server.queues.upkeep import Libraries
 from tests.support.faults import OUT_OF_MEMORY
 from tests.support.programs import TIMEOUT, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.waiters import Waiter, is_refused

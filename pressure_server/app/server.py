@@ -9,6 +9,7 @@ import logging
 import os
 import signal
 from collections.abc import Coroutine, Iterator
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.app.process import clients_possible, memory_limit
@@ -27,12 +28,10 @@ from pressure_server.net.memory import MemoryAccount
 from pressure_server.net.slow_log import SlowLog
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
-from pressure_server.queues.libraries import Libraries
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.repair.auto_repair import AutoRepair
-from pressure_server.queues.storage_limit import StorageLimit
 from pressure_server.queues.survey import Survey
-from pressure_server.queues.sweeper import Sweeper
+from pressure_server.queues.upkeep import Libraries, limit_storage, sweep
 from pressure_server.web.http_settings import MAX_CONNECTIONS
 
 if TYPE_CHECKING:
@@ -91,12 +90,13 @@ class Server:
             allow_eviction=settings.allow_eviction,
         )
         self._background = (
-            Expiry(self._broker, settings.implicit_queue_ttl),
-            AutoRepair(self._broker, settings.repair_after),
-            StorageLimit(self._broker),
-            Sweeper(self._broker),
-            Libraries(self._broker),
+            Expiry(self._broker, settings.implicit_queue_ttl).run,
+            AutoRepair(self._broker, settings.repair_after).run,
+            Libraries(self._broker).run,
+            partial(sweep, self._broker),
+            partial(limit_storage, self._broker),
         )
+        self._tasks: list[asyncio.Task[None]] = []
         self._survey = Survey(self._broker)
         self._listeners: list[Listener] = []
         self._http: HttpListener | None = None
@@ -132,8 +132,7 @@ class Server:
         if self._embedded is not None:
             await self._unless_stopped(self._embedded.start())
         await self._unless_stopped(self._broker.start())
-        for task in self._background:
-            task.start()
+        self._tasks = [asyncio.create_task(run()) for run in self._background]
         settings = self._settings
         memory = MemoryAccount(settings.buffered_bytes(memory_limit()), settings.max_message_bytes)
         slow_log = SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len)
@@ -179,7 +178,7 @@ class Server:
             from pressure_server.web.http_listener import HttpListener
             from pressure_server.web.http_requests import HttpContext
 
-            self._survey.start()
+            self._tasks.append(asyncio.create_task(self._survey.run()))
             self._context.survey = self._survey
             resp = find_handler("resp")(self._context, ListenerUrl("resp"))
             http = self._settings.http_settings
@@ -258,12 +257,11 @@ class Server:
     async def _exit(self) -> None:
         """Close everything that was started. From here on signals are ignored."""
         try:
+            for task in self._tasks:
+                task.cancel()
             # Until here, so that /readyz tells that the server is stopping.
-            self._survey.stop()
             if self._http is not None:
                 await self._http.close()
-            for task in self._background:
-                task.stop()
             for listener in self._listeners:
                 listener.close()
             await self._broker.close()

@@ -44,18 +44,9 @@ class Expiry:
         self._broker = broker
         self._ttl = ttl
         self._warnings = WarnOnce(logger, "will not be deleted when it is unused")
-        self._looking: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Scan the queues at regular intervals, until `stop`."""
-        self._looking = asyncio.create_task(self._look())
-
-    def stop(self) -> None:
-        """Stop scanning."""
-        if self._looking is not None:
-            self._looking.cancel()
-
-    async def _look(self) -> None:
+    async def run(self) -> None:
+        """Scan the queues at regular intervals, until cancelled."""
         loop = asyncio.get_running_loop()
         interval = max(_LEAST_INTERVAL, (self._ttl or _OTHER_TTL) / _LOOKS)
         while True:

@@ -190,21 +190,11 @@ class Survey:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._task: asyncio.Task[None] | None = None
         self.queues: dict[tuple[int, bytes], Surveyed] = {}
         self.totals = Totals._make((Counter(), *([0] * 8), 0.0))
         self.counts = Counter[str]()
         self.rounds = 0
         self.seconds = 0.0
-
-    def start(self) -> None:
-        """Survey until `stop`."""
-        self._task = asyncio.create_task(self._work())
-
-    def stop(self) -> None:
-        """Stop surveying."""
-        if self._task is not None:
-            self._task.cancel()
 
     async def look_at(self, queues: Iterable[tuple[int, bytes]]) -> None:
         """Look at these queues now, unless that was done in the last second. Raise BackendError."""
@@ -223,7 +213,8 @@ class Survey:
         """Look at all queues now, without pauses. Raise BackendError."""
         await self._round(monotonic(), 0)
 
-    async def _work(self) -> None:
+    async def run(self) -> None:
+        """Survey all queues again and again, until cancelled."""
         while True:
             began = monotonic()
             try:

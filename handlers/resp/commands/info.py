@@ -22,7 +22,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import queues_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
-from pressure_server.queues.storage_limit import stored_bytes
+from pressure_server.queues.upkeep import stored_bytes
 
 # Monitoring calls INFO every few seconds. So a scan of limited length finds the queues of each database, and
 # at most this many are listed.

@@ -33,22 +33,12 @@ class AutoRepair:
         self._warnings = WarnOnce(logger, "could not be repaired")
         self._cases: dict[Database, dict[bytes, Case]] = {}
         self._next_round = 0.0
-        self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
-        """Examine queues at regular intervals, until `stop`."""
-        if self._seconds:
-            self._task = asyncio.create_task(self._work())
-
-    def stop(self) -> None:
-        """Stop examining queues."""
-        if self._task is not None:
-            self._task.cancel()
-
-    async def _work(self) -> None:
+    async def run(self) -> None:
+        """Examine queues at regular intervals, until cancelled."""
         loop = asyncio.get_running_loop()
         pause = max(_SHORTEST_PAUSE, self._seconds / 10)
-        while True:
+        while self._seconds:
             is_round = loop.time() >= self._next_round
             if is_round:
                 self._next_round = loop.time() + max(_SHORTEST_PAUSE, self._seconds / 2)

@@ -1,0 +1,116 @@
+"""Upkeep: work on the backend that goes on in the background, whatever clients do.
+
+Garbage of deleted queues is freed in steps that are short for the backend, libraries of functions that no
+server has used for a day are deleted, and puts are refused while the backend uses too much memory.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from time import monotonic
+
+from pressure_server.errors import BackendError
+from pressure_server.lua.scripts import library, sweep_script
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.database import Database
+from pressure_server.queues.names import garbage_key
+
+logger = logging.getLogger(__name__)
+
+# Seconds between two looks for garbage, and between two steps: a step keeps the backend busy for 2
+# milliseconds.
+_SWEEP_EVERY = 1.0
+_PAUSE = 0.003
+# Each version of the server has a library of its own, and loads it when the backend does not have it.
+_LIBRARIES = b"pressure_*"
+_LOOK_FOR_LIBRARIES_EVERY = 3600.0
+_UNUSED_FOR = 86_400.0
+# Seconds between two looks at the backend's memory.
+_MEASURE_EVERY = 1.0
+
+
+async def sweep(broker: Broker) -> None:
+    """Free large collections of deleted queues, until cancelled. This or another server goes on later."""
+    while True:
+        for database in broker.databases:
+            try:
+                await _sweep(database)
+            except BackendError as error:
+                logger.debug("database %d cannot be swept: %s", database.database_number, error)
+        await asyncio.sleep(_SWEEP_EVERY)
+
+
+async def _sweep(database: Database) -> None:
+    """Free what there is. Raise a BackendError."""
+    key = garbage_key(database.prefix)
+    while True:
+        if not await database.call_script(sweep_script(), [key], [], once=False):
+            return
+        await asyncio.sleep(_PAUSE)
+
+
+class Libraries:
+    """The libraries of other versions."""
+
+    def __init__(self, broker: Broker, unused_for: float = _UNUSED_FOR) -> None:
+        """`unused_for` is for how many seconds no server must have used a library."""
+        self._broker = broker
+        self._unused_for = unused_for
+        # Libraries that no server uses, and since when this server knows.
+        self._unused: dict[bytes, float] = {}
+
+    async def run(self) -> None:
+        """Look at regular intervals, until cancelled."""
+        while True:
+            await asyncio.sleep(_LOOK_FOR_LIBRARIES_EVERY)
+            try:
+                await self.look()
+            except BackendError as error:
+                logger.debug("unused libraries of functions are not deleted: %s", error)
+
+    async def look(self) -> None:
+        """Delete the libraries that have not been used for long enough. Raises BackendError.
+
+        Servers with another prefix may use them: these load them again.
+        """
+        database = self._broker.default_database
+        found = await database.command(b"FUNCTION", b"LIST", b"LIBRARYNAME", _LIBRARIES)
+        names = {about[about.index(b"library_name") + 1] for about in found}
+        now = monotonic()
+        unused = names - {library().name} - self._broker.libraries_of_peers
+        self._unused = {name: self._unused.get(name, now) for name in unused}
+        for name, since in self._unused.items():
+            if now - since >= self._unused_for:
+                await database.command(b"FUNCTION", b"DELETE", name)
+                logger.info("deleted the library of functions %s, which no server uses", name.decode())
+
+
+async def limit_storage(broker: Broker) -> None:
+    """Refuse puts while the backend uses more memory than the policy permits, until cancelled."""
+    limit = broker.policy.max_stored_bytes
+    stored, is_reached = 0, False
+    while limit:
+        try:
+            stored = await stored_bytes(broker)
+        except BackendError as error:
+            logger.debug("the backend's memory is not known: %s", error)
+        if (stored > limit) != is_reached:
+            is_reached = not is_reached
+            logger.warning(
+                "the backend uses %d bytes: puts are %s (--max-stored-bytes %d)",
+                stored,
+                "refused" if is_reached else "accepted again",
+                limit,
+            )
+        for database in broker.databases:
+            database.limit_storage(is_reached=is_reached)
+        await asyncio.sleep(_MEASURE_EVERY)
+
+
+async def stored_bytes(broker: Broker) -> int:
+    """Return how many bytes of memory the backend uses. Raises BackendError."""
+    text: bytes = await broker.default_database.command(b"INFO", b"memory")
+    found = re.search(rb"used_memory:(\d+)", text)
+    return int(found[1]) if found else 0
