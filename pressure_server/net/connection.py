@@ -137,7 +137,7 @@ class Connection(asyncio.Protocol):
         if self.has_left or self._has_hung_up or self.transport.is_closing():
             return False
         is_busy = self.session.is_busy
-        if not (is_busy or self._outbox.has_messages):
+        if not (is_busy or self._outbox.unaccepted):
             return False
         self._has_read_end = True
         self.close_reason = self.close_reason or CLIENT_CLOSED
@@ -233,7 +233,7 @@ class Connection(asyncio.Protocol):
             return True
         if unsent or self._unsent_bytes:
             self._count_unsent()
-        if outbox.has_messages:
+        if outbox.unaccepted:
             return False
         if self.is_ending:
             self.session.proceed()
@@ -255,7 +255,7 @@ class Connection(asyncio.Protocol):
         if self._has_ended:
             return 0
         # Undelivered messages count twice: the message, and its reply.
-        return self.session.buffered_bytes() + (2 if self._outbox.has_messages else 1) * self._unsent_bytes
+        return self.session.buffered_bytes() + (2 if self._outbox.unaccepted else 1) * self._unsent_bytes
 
     def recount(self) -> None:
         """Tell the memory account how many bytes are buffered for the client."""
@@ -340,12 +340,12 @@ class Connection(asyncio.Protocol):
         """
         if self._has_read_end:
             # The end of the stream makes the client's kernel acknowledge the replies at once.
-            if not self._outbox.has_messages:
+            if not self._outbox.unaccepted:
                 self.transport.close()
             elif not self._has_hung_up:
                 self._has_hung_up = True
                 self.transport.write_eof()
-        elif self._outbox.has_messages:
+        elif self._outbox.unaccepted:
             return
         elif self.drains or not self.transport.can_write_eof():
             self.transport.close()

@@ -42,9 +42,9 @@ class Outbox:
         "_records",
         "_transport",
         "_trusts_buffer",
-        "_unaccepted",
         "_writable_poll",
         "is_reset",
+        "unaccepted",
         "written",
     )
 
@@ -52,8 +52,9 @@ class Outbox:
         self._transport = transport
         self.written = 0
         self._accepted = 0  # bytes of `written` that the kernel had accepted at the last check
-        # The offsets in the written bytes at which replies with messages begin and end, and their operations.
-        self._unaccepted: list[tuple[int, int, Operation]] = []
+        # Replies with messages that the kernel has not accepted: the offsets in the written bytes at which
+        # they begin and end, and their operations.
+        self.unaccepted: list[tuple[int, int, Operation]] = []
         self._broken_off = False
         # Whether replies must be acknowledged by the client's kernel, and whether it has refused some.
         self._needs_acknowledgements = False
@@ -83,7 +84,7 @@ class Outbox:
 
     def register_replies(self, replies: Sequence[tuple[int, int, Operation]]) -> None:
         """Register replies with messages: their start and end in the next `write`, and their operations."""
-        written, unsent = self.written, self._unaccepted
+        written, unsent = self.written, self.unaccepted
         for start, end, operation in replies:
             unsent.append((written + start, written + end, operation))
 
@@ -114,11 +115,6 @@ class Outbox:
         """The bytes in the transport's buffer, without those in the TLS buffer."""
         return self._transport.get_write_buffer_size()
 
-    @property
-    def has_messages(self) -> bool:
-        """Whether messages are in the outbox that the kernel has not accepted yet."""
-        return bool(self._unaccepted)
-
     def update_delivered(self) -> int:
         """Mark operations as delivered whose replies the kernel has accepted. Return `size`.
 
@@ -128,7 +124,7 @@ class Outbox:
         if not size and self._trusts_buffer:
             # The common case. This fast path saves a twentieth of the cost of a get.
             self._accepted = self.written
-            unsent, self._unaccepted = self._unaccepted, []
+            unsent, self.unaccepted = self.unaccepted, []
             for _, _, operation in unsent:
                 operation.acknowledge()
             return 0
@@ -141,12 +137,12 @@ class Outbox:
         elif not size and self._writable_poll is not None and self._writable_poll.poll(0):
             self._accepted = self.written
         done = 0
-        for _, end, operation in self._unaccepted:
+        for _, end, operation in self.unaccepted:
             if end > self._accepted:
                 break
             operation.acknowledge()
             done += 1
-        del self._unaccepted[:done]
+        del self.unaccepted[:done]
         return size
 
     def _count_acknowledged(self) -> None:
@@ -189,7 +185,7 @@ class Outbox:
             self._accepted = self.written
         else:
             self._accepted = max(self._accepted, bytes_sent(self._transport) or 0)
-        unsent, self._unaccepted = self._unaccepted, []
+        unsent, self.unaccepted = self.unaccepted, []
         for start, end, operation in unsent:
             if end <= self._accepted:
                 operation.acknowledge()

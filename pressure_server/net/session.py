@@ -326,7 +326,12 @@ class Session(ABC):
             self.is_held = True
             return
         last = self._last
-        if last is not None and wait is None and last.may_extend(verb, name, encode, options):
+        if (
+            last is not None
+            and last.name == name
+            and wait is None
+            and last.may_extend(verb, name, encode, options)
+        ):
             last.extend(messages, size, commands)
         else:
             operation = Operation(verb, name, messages, size, self, encode, commands, wait, options)
@@ -386,7 +391,12 @@ class Session(ABC):
         if operation is self._barrier:
             self._barrier = None
         if operation is self._measured:
-            self._measure(operation)
+            self._measured = None
+            seconds = perf_counter() - self._measured_from
+            operation.command.measure(seconds)
+            if seconds >= self.clients.slow_log.threshold:
+                words = [operation.name, *messages_of_first_command(operation)]
+                self._note_slow(seconds, [operation.command.name.encode(), *words])
         if operation.error is not None or operation.has_errors:
             self._count_failures(operation)
         if operation is self._last:
@@ -404,8 +414,12 @@ class Session(ABC):
         self._unanswered -= len(operation.sizes) - 1  # one until it is written
         self._ready_bytes += len(data)
         if not self._is_to_flush:
-            self._is_to_flush = True
-            self.database.flush_replies(self)
+            answered = self.database.answered
+            if answered is None:
+                self.flush()
+            else:
+                self._is_to_flush = True
+                answered.append(self)
 
     def flush(self) -> None:
         """See AnsweredClient. Write the replies that are ready, up to the first that is not; then go on."""
@@ -565,18 +579,6 @@ class Session(ABC):
         reply = self.error_reply(error)
         self.command.reject(self.error_code(error, reply), calls)
         return reply
-
-    def _measure(self, operation: Operation) -> None:
-        """Count the latency of an operation that has ended, and note it in the slow log if it was slow."""
-        self._measured = None
-        seconds = perf_counter() - self._measured_from
-        statistics = operation.command
-        if statistics is None:
-            return
-        statistics.measure(seconds)
-        if seconds >= self.clients.slow_log.threshold:
-            name = statistics.name.encode()
-            self._note_slow(seconds, [name, operation.name, *messages_of_first_command(operation)])
 
     def _note_slow(self, seconds: float, words: list[bytes]) -> None:
         self.clients.slow_log.add(seconds, words, self.addresses.client, self.name.decode())

@@ -68,8 +68,11 @@ class CourierOwner(Protocol):
     def records_are_gone(self) -> None:
         """Note that the backend has no records of this server left."""
 
+    def answers_begin(self) -> None:
+        """Note that the operations of a call are about to be told of their part of its reply."""
+
     def all_are_answered(self) -> None:
-        """Note that all operations of a call have been told of their part of the reply."""
+        """Note that all operations of the call have been told."""
 
 
 @dataclass(slots=True)
@@ -103,8 +106,6 @@ class Courier:
         # Otherwise takes of large messages would fill the memory with messages that have to go back.
         self._first: deque[Part] = deque()
         self._in_flight = 0
-        # Whether the reply to a call is being handed out.
-        self.is_replying = False
         self._is_about_to_send = False
         # Operations submitted since the last call was sent, and between the last call and the one before.
         self.submitted = 0
@@ -290,13 +291,12 @@ class Courier:
                 self._owner.when_back(partial(self.recover, [call.record], call.resolve))
             elif call.record:
                 self._forget([call.record])
-        self.is_replying = True
+        self._owner.answers_begin()
         for part, value in zip(call.parts, replies, strict=False):
             try:
                 part.received(value, delivery)
             except Exception:  # the other parts must get their replies all the same
                 logger.exception("error while handling the reply to one block of a call")
-        self.is_replying = False
         self._owner.all_are_answered()
         if delivery is not None:
             delivery.release()

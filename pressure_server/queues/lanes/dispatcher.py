@@ -87,8 +87,9 @@ class LaneDispatcher:
         # they know of their queues.
         self._lanes: dict[bytes, Lane] = {}
         self._idle: OrderedDict[bytes, Lane] = OrderedDict()
-        # Clients with replies of the call that is being handed out.
-        self._answered: list[AnsweredClient] = []
+        # Clients with replies of the call that is being handed out, which they will write together; None
+        # between two calls, when a client must write its replies itself.
+        self.answered: list[AnsweredClient] | None = None
         # Only servers that keep records look after jobs.
         self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records is not None else None
         self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
@@ -254,13 +255,6 @@ class LaneDispatcher:
                 self.reservations.restore_to(name)
         self._courier.flush()
 
-    def flush_replies(self, client: AnsweredClient) -> None:
-        """Let a client write its replies: at the end of the present call, or now if there is none."""
-        if self._courier.is_replying:
-            self._answered.append(client)
-        else:
-            client.flush()
-
     # For transactions, recovery and the courier.
 
     async def call_directly(
@@ -345,10 +339,14 @@ class LaneDispatcher:
         """Note that the backend has no records of this server left."""
         self._dropped.set()
 
+    def answers_begin(self) -> None:
+        """See CourierOwner."""
+        self.answered = []
+
     def all_are_answered(self) -> None:
-        """Let each client that a call has answered write its replies, once."""
-        answered, self._answered = self._answered, []
-        for client in answered:
+        """See CourierOwner. Let each client that the call has answered write its replies, once."""
+        answered, self.answered = self.answered, None
+        for client in answered or ():
             try:
                 client.flush()
             except Exception:  # the other clients must get their replies all the same

@@ -85,8 +85,14 @@ class Lane:
                 self._is_woken, self.is_in_flight = False, True
                 operation.is_sealed, operation.commands_in_call = True, None
                 packed = verb.pack(pending)
-                arguments = (script_name(verb.name, operation.options), NUMBERS[len(packed)], *packed)
-                call.add(self, (self.base,), b"", arguments, verb.changes, verb.takes)
+                name = script_name(verb.name, operation.options)
+                call.parts.append(self)
+                call.keys.append(self.base)
+                call.arguments += (b"1", NUMBERS[2 + len(packed)], b"", name, NUMBERS[len(packed)])
+                call.arguments += packed
+                call.size += sum(map(len, packed))
+                call.has_changes = call.has_changes or verb.changes
+                call.takes = call.takes or verb.takes
                 return
         operations = self._next()
         if not operations:
@@ -145,7 +151,7 @@ class Lane:
             state = reply[0] if type(reply[0]) is int else reply[0][0]
             if state != self.bound_state:
                 self._note_bound(state)
-            if delivery is not None:
+            if delivery is not None and runs[0][0].verb.takes:
                 self._register_deliveries(runs, delivery)
             if (
                 progress is None
@@ -156,8 +162,17 @@ class Lane:
             ):
                 # With many queues, most replies are so. This saves a request half a microsecond.
                 for operation in runs[0]:
-                    self.end(operation)
-                self._schedule()
+                    if operation.wait is not None or operation.error is not None:
+                        self.end(operation)
+                    else:
+                        self._ended_count += 1
+                        operation.end_order = self._ended_count
+                        operation.owner.completed(operation)
+                if self.pending or self._is_woken or self.is_in_flight:
+                    self._schedule()
+                else:
+                    self.is_idle = True
+                    self._driver.drop(self)
                 return
         progress = progress or batch.Progress(runs[0])
         if progress.resend:

@@ -164,7 +164,9 @@ class Operation:
         """Note that the messages taken have been handed over."""
         deliveries, self.deliveries = self.deliveries, None
         for delivery, _ in deliveries or ():
-            delivery.complete_part(self)
+            del delivery.undelivered[self]
+            if not delivery.undelivered:
+                delivery.may_be_complete()
 
     def note_handed_over(self, size: int) -> None:
         """Note that only the first `size` bytes of the replies were handed over before the connection ended.
@@ -289,7 +291,11 @@ class Delivery:
     def complete_part(self, operation: Operation) -> None:
         """Note that the operation's messages have been handed over, or are back in the queue."""
         del self.undelivered[operation]
-        if not (self.undelivered or self._holds):
+        self.may_be_complete()
+
+    def may_be_complete(self) -> None:
+        """Note that messages have left: these may have been the last ones."""
+        if self.is_complete:
             self._on_arrival()
 
     def hold(self) -> None:
@@ -299,8 +305,7 @@ class Delivery:
     def release(self) -> None:
         """End one hold."""
         self._holds -= 1
-        if self.is_complete:
-            self._on_arrival()
+        self.may_be_complete()
 
 
 class Line(Enum):

@@ -208,7 +208,10 @@ def distribute_messages(operations: Sequence[Operation], reply: list[Any] | None
     options = operations[0].options
     if options.has_flags and reply:
         reply = attach_flags(reply)
-    _hand_out(operations, reply or [])
+    if len(operations) == 1 and operations[0].commands_in_call is None:
+        operations[0].results += reply or ()
+    else:
+        _hand_out(operations, reply or [])
     if not options.waits:
         return False
     return _wait_for_message(operations, exists=reply is not None)

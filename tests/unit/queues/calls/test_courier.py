@@ -94,6 +94,9 @@ class Harness:
     def messages_are_back(self, bases: Sequence[bytes]) -> None:
         self.back += bases
 
+    def answers_begin(self) -> None:
+        pass
+
     def all_are_answered(self) -> None:
         """See CourierOwner."""
 
