@@ -51,7 +51,7 @@ class Durability:
         self._level = level
         self.is_enabled = level != Level()
         self._timeouts = timeouts
-        self._connection: _Connection | None = None
+        self._connection: _SyncConnection | None = None
         self._run = ""
         self._command: tuple[bytes, ...] | None = None
         # The error of the last write; None if it succeeded.
@@ -216,7 +216,7 @@ class Durability:
                 self._under_way = []
                 self._begin_to_give_up()
 
-    async def _end_of(self, connection: _Connection) -> None:
+    async def _end_of(self, connection: _SyncConnection) -> None:
         """Wait until the connection is lost. Until then, check the settings that the level depends on."""
         while not connection.ended.is_set():
             try:
@@ -225,7 +225,7 @@ class Durability:
             except TimeoutError:
                 await self._check_again(connection)
 
-    async def _check_again(self, connection: _Connection) -> None:
+    async def _check_again(self, connection: _SyncConnection) -> None:
         try:
             command = await self._check(connection)
             if command is None and self._command is not None:
@@ -241,7 +241,7 @@ class Durability:
             logger.debug("cannot read the backend's settings: %s", error)
 
     async def _open(self) -> None:
-        connection = _Connection(self._timeouts.answer)
+        connection = _SyncConnection(self._timeouts.answer)
         try:
             await self._address.open(connection)
             greeting = await greet(connection, self._address, 0, self._name, None)
@@ -254,7 +254,7 @@ class Durability:
         self._connection, self._run = connection, greeting.run
         self._cover()
 
-    async def _try_out(self, connection: _Connection, command: tuple[bytes, ...]) -> None:
+    async def _try_out(self, connection: _SyncConnection, command: tuple[bytes, ...]) -> None:
         """Write and wait once. Raises DurabilityUnavailableError if that will never work, or BackendError."""
         try:
             await connection.command(*self._write())
@@ -266,7 +266,7 @@ class Durability:
                 ) from error
             raise
 
-    async def _check(self, connection: _Connection) -> tuple[bytes, ...] | None:
+    async def _check(self, connection: _SyncConnection) -> tuple[bytes, ...] | None:
         """Return what Level.wait_for returns for the backend.
 
         Raises DurabilityUnavailableError or BackendError.
@@ -289,7 +289,7 @@ class Durability:
         )
 
 
-class _Connection(BackendConnection):
+class _SyncConnection(BackendConnection):
     """The connection for writes and waits. `ended` is set when it is lost."""
 
     def __init__(self, answer_timeout: float) -> None:

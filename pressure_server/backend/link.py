@@ -19,8 +19,14 @@ import hiredis
 from pressure_server.backend.address import Address
 from pressure_server.backend.backoff import Backoff
 from pressure_server.backend.greeting import Greeting, greet
-from pressure_server.backend.refusals import BackendRefusals
-from pressure_server.backend.requests import Channel, HandlerCall, ReadCommand, ReadTransaction, Request
+from pressure_server.backend.refusal_log import BackendRefusals
+from pressure_server.backend.requests import (
+    BackendRequest,
+    Channel,
+    HandlerCall,
+    ReadCommand,
+    ReadTransaction,
+)
 from pressure_server.backend.resp import (
     is_refusal_of_writes,
     is_retryable,
@@ -106,7 +112,7 @@ class Link:
         # The reasons for the present outage that are in the log.
         self._logged_reasons: set[str] = set()
         self._reopening: asyncio.Task[None] | None = None
-        self._held: list[Request] = []
+        self._held: list[BackendRequest] = []
         # When this run of the backend was first reached, and the pause for housekeeping (see `rest`).
         self._alive_since = 0.0
         self._rest = 0.0
@@ -193,7 +199,7 @@ class Link:
             if not is_refusal_of_writes(error):
                 raise
 
-    def _count_death(self, held: Sequence[Request]) -> int:
+    def _count_death(self, held: Sequence[BackendRequest]) -> int:
         """Count a death of the backend. Return at how many deaths a request is not sent again."""
         self._rest = self.pause_after_deaths
         self._alive_since = self._loop.time()
@@ -298,7 +304,7 @@ class Link:
             lambda tell: self.send(HandlerCall(script, keys, arguments, tell=tell, once=once)),
         )
 
-    def send(self, request: Request) -> None:
+    def send(self, request: BackendRequest) -> None:
         """Send a request; hold it while the backend is away, or fail it if the grace is over."""
         channel = self._channel
         if channel is not None and channel.is_open:
@@ -312,7 +318,7 @@ class Link:
         else:
             self._hold(request)
 
-    def _answered(self, request: Request, channel: Channel, reply: Any) -> None:
+    def _answered(self, request: BackendRequest, channel: Channel, reply: Any) -> None:
         if type(reply) is OutcomeUnknownError and not self._closed and not request.once:
             request.may_be_done = True
             self._hold(request)
@@ -366,7 +372,7 @@ class Link:
         channel.send(None, b"SCRIPT", b"LOAD", script.text)
         channel.call(script, keys, arguments, signed)
 
-    def _hold(self, request: Request) -> None:
+    def _hold(self, request: BackendRequest) -> None:
         """Keep a request until the backend is back, or the grace is over."""
         self._begin_grace()
         self._held.append(request)

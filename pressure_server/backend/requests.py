@@ -91,7 +91,7 @@ class Channel(BackendConnection):
 
 
 @dataclass(eq=False)
-class Request(ABC):
+class BackendRequest(ABC):
     """A request, which is sent on one channel after another until it is answered.
 
     With `once`, the request is not sent again if it may have been done. `epoch` is that of the channel on
@@ -129,7 +129,7 @@ class Request(ABC):
 
 
 @dataclass(eq=False)
-class LibraryCall(Request):
+class LibraryCall(BackendRequest):
     """A call of the library. Its arguments begin with the fields of `Header` (layout.py).
 
     `function` was called last. `loads` is how often the library was loaded as the backend did not know it.
@@ -141,7 +141,7 @@ class LibraryCall(Request):
     loads: int = field(default=0, init=False)
 
     def send(self, channel: Channel, answered: Received) -> None:
-        """See Request."""
+        """See BackendRequest."""
         self.epoch = channel.epoch
         self.arguments[Header.EPOCH] = b"%d" % self.epoch
         if self.may_be_done:
@@ -160,7 +160,7 @@ class LibraryCall(Request):
         return super().errors_in(reply)
 
     def repeats(self, error: hiredis.ReplyError, channel: Channel, answered: Received) -> bool:
-        """See Request. Load the library if it is missing, or call a function that is not refused."""
+        """See BackendRequest. Load the library if it is missing, or call a function that is not refused."""
         text = str(error)
         library = channel.library
         if not text.startswith(_UNKNOWN_FUNCTION):
@@ -183,13 +183,13 @@ class LibraryCall(Request):
 
 
 @dataclass(eq=False)
-class AwaitedRequest(Request):
+class AwaitedRequest(BackendRequest):
     """A request with a callback for its reply."""
 
     tell: Received = field(kw_only=True)
 
     def received(self, reply: Any) -> None:
-        """See Request."""
+        """See BackendRequest."""
         self.tell(reply)
 
 
@@ -202,7 +202,7 @@ class ReadCommand(AwaitedRequest):
     words: Sequence[bytes]
 
     def send(self, channel: Channel, answered: Received) -> None:
-        """See Request."""
+        """See BackendRequest."""
         channel.send(answered, *self.words)
 
 
@@ -215,7 +215,7 @@ class ReadTransaction(AwaitedRequest):
     commands: Sequence[Sequence[bytes]]
 
     def send(self, channel: Channel, answered: Received) -> None:
-        """See Request."""
+        """See BackendRequest."""
         channel.send(None, b"MULTI")
         for words in self.commands:
             channel.send(None, *words)
@@ -234,5 +234,5 @@ class HandlerCall(AwaitedRequest):
     arguments: Sequence[bytes]
 
     def send(self, channel: Channel, answered: Received) -> None:
-        """See Request."""
+        """See BackendRequest."""
         channel.call(self.script, self.keys, self.arguments, answered)

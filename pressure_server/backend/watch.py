@@ -67,7 +67,7 @@ class Watch:
         self._name = name
         self._changed = changed
         self._lost = lost
-        self._connection: _Connection | None = None
+        self._connection: _WatchConnection | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._number = 0
         self._polling = 0
@@ -129,7 +129,7 @@ class Watch:
         if len(self._unneeded) > _MAX_UNNEEDED and self._connection is not None:
             self._release(self._connection)
 
-    def _release(self, connection: _Connection) -> None:
+    def _release(self, connection: _WatchConnection) -> None:
         """Release the oldest half of the unneeded keys: the backend has a table of all watched keys."""
         oldest: dict[int, list[bytes]] = {}
         for key in list(self._unneeded)[: _MAX_UNNEEDED // 2]:
@@ -141,7 +141,7 @@ class Watch:
                     some = keys[first : first + _RELEASED_AT_ONCE]
                     connection.send(None, b"EVAL", _RELEASE, b"%d" % len(some), *some)
 
-    def _select(self, connection: _Connection, number: int) -> None:
+    def _select(self, connection: _WatchConnection, number: int) -> None:
         if number != self._number:
             self._number = number
             connection.send(None, b"SELECT", b"%d" % number)
@@ -157,7 +157,7 @@ class Watch:
     async def _keep(self) -> None:
         backoff = Backoff()
         while True:
-            connection = _Connection(self._told, self._answer_timeout)
+            connection = _WatchConnection(self._told, self._answer_timeout)
             try:
                 await self._address.open(connection)
                 if not await self._greet(connection):
@@ -180,7 +180,7 @@ class Watch:
             self._connection = None
             self._lost()
 
-    async def _greet(self, connection: _Connection) -> bool:
+    async def _greet(self, connection: _WatchConnection) -> bool:
         """Log in and turn tracking on; return False if the backend refuses. Raises BackendError."""
         login: list[bytes] = []
         if self._address.password is not None:
@@ -213,7 +213,7 @@ def _value_in(reply: Any) -> bytes | None:
     return reply if isinstance(reply, bytes) else None
 
 
-class _Connection(BackendConnection):
+class _WatchConnection(BackendConnection):
     """The connection on which the backend reports changed keys. `forgotten` is set when it is lost."""
 
     def __init__(self, changed: Callable[[bytes], None], answer_timeout: float) -> None:

@@ -90,7 +90,7 @@ class ConnectionLog:
         )
 
 
-class Sender(LoggedClient, Protocol):
+class LoggedSender(LoggedClient, Protocol):
     """A client that has sent an unknown command."""
 
     user: User
@@ -107,7 +107,7 @@ class UnknownCommands:
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
 
-    def note(self, client: Sender, name: Sequence[bytes], reply: str) -> None:
+    def note(self, client: LoggedSender, name: Sequence[bytes], reply: str) -> None:
         """Log that a client has sent an unknown command, whose name has one or two words.
 
         Arguments are left out. So are requests of clients that have not logged in, because they may be

@@ -194,7 +194,7 @@ class Outbox:
                 operation.put_back()
 
 
-class Sender(Protocol):
+class WrittenConnection(Protocol):
     """A connection with written replies."""
 
     def acknowledge_sent(self) -> bool:
@@ -205,20 +205,20 @@ class Deliveries:
     """The connections with written replies that the socket may not have accepted yet."""
 
     def __init__(self) -> None:
-        self._fresh: dict[Sender, None] = {}
-        self._slow: dict[Sender, None] = {}
+        self._fresh: dict[WrittenConnection, None] = {}
+        self._slow: dict[WrittenConnection, None] = {}
         self._loop = asyncio.get_running_loop()
         self._is_looking = False
 
-    def watch(self, sender: Sender) -> None:
+    def watch(self, connection: WrittenConnection) -> None:
         """Check the connection in the loop's next iteration, and regularly until everything is sent."""
         if not self._fresh:
             self._loop.call_soon(self._look_at_fresh)
-        self._fresh[sender] = None
+        self._fresh[connection] = None
 
     def _look_at_fresh(self) -> None:
         fresh, self._fresh = self._fresh, {}
-        self._slow |= {sender: None for sender in fresh if not sender.acknowledge_sent()}
+        self._slow |= {connection: None for connection in fresh if not connection.acknowledge_sent()}
         if self._slow and not self._is_looking:
             self._is_looking = True
             self._look_later()
@@ -227,7 +227,7 @@ class Deliveries:
         self._loop.call_later(max(_PAUSE, _PAUSE_FOR_EACH * len(self._slow)), self._look_at_slow)
 
     def _look_at_slow(self) -> None:
-        self._slow = {sender: None for sender in self._slow if not sender.acknowledge_sent()}
+        self._slow = {connection: None for connection in self._slow if not connection.acknowledge_sent()}
         self._is_looking = bool(self._slow)
         if self._is_looking:
             self._look_later()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from handlers.resp.arguments import integer_of
-from handlers.resp.commands.clients import client_line, kill_filter, of_type
+from handlers.resp.commands.client_list import client_line, kill_filter, of_type
 from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError, Text, bulk, encode, syntax_error
 from handlers.resp.session import Caller, RespSession
