@@ -13,7 +13,7 @@ from handlers.beanstalk.table import commands_markdown as beanstalk_table
 from handlers.memcached import commands as memcached_commands
 from handlers.memcached.table import commands_markdown as memcached_tables
 from handlers.resp import commands as resp_commands
-from handlers.resp.describe import commands_markdown as resp_tables
+from handlers.resp.table import commands_markdown as resp_tables
 from tests.option_documents import options_markdown, sample_config
 
 ROOT = Path(__file__).parent.parent

@@ -14,7 +14,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.watch import Armed, Watch
 from pressure_server.client import Queue
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.deletion_watch import DeletionWatch
+from pressure_server.queues.housekeeping import DeletionWatch
 from pressure_server.queues.policy import Policy
 from tests.support.measures import processor_seconds
 from tests.support.native import NativeClient

@@ -19,8 +19,7 @@ import pytest
 
 from handlers.memcached import commands
 from handlers.memcached.parser import Request
-from handlers.memcached.session import ListenerOptions, MemcachedSession
-from handlers.memcached.statistics import Counts
+from handlers.memcached.session import Counts, ListenerOptions, MemcachedSession
 from handlers.memcached.table import COMMANDS, QUEUE
 from pressure_server.auth.users import NOBODY, RIGHTS, password_digest, users_with_password
 from tests.support.guards import reload, users_toml

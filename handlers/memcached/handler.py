@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from handlers.memcached import commands
-from handlers.memcached.session import ListenerOptions, MemcachedSession
-from handlers.memcached.statistics import Counts
+from handlers.memcached.session import Counts, ListenerOptions, MemcachedSession
 from handlers.memcached.table import KV, MODES, QUEUE
 from handlers.memcached.values import Sweeper, Values
 from pressure_server.net.connection import Connection

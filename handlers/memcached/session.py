@@ -13,7 +13,6 @@ from typing import Any
 from handlers.memcached.arguments import queue_of
 from handlers.memcached.parser import Parsed, Repeated, Request, RequestError, RequestParser
 from handlers.memcached.replies import ERROR, STORED, ClientError, client_error, server_error
-from handlers.memcached.statistics import Counts
 from handlers.memcached.table import COMMANDS, PROTOCOL, QUEUE, Command
 from handlers.memcached.values import Values
 from pressure_server.auth.users import MAX_PASSWORD_BYTES, NOBODY
@@ -85,6 +84,34 @@ class ListenerOptions:
 
     mode: str
     flush_all: bool
+
+
+@dataclass(slots=True)
+class Counts:
+    """The counts of one listener's commands."""
+
+    gets: int = 0
+    hits: int = 0
+    sets: int = 0
+    peeks: int = 0
+    touches: int = 0
+    flushes: int = 0
+
+    def got(self, hits: int, misses: int) -> None:
+        """Count the reads of items: those found, and those not found."""
+        self.gets += hits + misses
+        self.hits += hits
+
+    def add(self, operation: Operation) -> None:
+        """Count the commands of an operation that has ended."""
+        if operation.verb.puts:
+            self.sets += len(operation.sizes)
+        elif operation.verb.takes:
+            self.got(len(operation.results), len(operation.sizes) - len(operation.results))
+
+    def reset(self) -> None:
+        """Set all counts to 0."""
+        self.gets = self.hits = self.sets = self.peeks = self.touches = self.flushes = 0
 
 
 class WordCountError(Exception):

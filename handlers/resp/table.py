@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from handlers.resp.arguments import numbered_keys
 from handlers.resp.parser import Words
-from handlers.resp.replies import unknown_subcommand, wrong_arity
+from handlers.resp.replies import SetReply, unknown_subcommand, wrong_arity
 from handlers.resp.syntax import (
     Argument,
     arity_of,
@@ -24,12 +24,27 @@ from handlers.resp.syntax import (
 )
 from pressure_server.auth.users import User
 from pressure_server.net.command_statistics import statistics_of
-from pressure_server.net.command_table import Function, Refusal, TableEntry, rights
+from pressure_server.net.command_table import Function, Refusal, TableEntry, markdown, rights
 
 PROTOCOL = "resp"
 # The version of Redis whose replies and error texts the handler follows.
 FOLLOWED_VERSION = "7.0.15"
 AnyFunction = TypeVar("AnyFunction", bound=Function)
+
+# Commands by upper-case name, and by the usual spellings, so that dispatch need not change case.
+COMMANDS: dict[bytes, Command] = {}
+BY_SPELLING: dict[bytes, Command] = {}
+_TITLES = {
+    "set": "A queue as a set",
+    "list": "A queue as a list",
+    "pressure": "The pressure protocol's operations",
+    "jobs": "Jobs",
+    "logs": "Logs",
+    "generic": "Queues as keys",
+    "transactions": "Transactions",
+    "connection": "The connection",
+    "server": "The server",
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,11 +77,6 @@ class Command(TableEntry):
     def refuses(self, user: User, words: Words) -> Refusal | None:
         """Return why the user may not execute this request; see TableEntry. Raise CommandError."""
         return self.refusal(user, self.queues_of(words) if self.names_queues else None)
-
-
-# Commands by upper-case name, and by the usual spellings, so that dispatch need not change case.
-COMMANDS: dict[bytes, Command] = {}
-BY_SPELLING: dict[bytes, Command] = {}
 
 
 def command(
@@ -159,3 +169,56 @@ def help_of(name: str) -> list[str]:
     for entry in COMMANDS[name.encode()].subcommands.values():
         lines += [entry.syntax.partition(" ")[2], f"    {entry.summary}"]
     return lines
+
+
+def command_info(entry: Command) -> list[object]:
+    """Return an entry of COMMAND INFO, with the ten fields of Redis 7."""
+    first, last, step = entry.keys
+    categories = [f"@{'keyspace' if entry.group == 'generic' else entry.group}"]
+    categories += ["@write"] if "write" in entry.flags else ["@read"] if "readonly" in entry.flags else []
+    categories.append("@fast" if "fast" in entry.flags else "@slow")
+    subcommands = [command_info(sub) for sub in entry.subcommands.values()]
+    return [
+        entry.name.encode(),
+        entry.arity,
+        SetReply(entry.flags),
+        first,
+        last,
+        step,
+        SetReply(categories),
+        [],
+        [],
+        subcommands,
+    ]
+
+
+def command_docs(entry: Command) -> dict[bytes, object]:
+    """Return an entry of COMMAND DOCS."""
+    docs: dict[bytes, object] = {b"summary": entry.summary.encode(), b"group": entry.group.encode()}
+    if entry.subcommands:
+        docs[b"subcommands"] = {sub.name.encode(): command_docs(sub) for sub in entry.subcommands.values()}
+    elif entry.arguments:
+        docs[b"arguments"] = [_argument_docs(argument) for argument in entry.arguments]
+    return docs
+
+
+def _argument_docs(argument: Argument) -> dict[bytes, object]:
+    name = argument.name or argument.token.lower()
+    docs: dict[bytes, object] = {b"name": name.encode(), b"type": argument.type.encode()}
+    if argument.type == "key":
+        docs[b"key_spec_index"] = 0
+    if argument.token:
+        docs[b"token"] = argument.token.encode()
+    flags = [flag for flag in ("optional", "multiple") if getattr(argument, flag)]
+    if flags:
+        docs[b"flags"] = SetReply(flags)
+    return docs
+
+
+def commands_markdown() -> str:
+    """Return the tables of docs/reference/commands.md."""
+    shown = [one for entry in COMMANDS.values() for one in entry.subcommands.values() or [entry]]
+    lines: list[str] = []
+    for group, title in _TITLES.items():
+        lines += markdown(title, [entry for entry in shown if entry.group == group])
+    return "\n".join(lines)

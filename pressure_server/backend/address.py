@@ -1,8 +1,9 @@
-"""The backend's address: parse its URL as redis-py does, and open connections to it."""
+"""The backend's address: parse its URL as redis-py does, open connections to it, pause between attempts."""
 
 from __future__ import annotations
 
 import asyncio
+import random
 from ssl import SSLContext
 from typing import Any
 from urllib.parse import urlsplit
@@ -16,6 +17,9 @@ from pressure_server.errors import BackendError
 
 CONNECT_TIMEOUT = 5.0
 SCHEMES = ("redis", "rediss", "unix")
+
+FIRST_PAUSE = 0.05
+MAX_PAUSE = 2.0
 
 
 class Address:
@@ -99,3 +103,19 @@ class Address:
         tls = getattr(self._connection, "ssl_context", None)
         context: SSLContext | None = tls.get() if tls is not None else None
         return context
+
+
+class Backoff:
+    """Growing pauses, in seconds: each is twice as long as the last, up to MAX_PAUSE."""
+
+    def __init__(self) -> None:
+        self._pause = FIRST_PAUSE
+
+    async def pause(self) -> None:
+        """Wait. The pause is random within limits, so that servers do not reconnect in step."""
+        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
+        self._pause = min(2 * self._pause, MAX_PAUSE)
+
+    def reset(self) -> None:
+        """Begin with the shortest pause again, after a connection has been opened."""
+        self._pause = FIRST_PAUSE

@@ -13,8 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.backend.address import Address
-from pressure_server.backend.backoff import Backoff
+from pressure_server.backend.address import Address, Backoff
 from pressure_server.backend.greeting import BackendRefusedError, greet
 from pressure_server.backend.levels import DurabilityUnavailableError, Level
 from pressure_server.backend.link import Timeouts

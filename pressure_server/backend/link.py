@@ -16,8 +16,7 @@ from typing import Any, Protocol
 
 import hiredis
 
-from pressure_server.backend.address import Address
-from pressure_server.backend.backoff import Backoff
+from pressure_server.backend.address import Address, Backoff
 from pressure_server.backend.greeting import Greeting, greet
 from pressure_server.backend.refusal_log import BackendRefusals
 from pressure_server.backend.requests import (

@@ -12,8 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.backend.address import Address
-from pressure_server.backend.backoff import MAX_PAUSE, Backoff
+from pressure_server.backend.address import MAX_PAUSE, Address, Backoff
 from pressure_server.backend.resp import BackendConnection, is_temporary
 from pressure_server.errors import BackendError, BackendReplyError
 

@@ -24,7 +24,7 @@ from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED, Connect
 from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.net.slow_log import messages_of_first_command
 from pressure_server.queues.database import Database
-from pressure_server.queues.deliveries.reservations import owner_of
+from pressure_server.queues.lanes.reservations import owner_of
 from pressure_server.queues.operations.batch import MAX_BYTES
 from pressure_server.queues.operations.jobs import attached
 from pressure_server.queues.operations.operation import Encode, Operation, Verb

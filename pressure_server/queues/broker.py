@@ -18,9 +18,8 @@ from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import library
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.wait import WaiterCount
-from pressure_server.queues.peers import PeerDetection, Peers
+from pressure_server.queues.peers import OldPeers, PeerDetection, Peers
 from pressure_server.queues.policy import Policy
-from pressure_server.queues.upgrade import OldPeers
 
 # Redis's default is 16 databases. Larger numbers than this are refused without asking the backend.
 _MAX_DATABASE = 9999

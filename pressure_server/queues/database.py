@@ -9,9 +9,17 @@ from typing import Any
 
 from pressure_server.errors import BackendError, BackendReplyError, PressureError, QueueClosedError
 from pressure_server.lua.scripts import Script
-from pressure_server.queues import stored_queue
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
-from pressure_server.queues.names import BOUND, MADE, NO_PLAIN_LIST, base_key, existence_pattern, queue_name
+from pressure_server.queues.names import (
+    BOUND,
+    EXTENSION_SUFFIXES,
+    MADE,
+    NO_PLAIN_LIST,
+    PROTOCOL_SUFFIXES,
+    base_key,
+    existence_pattern,
+    queue_name,
+)
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
@@ -22,6 +30,9 @@ from pressure_server.queues.reserving import reserve_best
 from pressure_server.queues.several_queues import SeveralQueues
 
 _SCAN_COUNT = 1000
+# The suffixes of all keys of a queue, and of those that puts and gets use.
+_STORED = (b"", *PROTOCOL_SUFFIXES, *EXTENSION_SUFFIXES)
+_USED = (b"", BOUND, MADE, b":stats:produced_messages", b":stats:consumed_messages")
 # Most SCAN steps of `sample_queues`: the backend may hold millions of other keys.
 _MAX_SCAN_STEPS = 20
 # Queues that are operated on, or read from, at the same time: each takes some memory.
@@ -167,12 +178,38 @@ class Database(LaneDispatcher, QueueOperations):
         return ranges
 
     async def stored_bytes_of(self, name: bytes, samples: int) -> int | None:
-        """See stored_queue."""
-        return await stored_queue.stored_bytes_of(self._link, self.prefix, name, samples)
+        """Return the bytes of all keys of a queue; None if there is no such queue.
+
+        The backend measures so many items of each collection, 0 for all. Raises QueueNameError, or
+        BackendError.
+        """
+        sizes, exists = await asyncio.gather(
+            self._each_key(name, _STORED, b"MEMORY", b"USAGE", after=(b"SAMPLES", b"%d" % samples)),
+            self._link.command(b"EXISTS", base_key(self.prefix, name) + BOUND),
+        )
+        return sum(sizes) if exists else None
 
     async def idle_seconds_of(self, name: bytes) -> int | None:
-        """See stored_queue."""
-        return await stored_queue.idle_seconds_of(self._link, self.prefix, name)
+        """Return the seconds since the keys of a queue were used; None if there is no such queue.
+
+        Raises QueueNameError, or BackendError.
+        """
+        try:
+            idle = await self._each_key(name, _USED, b"OBJECT", b"IDLETIME")
+        except BackendReplyError as error:
+            if "LFU" not in str(error):
+                raise
+            raise BackendReplyError("the backend's LFU policy does not tell idle times") from error
+        exists = await self._link.command(b"EXISTS", base_key(self.prefix, name) + BOUND)
+        return min(idle, default=0) if exists else None
+
+    async def _each_key(
+        self, name: bytes, suffixes: Sequence[bytes], *before: bytes, after: Sequence[bytes] = ()
+    ) -> list[int]:
+        """Return the backend's numbers for those of the queue's keys that exist."""
+        keys = (base_key(self.prefix, name) + suffix for suffix in suffixes)
+        found = await asyncio.gather(*[self._link.command(*before, key, *after) for key in keys])
+        return [number for number in found if number is not None]
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads. Raises BackendError, also for an error reply."""

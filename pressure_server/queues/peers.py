@@ -4,6 +4,10 @@ Each server's heartbeat increments a counter under the server's name in one hash
 stood still for too long is dead, and what it had taken and not delivered is put back. Observers measure the
 time with their own monotonic clock, so a clock that jumps does no harm. A server that was only suspended may
 deliver messages that have been put back: these come twice, but none is lost.
+
+Servers of version 0.1.0 have a registry of their own, and keep messages that they have taken in a key of each
+queue (upgrade.lua). Servers of both versions may run side by side: neither takes a live server of the other
+version for dead. The messages of a newer server are put back only by newer servers.
 """
 
 from __future__ import annotations
@@ -16,10 +20,11 @@ from dataclasses import dataclass
 from time import monotonic
 
 from pressure_server.backend.link import Link
-from pressure_server.errors import BackendError, BackendReplyError
+from pressure_server.errors import BackendError, BackendReplyError, PressureError
 from pressure_server.lua.scripts import Script, library, servers_script
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import records_key
+from pressure_server.queues.names import is_queue_name, keys_pattern, records_key
+from pressure_server.queues.operations import verbs
 from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
@@ -33,6 +38,8 @@ _OVERDUE_AFTER = 0.5
 # What the backend may refuse, as the log names it.
 _HEARTBEAT = "this server's heartbeat"
 _SEARCH = "the search for dead servers"
+
+_CALLS = b":ext:calls"
 
 
 @dataclass(frozen=True)
@@ -246,3 +253,40 @@ def _timeout_of(signed: bytes) -> float:
         return float(signed.split(b" ")[1])
     except (ValueError, IndexError):
         return 0.0
+
+
+class OldPeers(Peers):
+    """The peers of version 0.1.0 on one database."""
+
+    _registry = b"!servers"
+
+    def start(self, database: Database) -> None:
+        """Watch them, until `stop`. This server does not sign in their registry."""
+        self._tasks = [asyncio.create_task(self._search_dead(database))]
+
+    def _report_peer_count(self, database: Database) -> None:
+        pass
+
+    def _log_refusal(self, what: str, refusal: BackendReplyError | None) -> None:
+        """Log a refusal at level DEBUG only: this server's user may lack rights for the old registry."""
+        if refusal is not None:
+            logger.debug("%s of version 0.1.0: %s", what, refusal)
+
+    async def _recover(self, database: Database, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
+        """Put back what a dead server had taken; see Peers."""
+        counts: Counter[bytes] = Counter()
+        failed, why, cursor = 0, b"", b""
+        while cursor != b"0":
+            cursor, keys = await database.command(
+                b"SCAN", cursor or b"0", b"MATCH", keys_pattern(self._prefix, _CALLS), b"COUNT", b"1000"
+            )
+            names = [key[len(self._prefix) + 1 : -len(_CALLS)] for key in keys]
+            names = [queue for queue in names if is_queue_name(queue)]
+            for queue, back in zip(
+                names, await database.run_each(verbs.TAKE_OVER, names, [name]), strict=True
+            ):
+                if isinstance(back, PressureError):
+                    failed, why = failed + 1, str(back).encode()
+                else:
+                    counts[queue] += back
+        return failed, why, counts

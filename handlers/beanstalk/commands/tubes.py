@@ -2,16 +2,35 @@
 
 from __future__ import annotations
 
+from typing import cast
+
 from handlers.beanstalk import replies
-from handlers.beanstalk.commands.encoders import inserted
 from handlers.beanstalk.session import DEFAULT_TUBE, BeanstalkSession
 from handlers.beanstalk.table import FormatError, command, tube, tube_and_number
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.creation import Creation
+from pressure_server.queues.operations.jobs import id_of
+from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import Options
 
 _JOB = Options(is_job=True)
+
+
+def _inserted(operation: Operation) -> bytes:
+    """Return a reply for each put."""
+    client = cast(BeanstalkSession, operation.owner)
+    if operation.error is not None:
+        return client.error_reply(operation.error) * len(operation.sizes)
+    results = operation.results
+    if not any(isinstance(job, Exception) for job in results):
+        return b"INSERTED %d\r\n" * len(results) % tuple([int(job, 16) for job in results])
+    return b"".join(
+        [
+            client.error_reply(job) if isinstance(job, Exception) else b"INSERTED %d\r\n" % id_of(job)
+            for job in results
+        ]
+    )
 
 
 def _malformed(_rest: bytes) -> None:
@@ -33,7 +52,7 @@ def put(client: BeanstalkSession, jobs: list[bytes]) -> None:
         client.statistics.commands["put"] += len(jobs)
         client.reply(replies.DRAINING * len(jobs))
         return
-    client.submit(verbs.PUT, client.used, jobs, 1, inserted, commands=len(jobs), options=_JOB)
+    client.submit(verbs.PUT, client.used, jobs, 1, _inserted, commands=len(jobs), options=_JOB)
     if not client.is_held:  # otherwise it will be executed again
         client.statistics.commands["put"] += len(jobs)
 

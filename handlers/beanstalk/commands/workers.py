@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, cast
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.commands.encoders import event
 from handlers.beanstalk.parser import Request
 from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbers
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.in_steps import kick as kick_jobs
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import ReservedJob, claim, owned, released, word_of
+from pressure_server.queues.operations.jobs import ReservedJob, claim, id_of, owned, released, word_of
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait
@@ -27,8 +26,37 @@ _SAFETY_MARGIN = 1.0
 _RECOUNTED = 64
 _SECONDS = re.compile(rb" *([+-]?[0-9]*)")
 
-_ENCODERS = {reply: event(reply) for reply in (replies.DELETED, replies.RELEASED, replies.BURIED)}
-_ENCODERS[replies.TOUCHED] = event(replies.TOUCHED, ends=False)
+
+def _event_encoder(done: bytes, *, ends: bool = True) -> Callable[[Operation], bytes]:
+    """Return the encoder for an event of a job: the reply is `done` if it has happened.
+
+    An event that was refused, or that `ends` the reservation, makes the client forget it. After an error it
+    may still be reserved: then it is given up when the client leaves.
+    """
+
+    def encode(operation: Operation) -> bytes:
+        client = cast(BeanstalkSession, operation.owner)
+        if operation.error is not None:
+            return client.error_reply(operation.error) * len(operation.sizes)
+        if done == replies.DELETED:
+            client.statistics.of_tube(operation.name)["cmd-delete"] += operation.results.count(1)
+        for job, result in zip(operation.messages, operation.results, strict=True):
+            if not isinstance(result, Exception) and (ends or result != 1):
+                client.reserved_jobs.discard(id_of(job[: job.index(b" ")]))
+        return b"".join(
+            [
+                client.error_reply(result)
+                if isinstance(result, Exception)
+                else (done if result == 1 else replies.NOT_FOUND)
+                for result in operation.results
+            ]
+        )
+
+    return encode
+
+
+_ENCODERS = {reply: _event_encoder(reply) for reply in (replies.DELETED, replies.RELEASED, replies.BURIED)}
+_ENCODERS[replies.TOUCHED] = _event_encoder(replies.TOUCHED, ends=False)
 
 
 def _seconds(rest: bytes) -> int:

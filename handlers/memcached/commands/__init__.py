@@ -3,8 +3,7 @@
 from importlib import import_module
 
 _GROUPS = (
-    "storage",
-    "retrieval",
+    "items",
     "queues",
     "values",
     "server",

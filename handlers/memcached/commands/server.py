@@ -7,12 +7,12 @@ import re
 import resource
 import time
 from collections import Counter
+from typing import Any
 
 from handlers.memcached.arguments import number_of
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, ERROR, OK, statistics
 from handlers.memcached.session import MemcachedSession
-from handlers.memcached.statistics import queue_statistics
 from handlers.memcached.table import FOLLOWED_VERSION, MODES, QUEUE, command
 from pressure_server import __version__
 from pressure_server.errors import PressureError
@@ -150,5 +150,21 @@ async def _queues(client: MemcachedSession) -> dict[str, dict[str, int]]:
         if not isinstance(about, PressureError):
             waiters = client.database.waiting_on(name)[Line.CONSUMERS]
             text = _NOT_VISIBLE.sub("_", name.decode("ascii", "backslashreplace"))
-            found[text] = queue_statistics(about, waiters, opened[name])
+            found[text] = _queue_statistics(about, waiters, opened[name])
     return found
+
+
+def _queue_statistics(about: list[Any], waiters: int, open_reads: int) -> dict[str, int]:
+    """Return a queue's numbers under kestrel's names, in its order. `about` is the reply to verbs.INFO."""
+    length, produced, produced_bytes, consumed_bytes = about[1], about[7], about[8], about[10]
+    return {
+        "items": length,
+        "bytes": max(0, produced_bytes - consumed_bytes),
+        "total_items": produced,
+        "mem_items": length,
+        "mem_bytes": max(0, produced_bytes - consumed_bytes),
+        "waiters": waiters,
+        "open_transactions": open_reads,
+        "bound": int(about[0]),
+        "closed": min(1, about[2]),
+    }

@@ -8,11 +8,19 @@ from time import time_ns
 from typing import Any
 
 from handlers.resp.commands.info import info_text
-from handlers.resp.describe import command_docs, command_info
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, Text
 from handlers.resp.session import Caller
-from handlers.resp.table import COMMANDS, Command, command, container, dispatch, help_of
+from handlers.resp.table import (
+    COMMANDS,
+    Command,
+    command,
+    command_docs,
+    command_info,
+    container,
+    dispatch,
+    help_of,
+)
 from pressure_server.net.command_statistics import reset_statistics
 from pressure_server.text import glob_regex
 

@@ -5,8 +5,10 @@ operations that arrive meanwhile go together in the next block. So no call overt
 queue.
 
 When the reply arrives, the lane ends the operations that are done and sends unfinished ones again before all
-others. Operations that lack a message, room or a role wait (see `waiting`). A lane exists only while it has
-something to do.
+others. Operations that lack a message, room or a role wait (see `waiting`). An idle lane is kept
+for some time with what it knows.
+
+What clients that have gone had taken goes back: messages by put-backs, jobs by giving up reservations.
 
 `Lane` uses no event loop, socket or clock: it asks a `Driver` (see `calls`), so tests can run it in memory.
 `LaneDispatcher` is the driver: it keeps the lanes of one database and connects them to the backend.

@@ -25,11 +25,10 @@ from pressure_server.lua.layout import RECOVER, Header
 from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.courier import CallStatistics, Courier
 from pressure_server.queues.calls.driver import DrivenLane
-from pressure_server.queues.deletion_watch import DeletionWatch
-from pressure_server.queues.deliveries.reservations import Reservations
 from pressure_server.queues.due_queues import DueQueues
-from pressure_server.queues.housekeeping import Housekeeping
+from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
 from pressure_server.queues.lanes.lane import Lane
+from pressure_server.queues.lanes.reservations import Reservations
 from pressure_server.queues.names import BOUND, base_key, records_key, split_key
 from pressure_server.queues.operations.operation import Delivery, Line, Operation
 from pressure_server.queues.operations.owners import AnsweredClient, CoroutineOwner

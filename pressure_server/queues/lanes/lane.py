@@ -19,7 +19,7 @@ from pressure_server.errors import (
 from pressure_server.lua.layout import NUMBERS
 from pressure_server.queues.calls.call import Call
 from pressure_server.queues.calls.driver import Driver
-from pressure_server.queues.deliveries.put_backs import PutBacks
+from pressure_server.queues.lanes.put_backs import PutBacks
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import Custody, script_name

@@ -1,4 +1,4 @@
-"""get and gets on queues, with kestrel's options: take the oldest message, or peek at it."""
+"""set, add, get and gets on queues: put a message, take the oldest one or peek at it, as in kestrel."""
 
 from __future__ import annotations
 
@@ -7,8 +7,15 @@ from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any
 
-from handlers.memcached.arguments import ReadOptions, key_of, split_key
-from handlers.memcached.commands.encoders import item, one_item, one_item_unique
+from handlers.memcached.arguments import ReadOptions, expiry_of, flags_of, key_of, queue_of, split_key
+from handlers.memcached.commands.encoders import (
+    item,
+    nothing,
+    one_item,
+    one_item_unique,
+    stored,
+    stored_if_new,
+)
 from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.replies import END, ClientError
 from handlers.memcached.session import MemcachedSession
@@ -16,14 +23,77 @@ from handlers.memcached.table import QUEUE, command
 from pressure_server.errors import PressureError, QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import NO_DEADLINE, ReservedJob, claim, owned
-from pressure_server.queues.operations.operation import Verb
-from pressure_server.queues.operations.options import WAITS, Options
+from pressure_server.queues.operations.operation import Encode, Verb
+from pressure_server.queues.operations.options import WAITS, OnFull, Options
 from pressure_server.queues.operations.wait import Wait
 
+_SET = (Options(on_full=OnFull.FAIL), Options(on_full=OnFull.FAIL, has_flags=True))
+_ADD = (_SET[0]._replace(unique=True), _SET[1]._replace(unique=True))
 # Queues from which one get takes at the same time.
 _AT_ONCE = 100
 _FLAGS = Options(has_flags=True)
 _WAITS = Options(has_flags=True, waits=True)
+
+
+def _put(
+    client: MemcachedSession,
+    request: Request | Repeated,
+    data: list[bytes],
+    how: tuple[Options, Options],
+    encode: Encode,
+) -> None:
+    """Put the messages. `how` is the options to use without flags and expiry, and those to use with them."""
+    _, queue, flags, expires, _size = request.words
+    if b"/" in queue and queue_of(queue) != queue:
+        raise ClientError(
+            "this cannot be a queue's name: it ends in an option of get, so get could not read the queue"
+        )
+    options, with_flags = how
+    if flags != b"0" or expires != b"0":
+        mark = b"%d %b " % (flags_of(flags), expiry_of(expires))
+        options, data = with_flags, [mark + message for message in data]
+    client.submit(
+        verbs.PUT,
+        queue,
+        data,
+        1,
+        nothing if request.is_quiet else encode,
+        commands=len(data),
+        options=options,
+    )
+
+
+def _set_repeated(client: MemcachedSession, requests: Repeated) -> None:
+    _put(client, requests, requests.data, _SET, stored)
+
+
+def _add_repeated(client: MemcachedSession, requests: Repeated) -> None:
+    _put(client, requests, requests.data, _ADD, stored_if_new)
+
+
+@command(
+    "set <queue> <flags> <exptime> <bytes>",
+    "Puts a message, even if it is queued already. Creates the queue if it does not exist. The message is "
+    "not delivered after its exptime.",
+    modes=(QUEUE,),
+    needs="put",
+    repeated=_set_repeated,
+)
+def set_(client: MemcachedSession, request: Request) -> None:
+    """pressure 0.15, Put (Non-Blocking)."""
+    _put(client, request, [request.data or b""], _SET, stored)
+
+
+@command(
+    "add <queue> <flags> <exptime> <bytes>",
+    "Puts a message unless it is queued already; then the reply is NOT_STORED.",
+    modes=(QUEUE,),
+    needs="put",
+    repeated=_add_repeated,
+)
+def add(client: MemcachedSession, request: Request) -> None:
+    """pressure 0.15, Put (Non-Blocking), unless the message is queued already."""
+    _put(client, request, [request.data or b""], _ADD, stored_if_new)
 
 
 def _get_plain(client: MemcachedSession, words: list[bytes], commands: int) -> bool:

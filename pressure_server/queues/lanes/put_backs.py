@@ -10,7 +10,7 @@ from typing import Any
 from pressure_server.errors import OutcomeUnknownError
 from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.driver import Driver
-from pressure_server.queues.deliveries.reservations import GATHER_ITERATIONS
+from pressure_server.queues.lanes.reservations import GATHER_ITERATIONS
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import Custody

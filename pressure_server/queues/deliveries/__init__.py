@@ -1,1 +1,0 @@
-"""Undelivered messages: those that go back to their queues, and those that clients are to acknowledge."""
