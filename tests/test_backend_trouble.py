@@ -761,8 +761,8 @@ def test_no_decision_depends_on_the_time_of_day() -> None:
         "pressure_server/net/slow_log.py",
         "pressure_server/net/handler.py",
         "handlers/resp/commands/info.py",
-        "handlers/memcached/commands/statistics.py",
-        "handlers/beanstalk/commands/statistics.py",
+        "handlers/memcached/commands/server.py",
+        "handlers/beanstalk/commands/inspection.py",
     }
     assert {use.partition(":")[0] for use in uses} == reports, uses
 

@@ -73,6 +73,7 @@ class SeveralQueues:
             self._ticket.look_again = self._give_up
         deadline = math.inf if how.timeout is None else loop.time() + how.timeout
         self._left = dict.fromkeys(names)
+        self._owner.tries_more = True
         for number, name in enumerate(list(self._left), 1):
             operation = self._operation(name, arguments, size, how)
             if name in to_try:
@@ -85,6 +86,7 @@ class SeveralQueues:
             del self._left[name]
             if number % _QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
+        self._owner.all_are_tried()
         if how.timeout is not None:
             # A timer and not a `timeout`, which would cancel the future.
             self._timer = loop.call_at(deadline, self._time_is_up)

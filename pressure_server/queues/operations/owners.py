@@ -48,13 +48,25 @@ class CoroutineOwner(Owner):
     ends in any way.
     """
 
-    __slots__ = ("_client", "_has_ended", "_loop", "_tried", "_waits", "_was_tried", "first_ended")
+    __slots__ = (
+        "_client",
+        "_has_ended",
+        "_loop",
+        "_tried",
+        "_waits",
+        "_was_tried",
+        "first_ended",
+        "tries_more",
+    )  # fmt: skip
 
     def __init__(self, client: Client | None) -> None:
         """`client` is told when the coroutine waits and what was taken; None if there is no client."""
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._waits: list[bytes] = []  # the queues
+        # Whether more queues will be tried: the client does not wait yet, so it gets what one of them has even
+        # if it closes its side meanwhile.
+        self.tries_more = False
         self._has_ended = False
         # Whether the last submitted operation has been tried, and the future that `wait_until_tried` awaits.
         self._was_tried = False
@@ -72,9 +84,15 @@ class CoroutineOwner(Owner):
     def wait_began(self, operation: Operation) -> None:
         """Note that the operation has begun to wait."""
         self._waits.append(operation.name)
-        if self._client is not None and len(self._waits) == 1:
+        if self._client is not None and len(self._waits) == 1 and not self.tries_more:
             self._client.begin_wait(self, self._waits)
         self._has_tried()
+
+    def all_are_tried(self) -> None:
+        """Note that no more queues will be tried: if none had anything, the client waits now."""
+        self.tries_more = False
+        if self._client is not None and self._waits and not self.first_ended.done():
+            self._client.begin_wait(self, self._waits)
 
     def completed(self, operation: Operation) -> None:
         """Take over the ended operation, or put back its messages if it is not the first one."""

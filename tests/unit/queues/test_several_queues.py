@@ -41,8 +41,10 @@ class RecordingClient:
 
     def __init__(self) -> None:
         self.taken: list[Operation] = []
+        self.waits_on: Sequence[bytes] = ()
 
-    def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None: ...
+    def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None:
+        self.waits_on = queues
 
     def end_wait(self, waiter: object) -> None: ...
 
@@ -55,13 +57,20 @@ class RecordingClient:
 class World:
     """A wait on two queues that has begun."""
 
-    def __init__(self, timeout: float | None = None) -> None:
+    def __init__(self, timeout: float | None = None, to_try: Sequence[bytes] = ()) -> None:
         self.lanes = Lanes()
         self.client = RecordingClient()
         self.put_back: list[Operation] = []
         self.several = SeveralQueues(self.lanes, verbs.GET, WAITS, self.client)
-        waiting = self.several.first_ended([b"a", b"b"], (), [], 1, Wait(timeout))
+        waiting = self.several.first_ended([b"a", b"b"], to_try, [], 1, Wait(timeout))
         self.task = asyncio.create_task(waiting)
+
+    async def try_in_vain(self, number: int) -> None:
+        """Let one of the operations find nothing."""
+        await asyncio.sleep(0)
+        operation = self.lanes.joined[number]
+        operation.owner.wait_began(operation)
+        await asyncio.sleep(0)
 
     def serve(self, number: int) -> Operation:
         """End one of the operations with a message."""
@@ -122,5 +131,31 @@ def test_a_wait_without_an_operation_in_flight_ends_with_its_time() -> None:
     async def run() -> None:
         world = World(timeout=0.001)
         assert await world.task is None
+
+    asyncio.run(run())
+
+
+def test_a_client_does_not_wait_before_all_queues_were_tried() -> None:
+    """A client that closes its side while the second queue is tried still gets what that has."""
+
+    async def run() -> None:
+        world = World(to_try=(b"a", b"b"))
+        await world.try_in_vain(0)
+        assert world.client.waits_on == ()
+        served = world.serve(1)
+        assert await world.task is served
+        assert world.client.waits_on == ()
+
+    asyncio.run(run())
+
+
+def test_a_client_waits_when_all_queues_were_tried_in_vain() -> None:
+    async def run() -> None:
+        world = World(to_try=(b"a", b"b"))
+        await world.try_in_vain(0)
+        await world.try_in_vain(1)
+        assert world.client.waits_on == [b"a", b"b"]
+        served = world.serve(0)
+        assert await world.task is served
 
     asyncio.run(run())
