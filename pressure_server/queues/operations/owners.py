@@ -57,15 +57,15 @@ class CoroutineOwner(Owner):
         "_was_tried",
         "first_ended",
         "tries_more",
-    )  # fmt: skip
+    )
 
     def __init__(self, client: Client | None) -> None:
         """`client` is told when the coroutine waits and what was taken; None if there is no client."""
         self._loop = asyncio.get_running_loop()
         self._client = client
         self._waits: list[bytes] = []  # the queues
-        # Whether more queues will be tried: the client does not wait yet, so it gets what one of them has even
-        # if it closes its side meanwhile.
+        # Whether more queues will be tried. Until then the client does not wait: it gets what one of them has
+        # even if it closes its side meanwhile.
         self.tries_more = False
         self._has_ended = False
         # Whether the last submitted operation has been tried, and the future that `wait_until_tried` awaits.
