@@ -145,36 +145,40 @@ class Lane:
         self.is_in_flight = False
         runs, self._runs = self._runs, ()
         if isinstance(reply, Exception):
-            progress: batch.Progress | None = self._failed(runs, reply)
+            self._go_on(runs, self._failed(runs, reply), has_failed=True)
+            return
+        progress = batch.distribute(runs, reply)
+        state = reply[0] if type(reply[0]) is int else reply[0][0]
+        if state != self.bound_state:
+            self._note_bound(state)
+        if delivery is not None and (len(runs) > 1 or runs[0][0].verb.takes):
+            self._register_deliveries(runs, delivery)
+        if (
+            progress is not None
+            or self.waiting is not None
+            or self._put_backs is not None
+            or len(self.pending) >= _ENOUGH_TO_SEND
+            or self._driver.is_durable
+        ):
+            self._go_on(runs, progress or batch.Progress(runs[0]), has_failed=False)
+            return
+        # Fast path: all has ended, and nothing follows. With many queues, most replies are so. Of the 7
+        # microseconds that a request takes, it saves a half.
+        for operation in runs[0]:
+            if operation.wait is not None or operation.error is not None:
+                self.end(operation)
+            else:
+                self._ended_count += 1
+                operation.end_order = self._ended_count
+                operation.owner.completed(operation)
+        if self.pending or self._is_woken or self.is_in_flight:
+            self._schedule()
         else:
-            progress = batch.distribute(runs, reply)
-            state = reply[0] if type(reply[0]) is int else reply[0][0]
-            if state != self.bound_state:
-                self._note_bound(state)
-            if delivery is not None and runs[0][0].verb.takes:
-                self._register_deliveries(runs, delivery)
-            if (
-                progress is None
-                and self.waiting is None
-                and self._put_backs is None
-                and len(self.pending) < _ENOUGH_TO_SEND
-                and not self._driver.is_durable
-            ):
-                # With many queues, most replies are so. This saves a request half a microsecond.
-                for operation in runs[0]:
-                    if operation.wait is not None or operation.error is not None:
-                        self.end(operation)
-                    else:
-                        self._ended_count += 1
-                        operation.end_order = self._ended_count
-                        operation.owner.completed(operation)
-                if self.pending or self._is_woken or self.is_in_flight:
-                    self._schedule()
-                else:
-                    self.is_idle = True
-                    self._driver.drop(self)
-                return
-        progress = progress or batch.Progress(runs[0])
+            self.is_idle = True
+            self._driver.drop(self)
+
+    def _go_on(self, runs: Sequence[list[Operation]], progress: batch.Progress, *, has_failed: bool) -> None:
+        """End operations, or let them wait or be sent again, after the reply to their block."""
         if progress.resend:
             self.pending[:0] = progress.resend
             for operation in progress.resend:
@@ -182,7 +186,7 @@ class Lane:
                     operation.owner.partly_taken(operation)
         if progress.must_wait or self.waiting is not None:
             self._is_woken = self._ensure_waiting().requeue(progress) or self._is_woken
-        if len(self.pending) >= _ENOUGH_TO_SEND and not isinstance(reply, Exception):
+        if len(self.pending) >= _ENOUGH_TO_SEND and not has_failed:
             self._send_ahead(progress)
         if self._driver.is_durable and _needs_durability(runs, progress):
             self._driver.when_durable(partial(self._end_if_durable, progress.ended))
