@@ -132,3 +132,15 @@ def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_l
     harness.link.reply([0, [NO_BOUND, [1, 1]]])
     harness.lanes._courier.flush()
     assert verbs.GET.name in harness.link.calls[0].arguments
+
+
+def test_messages_of_a_block_that_also_puts_are_in_flight_until_they_are_delivered(harness: Harness) -> None:
+    put = Operation(verbs.PUT, b"q", [b"m"], 1, Ended())
+    get = Operation(verbs.GET, b"q", [], 1, Ended())
+    for operation in (put, get):
+        harness.lanes.add(operation)
+    harness.lanes._courier.flush()
+    harness.link.reply([1, [NO_BOUND, 0, [b"m"]]])
+    assert (put.results, get.results) == ([1], [b"m"])
+    assert get.deliveries is not None
+    assert harness.lanes._courier.has_records
