@@ -147,7 +147,7 @@ class _World:
         context = Context(Mock(), broker, clients)
         self.connections: list[Connection] = []
         for _ in range(_CLIENTS):
-            connection = RespSession(context, Limits(1 << 25)).connection
+            connection = Connection(clients, RespSession(context, Limits(1 << 25)))
             connection.connection_made(_Transport())
             self.connections.append(connection)
 

@@ -100,6 +100,11 @@ def test_a_user_needs_access_to_each_queue_of_a_command() -> None:
             assert entry.refuses(user, other) is Refusal.QUEUE, other
 
 
+def test_a_missing_right_is_refused_before_the_names_of_queues_are_read() -> None:
+    without = User("u", rights=frozenset(RIGHTS) - {"get"})
+    assert SPECS["lmpop"].refuses(without, [b"LMPOP", b"x", b"q", b"LEFT"]) is Refusal.COMMAND
+
+
 def test_administering_the_server_needs_access_to_all_queues() -> None:
     user = User("u", queues=("tenant:*",))
     for name in sorted(set(SPECS) - set(ON_QUEUES)):

@@ -39,7 +39,8 @@ class BeanstalkHandler:
 
     def connect(self) -> Connection:
         """Return the connection object for a new client."""
-        return BeanstalkSession(self._context, self._statistics, self._index, self._max_job_size).connection
+        session = BeanstalkSession(self._context, self._statistics, self._index, self._max_job_size)
+        return Connection(self._context.clients, session)
 
     @staticmethod
     def check(listen: ListenerUrl) -> None:

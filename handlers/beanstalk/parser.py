@@ -78,9 +78,9 @@ class RequestParser:
         return 0 if self._buffer is None else len(self._buffer)
 
     @property
-    def awaited(self) -> int:
-        """The size of the incomplete request in bytes, as far as it is known."""
-        return max(self._awaited, self._to_skip, self.unparsed)
+    def exceeds_login_limits(self) -> bool:
+        """Whether the incomplete request, as far as its size is known, is longer than any login."""
+        return max(self._awaited, self._to_skip, self.unparsed) > MAX_LINE
 
     def feed(self, data: bytes) -> list[Parsed]:
         """Return the requests that are complete with these bytes."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.listener_state import JobIndex, Statistics
-from handlers.beanstalk.parser import MAX_LINE, Parsed, Puts, Refused, Request, RequestParser
+from handlers.beanstalk.parser import Puts, Refused, Request, RequestParser
 from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command, FormatError
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import (
@@ -26,7 +26,7 @@ from pressure_server.errors import (
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.command_table import Refusal
 from pressure_server.net.handler import Context
-from pressure_server.net.session import Session
+from pressure_server.net.session import SENT_HTTP, Session
 from pressure_server.queues.operations.operation import Operation, Verb
 
 logger = logging.getLogger(__name__)
@@ -40,10 +40,6 @@ _HTTP_WORDS = (b"post ", b"host:")
 _PUT, _UNKNOWN = statistics_of(PROTOCOL, "put"), statistics_of(PROTOCOL, UNKNOWN)
 
 
-def _may_log_in(request: Parsed) -> bool:
-    return type(request) is Request and request.line.startswith(b"auth ")
-
-
 class DeniedCommandError(Exception):
     """The user may not use the command, or the tube."""
 
@@ -55,9 +51,10 @@ class BeanstalkSession(Session):
     """
 
     PROTOCOL = PROTOCOL
-    MANY = Puts
+    BATCH = Puts
+    # It closes: the rest of the message must not be read as commands.
+    TOO_LARGE = Refused(replies.UNAUTHENTICATED, closes=True)
     __slots__ = (
-        "_requests",
         "awaits_job",
         "context",
         "index",
@@ -72,8 +69,7 @@ class BeanstalkSession(Session):
     )
 
     def __init__(self, context: Context, statistics: Statistics, index: JobIndex, max_job_size: int) -> None:
-        self._requests = RequestParser(max_job_size)
-        super().__init__(context.clients, context.broker.default_database, self._requests)
+        super().__init__(context.clients, context.broker.default_database, RequestParser(max_job_size))
         self.context = context
         self.statistics = statistics
         self.index = index
@@ -127,13 +123,12 @@ class BeanstalkSession(Session):
             self._deny(Refusal.QUEUE)
 
     def _deny(self, why: Refusal) -> None:
-        self.clients.access.refused[why.value] += 1
+        self.count_refusal(why)
         raise DeniedCommandError
 
-    def refuse_stranger(self, requests: list[Any]) -> None:
-        """See Session. The connection is closed: the rest of the message must not be read as commands."""
-        if self._requests.awaited > MAX_LINE and not any(map(_may_log_in, requests)):
-            requests.append(Refused(replies.UNAUTHENTICATED, closes=True))
+    def may_log_in(self, request: Any) -> bool:
+        """See Session."""
+        return type(request) is Request and request.line.startswith(b"auth ")
 
     def words_of(self, command: Any) -> list[list[bytes]]:
         """See Session. `auth` is left out, because it has the password; puts are shown without options."""
@@ -167,12 +162,12 @@ class BeanstalkSession(Session):
 
     def _put(self, puts: Puts) -> None:
         entry = COMMANDS[b"put"]
-        self.command = entry.statistics
+        self.command_statistics = entry.statistics
         self._check(entry)
         self.permit_tube(self.used)
         entry.function(self, puts.jobs)
         if not self.is_held:
-            self.command.calls += len(puts.jobs)
+            self.command_statistics.calls += len(puts.jobs)
 
     def _run(self, request: Request) -> Coroutine[Any, Any, bytes] | None:
         if b"\0" in request.line:
@@ -184,7 +179,7 @@ class BeanstalkSession(Session):
         if entry is None or bool(space) is entry.takes_nothing:
             self._refuse(request.line)
             return None
-        self.command = entry.statistics
+        self.command_statistics = entry.statistics
         arguments = entry.parse(request.line[len(word) :])
         self._check(entry)
         self.statistics.commands[entry.name] += 1
@@ -192,7 +187,7 @@ class BeanstalkSession(Session):
         if self.is_held:
             self.statistics.commands[entry.name] -= 1  # it will be executed again
         else:
-            self.command.calls += 1
+            self.command_statistics.calls += 1
         return running
 
     def _refuse(self, line: bytes) -> None:
@@ -201,7 +196,7 @@ class BeanstalkSession(Session):
             self.close_when_replied()
             return
         if line.lower().startswith(_HTTP_WORDS):
-            self.break_off()
+            self.break_off(SENT_HTTP)
             return
         garbled = any(entry.takes_nothing and line.startswith(name) for name, entry in COMMANDS.items())
         reply = replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND
@@ -213,7 +208,7 @@ class BeanstalkSession(Session):
         """Raise DeniedCommandError if the user may not use the command on any tube."""
         if self.user is NOBODY and entry.name not in _BEFORE_LOGIN:
             raise DeniedCommandError
-        if not self.user.is_unrestricted and entry.refusal(self.user, ()) is not None:
+        if not self.user.is_unrestricted and entry.refusal(self.user, tuple) is not None:
             self._deny(Refusal.COMMAND)
 
     def abandoned_reply(self) -> bytes:

@@ -9,7 +9,7 @@ from math import inf
 from typing import Any, TypeVar
 
 from pressure_server.net.command_statistics import statistics_of
-from pressure_server.net.command_table import Function, TableEntry, markdown, rights
+from pressure_server.net.command_table import Function, TableEntry, markdown, parse_rights
 
 PROTOCOL = "beanstalk"
 # The version of beanstalkd that the handler follows.
@@ -98,7 +98,7 @@ def command(
             syntax=syntax,
             summary=summary,
             function=function,
-            needs=rights(needs, name),
+            needs=parse_rights(needs, name),
             least=1 + sum(not argument.startswith("[") for argument in arguments),
             most=inf if arguments else 1,
             statistics=statistics_of(PROTOCOL, name),

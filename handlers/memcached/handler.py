@@ -48,7 +48,8 @@ class MemcachedHandler:
 
     def connect(self) -> Connection:
         """Return the connection object for a new client."""
-        return MemcachedSession(self._context, self._listener_options, self._counts, self._values).connection
+        session = MemcachedSession(self._context, self._listener_options, self._counts, self._values)
+        return Connection(self._context.clients, session)
 
     @staticmethod
     def check(listen: ListenerUrl) -> None:

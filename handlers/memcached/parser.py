@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+from pressure_server.auth.users import MAX_PASSWORD_BYTES
+
 # The most bytes of a key, of a line, and of a line with many keys; the first two as in memcached.
 MAX_KEY = 250
 MAX_LINE = 2048
@@ -24,6 +26,8 @@ _MAY_BE_QUIET = {
 _KEY = re.compile(rb"[^\x00-\x20\x7f]{1,%d}" % MAX_KEY)
 _BINARY = 0x80
 _BINARY_HEADER = 24
+# The largest request before a login, in bytes: a line, a user's name and a password.
+_MAX_LOGIN_BYTES = MAX_LINE + 64 + MAX_PASSWORD_BYTES
 # The most equal requests in a row that become one Repeated.
 _MAX_REPEATED = 512
 # A line with more words is not kept for comparison: many keys would take a megabyte per client.
@@ -118,6 +122,11 @@ class RequestParser:
     def awaited(self) -> int:
         """The size of the incomplete request in bytes, as far as it is known."""
         return max(self._awaited, self._skip, self.unparsed)
+
+    @property
+    def exceeds_login_limits(self) -> bool:
+        """Whether the incomplete request is too large for a login."""
+        return self.awaited > _MAX_LOGIN_BYTES
 
     def feed(self, data: bytes) -> list[Parsed]:
         """Return the requests that `data` completes. Feed nothing after a RequestError that closes."""

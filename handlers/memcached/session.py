@@ -11,16 +11,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from handlers.memcached.arguments import queue_of
-from handlers.memcached.parser import Parsed, Repeated, Request, RequestError, RequestParser
+from handlers.memcached.parser import Repeated, Request, RequestError, RequestParser
 from handlers.memcached.replies import ERROR, STORED, ClientError, client_error, server_error
 from handlers.memcached.table import COMMANDS, PROTOCOL, QUEUE, Command
 from handlers.memcached.values import Values
-from pressure_server.auth.users import MAX_PASSWORD_BYTES, NOBODY
+from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError, QueueNameError
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.command_table import Refusal
 from pressure_server.net.handler import Context
-from pressure_server.net.session import Session
+from pressure_server.net.session import SENT_HTTP, Session
 from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
 
@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 _HTTP_WORDS = (b"post", b"host:")
 _UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
 _UNAUTHENTICATED = client_error("unauthenticated")
-# The largest request before a login, in bytes: a line, a user's name and a password.
-_MAX_LOGIN_BYTES = 2048 + 64 + MAX_PASSWORD_BYTES
 # Commands allowed before a login. Health checks have no password.
 _BEFORE_LOGIN = (b"ready", b"quit")
 
@@ -118,10 +116,6 @@ class WordCountError(Exception):
     """A request has too few or too many words for its command."""
 
 
-def _may_log_in(request: Parsed) -> bool:
-    return not isinstance(request, RequestError) and request.words[0] == b"set"
-
-
 class MemcachedSession(Session):
     """A memcached client.
 
@@ -129,12 +123,13 @@ class MemcachedSession(Session):
     """
 
     PROTOCOL = PROTOCOL
-    MANY = Repeated
-    __slots__ = ("_commands", "_requests", "context", "counts", "open_reads", "options", "values")
+    BATCH = Repeated
+    TOO_LARGE = RequestError(_UNAUTHENTICATED, closes=True)
+    __slots__ = ("_commands", "context", "counts", "open_reads", "options", "values")
 
     def __init__(self, context: Context, options: ListenerOptions, counts: Counts, values: Values) -> None:
-        self._requests = RequestParser(context.settings.max_message_bytes)
-        super().__init__(context.clients, context.broker.default_database, self._requests)
+        parser = RequestParser(context.settings.max_message_bytes)
+        super().__init__(context.clients, context.broker.default_database, parser)
         self.context = context
         self.options = options
         self.counts = counts
@@ -159,10 +154,9 @@ class MemcachedSession(Session):
         self.counts.add(operation)
         super().completed(operation)
 
-    def refuse_stranger(self, requests: list[Any]) -> None:
+    def may_log_in(self, request: Any) -> bool:
         """See Session."""
-        if self._requests.awaited > _MAX_LOGIN_BYTES and not any(map(_may_log_in, requests)):
-            requests.append(RequestError(_UNAUTHENTICATED, closes=True))
+        return type(request) is not RequestError and request.words[0] == b"set"
 
     def words_of(self, command: Any) -> list[list[bytes]]:
         """See Session. A request of a client that has not logged in has the password."""
@@ -180,25 +174,25 @@ class MemcachedSession(Session):
                 self.close_when_replied()
             return None
         entry = self._commands.get(command.words[0])
-        self.command = entry.statistics if entry is not None else _UNKNOWN
+        self.command_statistics = entry.statistics if entry is not None else _UNKNOWN
         if type(command) is Repeated:
             self._execute_repeated(entry, command)
             return None
         if entry is None and command.words[0].lower() in _HTTP_WORDS:
-            self.break_off()
+            self.break_off(SENT_HTTP)
             return None
         try:
             if self.user is NOBODY and command.words[0] not in _BEFORE_LOGIN:
                 return self._log_in(command)
             if entry is None:
-                self.command.reject("ERROR")
+                self.command_statistics.reject("ERROR")
                 self.clients.unknown_commands.note(self, command.words[:1], "memcached's error line")
                 self.reply(ERROR)
                 return None
             self._check(entry, command)
             coroutine = entry.function(self, command)
             if not self.is_held:
-                self.command.calls += 1
+                self.command_statistics.calls += 1
         except Exception as reason:
             refusal = self.refuse(reason)
             self.reply(b"" if command.is_quiet else refusal)
@@ -224,7 +218,7 @@ class MemcachedSession(Session):
             self._check(entry, command)
             entry.repeated(self, command)
             if not self.is_held:
-                self.command.calls += command.count
+                self.command_statistics.calls += command.count
         except Exception as reason:
             refusal = self.refuse(reason, command.count)
             self.reply(b"" if command.is_quiet else refusal * command.count)
@@ -243,7 +237,7 @@ class MemcachedSession(Session):
     def _check(self, entry: Command, command: Request | Repeated) -> None:
         """Raise WordCountError for a wrong number of words, ClientError if the user lacks permission."""
         words = command.words
-        if not entry.least <= len(words) <= entry.most:
+        if not entry.accepts(len(words)):
             raise WordCountError
         if self.user.is_unrestricted:
             return
@@ -251,10 +245,10 @@ class MemcachedSession(Session):
         # Only `get` and `gets` have options; in other commands `/open` is part of the name.
         if self.options.mode == QUEUE and entry.takes_many:
             keys = [queue_of(key) for key in keys]
-        why = entry.refusal(self.user, keys or None)
+        why = entry.refusal(self.user, (lambda: keys) if keys else None)
         if why is None:
             return
-        self.clients.access.refused[why.value] += 1
+        self.count_refusal(why)
         if why is Refusal.QUEUE:
             raise ClientError("this user has no permission for one of these keys")
         if self.user.rights.issuperset(entry.needs):

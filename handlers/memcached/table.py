@@ -8,7 +8,7 @@ from math import inf
 from typing import TypeVar
 
 from pressure_server.net.command_statistics import statistics_of
-from pressure_server.net.command_table import Function, TableEntry, markdown, rights
+from pressure_server.net.command_table import Function, TableEntry, markdown, parse_rights
 
 PROTOCOL = "memcached"
 # The version of memcached whose replies the handler follows. libmemcached refuses versions 0.x.
@@ -66,7 +66,7 @@ def command(
             syntax=syntax,
             summary=summary,
             function=function,
-            needs=rights(needs, name),
+            needs=parse_rights(needs, name),
             least=1 + len(required),
             most=inf if is_open else 1 + len(arguments),
             statistics=statistics_of(PROTOCOL, name),

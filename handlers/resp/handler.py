@@ -20,7 +20,7 @@ class RespHandler:
 
     def connect(self) -> Connection:
         """See Handler."""
-        return RespSession(self._context, self._limits).connection
+        return Connection(self._context.clients, RespSession(self._context, self._limits))
 
     @staticmethod
     def check(listen: ListenerUrl) -> None:

@@ -23,7 +23,7 @@ from pressure_server.errors import PressureError
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.command_table import Refusal
 from pressure_server.net.handler import Context
-from pressure_server.net.session import Session
+from pressure_server.net.session import SENT_HTTP, Session
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.operation import Encode, Operation, Owner, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
@@ -59,10 +59,6 @@ _CHANGED = (
 )
 
 
-def _may_log_in(request: object) -> bool:
-    return isinstance(request, list) and request[0].upper() in (b"AUTH", b"HELLO")
-
-
 class QueuedCommands:
     """The commands since MULTI, and their `size` in bytes.
 
@@ -93,10 +89,10 @@ class RespSession(Session):
     """
 
     PROTOCOL = PROTOCOL
-    MANY = Repeated
+    BATCH = Repeated
+    TOO_LARGE = RequestError("Protocol error: unauthenticated bulk or multibulk length")
     __slots__ = (
         "_limits",
-        "_requests",
         "context",
         "library",
         "null",
@@ -108,8 +104,7 @@ class RespSession(Session):
     )
 
     def __init__(self, context: Context, limits: Limits) -> None:
-        self._requests = RequestParser(limits)
-        super().__init__(context.clients, context.broker.default_database, self._requests)
+        super().__init__(context.clients, context.broker.default_database, RequestParser(limits))
         self.context = context
         self._limits = limits
         self.library: tuple[bytes, bytes] | None = None
@@ -185,10 +180,9 @@ class RespSession(Session):
             reason = CommandError("ERR internal error: see the server's log")
         return error(reason)
 
-    def refuse_stranger(self, requests: list[Any]) -> None:
+    def may_log_in(self, request: Any) -> bool:
         """See Session."""
-        if self._requests.exceeds_login_limits and not any(map(_may_log_in, requests)):
-            requests.append(RequestError("Protocol error: unauthenticated bulk or multibulk length"))
+        return type(request) is list and request[0].upper() in (b"AUTH", b"HELLO")
 
     def words_of(self, command: Any) -> list[list[bytes]]:
         """See Session. As in Redis, AUTH and HELLO are left out: they have passwords."""
@@ -206,17 +200,17 @@ class RespSession(Session):
         entry = BY_SPELLING.get(command[0]) or COMMANDS.get(command[0].upper())
         try:
             if entry is None:
-                self.command = _UNKNOWN
+                self.command_statistics = _UNKNOWN
                 if command[0].lower() in _HTTP_WORDS:
-                    self.break_off()
+                    self.break_off(SENT_HTTP)
                     return None
                 raise unknown_command(command)
-            self.command = entry.statistics
+            self.command_statistics = entry.statistics
             if not entry.least <= len(command) <= entry.most:
                 raise wrong_arity(entry.name)
             if entry.subcommands and len(command) > 1:
                 # The function of a container finds it again: these commands are rare.
-                self.command = find_subcommand(command).statistics
+                self.command_statistics = find_subcommand(command).statistics
             if not self.user.is_unrestricted:
                 self.check(entry, command)
             if self.transaction is not None and entry.name not in _NEVER_QUEUED:
@@ -228,7 +222,7 @@ class RespSession(Session):
                 return None
             running = entry.function(self, command)
             if not self.is_held:
-                self.command.calls += 1
+                self.command_statistics.calls += 1
             return running
         except Exception as reason:
             self.reply(self._rejected(entry, reason))
@@ -265,11 +259,11 @@ class RespSession(Session):
             ):
                 self.execute_instead(command.commands())
                 return
-            self.command = entry.statistics
+            self.command_statistics = entry.statistics
             try:
                 entry.repeated(self, command)
                 if not self.is_held:
-                    self.command.calls += command.count
+                    self.command_statistics.calls += command.count
             except Exception as reason:
                 self.reply(self.refuse(reason, command.count) * command.count)
 
@@ -290,7 +284,7 @@ class RespSession(Session):
         why = entry.refuses(self.user, words)
         if why is None:
             return
-        self.clients.access.refused[why.value] += 1
+        self.count_refusal(why)
         if by_exec:
             raise CommandError(f"NOPERM {_CHANGED}{_NOPERM_BY_EXEC[why]}")
         raise CommandError(f"NOPERM {_NOPERM[why].replace('%s', entry.name)}")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
+from functools import partial
 from math import inf
 from typing import Any, TypeVar
 
@@ -24,7 +25,7 @@ from handlers.resp.syntax import (
 )
 from pressure_server.auth.users import User
 from pressure_server.net.command_statistics import statistics_of
-from pressure_server.net.command_table import Function, Refusal, TableEntry, markdown, rights
+from pressure_server.net.command_table import Function, Refusal, TableEntry, markdown, parse_rights
 
 PROTOCOL = "resp"
 # The version of Redis whose replies and error texts the handler follows.
@@ -76,7 +77,7 @@ class Command(TableEntry):
 
     def refuses(self, user: User, words: Words) -> Refusal | None:
         """Return why the user may not execute this request; see TableEntry. Raise CommandError."""
-        return self.refusal(user, self.queues_of(words) if self.names_queues else None)
+        return self.refusal(user, partial(self.queues_of, words) if self.names_queues else None)
 
 
 def command(
@@ -114,7 +115,7 @@ def command(
             least=abs(arity),
             most=arity if arity > 0 else inf,
             keys=keys_of(arguments, named),
-            needs=rights(needs, name),
+            needs=parse_rights(needs, name),
             statistics=statistics_of(PROTOCOL, name.lower()),
             repeated=repeated,
         )

@@ -64,7 +64,7 @@ def facts_of(client: Session) -> ClientFacts:
         library_version=library_version,
         age=max(0, int(clients.now - connection.since)),
         idle=max(0, int(clients.now - connection.active)),
-        command="" if client.command.name == UNKNOWN else client.command.name,
+        command="" if client.command_statistics.name == UNKNOWN else client.command_statistics.name,
         waits_on=tuple(client.waits_on()),
         database=client.database.database_number,
         unparsed_bytes=client.unparsed,

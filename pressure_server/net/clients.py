@@ -36,8 +36,8 @@ class ClientConnection(Watched, AccountedConnection, Protocol):
     def drain(self) -> None:
         """Stop reading, and close the connection when all received commands are answered."""
 
-    def break_off(self) -> None:
-        """End the connection at once."""
+    def break_off(self, reason: str = "") -> None:
+        """End the connection at once. The log has the reason, if one is given."""
 
 
 class Connected(LoggedClient, Monitored, Protocol):

@@ -48,12 +48,12 @@ class TableEntry:
         """Return whether a request may have this number of words, including the command's name."""
         return self.least <= words <= self.most
 
-    def refusal(self, user: User, queues: Iterable[bytes] | None) -> Refusal | None:
+    def refusal(self, user: User, queues: Callable[[], Iterable[bytes]] | None) -> Refusal | None:
         """Return why the user may not execute the command on these queues; None if it may.
 
-        `queues` is None if the request names none: it acts on the whole server. To administer the server, a
-        user needs the right to all queues. To read it, a user does not: commands that list queues show only
-        those that the user may use.
+        `queues` is called if it matters which queues the request names. It is None if the request names none:
+        it acts on the whole server. To administer the server, a user needs the right to all queues. To read
+        it, a user does not: commands that list queues show only those that the user may use.
         """
         if not user.rights.issuperset(self.needs):
             return Refusal.COMMAND
@@ -61,10 +61,10 @@ class TableEntry:
             return None
         if queues is None:
             return Refusal.COMMAND if "administer" in self.needs else None
-        return None if all(map(user.may_access, queues)) else Refusal.QUEUE
+        return None if all(map(user.may_access, queues())) else Refusal.QUEUE
 
 
-def rights(needs: str, name: str) -> frozenset[str]:
+def parse_rights(needs: str, name: str) -> frozenset[str]:
     """Return the rights in a line such as `put get`; none for `nothing`. Raise ValueError for others."""
     found = frozenset(() if needs == "nothing" else needs.split())
     if not found <= set(RIGHTS) or not needs:

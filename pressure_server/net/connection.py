@@ -21,24 +21,29 @@ LEAST_COUNTED = 4096
 # A reply of this size is counted as soon as it is written, even if it is the first one.
 _LARGE = 64 << 10
 # Seconds in which a client whose connection the server closes may read the last reply, and close its side.
-LAST_WORDS = 1.0
+_CLOSE_TIMEOUT = 1.0
 # Why a connection ended, for the log.
 CLIENT_CLOSED = "the client closed it"
 _IDLE = "it was idle (--idle-timeout)"
 # The protocol of a transport whose connection has ended.
-_GONE = asyncio.Protocol()
+_NO_PROTOCOL = asyncio.Protocol()
 
 
 class Receiver(Connected, Protocol):
-    """What receives a connection's bytes and events: the session of its protocol."""
+    """What receives a connection's bytes and events: the session of its protocol.
+
+    `connection` is set when the client has connected.
+    """
+
+    connection: Connection
 
     @property
     def is_busy(self) -> bool:
         """Whether a command has no reply yet."""
 
     @property
-    def may_go_on(self) -> bool:
-        """Whether the session could go on if its connection took replies."""
+    def may_proceed(self) -> bool:
+        """Whether the session could proceed if its connection took replies."""
 
     def received(self, data: bytes) -> None:
         """Execute the commands that are complete with these bytes."""
@@ -49,17 +54,14 @@ class Receiver(Connected, Protocol):
     def finish(self) -> None:
         """Close the connection when the commands already received have their replies."""
 
-    def close_when_replied(self) -> None:
+    def close_when_replied(self, reason: str = "") -> None:
         """Execute no further command. Close the connection when every reply is written."""
 
     def abandon_waits(self) -> None:
         """End the command that waits, and those after it: the client has closed its side."""
 
     def give_up(self) -> None:
-        """Execute no further command, and give up the jobs that the client has reserved."""
-
-    def forget_unparsed(self) -> None:
-        """Free the incomplete request. Nothing is received after this."""
+        """Execute no further command, free what is not parsed, and give up the client's reserved jobs."""
 
     def ended(self) -> None:
         """Put back the messages whose replies were not written, and cancel operations that wait."""
@@ -111,6 +113,8 @@ class Connection(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio: a client has connected."""
+        # Not before: if a TLS handshake fails, nobody would break this cycle of references.
+        self.session.connection = self
         self.transport = cast(asyncio.Transport, transport)
         self.addresses = Addresses.of(self.transport)
         self._outbox = Outbox(self.transport)
@@ -171,7 +175,7 @@ class Connection(asyncio.Protocol):
         self._has_ended = self._evicted = True  # calls in flight may still report to the memory account
         # The session and the transport refer to the connection: without these lines, only the garbage
         # collector would free them and their messages.
-        self.transport.set_protocol(_GONE)
+        self.transport.set_protocol(_NO_PROTOCOL)
         del self.session
 
     @property
@@ -270,7 +274,7 @@ class Connection(asyncio.Protocol):
     @property
     def can_proceed(self) -> bool:
         """See memory.AccountedConnection."""
-        return not (self.writing_is_paused or self.is_ending) and self.session.may_go_on
+        return not (self.writing_is_paused or self.is_ending) and self.session.may_proceed
 
     def throttle(self) -> None:
         """See memory.AccountedConnection."""
@@ -289,7 +293,6 @@ class Connection(asyncio.Protocol):
         self.acknowledge_sent()
         self.is_throttled = False
         self.session.give_up()
-        self.session.forget_unparsed()
         if self.transport.get_write_buffer_size():
             self.break_off()
             return
@@ -299,7 +302,7 @@ class Connection(asyncio.Protocol):
         else:
             # A client that still sends must be read: at a close, its kernel would drop the reply unread.
             self.resume_reading()
-        asyncio.get_running_loop().call_later(LAST_WORDS, self.break_off)
+        asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self.break_off)
 
     def pause_reading(self) -> None:
         """Stop reading from the client, if it is read."""
@@ -316,11 +319,9 @@ class Connection(asyncio.Protocol):
     def close_if_idle(self) -> None:
         """Close, unless the client waits for a reply. A client that does not read its replies is closed."""
         if self.writing_is_paused or self.transport.get_write_buffer_size():
-            self.close_reason = _IDLE
-            self.break_off()
+            self.break_off(_IDLE)
         elif not self.session.is_busy:
-            self.close_reason = _IDLE
-            self.session.close_when_replied()
+            self.session.close_when_replied(_IDLE)
 
     def drain(self) -> None:
         """Stop reading. Close when the commands already read have their replies."""
@@ -331,6 +332,11 @@ class Connection(asyncio.Protocol):
             self.session.finish()
         else:
             self.session.close_when_replied()
+
+    def stop_receiving(self, reason: str = "") -> None:
+        """Receive no further command: the connection will be closed, for the reason if one is given."""
+        self.is_ending = True
+        self.close_reason = reason or self.close_reason
 
     def close_when_sent(self) -> None:
         """Close the connection when the client has taken its messages, and has closed its side or is slow.
@@ -353,11 +359,11 @@ class Connection(asyncio.Protocol):
             self._has_hung_up = True
             self.transport.write_eof()
             self.resume_reading()
-            asyncio.get_running_loop().call_later(LAST_WORDS, self.transport.close)
+            asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self.transport.close)
 
-    def break_off(self) -> None:
+    def break_off(self, reason: str = "") -> None:
         """End the connection at once. Unsent replies are dropped, and unread requests are not executed."""
         if not self._has_ended:
-            self.is_ending = True
+            self.close_reason = reason or self.close_reason
             self.session.give_up()
             self._outbox.break_off()

@@ -20,6 +20,7 @@ from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError, forget_frames
 from pressure_server.net.clients import Clients
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.command_table import Refusal
 from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED, Connection
 from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.net.slow_log import messages_of_first_command
@@ -41,15 +42,17 @@ _SMALL_REPLY = UNANSWERED_BYTES // MAX_UNANSWERED
 REQUEST_BYTES = 4 << 20
 # Estimated bytes for a command besides its words, and for an operation or a reply in the queue of replies.
 _COMMAND_COST = 512
+# Why a connection ended, for the log.
+SENT_HTTP = "it sent HTTP"
 _REPLY_COST = 512
 
 
-class Many(Protocol):
+class RequestBatch(Protocol):
     """A request that stands for many commands."""
 
     @property
     def count(self) -> int:
-        """How many they are."""
+        """The number of commands."""
 
 
 class Parser(Protocol):
@@ -62,33 +65,58 @@ class Parser(Protocol):
     def unparsed(self) -> int:
         """The bytes in memory of a request that is not complete yet."""
 
+    @property
+    def exceeds_login_limits(self) -> bool:
+        """Whether that request is too large for a client that has not logged in."""
+
+
+class _NoParser:
+    """The parser of a client whose requests are not read any longer."""
+
+    unparsed = 0
+    exceeds_login_limits = False
+
+    def feed(self, _data: bytes) -> list[Any]:
+        """Return nothing."""
+        return []
+
+
+_NO_PARSER = _NoParser()
+
 
 class Session(ABC):
-    """The part of a session that all handlers share. Sub-classes define the abstract methods."""
+    """The part of a session that all handlers share. Sub-classes define the abstract methods.
+
+    Ways to end: `finish` executes the commands that have come; `close_when_replied` replies to those that
+    were executed; `give_up` executes none, and frees what it can; `break_off` ends the connection at once.
+    """
 
     __slots__ = (
         "_alone", "_backlog", "_barrier", "_has_waited", "_is_to_flush", "_last", "_max_unanswered",
         "_measured", "_measured_from", "_measures_next", "_parser", "_position", "_ready_bytes", "_replies",
-        "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered", "_waits", "clients", "command",
-        "connection", "database", "failed_logins", "is_held", "name", "reserved_jobs", "sends_garbage",
-        "user",
+        "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered", "_waits", "clients",
+        "command_statistics", "connection", "database", "failed_logins", "is_held", "name", "reserved_jobs",
+        "sends_garbage", "user",
     )  # fmt: skip
-    # The name of the wire protocol, and its type of a request that stands for many commands.
+    # The name of the wire protocol; its type of a request that stands for many commands; and the request that
+    # takes the place of one that is too large before a login.
     PROTOCOL: ClassVar[str]
-    MANY: ClassVar[type[Many]]
+    BATCH: ClassVar[type[RequestBatch]]
+    TOO_LARGE: ClassVar[Any]
+
+    connection: Connection
 
     def __init__(self, clients: Clients, database: Database, parser: Parser) -> None:
-        self.connection = Connection(clients, self)
         self.clients = clients
         self.database = database
         self.user = NOBODY
         self.failed_logins = 0
         self.name = b""  # that the client has given its connection
-        self.sends_garbage = False  # see unknown_commands
+        self.sends_garbage = False  # see client_log.UnknownCommands
         self.reserved_jobs = ReservedJobs()
-        self._parser: Parser | None = parser
+        self._parser = parser
         # The statistics of the command that was executed last.
-        self.command = statistics_of(self.PROTOCOL, UNKNOWN)
+        self.command_statistics = statistics_of(self.PROTOCOL, UNKNOWN)
         # The operation whose latency is measured, and since when: the first one of each read.
         self._measures_next = False
         self._measured: Operation | None = None
@@ -112,7 +140,7 @@ class Session(ABC):
         self._has_waited = False  # since the command that runs alone began
         # The last command that may have to wait. A later command is held until it has its reply.
         self._barrier: Operation | None = None
-        self.is_held = False  # the command that was executed last
+        self.is_held = False  # whether the command that was executed last is to be executed again
 
     @abstractmethod
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
@@ -135,8 +163,8 @@ class Session(ABC):
         """
 
     @abstractmethod
-    def refuse_stranger(self, requests: list[Any]) -> None:
-        """Append an error if the client must not send a request that large before it has logged in."""
+    def may_log_in(self, request: Any) -> bool:
+        """Return whether a parsed request may be a login."""
 
     def encode(self, value: Any) -> bytes:
         """Return the reply for a value that a coroutine returned."""
@@ -145,7 +173,7 @@ class Session(ABC):
 
     def count_of(self, command: Any) -> int:
         """Return the number of commands for which a parsed request stands."""
-        return command.count if type(command) is self.MANY else 1
+        return command.count if type(command) is self.BATCH else 1
 
     @property
     def extra_bytes(self) -> int:
@@ -180,23 +208,17 @@ class Session(ABC):
     @property
     def unparsed(self) -> int:
         """The bytes in memory of a request that is not complete yet."""
-        return self._parser.unparsed if self._parser is not None else 0
-
-    def forget_unparsed(self) -> None:
-        """See connection.Receiver."""
-        self._parser = None
+        return self._parser.unparsed
 
     def received(self, data: bytes) -> None:
         """See connection.Receiver."""
-        if self._parser is None:
-            return
-        clients, connection = self.clients, self.connection
-        commands = self._parser.feed(data)
-        if self.user is NOBODY:
-            self.refuse_stranger(commands)
+        clients, connection, parser = self.clients, self.connection, self._parser
+        commands = parser.feed(data)
+        if self.user is NOBODY and parser.exceeds_login_limits and not any(map(self.may_log_in, commands)):
+            commands.append(self.TOO_LARGE)
         clients.commands += len(commands)
         for command in commands:
-            if type(command) is self.MANY:
+            if type(command) is self.BATCH:
                 clients.commands += command.count - 1
         self._measures_next = True
         for observer in clients.observers:
@@ -291,7 +313,7 @@ class Session(ABC):
         end = min(len(backlog), first + most)
         while self._position < end and backlog[self._position] == backlog[first - 1]:
             self._position += 1
-        self.command.calls += self._position - first
+        self.command_statistics.calls += self._position - first
         return self._position - first
 
     def submit(
@@ -335,7 +357,7 @@ class Session(ABC):
             last.extend(messages, size, commands)
         else:
             operation = Operation(verb, name, messages, size, self, encode, commands, wait, options)
-            operation.command = self.command
+            operation.command = self.command_statistics
             if self._measures_next:
                 self._measures_next = False
                 self._measured = operation
@@ -486,7 +508,7 @@ class Session(ABC):
         self.connection.recount()
 
     async def _run_alone(self, command: Coroutine[Any, Any, bytes]) -> None:
-        statistics, began = self.command, perf_counter()
+        statistics, began = self.command_statistics, perf_counter()
         self._has_waited = False
         # A client that has not logged in may do so with this command, which then has a password.
         has_logged_in = self.user is not NOBODY
@@ -525,7 +547,7 @@ class Session(ABC):
         return bool(self._replies or self._backlog) or self._alone is not None
 
     @property
-    def may_go_on(self) -> bool:
+    def may_proceed(self) -> bool:
         """See connection.Receiver."""
         return not self._waits and (bool(self._backlog) or not self._replies)
 
@@ -545,7 +567,7 @@ class Session(ABC):
     async def log_in(self, name: bytes, password: bytes, *, logged: bytes | None = None) -> bool:
         """Act as this user from now on. Return whether the login succeeds; close after MAX_FAILURES.
 
-        The log shows `logged` as the name of a failed login, if it is given.
+        A failure returns after a delay. The log shows `logged` as the name of a failed login, if it is given.
         """
         access, transport = self.clients.access, self.connection.transport
         user = access.users.log_in(name.decode("utf-8", "replace"), password)
@@ -564,7 +586,7 @@ class Session(ABC):
         fields: dict[str, object] = {
             "client": self.addresses.shown,
             "user": self.user_name,
-            "command": self.command.name,
+            "command": self.command_statistics.name,
         }
         return {**fields, "error": error} if error else fields
 
@@ -574,10 +596,14 @@ class Session(ABC):
             return error.code
         return reply.partition(b" ")[0].strip(b"-\r\n").decode("ascii", "replace")
 
+    def count_refusal(self, why: Refusal) -> None:
+        """Count a command that the client's user may not execute."""
+        self.clients.access.refused[why.value] += 1
+
     def refuse(self, error: Exception, calls: int = 1) -> bytes:
         """Count commands that are refused before they are done. Return the reply to one of them."""
         reply = self.error_reply(error)
-        self.command.reject(self.error_code(error, reply), calls)
+        self.command_statistics.reject(self.error_code(error, reply), calls)
         return reply
 
     def _note_slow(self, seconds: float, words: list[bytes]) -> None:
@@ -600,21 +626,21 @@ class Session(ABC):
 
     def break_off(self, reason: str = "") -> None:
         """End the connection at once. The log has the reason, if one is given."""
-        self.connection.close_reason = reason or self.connection.close_reason
-        self.connection.break_off()
+        self.connection.break_off(reason)
 
-    def close_when_replied(self) -> None:
+    def close_when_replied(self, reason: str = "") -> None:
         """See connection.Receiver."""
-        self._execute_no_more()
+        self._execute_no_more(reason)
         self.proceed()
 
     def give_up(self) -> None:
         """See connection.Receiver."""
         self._execute_no_more()
         self._give_up_reserved()
+        self._parser = _NO_PARSER
 
-    def _execute_no_more(self) -> None:
-        self.connection.is_ending = True
+    def _execute_no_more(self, reason: str = "") -> None:
+        self.connection.stop_receiving(reason)
         self._backlog.clear()
         self._position = 0
 
@@ -643,9 +669,8 @@ class Session(ABC):
     def _abandon_waits(self) -> None:
         if not self._waits or self.connection.transport.is_closing():
             return
-        self.connection.close_reason = CLIENT_CLOSED
         last_reply = self.abandoned_reply()
-        self._execute_no_more()
+        self._execute_no_more(CLIENT_CLOSED)
         waiting = (at for at, reply in enumerate(self._replies) if reply in self._waits)
         first = next(waiting, len(self._replies))
         dropped, self._replies[first:] = self._replies[first:], []

@@ -94,7 +94,7 @@ def _matches(client: Session, text: str) -> bool:
         client.user_name,
         client.name.decode(),
         client.library_name,
-        client.command.name,
+        client.command_statistics.name,
         *(queue.decode("utf-8", "replace") for queue in client.waits_on()),
     )
     return any(text in word for word in words)

@@ -281,8 +281,7 @@ async def client_kill(client: Caller, words: Words) -> object:
         raise CommandError("ERR No such client")
     for victim in victims:
         if victim is me:
-            me.connection.close_reason = "CLIENT KILL"
-            me.close_when_replied()
+            me.close_when_replied("CLIENT KILL")
         else:
             victim.break_off("CLIENT KILL")
     return OK if len(words) == 3 else len(victims)

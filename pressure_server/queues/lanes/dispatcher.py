@@ -97,7 +97,7 @@ class LaneDispatcher:
         # End a client's read: the operations that it has added may be sent.
         self.flush = self._courier.end_of_read
         self.housekeeping = Housekeeping(link, prefix, identity)
-        self.reservations = Reservations(self.submit, self.after_iterations, self.when_back)
+        self.reservations = Reservations(self.submit, self.seal, self.after_iterations, self.when_back)
         self.notifications = KeyNotifications(watch, link.number, prefix)
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
@@ -149,6 +149,12 @@ class LaneDispatcher:
             lane.is_idle = False
             self._courier.add(lane)
         return lane
+
+    def seal(self, name: bytes) -> None:
+        """Let no later command on the queue become part of an operation that has been submitted."""
+        lane = self._lanes.get(name)
+        if lane is not None and lane.pending:
+            lane.pending[-1].is_sealed = True
 
     def join(self, operation: Operation) -> None:
         """Let an operation wait for a message without trying it first. Raises QueueNameError."""

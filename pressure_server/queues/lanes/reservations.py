@@ -25,11 +25,13 @@ class Reservations:
     def __init__(
         self,
         submit: Callable[[Operation], None],
+        seal: Callable[[bytes], None],
         after: Callable[[int, Callable[[], None]], None],
         when_back: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Make an empty collection. The arguments are methods of Driver."""
+        """Make an empty collection. The arguments are methods of LaneDispatcher."""
         self._submit = submit
+        self._seal = seal
         self._after = after
         self._when_back = when_back
         # By queue: ids of jobs, and their owners. A later command on the queue must find them given up.
@@ -51,10 +53,12 @@ class Reservations:
         delivery.release()
 
     def give_up(self, name: bytes, jobs: Sequence[int], owner: bytes) -> None:
-        """Give up jobs of a queue, together with others that are given up at the same time.
+        """Give up jobs of a queue, together with others, but before any later command on the queue.
 
-        In a fifo they go back to the head of the list: those that were reserved last go back first.
+        In a fifo they go back to the head of the list, of those that go together the ones first that were
+        reserved last.
         """
+        self._seal(name)
         begins = not self.given_up
         self.given_up.setdefault(name, []).extend([(job, owner) for job in jobs])
         if begins:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import weakref
 from collections.abc import Iterator
 from typing import Any, cast
 from unittest.mock import Mock
@@ -17,6 +18,7 @@ from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
+from pressure_server.errors import BufferLimitError
 from pressure_server.net.clients import Clients
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
@@ -73,7 +75,7 @@ class Server:
 
     def connect(self) -> tuple[Connection, FakeTransport]:
         transport = FakeTransport()
-        connection = RespSession(self._context, Limits(1 << 20)).connection
+        connection = Connection(self._clients, RespSession(self._context, Limits(1 << 20)))
         connection.connection_made(transport)
         return connection, transport
 
@@ -173,3 +175,27 @@ def test_messages_for_a_client_that_has_left_go_back(server: Server, runner: asy
     (call,) = server.link.calls
     assert set(call.keys) == {b"p:a", b"p:b", b"p!calls:me"}
     assert {word for word in call.arguments if word in (b"x", b"y")} == {b"x", b"y"}
+
+
+class WatchedConnection(Connection):
+    """A connection to which a weak reference can be made."""
+
+    __slots__ = ("__weakref__",)
+
+
+def test_a_connection_without_a_client_is_freed_at_once(server: Server) -> None:
+    """As after a TLS handshake that has failed: nobody would break a cycle of references."""
+    client = weakref.ref(WatchedConnection(server._clients, RespSession(server._context, Limits(1 << 20))))
+    assert client() is None
+
+
+def test_a_client_that_is_evicted_keeps_no_part_of_a_request(server: Server, runner: asyncio.Runner) -> None:
+    client, to_client = server.connect()
+
+    async def evict() -> None:
+        client.data_received(b"*2\r\n$4\r\nSADD\r\n$1000000\r\n" + bytes(500_000))
+        client.evict(BufferLimitError(500_000, 1))
+
+    runner.run(evict())
+    assert client.session.buffered_bytes() == 0
+    assert to_client.written[0].startswith(b"-")

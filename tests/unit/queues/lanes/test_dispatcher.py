@@ -35,6 +35,13 @@ class Ended(Owner):
         pass
 
 
+class Gone(Owner):
+    """A client that has gone when its operation ends."""
+
+    def completed(self, operation: Operation) -> None:
+        operation.put_back()
+
+
 class Harness:
     """Lanes with a fake link."""
 
@@ -144,3 +151,15 @@ def test_messages_of_a_block_that_also_puts_are_in_flight_until_they_are_deliver
     assert (put.results, get.results) == ([1], [b"m"])
     assert get.deliveries is not None
     assert harness.lanes._courier.has_records
+
+
+def test_a_lane_stays_while_messages_for_a_client_that_has_gone_are_on_their_way_back(
+    harness: Harness,
+) -> None:
+    harness.lanes.add(Operation(verbs.GET, b"q", [], 1, Gone()))
+    harness.lanes._courier.flush()
+    harness.link.reply([1, [NO_BOUND, [b"m"]]])
+    lane = harness.lanes._lanes[b"q"]
+    assert lane.has_put_backs
+    harness.lanes.flush_put_backs([b"q"])
+    assert verbs.PUT_BACK.name in harness.link.calls[0].arguments
