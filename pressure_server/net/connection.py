@@ -205,18 +205,17 @@ class Connection(asyncio.Protocol):
         return not (self.is_muted or self.transport.is_closing())
 
     def write(self, data: bytes, taken: Sequence[tuple[int, int, Operation]] = ()) -> None:
-        """Write replies. `taken` are those in `data` that bring messages: see Outbox.register_replies."""
+        """Write replies. `taken` are those in `data` that bring messages: see Outbox.write."""
         if taken:
             if not self.can_deliver():
                 for _, _, operation in taken:
                     operation.put_back()
                 return
-            self._outbox.register_replies(taken)
             self.clients.deliveries.watch(self)
-        if self.is_muted or self.transport.is_closing():
+        elif self.is_muted or self.transport.is_closing():
             return
         outbox = self._outbox
-        outbox.write(data)
+        outbox.write(data, taken)
         if outbox.written > self._counted_at:
             self._counted_at = outbox.written + LEAST_COUNTED
             self.clients.deliveries.watch(self)

@@ -75,18 +75,17 @@ class Outbox:
         """The connection's socket: over TLS a copy that stays open until `end`, else the transport's."""
         return self._records.socket if self._records is not None else self._transport.get_extra_info("socket")
 
-    def write(self, data: bytes) -> None:
-        """Write bytes to the transport, which sends them when the client reads."""
+    def write(self, data: bytes, taken: Sequence[tuple[int, int, Operation]] = ()) -> None:
+        """Write replies to the transport, which sends them when the client reads.
+
+        `taken` are those in `data` that bring messages: where they start and end, and their operations.
+        """
+        for start, end, operation in taken:
+            self.unaccepted.append((self.written + start, self.written + end, operation))
         self.written += len(data)
         if self._records is not None:
             self._records.wrote(len(data))
         self._transport.write(data)
-
-    def register_replies(self, replies: Sequence[tuple[int, int, Operation]]) -> None:
-        """Register replies with messages: their start and end in the next `write`, and their operations."""
-        written, unsent = self.written, self.unaccepted
-        for start, end, operation in replies:
-            unsent.append((written + start, written + end, operation))
 
     def require_acknowledgements(self) -> bool:
         """Count bytes as accepted only when the client has acknowledged them: it has closed its side.

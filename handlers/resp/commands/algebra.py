@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
+from handlers.resp import table
 from handlers.resp.arguments import numbered_keys
 from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
 from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import CommandError, Raw, set_sign, syntax_error
 from handlers.resp.session import Caller
-from handlers.resp.table import command
 from pressure_server.errors import (
     PressureError,
     QueueChangedError,
@@ -25,6 +26,8 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
 from pressure_server.queues.transaction import Transaction
 from pressure_server.text import printable
+
+command = partial(table.command, group="set")
 
 # How often a result is computed again because a queue has changed meanwhile.
 _ATTEMPTS = 20
@@ -80,7 +83,6 @@ async def _set_of(client: Caller, messages: Sequence[bytes]) -> Raw:
 @command(
     "SINTER key [key ...]",
     "Returns the messages that are in all of the queues, each once, in the order of the first queue.",
-    group="set",
     needs="read",
     flags="readonly",
 )
@@ -92,7 +94,6 @@ async def sinter(client: Caller, words: Words) -> Raw:
 @command(
     "SUNION key [key ...]",
     "Returns the messages that are in any of the queues, each once.",
-    group="set",
     needs="read",
     flags="readonly",
 )
@@ -104,7 +105,6 @@ async def sunion(client: Caller, words: Words) -> Raw:
 @command(
     "SDIFF key [key ...]",
     "Returns the messages of the first queue that are in none of the others, each once.",
-    group="set",
     needs="read",
     flags="readonly",
 )
@@ -116,7 +116,6 @@ async def sdiff(client: Caller, words: Words) -> Raw:
 @command(
     "SINTERCARD numkeys key [key ...] [LIMIT limit]",
     "Returns how many messages are in all of the queues. Counts up to LIMIT (0: no limit).",
-    group="set",
     needs="read",
     flags="readonly movablekeys",
 )
@@ -193,7 +192,6 @@ def _enter_store(name: str, stored: str, algebra: Algebra) -> None:
     @command(
         f"{name} destination key [key ...]",
         f"Replaces the messages of a queue by {stored} of the others; returns how many there are.",
-        group="set",
         needs="read put get",
         flags="write denyoom",
     )

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from handlers.resp import table
 from handlers.resp.arguments import integer_of
 from handlers.resp.commands.client_list import client_line, kill_filter, of_type
 from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError, Text, bulk, encode, syntax_error
 from handlers.resp.session import Caller, RespSession
-from handlers.resp.table import FOLLOWED_VERSION, command, container
+from handlers.resp.table import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
 from pressure_server.net.client_facts import sessions_of
 from pressure_server.queues.broker import DatabaseNumberError
+
+command = partial(table.command, group="connection")
+container = partial(table.container, group="connection")
 
 _PONG = b"+PONG\r\n"
 # In bytes. Redis has no limit, but the server keeps each name, and CLIENT LIST shows it to other clients.
 _MAX_NAME_BYTES = 1024
 
 
-@command("PING [message]", "Returns PONG, or the message.", group="connection", needs="nothing", flags="fast")
+@command("PING [message]", "Returns PONG, or the message.", needs="nothing", flags="fast")
 def ping(client: Caller, words: Words) -> None:
     """Reply as Redis does."""
     if len(words) > 2:
@@ -25,32 +31,20 @@ def ping(client: Caller, words: Words) -> None:
     client.reply(_PONG if len(words) == 1 else bulk(words[1]))
 
 
-@command("ECHO message", "Returns the message.", group="connection", needs="nothing", flags="fast")
+@command("ECHO message", "Returns the message.", needs="nothing", flags="fast")
 def echo(client: Caller, words: Words) -> None:
     """Reply as Redis does."""
     client.reply(bulk(words[1]))
 
 
-@command(
-    "QUIT [ignored ...]",
-    "Returns OK and closes the connection.",
-    group="connection",
-    needs="nothing",
-    flags="fast no_auth",
-)
+@command("QUIT [ignored ...]", "Returns OK and closes the connection.", needs="nothing", flags="fast no_auth")
 def quit_(client: Caller, _words: Words) -> None:
     """Reply after all earlier commands, then close the connection."""
     client.reply(encode(OK, client.session.protocol))
     client.session.close_when_replied()
 
 
-@command(
-    "RESET",
-    "Resets the connection to its initial state.",
-    group="connection",
-    needs="nothing",
-    flags="fast no_auth",
-)
+@command("RESET", "Resets the connection to its initial state.", needs="nothing", flags="fast no_auth")
 async def reset(client: Caller, _words: Words) -> str:
     """Reply as Redis does. Select the database that the backend's URL names."""
     session = client.session
@@ -64,13 +58,7 @@ async def reset(client: Caller, _words: Words) -> str:
     return "RESET"
 
 
-@command(
-    "SELECT index",
-    "Selects a database of the backend by its number.",
-    group="connection",
-    needs="nothing",
-    flags="fast",
-)
+@command("SELECT index", "Selects a database of the backend by its number.", needs="nothing", flags="fast")
 async def select(client: Caller, words: Words) -> str:
     """Select the database that native clients use with REDIS_DB set to this number."""
     number = integer_of(words[1])
@@ -86,7 +74,6 @@ async def select(client: Caller, words: Words) -> str:
 @command(
     "AUTH [username] password",
     "Logs in as the named user, or as the user default.",
-    group="connection",
     needs="nothing",
     flags="fast no_auth",
 )
@@ -112,7 +99,6 @@ async def _log_in(session: RespSession, name: bytes, password: bytes) -> None:
     "HELLO [protover] [AUTH username password] [SETNAME clientname]",
     "Selects the RESP version (2 or 3), and describes the server. "
     "AUTH logs in, SETNAME names the connection.",
-    group="connection",
     needs="nothing",
     flags="fast no_auth",
 )
@@ -166,34 +152,22 @@ def _checked_name(name: bytes) -> bytes:
     return name
 
 
-container("CLIENT", "Shows and manages connections.", group="connection")
+container("CLIENT", "Shows and manages connections.")
 
 
-@command("CLIENT|ID", "Returns the id of this connection.", group="connection", needs="nothing", flags="fast")
+@command("CLIENT|ID", "Returns the id of this connection.", needs="nothing", flags="fast")
 async def client_id(client: Caller, _words: Words) -> int:
     """Reply as Redis does."""
     return client.session.id
 
 
-@command(
-    "CLIENT|GETNAME",
-    "Returns the name of this connection.",
-    group="connection",
-    needs="nothing",
-    flags="fast",
-)
+@command("CLIENT|GETNAME", "Returns the name of this connection.", needs="nothing", flags="fast")
 async def client_getname(client: Caller, _words: Words) -> bytes | None:
     """Reply as Redis does: nil if the connection has no name."""
     return client.session.name or None
 
 
-@command(
-    "CLIENT|SETNAME connection-name",
-    "Names this connection.",
-    group="connection",
-    needs="nothing",
-    flags="fast",
-)
+@command("CLIENT|SETNAME connection-name", "Names this connection.", needs="nothing", flags="fast")
 async def client_setname(client: Caller, words: Words) -> str:
     """Reply as Redis does."""
     client.session.name = _checked_name(words[2])
@@ -203,7 +177,6 @@ async def client_setname(client: Caller, words: Words) -> str:
 @command(
     "CLIENT|SETINFO attribute value",
     "Sets the name or version of the client library.",
-    group="connection",
     needs="nothing",
     flags="fast",
 )
@@ -223,12 +196,7 @@ async def client_setinfo(client: Caller, words: Words) -> str:
     return OK
 
 
-@command(
-    "CLIENT|NO-EVICT ON|OFF",
-    "Has no effect: any client may be evicted.",
-    group="connection",
-    needs="nothing",
-)
+@command("CLIENT|NO-EVICT ON|OFF", "Has no effect: any client may be evicted.", needs="nothing")
 async def client_no_evict(_client: Caller, words: Words) -> str:
     """Reply as Redis does. pressure_server/net/memory.py chooses the clients to evict."""
     if words[2].upper() not in (b"ON", b"OFF"):
@@ -236,7 +204,7 @@ async def client_no_evict(_client: Caller, words: Words) -> str:
     return OK
 
 
-@command("CLIENT|INFO", "Describes this connection.", group="connection", needs="nothing")
+@command("CLIENT|INFO", "Describes this connection.", needs="nothing")
 async def client_info(client: Caller, _words: Words) -> Text:
     """Reply as Redis does, with one line."""
     return Text(client_line(client.session) + b"\n")
@@ -245,7 +213,6 @@ async def client_info(client: Caller, _words: Words) -> Text:
 @command(
     "CLIENT|LIST [TYPE client-type] [ID client-id [client-id ...]]",
     "Describes the connections of all protocols, one on each line.",
-    group="connection",
     needs="administer",
 )
 async def client_list(client: Caller, words: Words) -> Text:
@@ -267,7 +234,6 @@ async def client_list(client: Caller, words: Words) -> Text:
     "CLIENT|KILL [addr] [ID client-id] [TYPE client-type] [USER username] [ADDR ip:port] [LADDR ip:port] "
     "[MAXAGE seconds] [SKIPME yes/no]",
     "Closes the connections, of any protocol, that match all filters.",
-    group="connection",
     needs="administer",
 )
 async def client_kill(client: Caller, words: Words) -> object:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Mapping
+from functools import partial
 from typing import Any
 
+from handlers.resp import table
 from handlers.resp.arguments import (
     count_from_zero,
     options_in,
@@ -18,7 +20,6 @@ from handlers.resp.commands import encoders
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, NullArray
 from handlers.resp.session import Caller
-from handlers.resp.table import command
 from pressure_server.queues.database import UP_TO_COUNT
 from pressure_server.queues.in_steps import BURIED, DELAYED, READY, RESERVED, purge
 from pressure_server.queues.in_steps import kick as kick_jobs
@@ -37,6 +38,8 @@ from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, WAITS
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
+
+command = partial(table.command, group="jobs")
 
 # Each queue needs an operation, which may wait.
 _MAX_QUEUES = 10_000
@@ -76,7 +79,6 @@ def _owner(client: Caller, options: dict[bytes, Any]) -> bytes:
     "(0: forever). Replies queue, id, message and the number of reservations so far; with COUNT a list of "
     "these. The job returns to its queue after TTR seconds, or when the connection ends, unless the "
     "reservation is DETACHED: then it belongs to the token.",
-    group="jobs",
     needs="get",
     flags="write blocking",
 )
@@ -125,7 +127,6 @@ def _submit_event(client: Caller, words: Words, verb: Verb, encode: Encode) -> N
     "PRESSURE.ACK key id [id ...] [TOKEN token]",
     "Deletes jobs that are done: those that the caller has reserved, and any that nobody has. Replies how "
     "many.",
-    group="jobs",
     needs="get",
     flags="write fast",
 )
@@ -137,7 +138,6 @@ def ack(client: Caller, words: Words) -> None:
 @command(
     "PRESSURE.TOUCH key id [id ...] [TOKEN token]",
     "Extends reservations: the time to run begins again. Replies how many.",
-    group="jobs",
     needs="get",
     flags="write fast",
 )
@@ -150,7 +150,6 @@ def touch(client: Caller, words: Words) -> None:
     "PRESSURE.RELEASE key id [PRIORITY priority] [DELAY seconds] [TOKEN token]",
     "Gives a reserved job back: it is ready again, with a DELAY after so many seconds. Replies 1; 0 if the "
     "caller has not reserved it.",
-    group="jobs",
     needs="get",
     flags="write fast",
 )
@@ -165,7 +164,6 @@ def release(client: Caller, words: Words) -> None:
 @command(
     "PRESSURE.BURY key id [PRIORITY priority] [TOKEN token]",
     "Sets a reserved job aside until it is kicked. Replies 1; 0 if the caller has not reserved it.",
-    group="jobs",
     needs="get",
     flags="write fast",
 )
@@ -180,7 +178,6 @@ def bury(client: Caller, words: Words) -> None:
 @command(
     "PRESSURE.KICK key [count]",
     "Makes up to count buried jobs ready; if none are buried, delayed jobs. Replies how many.",
-    group="jobs",
     needs="administer",
     flags="write",
 )
@@ -194,7 +191,6 @@ async def kick(client: Caller, words: Words) -> int:
     "PRESSURE.PURGE key [READY] [DELAYED] [RESERVED] [BURIED]",
     "Deletes the messages in these states, by default all that are not reserved, and returns how many. They "
     "count as consumed. All messages of a queue without jobs are ready.",
-    group="jobs",
     needs="get administer",
     flags="write",
 )
@@ -208,7 +204,6 @@ async def purge_(client: Caller, words: Words) -> int:
 @command(
     "PRESSURE.PAUSE key seconds",
     "Lets nobody take or reserve jobs of the queue for so many seconds; 0 ends the pause.",
-    group="jobs",
     needs="administer",
     flags="write",
 )
@@ -222,7 +217,6 @@ async def pause(client: Caller, words: Words) -> str:
 @command(
     "PRESSURE.PEEK key id|READY|DELAYED|BURIED",
     "Replies id and message of that job, or of the next job in that state; nil if there is none.",
-    group="jobs",
     needs="read",
     flags="readonly",
 )
@@ -236,7 +230,6 @@ async def peek(client: Caller, words: Words) -> object:
 @command(
     "PRESSURE.JOB key id",
     "Describes a job: state, priority, times in milliseconds, and how often each event happened to it.",
-    group="jobs",
     needs="read",
     flags="readonly",
 )

@@ -6,7 +6,9 @@ A push adds the newest message, a pop takes the oldest one, and positions count 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
+from handlers.resp import table
 from handlers.resp.arguments import count_from_zero, integer_of, options_in, position_of
 from handlers.resp.commands.encoders import integers, message_lists, one_message
 from handlers.resp.commands.putting import submit_put
@@ -14,8 +16,9 @@ from handlers.resp.commands.reading import long_reply, messages_between, read
 from handlers.resp.parser import Repeated, Words, integer_from
 from handlers.resp.replies import OK, CommandError, wrong_arity
 from handlers.resp.session import Caller, RespSession
-from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
+
+command = partial(table.command, group="list")
 
 
 def _push_repeated(client: RespSession, commands: Repeated) -> None:
@@ -49,7 +52,6 @@ for _name in ("LPUSH", "RPUSH"):
     command(
         f"{_name} key element [element ...]",
         "Puts messages, even if they are queued already, and returns the queue's length. Creates the queue.",
-        group="list",
         needs="put",
         flags="write denyoom fast",
         repeated=_push_repeated,
@@ -59,14 +61,13 @@ for _name in ("LPOP", "RPOP"):
     command(
         f"{_name} key [count]",
         "Takes the oldest message, or up to count messages; nil if there is none.",
-        group="list",
         needs="get",
         flags="write fast",
         repeated=_pop_repeated,
     )(_pop)
 
 
-@command("LLEN key", "Returns the number of messages.", group="list", needs="read", flags="readonly fast")
+@command("LLEN key", "Returns the number of messages.", needs="read", flags="readonly fast")
 def llen(client: Caller, words: Words) -> None:
     """Reply with the queue's length (pressure 0.15, Length)."""
     client.submit(verbs.LENGTH, words[1], [], 1, integers)
@@ -75,7 +76,6 @@ def llen(client: Caller, words: Words) -> None:
 @command(
     "LRANGE key start stop",
     "Returns the messages from position start to stop, oldest first. They stay queued.",
-    group="list",
     needs="read",
     flags="readonly",
 )
@@ -86,11 +86,7 @@ async def lrange(client: Caller, words: Words) -> object:
 
 
 @command(
-    "LINDEX key index",
-    "Returns the message at a position. It stays queued.",
-    group="list",
-    needs="read",
-    flags="readonly",
+    "LINDEX key index", "Returns the message at a position. It stays queued.", needs="read", flags="readonly"
 )
 async def lindex(client: Caller, words: Words) -> object:
     """Reply as Redis does. Position 0 is the oldest message."""
@@ -103,7 +99,6 @@ async def lindex(client: Caller, words: Words) -> object:
     "LTRIM key start stop",
     "Keeps only the messages from position start to stop, counted from the oldest. What is removed counts "
     "as consumed.",
-    group="list",
     needs="get",
     flags="write",
 )
@@ -118,7 +113,6 @@ async def ltrim(client: Caller, words: Words) -> str:
     "LREM key count element",
     "Removes copies of a message: all if count is 0, else up to count of the oldest ones, or with a "
     "negative count of the newest ones. Returns how many. They count as consumed.",
-    group="list",
     needs="get",
     flags="write",
 )
@@ -143,7 +137,6 @@ _LPOS = {b"RANK": integer_of, b"COUNT": _at_least_0("COUNT"), b"MAXLEN": _at_lea
 @command(
     "LPOS key element [RANK rank] [COUNT count] [MAXLEN length]",
     "Returns the position of a message, counted from the oldest; with COUNT, a list of its positions.",
-    group="list",
     needs="read",
     flags="readonly",
 )

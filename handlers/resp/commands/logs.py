@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
+from handlers.resp import table
 from handlers.resp.arguments import offset_of, options_in, positive_count, seconds_of, timeout_of, token_of
 from handlers.resp.commands import encoders
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, error, syntax_error
 from handlers.resp.session import Caller
-from handlers.resp.table import command, container
 from pressure_server.errors import GroupDoesNotExistError, QueueAlreadyExistsError, QueueDoesNotExistError
 from pressure_server.queues.database import UP_TO_COUNT
 from pressure_server.queues.operations import groups, verbs
@@ -21,6 +22,9 @@ from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
 from pressure_server.text import printable
 
+command = partial(table.command, group="logs")
+container = partial(table.container, group="logs")
+
 _MAX_READ = 1000
 
 
@@ -28,7 +32,6 @@ _MAX_READ = 1000
     "PRESSURE.AT key offset [COUNT count]",
     "Returns the message with that offset in a log; nil if it is gone, -AHEAD if it is yet to come. With "
     "COUNT, a list of the messages from there on: up to 1000, or 1 MiB.",
-    group="logs",
     needs="read",
     flags="readonly",
 )
@@ -56,7 +59,7 @@ def _found(operation: Operation, value_of: Callable[[list[Any]], Any]) -> bytes:
     return encoders.value(operation, value_of(operation.results[0]))
 
 
-container("PRESSURE.GROUP", "Groups of consumers, each of which reads all messages of a log.", group="logs")
+container("PRESSURE.GROUP", "Groups of consumers, each of which reads all messages of a log.")
 
 
 def _start_of(word: bytes) -> bytes:
@@ -86,7 +89,6 @@ def _check_access(client: Caller, queue: bytes) -> None:
     "Creates a group that reads a log FROM its head (the default), its tail, or an offset. Its queue is "
     "`key+group`: clients of any protocol may take and reserve its messages there. Replies -EXISTS if there "
     "is one.",
-    group="logs",
     needs="administer",
     flags="write",
 )
@@ -100,7 +102,6 @@ async def group_create(client: Caller, words: Words) -> str:
 @command(
     "PRESSURE.GROUP|DELETE key group",
     "Deletes a group, with the messages that its consumers have not finished.",
-    group="logs",
     needs="administer",
     flags="write",
 )
@@ -113,7 +114,6 @@ async def group_delete(client: Caller, words: Words) -> str:
 @command(
     "PRESSURE.GROUP|SEEK key group FROM start",
     "Lets a group continue at the head, the tail, or an offset. Reserved messages stay reserved.",
-    group="logs",
     needs="administer",
     flags="write",
 )
@@ -129,7 +129,6 @@ async def group_seek(client: Caller, words: Words) -> str:
     "PRESSURE.GROUP|LIST key",
     "Describes the groups of a log: the offset of the first message not finished, lag, pending and buried "
     "messages, and how many were dropped from the log before the group came to them.",
-    group="logs",
     needs="read",
     flags="readonly",
 )
@@ -146,7 +145,6 @@ async def group_list(client: Caller, words: Words) -> list[dict[bytes, object]]:
     "deliveries and offset for each; nil if none have come within TIMEOUT seconds (0: forever). The consumer "
     "finishes them by PRESSURE.ACK `key+group` id [id ...] TOKEN consumer; what it has not finished after "
     "TTR seconds (60 by default) is read again.",
-    group="logs",
     needs="get",
     flags="write blocking",
 )

@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+from functools import partial
+
+from handlers.resp import table
 from handlers.resp.commands.info import shown_name
 from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError
 from handlers.resp.session import Caller
-from handlers.resp.table import command, container
 from pressure_server.net.command_statistics import CommandStatistics, all_statistics, upper_limit
+
+command = partial(table.command, group="server")
+container = partial(table.container, group="server")
 
 _DEFAULT_COUNT = 10
 _MICROSECONDS = 1_000_000
 
-container("SLOWLOG", "Shows the commands that took long.", group="server")
+container("SLOWLOG", "Shows the commands that took long.")
 
 
 @command(
     "SLOWLOG|GET [count]",
     "Returns the latest slow commands, latest first: 10, or count; -1 returns all.",
-    group="server",
     needs="administer",
     flags="admin",
 )
@@ -47,37 +51,26 @@ async def slowlog_get(client: Caller, words: Words) -> list[object]:
 
 
 @command(
-    "SLOWLOG|LEN",
-    "Returns the number of slow commands that are kept.",
-    group="server",
-    needs="administer",
-    flags="admin",
+    "SLOWLOG|LEN", "Returns the number of slow commands that are kept.", needs="administer", flags="admin"
 )
 async def slowlog_len(client: Caller, _words: Words) -> int:
     """Reply as Redis does."""
     return len(client.session.clients.slow_log)
 
 
-@command(
-    "SLOWLOG|RESET",
-    "Removes all slow commands.",
-    group="server",
-    needs="administer",
-    flags="admin",
-)
+@command("SLOWLOG|RESET", "Removes all slow commands.", needs="administer", flags="admin")
 async def slowlog_reset(client: Caller, _words: Words) -> str:
     """Reply as Redis does."""
     client.session.clients.slow_log.reset()
     return OK
 
 
-container("LATENCY", "Shows the latencies of commands.", group="server")
+container("LATENCY", "Shows the latencies of commands.")
 
 
 @command(
     "LATENCY|LATEST",
     "Returns no events: the server has no latency monitor. See SLOWLOG.",
-    group="server",
     needs="administer",
     flags="admin",
 )
@@ -89,7 +82,6 @@ async def latency_latest(_client: Caller, _words: Words) -> list[object]:
 @command(
     "LATENCY|HISTOGRAM [command [command ...]]",
     "Returns how many measured calls of commands took up to a time, in microseconds.",
-    group="server",
     needs="administer",
     flags="admin",
 )
@@ -118,7 +110,6 @@ def _cumulative(statistics: CommandStatistics) -> dict[int, int]:
 @command(
     "MONITOR",
     "Shows the commands that clients of any protocol send, without logins, until the connection ends.",
-    group="server",
     needs="administer",
     flags="admin",
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
+from handlers.resp import table
 from handlers.resp.arguments import (
     bound_of,
     count_from_zero,
@@ -18,7 +20,6 @@ from handlers.resp.commands.reading import admitted_queues
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, syntax_error
 from handlers.resp.session import Caller
-from handlers.resp.table import command
 from pressure_server.errors import QueueAlreadyExistsError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.creation import (
@@ -39,13 +40,14 @@ from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.policy import BLOCK, ERROR
 from pressure_server.text import glob_regex
 
+command = partial(table.command, group="pressure")
+
 _GET = Options(must_exist=True, waits=True)
 
 
 @command(
     "PRESSURE.READY",
     "Returns OK if the server is ready for new clients: it is not stopping and can use its backend.",
-    group="pressure",
     needs="nothing",
     flags="fast no_auth",
 )
@@ -80,7 +82,6 @@ _CREATE = {
     "offsets; lifo takes the newest, random any. Queues of the types jobs, lifo and random may have UNIQUE "
     "jobs, and a limit: after MAX-DELIVERIES reservations a job goes to the DEAD-LETTER queue, or is "
     "buried. Replies -EXISTS if the queue exists; with IF NOT EXISTS 0, instead of 1 for a new queue.",
-    group="pressure",
     needs="administer",
     flags="write",
 )
@@ -142,7 +143,6 @@ _ALTER = {
     "Changes settings of a queue; MAX-BYTES 0, TTL 0, MAX-DELIVERIES 0 and an empty DEAD-LETTER take these "
     "away. Puts that wait for room go on if the new BOUND lets them. Messages above a smaller bound stay. A "
     "queue that a put has created no longer expires. Replies -NOQUEUE if there is no such queue.",
-    group="pressure",
     needs="administer",
     flags="write",
 )
@@ -168,11 +168,7 @@ async def alter(client: Caller, words: Words) -> str:
 
 
 @command(
-    "PRESSURE.EXISTS key",
-    "Returns 1 if the queue exists, otherwise 0.",
-    group="pressure",
-    needs="read",
-    flags="readonly fast",
+    "PRESSURE.EXISTS key", "Returns 1 if the queue exists, otherwise 0.", needs="read", flags="readonly fast"
 )
 async def exists(client: Caller, words: Words) -> int:
     """Return whether the queue exists (pressure 0.15, Exists)."""
@@ -182,7 +178,6 @@ async def exists(client: Caller, words: Words) -> int:
 @command(
     "PRESSURE.LENGTH key",
     "Returns the number of messages. Replies -NOQUEUE if there is no such queue.",
-    group="pressure",
     needs="read",
     flags="readonly fast",
 )
@@ -194,7 +189,6 @@ async def length(client: Caller, words: Words) -> object:
 @command(
     "PRESSURE.CLOSED key",
     "Returns 1 if the queue is closed, otherwise 0. Replies -NOQUEUE if there is no such queue.",
-    group="pressure",
     needs="read",
     flags="readonly fast",
 )
@@ -207,7 +201,6 @@ async def closed(client: Caller, words: Words) -> object:
     "PRESSURE.GET key [NOWAIT] [TIMEOUT seconds]",
     "Takes the oldest message. Waits for one, up to TIMEOUT seconds (0: forever); nil if none has come. "
     "NOWAIT does not wait. Replies -CLOSED if the queue is closed and empty.",
-    group="pressure",
     needs="get",
     flags="write blocking",
 )
@@ -229,7 +222,6 @@ def get(client: Caller, words: Words) -> None:
     "PRESSURE.CLOSE key",
     "Closes the queue. Later puts fail; clients that wait for messages get -CLOSED when it is empty. "
     "Replies -CLOSED if the queue is closed already.",
-    group="pressure",
     needs="administer",
     flags="write",
 )
@@ -243,7 +235,6 @@ async def close(client: Caller, words: Words) -> str:
     "PRESSURE.DELETE key",
     "Deletes the queue and its messages; clients that wait on it get -NOQUEUE. "
     "Replies -NOQUEUE if there is no such queue.",
-    group="pressure",
     needs="administer",
     flags="write",
 )
@@ -256,7 +247,6 @@ async def delete(client: Caller, words: Words) -> str:
 @command(
     "PRESSURE.INFO key",
     "Describes the queue: bound, length, roles, statistics, and how many operations wait.",
-    group="pressure",
     needs="read",
     flags="readonly",
 )
@@ -301,13 +291,7 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
     }
 
 
-@command(
-    "PRESSURE.LIST [MATCH pattern]",
-    "Lists the names of the queues.",
-    group="pressure",
-    needs="read",
-    flags="readonly",
-)
+@command("PRESSURE.LIST [MATCH pattern]", "Lists the names of the queues.", needs="read", flags="readonly")
 async def list_(client: Caller, words: Words) -> list[bytes]:
     """Return the queues of the selected database that the user may use, sorted."""
     pattern = None

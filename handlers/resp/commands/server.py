@@ -3,57 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
+from functools import partial
 from math import inf
 from time import time_ns
 from typing import Any
 
+from handlers.resp import table
 from handlers.resp.commands.info import info_text
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, Text
 from handlers.resp.session import Caller
-from handlers.resp.table import (
-    COMMANDS,
-    Command,
-    command,
-    command_docs,
-    command_info,
-    container,
-    dispatch,
-    help_of,
-)
+from handlers.resp.table import COMMANDS, Command, command_docs, command_info, dispatch, help_of
 from pressure_server.net.command_statistics import reset_statistics
 from pressure_server.text import glob_regex
+
+command = partial(table.command, group="server")
+container = partial(table.container, group="server")
 
 # The most names in COMMAND INFO: each adds a description to the reply, even if it is repeated.
 _MAX_NAMES = 1000
 _MAX_PARAMETERS = 64
 
 
-@command(
-    "TIME",
-    "Returns the server's time: seconds, and microseconds.",
-    group="server",
-    needs="nothing",
-    flags="fast",
-)
+@command("TIME", "Returns the server's time: seconds, and microseconds.", needs="nothing", flags="fast")
 async def time(_client: Caller, _words: Words) -> list[bytes]:
     """Reply as Redis does."""
     seconds, nanoseconds = divmod(time_ns(), 10**9)
     return [b"%d" % seconds, b"%d" % (nanoseconds // 1000)]
 
 
-@command(
-    "INFO [section [section ...]]",
-    "Describes the server, its backend and the queues.",
-    group="server",
-    needs="read",
-)
+@command("INFO [section [section ...]]", "Describes the server, its backend and the queues.", needs="read")
 async def info(client: Caller, words: Words) -> Text:
     """Reply in Redis's format, with the additional sections Backend and Queues."""
     return Text((await info_text(client.session, words[1:])).encode())
 
 
-@command("COMMAND [subcommand [argument ...]]", "Describes the commands.", group="server", needs="nothing")
+@command("COMMAND [subcommand [argument ...]]", "Describes the commands.", needs="nothing")
 def command_(client: Caller, words: Words) -> Coroutine[Any, Any, Any] | None:
     """Execute the subcommand. Without one, describe all commands as COMMAND INFO does."""
     return dispatch(client, words) if len(words) > 1 else _all_commands()
@@ -69,7 +54,7 @@ def _find(name: bytes) -> Command | None:
     return entry.subcommands.get(sub) if entry is not None and sub else entry
 
 
-@command("COMMAND|COUNT", "Returns the number of commands.", group="server", needs="nothing")
+@command("COMMAND|COUNT", "Returns the number of commands.", needs="nothing")
 async def command_count(_client: Caller, _words: Words) -> int:
     """Reply as Redis does."""
     return len(COMMANDS)
@@ -78,7 +63,6 @@ async def command_count(_client: Caller, _words: Words) -> int:
 @command(
     "COMMAND|INFO [command-name [command-name ...]]",
     "Returns the arity, flags and key positions of commands.",
-    group="server",
     needs="nothing",
 )
 async def command_info_(_client: Caller, words: Words) -> list[object]:
@@ -94,7 +78,6 @@ async def command_info_(_client: Caller, words: Words) -> list[object]:
 @command(
     "COMMAND|DOCS [command-name [command-name ...]]",
     "Returns the documentation of commands.",
-    group="server",
     needs="nothing",
 )
 async def command_docs_(_client: Caller, words: Words) -> dict[bytes, object]:
@@ -103,18 +86,13 @@ async def command_docs_(_client: Caller, words: Words) -> dict[bytes, object]:
     return {entry.name.encode(): command_docs(entry) for entry in specs if entry is not None}
 
 
-@command("COMMAND|LIST", "Lists the names of the commands.", group="server", needs="nothing")
+@command("COMMAND|LIST", "Lists the names of the commands.", needs="nothing")
 async def command_list(_client: Caller, _words: Words) -> list[bytes]:
     """Reply as Redis does. FILTERBY is not supported."""
     return [entry.name.encode() for entry in COMMANDS.values()]
 
 
-@command(
-    "COMMAND|GETKEYS command argument [argument ...]",
-    "Returns the keys of a command.",
-    group="server",
-    needs="nothing",
-)
+@command("COMMAND|GETKEYS command argument [argument ...]", "Returns the keys of a command.", needs="nothing")
 async def command_getkeys(_client: Caller, words: Words) -> list[bytes]:
     """Reply as Redis does, but reject an invalid numkeys, as the command itself does."""
     entry = COMMANDS.get(words[2].upper())
@@ -131,7 +109,7 @@ async def command_getkeys(_client: Caller, words: Words) -> list[bytes]:
         raise CommandError("ERR Invalid arguments specified for command") from None
 
 
-@command("COMMAND|HELP", "Lists the subcommands.", group="server", needs="nothing")
+@command("COMMAND|HELP", "Lists the subcommands.", needs="nothing")
 async def command_help(_client: Caller, _words: Words) -> list[str]:
     """Reply with the subcommands of the table."""
     return help_of("COMMAND")
@@ -142,13 +120,12 @@ def _microseconds(seconds: float) -> str:
     return "-1" if seconds == inf else f"{seconds * 1_000_000:.0f}"
 
 
-container("CONFIG", "Shows the configuration of the server.", group="server")
+container("CONFIG", "Shows the configuration of the server.")
 
 
 @command(
     "CONFIG|GET parameter [parameter ...]",
     "Returns the parameters whose names match one of the patterns.",
-    group="server",
     needs="administer",
 )
 async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
@@ -180,7 +157,6 @@ async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
 @command(
     "CONFIG|RESETSTAT",
     "Sets the statistics of commands, errors, latencies and connections to zero.",
-    group="server",
     needs="administer",
     flags="admin",
 )
@@ -191,16 +167,16 @@ async def config_resetstat(client: Caller, _words: Words) -> str:
     return OK
 
 
-container("ACL", "Shows the users.", group="server")
+container("ACL", "Shows the users.")
 
 
-@command("ACL|WHOAMI", "Returns the name of this connection's user.", group="server", needs="nothing")
+@command("ACL|WHOAMI", "Returns the name of this connection's user.", needs="nothing")
 async def acl_whoami(client: Caller, _words: Words) -> bytes:
     """Reply as Redis does."""
     return client.session.user_name.encode()
 
 
-@command("ACL|USERS", "Lists the names of the users.", group="server", needs="administer", flags="admin")
+@command("ACL|USERS", "Lists the names of the users.", needs="administer", flags="admin")
 async def acl_users(client: Caller, _words: Words) -> list[bytes]:
     """Reply as Redis does, in the order of the names."""
     return [name.encode() for name in sorted(client.session.clients.access.users.by_name)]
@@ -209,7 +185,6 @@ async def acl_users(client: Caller, _words: Words) -> list[bytes]:
 @command(
     "ACL|LIST",
     "Lists the users with their queues and rights, without passwords.",
-    group="server",
     needs="administer",
     flags="admin",
 )

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from functools import partial
 
+from handlers.resp import table
 from handlers.resp.arguments import count_from_zero, cursor_of, integer_of
 from handlers.resp.commands.encoders import flags, integers, message_sets, one_message, sums
 from handlers.resp.commands.putting import submit_put
@@ -11,9 +13,10 @@ from handlers.resp.commands.reading import long_reply, messages_between, read, s
 from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import Raw, out_of_range, set_sign, syntax_error
 from handlers.resp.session import Caller, RespSession
-from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
+
+command = partial(table.command, group="set")
 
 # Redis has no such limit: it would return billions of messages.
 _MAX_PICKS = 1_000_000
@@ -48,7 +51,6 @@ def _sismember_repeated(client: RespSession, commands: Repeated) -> None:
 @command(
     "SADD key member [member ...]",
     "Puts the messages that are not queued yet, and returns their number. Creates the queue.",
-    group="set",
     needs="put",
     flags="write denyoom fast",
     repeated=_sadd_repeated,
@@ -61,7 +63,6 @@ def sadd(client: Caller, words: Words) -> None:
 @command(
     "SPOP key [count]",
     "Takes the oldest message, or up to count messages; nil or an empty list if there is none.",
-    group="set",
     needs="get",
     flags="write fast",
     repeated=_spop_repeated,
@@ -76,7 +77,7 @@ def spop(client: Caller, words: Words) -> None:
         raise syntax_error()
 
 
-@command("SCARD key", "Returns the number of messages.", group="set", needs="read", flags="readonly fast")
+@command("SCARD key", "Returns the number of messages.", needs="read", flags="readonly fast")
 def scard(client: Caller, words: Words) -> None:
     """Reply with the queue's length (pressure 0.15, Length)."""
     client.submit(verbs.LENGTH, words[1], [], 1, integers)
@@ -85,7 +86,6 @@ def scard(client: Caller, words: Words) -> None:
 @command(
     "SISMEMBER key member",
     "Returns 1 if the message is queued, otherwise 0.",
-    group="set",
     needs="read",
     flags="readonly fast",
     repeated=_sismember_repeated,
@@ -98,7 +98,6 @@ def sismember(client: Caller, words: Words) -> None:
 @command(
     "SMISMEMBER key member [member ...]",
     "Returns for each message 1 if it is queued, otherwise 0.",
-    group="set",
     needs="read",
     flags="readonly fast",
 )
@@ -111,7 +110,6 @@ def smismember(client: Caller, words: Words) -> None:
     "SREM key member [member ...]",
     "Removes all copies of the messages, and returns how many of the messages were queued. "
     "Removed messages count as consumed.",
-    group="set",
     needs="get",
     flags="write",
 )
@@ -121,11 +119,7 @@ def srem(client: Caller, words: Words) -> None:
 
 
 @command(
-    "SMEMBERS key",
-    "Returns all messages, oldest first. They stay queued.",
-    group="set",
-    needs="read",
-    flags="readonly",
+    "SMEMBERS key", "Returns all messages, oldest first. They stay queued.", needs="read", flags="readonly"
 )
 async def smembers(client: Caller, words: Words) -> Raw:
     """Return all messages, copies included."""
@@ -137,7 +131,6 @@ async def smembers(client: Caller, words: Words) -> Raw:
     "SSCAN key cursor [MATCH pattern] [COUNT count]",
     "Returns some messages, oldest first, and the cursor for the next call. "
     "Messages that stay queued are not missed.",
-    group="set",
     needs="read",
     flags="readonly",
 )
@@ -155,7 +148,6 @@ async def sscan(client: Caller, words: Words) -> list[object]:
     "SRANDMEMBER key [count]",
     "Returns random messages, which stay queued. "
     "With a negative count, a message may be returned several times.",
-    group="set",
     needs="read",
     flags="readonly",
 )

@@ -7,18 +7,22 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from functools import partial
 from itertools import groupby
 from typing import Any
 
+from handlers.resp import table
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, NullArray, Raw
 from handlers.resp.session import Caller, RespSession, TransactionCaller
-from handlers.resp.table import Command, command
+from handlers.resp.table import Command
 from pressure_server.errors import PressureError, QueueChangedError, forget_frames
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.transaction import Transaction
+
+command = partial(table.command, group="transactions")
 
 # In bytes. batch.lua limits the replies of one call; after this many bytes, no further call is made.
 _MAX_REPLIED = 64 << 20
@@ -123,11 +127,7 @@ async def _reply_of(session: RespSession, entry: Command, begun: Begun) -> bytes
 
 
 @command(
-    "MULTI",
-    "Begins a transaction: later commands are queued until EXEC.",
-    group="transactions",
-    needs="nothing",
-    flags="fast",
+    "MULTI", "Begins a transaction: later commands are queued until EXEC.", needs="nothing", flags="fast"
 )
 async def multi(client: Caller, _words: Words) -> str:
     """Reply as Redis does."""
@@ -138,7 +138,6 @@ async def multi(client: Caller, _words: Words) -> str:
 @command(
     "EXEC",
     "Executes the commands queued since MULTI. Does nothing and returns nil if a watched queue has changed.",
-    group="transactions",
     needs="nothing",
     flags="slow",
 )
@@ -156,13 +155,7 @@ async def exec_(client: Caller, _words: Words) -> object:
     return Raw(b"*%d\r\n" % len(replies) + b"".join(replies))
 
 
-@command(
-    "DISCARD",
-    "Discards the commands queued since MULTI.",
-    group="transactions",
-    needs="nothing",
-    flags="fast",
-)
+@command("DISCARD", "Discards the commands queued since MULTI.", needs="nothing", flags="fast")
 async def discard(client: Caller, _words: Words) -> str:
     """Reply as Redis does."""
     commands, _watched = client.session.end_transaction()
@@ -174,7 +167,6 @@ async def discard(client: Caller, _words: Words) -> str:
 @command(
     "WATCH key [key ...]",
     "Makes the next EXEC do nothing if one of the queues changes before it.",
-    group="transactions",
     needs="read",
     flags="fast",
 )
@@ -189,7 +181,7 @@ async def watch(client: Caller, words: Words) -> str:
     return OK
 
 
-@command("UNWATCH", "Stops watching all queues.", group="transactions", needs="nothing", flags="fast")
+@command("UNWATCH", "Stops watching all queues.", needs="nothing", flags="fast")
 async def unwatch(client: Caller, _words: Words) -> str:
     """Reply as Redis does."""
     client.session.unwatch()
