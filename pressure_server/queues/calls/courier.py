@@ -26,6 +26,7 @@ from pressure_server.lua.layout import CUT, RECOVER, Header, Reply
 from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
 from pressure_server.queues.operations.operation import Delivery, Operation
+from pressure_server.queues.operations.owners import AnsweredClient
 from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
@@ -54,7 +55,12 @@ _MAX_LOGGED = 5
 
 
 class CourierOwner(Protocol):
-    """The owner of a courier, which the courier tells of messages that go back."""
+    """The owner of a courier, which the courier tells of messages that go back.
+
+    While the reply to a call is shared out, `answered` collects the clients that have got replies.
+    """
+
+    answered: list[AnsweredClient] | None
 
     def put_back(self, operation: Operation) -> None:
         """Put back the messages of an operation whose client has gone."""
@@ -68,11 +74,8 @@ class CourierOwner(Protocol):
     def records_are_gone(self) -> None:
         """Note that the backend has no records of this server left."""
 
-    def answers_begin(self) -> None:
-        """Note that the operations of a call are about to be told of their part of its reply."""
-
     def all_are_answered(self) -> None:
-        """Note that all operations of the call have been told."""
+        """Note that all operations of the call have been told of their part of its reply."""
 
 
 @dataclass(slots=True)
@@ -291,7 +294,7 @@ class Courier:
                 self._owner.when_back(partial(self.recover, [call.record], call.resolve))
             elif call.record:
                 self._forget([call.record])
-        self._owner.answers_begin()
+        self._owner.answered = []
         for part, value in zip(call.parts, replies, strict=False):
             try:
                 part.received(value, delivery)

@@ -86,8 +86,7 @@ class LaneDispatcher:
         # they know of their queues.
         self._lanes: dict[bytes, Lane] = {}
         self._idle: OrderedDict[bytes, Lane] = OrderedDict()
-        # Clients with replies of the call that is being handed out, which they will write together; None
-        # between two calls, when a client must write its replies itself.
+        # See CourierOwner. If it is None, a client writes its replies itself.
         self.answered: list[AnsweredClient] | None = None
         # Only servers that keep records look after jobs.
         self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records is not None else None
@@ -343,10 +342,6 @@ class LaneDispatcher:
     def records_are_gone(self) -> None:
         """Note that the backend has no records of this server left."""
         self._dropped.set()
-
-    def answers_begin(self) -> None:
-        """See CourierOwner."""
-        self.answered = []
 
     def all_are_answered(self) -> None:
         """See CourierOwner. Let each client that the call has answered write its replies, once."""

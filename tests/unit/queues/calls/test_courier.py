@@ -21,6 +21,7 @@ from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
+from pressure_server.queues.operations.owners import AnsweredClient
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 from tests.model.connections import ModelDurability, ModelWatch
@@ -85,6 +86,8 @@ class Harness:
     def wait_for_call(self) -> None:
         self._runner.run(asyncio.wait_for(self.link.called.get(), TIMEOUT))
 
+    answered: list[AnsweredClient] | None = None
+
     def put_back(self, _operation: Operation) -> None:
         raise AssertionError("nothing was taken")
 
@@ -93,9 +96,6 @@ class Harness:
 
     def messages_are_back(self, bases: Sequence[bytes]) -> None:
         self.back += bases
-
-    def answers_begin(self) -> None:
-        pass
 
     def all_are_answered(self) -> None:
         """See CourierOwner."""
