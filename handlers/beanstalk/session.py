@@ -23,8 +23,7 @@ from pressure_server.errors import (
     QueueFullError,
     StoppingError,
 )
-from pressure_server.net.command_statistics import UNKNOWN, statistics_of
-from pressure_server.net.command_table import Refusal
+from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
 from pressure_server.net.session import SENT_HTTP, Session
 from pressure_server.queues.operations.operation import Operation, Verb

@@ -8,8 +8,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import Any, TypeVar
 
-from pressure_server.net.command_statistics import statistics_of
-from pressure_server.net.command_table import Function, TableEntry, markdown, parse_rights
+from pressure_server.net.command_table import Function, TableEntry, markdown, parse_rights, statistics_of
 
 PROTOCOL = "beanstalk"
 # The version of beanstalkd that the handler follows.

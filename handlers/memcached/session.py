@@ -17,8 +17,7 @@ from handlers.memcached.table import COMMANDS, PROTOCOL, QUEUE, Command
 from handlers.memcached.values import Values
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError, QueueNameError
-from pressure_server.net.command_statistics import UNKNOWN, statistics_of
-from pressure_server.net.command_table import Refusal
+from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
 from pressure_server.net.session import SENT_HTTP, Session
 from pressure_server.queues.operations.jobs import ReservedJob

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
-from pressure_server.net.command_statistics import statistics_of
-from pressure_server.net.command_table import Function, TableEntry, markdown, parse_rights
+from pressure_server.net.command_table import Function, TableEntry, markdown, parse_rights, statistics_of
 
 PROTOCOL = "memcached"
 # The version of memcached whose replies the handler follows. libmemcached refuses versions 0.x.

@@ -20,8 +20,7 @@ from handlers.resp.replies import (
 from handlers.resp.table import BY_SPELLING, COMMANDS, PROTOCOL, Command, find, find_subcommand
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
-from pressure_server.net.command_statistics import UNKNOWN, statistics_of
-from pressure_server.net.command_table import Refusal
+from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
 from pressure_server.net.session import SENT_HTTP, Session
 from pressure_server.queues.database import Database

@@ -22,8 +22,7 @@ from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, find_handler
-from pressure_server.net.handshakes import MAX_HANDSHAKES
-from pressure_server.net.listener import Listener, ListenerUrl
+from pressure_server.net.listener import MAX_HANDSHAKES, Listener, ListenerUrl
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.net.slow_log import SlowLog
 from pressure_server.queues.broker import Broker

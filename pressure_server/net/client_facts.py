@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pressure_server.net.clients import Clients
-from pressure_server.net.command_statistics import UNKNOWN
+from pressure_server.net.command_table import UNKNOWN
 from pressure_server.net.session import Session
 
 

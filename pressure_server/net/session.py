@@ -19,8 +19,7 @@ from pressure_server.auth.users import DEFAULT as DEFAULT_USER
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError, forget_frames
 from pressure_server.net.clients import Clients
-from pressure_server.net.command_statistics import UNKNOWN, statistics_of
-from pressure_server.net.command_table import Refusal
+from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED, Connection
 from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.net.slow_log import messages_of_first_command

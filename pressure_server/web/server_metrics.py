@@ -21,7 +21,7 @@ from prometheus_client.metrics_core import Metric
 
 from pressure_server import __version__
 from pressure_server.errors import BackendError
-from pressure_server.net.command_statistics import BUCKETS, CommandStatistics, all_statistics, upper_limit
+from pressure_server.net.command_table import BUCKETS, CommandStatistics, all_statistics, upper_limit
 from pressure_server.web.http_requests import HttpContext
 from pressure_server.web.metric_families import counters, gauges
 

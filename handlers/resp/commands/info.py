@@ -17,7 +17,7 @@ from handlers.resp.session import RespSession
 from handlers.resp.table import FOLLOWED_VERSION, PROTOCOL
 from pressure_server import __version__
 from pressure_server.errors import PressureError
-from pressure_server.net.command_statistics import CommandStatistics, all_statistics
+from pressure_server.net.command_table import CommandStatistics, all_statistics
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import queues_key
 from pressure_server.queues.operations import verbs

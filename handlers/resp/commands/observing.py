@@ -9,7 +9,7 @@ from handlers.resp.commands.info import shown_name
 from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError
 from handlers.resp.session import Caller
-from pressure_server.net.command_statistics import CommandStatistics, all_statistics, upper_limit
+from pressure_server.net.command_table import CommandStatistics, all_statistics, upper_limit
 
 command = partial(table.command, group="server")
 container = partial(table.container, group="server")

@@ -14,7 +14,7 @@ from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, Text
 from handlers.resp.session import Caller
 from handlers.resp.table import COMMANDS, Command, command_docs, command_info, dispatch, help_of
-from pressure_server.net.command_statistics import reset_statistics
+from pressure_server.net.command_table import reset_statistics
 from pressure_server.text import glob_regex
 
 command = partial(table.command, group="server")
