@@ -1,4 +1,9 @@
-"""Listeners: their URLs, and listening sockets, TCP or Unix; handshakes of TLS, so many at the same time."""
+"""Listeners: their URLs, and listening sockets, TCP or Unix, with or without TLS.
+
+A client over TLS counts as connected only after its handshake, which uses the certificate that is in force
+when it begins. Until then it costs a socket and some memory, so the duration and the number of handshakes in
+progress are limited.
+"""
 
 from __future__ import annotations
 
