@@ -171,7 +171,13 @@ class Lane:
                 self._ended_count += 1
                 operation.end_order = self._ended_count
                 operation.owner.completed(operation)
-        if self.pending or self._is_woken or self.is_in_flight or self.waiting or self._put_backs:
+        if (
+            self.pending
+            or self._is_woken
+            or self.is_in_flight
+            or self.waiting is not None
+            or self._put_backs is not None
+        ):
             self._schedule()
         else:
             self.is_idle = True
