@@ -1,1 +1,1 @@
-"""Handlers: one sub-package for each wire protocol. A handler imports the core, and no other handler."""
+"""Handlers: one sub-package for each wire protocol. A handler imports the server, and no other handler."""

@@ -64,7 +64,7 @@ class QueueClosedError(PressureError):
 
 
 class QueueFullError(PressureError):
-    """The put would exceed the queue's bound."""
+    """The put would exceed the queue's bound or its limit of bytes."""
 
     code = "FULL"
 

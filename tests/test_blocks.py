@@ -1,4 +1,4 @@
-"""Calls of the batch script with several blocks: blocks are independent, and a call stays short."""
+"""Calls of the library with several blocks: blocks are independent, and a call stays short."""
 
 from __future__ import annotations
 

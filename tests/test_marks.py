@@ -435,7 +435,7 @@ def test_an_open_read_survives_a_record_key_of_the_wrong_type(queue: Queue) -> N
 
 
 def call(direct: Client, bases: list[str], number: int, *runs: Run) -> Any:
-    """Return the batch script's reply for one block. The call has no record if the number is 0."""
+    """Return the library's reply for one block. The call has no record if the number is 0."""
     (reply,) = scripts.call(direct, Block(bases, runs), number=number)
     return reply
 

@@ -1,4 +1,4 @@
-"""The handler as the server's core uses it: options of listeners, new connections, and health checks."""
+"""The handler as the server uses it: options of listeners, new connections, and health checks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The handler as the core sees it: creates connections, and checks whether a server is alive."""
+"""The handler as the server sees it: creates connections, and checks whether a server is alive."""
 
 from __future__ import annotations
 

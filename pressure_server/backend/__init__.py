@@ -1,4 +1,4 @@
 """Access to the backend: connections, key watch, durability, turns and the embedded Valkey.
 
-`queues` and `app` import this package; it imports `lua`.
+`queues`, `web` and `app` import this package; it imports `lua`.
 """

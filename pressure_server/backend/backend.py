@@ -36,7 +36,7 @@ class Backend:
         changed: Callable[[bytes], None],
         watch_lost: Callable[[], None],
     ) -> None:
-        """Prepare, but do not connect. `script` is the batch script.
+        """Prepare, but do not connect. `library` is the library of functions.
 
         `changed` is called with each watched key that changes, whatever its database. `watch_lost` is called
         when no key is watched any longer.

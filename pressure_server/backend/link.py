@@ -89,7 +89,7 @@ class Link:
     ) -> None:
         """Prepare, but do not connect. `name` is the connections' client name.
 
-        If `presence` is set, its heartbeat goes first on each new channel. If the answer differs from the
+        If `heartbeats` is set, a heartbeat goes first on each new channel. If the answer differs from the
         last one, a peer has recovered this server's records. `is_back` is called after each reconnect.
         """
         self.heartbeats: Heartbeats | None = None
@@ -216,9 +216,9 @@ class Link:
             self._rest = min(max(2 * self._rest, _FIRST_REST), _MAX_REST)
         return most
 
-    async def _sign(self, channel: Channel, presence: Heartbeats) -> Any:
+    async def _sign(self, channel: Channel, heartbeats: Heartbeats) -> Any:
         """Send a heartbeat and return the answer; if the backend refuses it, the last answer."""
-        script, keys, arguments = presence.heartbeat(channel.epoch)
+        script, keys, arguments = heartbeats.heartbeat(channel.epoch)
         try:
             signed = await wait_for_reply(
                 (b"EVALSHA",), lambda received: channel.call(script, keys, arguments, received)
@@ -227,10 +227,10 @@ class Link:
             if is_temporary(error) or is_retryable(error):
                 raise
             # Reads may still be answered, for example if the backend's disk is full.
-            presence.heartbeat_answered(error)
+            heartbeats.heartbeat_answered(error)
             self._heartbeat_refusal = error.__cause__ or error
             return self._last_heartbeat_reply
-        presence.heartbeat_answered(None)
+        heartbeats.heartbeat_answered(None)
         self._heartbeat_refusal = None
         return signed
 
@@ -351,12 +351,13 @@ class Link:
         if self.heartbeats is None or channel is None or not channel.is_open:
             return
 
-        presence = self.heartbeats
+        heartbeats = self.heartbeats
 
         def signed(reply: Any) -> None:
             if isinstance(reply, hiredis.ReplyError) and not (is_temporary(reply) or is_retryable(reply)):
                 self._heartbeat_refusal = reply
-                presence.heartbeat_answered(BackendReplyError(f"the backend answered EVALSHA with: {reply}"))
+                refusal = BackendReplyError(f"the backend answered EVALSHA with: {reply}")
+                heartbeats.heartbeat_answered(refusal)
             elif isinstance(reply, Exception):
                 # A new channel repeats the heartbeat.
                 channel.abort(reply)

@@ -171,7 +171,7 @@ class BackendConnection(asyncio.Protocol):
             )
 
     async def command(self, *arguments: bytes) -> Any:
-        """Send a command and return its reply. Raises the errors of `reply_to`."""
+        """Send a command and return its reply. Raises the errors of `wait_for_reply`."""
         return await wait_for_reply(arguments, lambda received: self.send(received, *arguments))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

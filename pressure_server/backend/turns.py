@@ -145,7 +145,7 @@ class Turns:
         return bool(self._clients)
 
     async def close(self) -> None:
-        """Stop waiting for turns. `left_behind` finds tokens that have been parked in the meantime."""
+        """Stop waiting for turns. `noted_keys` finds tokens that have been parked in the meantime."""
         asked = [*self._asked.values(), *self._withdrawing.values()]
         for task in asked:
             task.cancel()

@@ -1,4 +1,4 @@
-"""The layout of a call of the batch script and of its reply: names of the positions, for Python and Lua.
+"""The layout of a call of the library and of its reply: names of the positions, for Python and Lua.
 
 KEYS are the keys of the blocks, one block after the other, then the key of the caller's records, if it has
 any. ARGV is the header, then the blocks. A block has the fields of `BlockField`, then as many arguments as
@@ -18,7 +18,7 @@ class Header(IntEnum):
     IDENTITY = 0  # the caller's name, written to :producer and :consumer
     BOUND = 1  # the bound of a queue that a put creates; empty to create none
     OVERFLOW = 2  # what a put on a full queue does, if the queue has no setting: block or error
-    LIMITS = 3  # limits of the server: see limits.lua
+    LIMITS = 3  # limits of the server: see core/registry.lua
     EPOCH = 4  # the epoch of the connection on which the call is sent (records.lua)
     NUMBER = 5  # the number of the call and of its record; empty to keep no record
     AGAIN = 6  # `again` if the call may have been done before

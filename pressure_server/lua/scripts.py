@@ -16,7 +16,7 @@ from pressure_server.lua.layout import constants
 # What stands for the library's name in its text.
 _NAME = b"LIBRARY"
 # The backend refuses a function as a whole. By its error: the end of the name of a function that does what it
-# does not refuse (call.lua).
+# does not refuse (core/library.lua).
 _INSTEAD = {"OOM": b"_full", "MISCONF": b"_read", "NOREPLICAS": b"_read"}
 
 _REQUIRE = re.compile(rb"^(?:local \w+ = )?require '([\w/]+)'$", re.MULTILINE)
@@ -24,7 +24,7 @@ _REQUIRE = re.compile(rb"^(?:local \w+ = )?require '([\w/]+)'$", re.MULTILINE)
 
 @dataclass(frozen=True)
 class Script:
-    """A script of the core or of a handler."""
+    """A script of the server or of a handler."""
 
     text: bytes
 

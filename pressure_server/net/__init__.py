@@ -1,4 +1,4 @@
-"""A client's connection, whatever its wire protocol: listeners, TLS handshakes, backpressure, buffers.
+"""Clients, whatever their wire protocol: listeners, connections, sessions, command tables, buffers.
 
-Handlers and the application import it. It imports `auth` and `queues`.
+Handlers, `web` and the application import it. It imports `auth` and `queues`.
 """

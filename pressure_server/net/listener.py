@@ -103,7 +103,7 @@ class Listener:
     async def open(
         cls, listen: ListenerUrl, connect: Callable[[], asyncio.BaseProtocol], tls: Callable[[], SSLContext]
     ) -> Listener:
-        """ListenerUrl, and create a connection with `connect` for each client. Raise OSError.
+        """Listen, and create a connection with `connect` for each client. Raise OSError.
 
         If the listener uses TLS, `tls` returns the SSL context for each handshake.
         """

@@ -4,7 +4,8 @@ Replies contain messages taken from queues. The backend keeps these messages unt
 them. If the connection ends before that, they are put back.
 
 A client that has closed its side may have closed altogether. It answers data with a reset then, so its
-replies count as accepted only when its own kernel has acknowledged them.
+replies count as accepted only when its own kernel has acknowledged them. `Deliveries` looks at all outboxes
+that may have something unsent.
 """
 
 from __future__ import annotations

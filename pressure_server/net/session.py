@@ -262,7 +262,7 @@ class Session(ABC):
             if backlog:
                 backlog.clear()
                 self._position = 0
-        self.database.flush()
+        self.database.end_of_read()
         if self._alone is not None and not self._replies and not isinstance(self._alone, asyncio.Task):
             coroutine = self._alone
             self._alone = asyncio.create_task(self._run_alone(coroutine))

@@ -17,10 +17,10 @@ CLOSED = b":closed"
 PRODUCER_TURN = b":ext:producer_turn"
 CONSUMER_TURN = b":ext:consumer_turn"
 READY = b":ext:ready"
-# When servers try operations that wait for a job again (lua/jobs.lua).
+# When servers try operations that wait for a job again (lua/kinds/jobs.lua).
 DUE = b":ext:due"
 # When the queue was made; ends in one of NO_PLAIN_LIST if the list alone does not show what is queued
-# (lua/queue.lua).
+# (lua/core/queue.lua).
 MADE = b":ext:made"
 NO_PLAIN_LIST = (b" jobs", b" log")
 PROTOCOL_SUFFIXES = (
@@ -36,7 +36,7 @@ PROTOCOL_SUFFIXES = (
     b":stats:consumed_messages",
     b":stats:consumed_bytes",
 )
-# In lua/life.lua these are the extension_suffixes.
+# The same as `of_extensions` in lua/core/keys.lua.
 EXTENSION_SUFFIXES = tuple(
     b":ext:" + suffix
     for suffix in (
@@ -82,7 +82,7 @@ def records_key(prefix: bytes, identity: bytes) -> bytes:
 
 
 def queues_key(prefix: bytes) -> bytes:
-    """Return the key of the set of queues that servers have created (limits.lua)."""
+    """Return the key of the set of queues that servers have created (lua/core/registry.lua)."""
     return prefix + b"!queues"
 
 

@@ -84,8 +84,7 @@ class Peers:
         """Return the call that is this server's heartbeat. It goes first on each new connection.
 
         `epoch` is the number of a new connection; the backend then refuses calls of earlier connections. A
-        heartbeat needs the same rights as calls on queues, such as EVALSHA: if it is refused, those may be
-        refused, too.
+        heartbeat needs the rights of scripts: if it is refused, calls on queues may be refused, too.
         """
         self._count += 1
         self.overdue_at = monotonic() + _OVERDUE_AFTER * self._timeout

@@ -33,7 +33,7 @@ _FIRST_PAUSE_PER_QUEUE = 25e-6
 _ROUND = 1.0
 # Lengths of the latest rounds that are kept for each queue whose length changes.
 HISTORY = 60
-# Marks of one queue (see _Ages): more make ages more exact.
+# Marks of one queue (see Ages): more make ages more exact.
 _MAX_MARKS = 8
 
 

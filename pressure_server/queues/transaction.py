@@ -114,7 +114,7 @@ class Transaction(QueueOperations):
             if operation.results:
                 return operation.name, operation.results
         for operation in operations:
-            # With a timeout of 0, closed queues are skipped: see Database._take_now.
+            # With a timeout of 0, closed queues are skipped: see Database.take.
             if operation.error is not None and (
                 timeout != 0 or not isinstance(operation.error, QueueClosedError)
             ):

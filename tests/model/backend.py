@@ -1,4 +1,4 @@
-"""The batch script in memory: the queues of a backend, and what the blocks of a call do with them."""
+"""The library in memory: the queues of a backend, and what the blocks of a call do with them."""
 
 from __future__ import annotations
 

@@ -200,7 +200,7 @@ class World:
             Operation(verb, name, messages, size, client, commands=commands, wait=wait, options=options),
         )
         if random.random() < 0.5:
-            self._lanes.flush()
+            self._lanes.end_of_read()
 
     def _add(self, client: Client, operation: Operation) -> None:
         client.operation, client.options = operation, operation.options

@@ -84,7 +84,7 @@ class _CallLink(Link):
 
 
 class CallRelay(BackendRelay):
-    """Breaks connections in the middle of calls of the batch script on one queue, as planned."""
+    """Breaks connections in the middle of calls of the library on one queue, as planned."""
 
     new_link = _CallLink
 

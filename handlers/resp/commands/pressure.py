@@ -1,4 +1,4 @@
-"""The operations of the pressure specification by name, with its errors."""
+"""PRESSURE commands on whole queues: create, alter, describe, close, delete and list; and PRESSURE.GET."""
 
 from __future__ import annotations
 

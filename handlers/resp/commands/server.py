@@ -1,4 +1,4 @@
-"""Commands on the server: INFO, COMMAND, CONFIG GET, TIME; and ACL, which shows the users."""
+"""Commands on the server: INFO (see info.py), COMMAND, CONFIG GET, TIME; and ACL, which shows the users."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ async def time(_client: Caller, _words: Words) -> list[bytes]:
 
 @command("INFO [section [section ...]]", "Describes the server, its backend and the queues.", needs="read")
 async def info(client: Caller, words: Words) -> Text:
-    """Reply in Redis's format, with the additional sections Backend and Queues."""
+    """Reply in Redis's format, with the additional sections Backend, Limits and Queues."""
     return Text((await info_text(client.session, words[1:])).encode())
 
 

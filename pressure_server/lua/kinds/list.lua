@@ -7,7 +7,7 @@
 --   available   how many messages can be taken now; pop: take some; restore: put back what was not delivered
 --   push        put messages, for which there is room; drop_expired, drop_oldest: make room
 --   queued      which messages are in the queue (mirror.lua)
---   the verbs of batch.lua that depend on the kind, and what trim.lua, move.lua and purge.lua need
+--   the verbs of verbs.lua that depend on the kind, and what move.lua and purge.lua need
 --
 -- Of the kinds, only lists and logs have roles, a mirror (mirror.lua) and marks (marks.lua). A list whose messages
 -- clients have reserved has jobs, too (jobs.lua).

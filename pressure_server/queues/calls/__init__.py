@@ -1,6 +1,6 @@
 """Calls: how operations reach the backend, and how replies come back.
 
-A call is one `EVALSHA` of the batch script. It carries blocks, usually one for each queue that has something
+A call is one `FCALL` of the library. It carries blocks, usually one for each queue that has something
 to do. The courier asks a lane for its block only when a call leaves, so the block has everything that arrived
 until then. At most three calls are in flight; what becomes ready meanwhile waits for the next one.
 

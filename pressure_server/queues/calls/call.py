@@ -94,7 +94,7 @@ class Call(LibraryCall):
         self.takes = self.takes or takes
 
     def received(self, reply: Any) -> None:
-        """See Request."""
+        """See BackendRequest."""
         self._share_out(self, reply)
 
     def blocks_from(self, first: int) -> Iterator[Block]:

@@ -1,4 +1,4 @@
-"""The courier: packs the blocks of many queues into few calls of the batch script, and sends them.
+"""The courier: packs the blocks of many queues into few calls of the library, and sends them.
 
 A call costs the backend 15 microseconds before it does anything, and each block 5. While three calls are in
 flight, ready blocks wait, and leave together in the next one.
@@ -37,8 +37,8 @@ _MAX_IN_FLIGHT = 3
 # The calls that may leave share the ready blocks, but each gets at least so many: a call costs as much as two
 # or three blocks.
 _MIN_BLOCKS = 8
-# Limits of one call: blocks, and bytes of their arguments. blocks.lua ends a call after about two
-# milliseconds.
+# Limits of one call: blocks, and bytes of their arguments. The library ends a call after about two
+# milliseconds (call.lua).
 _MAX_BLOCKS = 200
 _MAX_BYTES = 1 << 20
 # Records that one call drops: Redis's Lua can pass about 8000 values to one command.

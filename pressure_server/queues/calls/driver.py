@@ -1,7 +1,7 @@
 """The driver: the interface through which lanes use their surroundings.
 
-Lanes have no event loop, socket or clock of their own. `LaneDispatcher` implements this interface, and so do
-tests.
+Lanes have no event loop, socket or clock of their own. `LaneDispatcher` implements this interface; tests
+implement parts of it.
 """
 
 from __future__ import annotations

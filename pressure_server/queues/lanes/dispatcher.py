@@ -1,4 +1,4 @@
-"""Lanes: the lanes of one database, and what they need from the backend and the event loop."""
+"""The lane dispatcher: the lanes of one database, and what they need from the backend and the event loop."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class LaneDispatcher:
         # Callbacks for when the backend is back; a dict keeps their order, and each only once.
         self._when_back_callbacks: dict[Callable[[], None], None] = {}
         self._dropped = asyncio.Event()
-        # Without presence no other server would recover the records, so none are kept.
+        # Without heartbeats no other server would recover the records, so none are kept.
         records = records_key(prefix, identity) if link.heartbeats is not None else None
         self._limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
         header = [identity, bound, policy.overflow.encode(), self._limits]
@@ -94,7 +94,7 @@ class LaneDispatcher:
         self.note_existence = self._deletions.note
         self.send = self._courier.ready
         # End a client's read: the operations that it has added may be sent.
-        self.flush = self._courier.end_of_read
+        self.end_of_read = self._courier.end_of_read
         self.housekeeping = Housekeeping(link, prefix, identity)
         self.reservations = Reservations(self.submit, self.seal, self.after_iterations, self.when_back)
         self.notifications = KeyNotifications(watch, link.number, prefix)
@@ -118,7 +118,7 @@ class LaneDispatcher:
 
     @property
     def call_statistics(self) -> CallStatistics:
-        """The totals of the calls of the batch script."""
+        """The totals of the calls of the library."""
         return self._courier.statistics
 
     def submit(self, operation: Operation) -> None:
@@ -133,7 +133,7 @@ class LaneDispatcher:
     def add(self, operation: Operation) -> Lane:
         """Submit an operation as `submit` does, but without sending: for the commands of one read.
 
-        Call `flush` after the last one. Return the queue's lane.
+        Call `end_of_read` after the last one. Return the queue's lane.
         """
         name = operation.name
         lane = self._lanes.get(name)
@@ -269,7 +269,7 @@ class LaneDispatcher:
         *,
         changes: bool,
     ) -> tuple[list[Any], Delivery | None]:
-        """Call the batch script with a block of its own, independently of the queues' lanes.
+        """Call the library with a block of its own, independently of the queues' lanes.
 
         Return the reply, and the delivery of the messages that it brought, if any. The delivery is held:
         release it when all operations that got some of its messages are registered. Raises BackendError.

@@ -1,4 +1,4 @@
-"""Creation: the settings that a queue may be created with, and those that may change (lua/life.lua). Pure."""
+"""Creation: what a queue may be created with, and what of it may change (lua/core/life.lua). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups: what operations on a log's groups say to the script, and what it replies (lua/groups.lua). Pure."""
+"""Groups: what operations on groups say to the library, and what it replies (lua/kinds/groups.lua). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Jobs: what operations on jobs say to the script, and what it replies (lua/jobs.lua). Pure."""
+"""Jobs: what operations on jobs say to the library, and what it replies (lua/kinds/jobs.lua). Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
 """Options: how an operation does what its verb says; custody: how long the backend keeps what it takes.
 
-Pure. The script's names of the options are in `script_name` and in lua/batch.lua.
+Pure. The library's names of the options are in `script_name`, and in the heads of get.lua, put.lua and
+move.lua in lua/core/.
 """
 
 from __future__ import annotations

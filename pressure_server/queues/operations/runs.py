@@ -1,4 +1,4 @@
-"""Runs: what they send to the batch script, and the script's reply distributed among their operations.
+"""Runs: what they send to the library, and its reply distributed among their operations.
 
 Pure. A run is neighbouring operations with the same verb and options. Only what is not done yet is packed.
 A `distribute_…` function adds to the operations' results. It returns whether an operation may have to wait,

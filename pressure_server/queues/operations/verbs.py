@@ -1,6 +1,6 @@
-"""Verbs: a table of what the batch script can do on a queue, and how Python packs and reads each verb.
+"""Verbs: a table of what the library can do on a queue, and how Python packs and reads each verb.
 
-The script's half of the table is in lua/batch.lua.
+The library's half of the table is in lua/core/verbs.lua.
 """
 
 from __future__ import annotations

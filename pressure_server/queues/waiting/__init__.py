@@ -6,7 +6,7 @@ producers or consumers. The line is tried again, first come, first served, when 
 - another operation of this server has put or taken messages;
 - the backend notifies the server that a key of the queue has changed (`wake_up`, `key_notifications`);
 - a delay, a reservation or a pause of jobs ends: each reply says when (`waiting_operations`);
-- a native client has handed over the role: it is this server's turn (`queue_turns`, `role_turns`).
+- a native client has handed over the role: it is this server's turn (`role_turns`).
 
 The server asks for a notification after a try has failed. The backend's answer says which keys exist at that
 moment, so no change in between is missed. The server polls only if the backend cannot notify it, and while a

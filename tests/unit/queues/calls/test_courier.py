@@ -339,7 +339,7 @@ def test_operations_that_come_one_at_a_time_are_sent_at_the_end_of_the_read(runn
     for names, is_sent in (([b"a"], False), ([b"b"], True), ([b"c", b"d"], False), ([b"e"], False)):
         for name in names:
             lanes.add(Operation(verbs.LENGTH, name, [], 1, _NoClient()))
-        lanes.flush()
+        lanes.end_of_read()
         assert len(link.calls) == is_sent
         runner.run(link.called.get())
         link.reply([0, *([[0, 1]] * len(names))])
