@@ -46,7 +46,7 @@ class DeniedCommandError(Exception):
 class BeanstalkSession(Session):
     """A beanstalk client.
 
-    `used` is the tube of its puts, `watched` those of its reserves, in order. `max_job_size` is in bytes.
+    It puts into the tube `used`, and reserves from the tubes `watched`, in order. `max_job_size` is in bytes.
     """
 
     PROTOCOL = PROTOCOL

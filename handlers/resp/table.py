@@ -139,7 +139,7 @@ def command(
 
 
 def find(words: Words) -> Command | None:
-    """Return the command or subcommand that a request calls; None if there is none with so many words."""
+    """Return the command or subcommand that a request calls; None if no such command takes so many words."""
     entry = COMMANDS.get(words[0].upper())
     if entry is not None and entry.subcommands and len(words) > 1:
         entry = entry.subcommands.get(words[1].upper())

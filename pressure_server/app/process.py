@@ -57,8 +57,8 @@ def _folders(cgroups: Path, own: Path) -> list[Path]:
 def clients_possible(wanted: int, each: int, others: int) -> int:
     """Return how many clients may connect: `wanted`, or fewer if the limit on open files is too low.
 
-    A client needs up to `each` file descriptors; `others` are needed besides those of clients. The soft limit
-    on open files is raised if necessary.
+    Each client needs up to `each` file descriptors, and the server `others` besides. The soft limit on open
+    files is raised if necessary.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     needed = each * wanted + others

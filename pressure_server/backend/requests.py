@@ -34,8 +34,8 @@ class Channel(BackendConnection):
     ) -> None:
         """Prepare a channel; `answer_timeout` is as for BackendConnection.
 
-        `epoch` must be greater than that of all earlier channels to the database. `tell` is called with the
-        channel and the reason when the connection is lost.
+        `epoch` must be greater than the epochs of all earlier channels to the database. `tell` is called with
+        the channel and the reason when the connection is lost.
         """
         super().__init__(answer_timeout)
         self.epoch = epoch

@@ -124,7 +124,7 @@ class QueueCalls:
 
     def must_line_up(self, mask: int) -> bool:
         """Return whether a native client holds the role of an existing queue, by that command's reply."""
-        # Bit 0 is that of BOUND, which exists. The other bits are those of the role's tokens.
+        # Bit 0 stands for BOUND, which exists. The other bits stand for the role's tokens.
         return mask == 1
 
     def keys_for(self, role: RoleKeys) -> set[bytes]:

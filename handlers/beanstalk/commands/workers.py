@@ -334,13 +334,13 @@ def _count(rest: bytes) -> int:
 
 @command(
     "kick <bound>",
-    "Makes up to so many buried jobs of the used tube ready; if none are buried, delayed ones: "
+    "Makes up to so many buried jobs of the used tube ready, or delayed jobs if none are buried: "
     "`KICKED <count>`.",
     _count,
     needs="get",
 )
 async def kick(client: BeanstalkSession, most: int) -> bytes:
-    """Make up to `most` buried jobs of the used tube ready; if none are buried, delayed ones."""
+    """Make up to `most` buried jobs of the used tube ready, or delayed jobs if none are buried."""
     client.permit_tube(client.used)
     try:
         return replies.kicked(await kick_jobs(client.database, client.used, most, client))

@@ -61,7 +61,7 @@ def ready(client: MemcachedSession, _request: Request) -> None:
 
 @command(
     "stats [<about>] [<more>*]",
-    "Returns the server's statistics and, in mode queue, those of each queue.",
+    "Returns the server's statistics, and in mode queue also the statistics of each queue.",
     modes=MODES,
     needs="read",
 )

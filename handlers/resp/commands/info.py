@@ -59,7 +59,7 @@ async def keyspace_fields(client: RespSession) -> dict[str, object]:
 
 
 async def queue_fields(client: RespSession) -> dict[str, object]:
-    """Return a line for each queue, those of the selected database first."""
+    """Return a line for each queue. Queues of the selected database come first."""
     lines: dict[str, object] = {}
     is_complete, room = True, _QUEUE_LINES
     for database in sorted(_databases(client), key=lambda database: database is not client.database):
@@ -93,7 +93,7 @@ def _fields_of(client: RespSession, database: Database, name: bytes, about: list
 
 
 def shown_name(statistics: CommandStatistics) -> str:
-    """Return the command's name; that of another protocol than RESP begins with the protocol."""
+    """Return the command's name. If it is not a RESP command, the name begins with its protocol."""
     return statistics.name if statistics.protocol == PROTOCOL else f"{statistics.protocol}.{statistics.name}"
 
 

@@ -104,7 +104,7 @@ class AsyncServerQueue:
     async def info(self) -> dict[str, Any]:
         """Return the fields of PRESSURE.INFO.
 
-        A log has `head_offset`, and `tail_offset`, that of the next put. Raises QueueDoesNotExistError.
+        A log has `head_offset`, and `tail_offset` for the next put. Raises QueueDoesNotExistError.
         """
         return described(await self._do("INFO"))
 

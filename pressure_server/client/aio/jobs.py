@@ -40,11 +40,12 @@ from pressure_server.errors import PressureError
 class AsyncJobQueue(AsyncServerQueue):
     """The jobs of one queue, through the pressure-server at `url`. Tasks may share it.
 
-    `options` are those of a redis-py connection (`password`, `ssl_ca_certs`, `socket_timeout`, …). Raises
+    `options` are passed to redis-py's connections (`password`, `ssl_ca_certs`, `socket_timeout`, …). Raises
     ValueError for a URL that redis-py cannot parse, TypeError or QueueNameError for an invalid name.
 
     Times are in seconds. Invalid arguments raise TypeError or ValueError, before anything is sent. Errors of
-    the server are PressureErrors; errors of the connection are those of redis-py. Nothing is retried.
+    the server are PressureErrors; if the connection breaks, redis-py's exceptions are raised. Nothing is
+    retried.
 
     Cancellation: a job that a cancelled `reserve` was given returns to the queue. A cancelled put may be
     done.
@@ -160,7 +161,7 @@ class AsyncJobQueue(AsyncServerQueue):
         return int(await self._do("KICK", checked_number(count, "a count")))
 
     async def pause(self, seconds: float) -> None:
-        """Have nobody reserve jobs for so many seconds; 0 ends the pause."""
+        """Let nobody reserve jobs for so many seconds. If `seconds` is 0, end the pause."""
         await self._do("PAUSE", seconds_word(seconds, "a pause"))
 
     async def _reserve(self, words: list[Word], token: str | bytes | None) -> AsyncJob:

@@ -48,10 +48,10 @@ class AsyncLogQueue(AsyncServerQueue):
 
     A put is done exactly once, even if its connection is lost: the client then reconnects, for up to
     `resume_for` seconds, and puts the message if the server had not. All other methods send their request
-    once. `options` are those of a redis-py connection (`password`, `ssl_ca_certs`, `socket_timeout`, …).
+    once. `options` are passed to redis-py's connections (`password`, `ssl_ca_certs`, `socket_timeout`, …).
 
     Times are in seconds. Invalid arguments raise TypeError or ValueError, before anything is sent. Errors of
-    the server are PressureErrors; errors of the connection are those of redis-py.
+    the server are PressureErrors; if the connection breaks, redis-py's exceptions are raised.
 
     Cancellation: a cancelled put may be done; a put with the same transaction id is then not done again. The
     messages that a cancelled read was given are read again when their time to run is up.

@@ -43,13 +43,13 @@ Result = TypeVar("Result")
 class AsyncQueue:
     """A pressure queue in the Redis at `url`, used directly. Tasks may share it.
 
-    Messages are bytes; a str is put as UTF-8. All keys begin with `prefix`. `options` are those of a redis-py
-    connection (`password`, `ssl_ca_certs`, `socket_timeout`, …). Raises ValueError for a URL that redis-py
-    cannot parse, TypeError or QueueNameError for an invalid name.
+    Messages are bytes; a str is put as UTF-8. All keys begin with `prefix`. `options` are passed to
+    redis-py's connections (`password`, `ssl_ca_certs`, `socket_timeout`, …). Raises ValueError for a URL that
+    redis-py cannot parse, TypeError or QueueNameError for an invalid name.
 
     A `timeout` is in seconds; None waits for ever, 0 or less does not wait. Methods raise TypeError for a
     timeout that is not a number, and ValueError for NaN, before anything is sent. Errors of a queue are
-    PressureErrors; errors of Redis are those of redis-py. Nothing is retried.
+    PressureErrors; for errors of Redis, redis-py's exceptions are raised. Nothing is retried.
 
     Cancellation: a cancelled method that waits has no effect, and a cancelled get puts its message back. But
     if a put or another change is in flight when it is cancelled, it may be done.

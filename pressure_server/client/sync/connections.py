@@ -105,7 +105,7 @@ class ServerQueue:
     def info(self) -> dict[str, Any]:
         """Return the fields of PRESSURE.INFO.
 
-        A log has `head_offset`, and `tail_offset`, that of the next put. Raises QueueDoesNotExistError.
+        A log has `head_offset`, and `tail_offset` for the next put. Raises QueueDoesNotExistError.
         """
         return described(self._do("INFO"))
 

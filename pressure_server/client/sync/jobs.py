@@ -41,11 +41,12 @@ from pressure_server.errors import PressureError
 class JobQueue(ServerQueue):
     """The jobs of one queue, through the pressure-server at `url`. Threads may share it.
 
-    `options` are those of a redis-py connection (`password`, `ssl_ca_certs`, `socket_timeout`, …). Raises
+    `options` are passed to redis-py's connections (`password`, `ssl_ca_certs`, `socket_timeout`, …). Raises
     ValueError for a URL that redis-py cannot parse, TypeError or QueueNameError for an invalid name.
 
     Times are in seconds. Invalid arguments raise TypeError or ValueError, before anything is sent. Errors of
-    the server are PressureErrors; errors of the connection are those of redis-py. Nothing is retried.
+    the server are PressureErrors; if the connection breaks, redis-py's exceptions are raised. Nothing is
+    retried.
     """
 
     def __init__(self, name: str | bytes, url: str = SERVER_URL, **options: Any) -> None:
@@ -158,7 +159,7 @@ class JobQueue(ServerQueue):
         return int(self._do("KICK", checked_number(count, "a count")))
 
     def pause(self, seconds: float) -> None:
-        """Have nobody reserve jobs for so many seconds; 0 ends the pause."""
+        """Let nobody reserve jobs for so many seconds. If `seconds` is 0, end the pause."""
         self._do("PAUSE", seconds_word(seconds, "a pause"))
 
     def _reserve(self, words: list[Word], token: str | bytes | None) -> Job:
