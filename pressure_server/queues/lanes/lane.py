@@ -47,6 +47,8 @@ class Lane:
         "bound_state",
         "is_idle",
         "is_in_flight",
+        "is_in_use",
+        "is_recent",
         "may_be_bounded",
         "name",
         "pending",
@@ -64,6 +66,8 @@ class Lane:
         self._runs: Sequence[list[Operation]] = ()
         self.is_idle = True  # nothing to send, nothing in flight
         self.is_in_flight = False
+        self.is_in_use = False  # it has something to do, or its operations wait: for the dispatcher
+        self.is_recent = False  # it was used again since the dispatcher looked last
         self._is_woken = False  # try the waiting operations with the next block
         self._ended_count = 0
         # Created when an operation first waits, or when messages first go back.

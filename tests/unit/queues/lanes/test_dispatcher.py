@@ -63,7 +63,12 @@ class Harness:
         return lane
 
     def may_be_bounded(self, name: bytes) -> bool:
-        return self.lanes._idle[name].may_be_bounded
+        return self.lanes._lanes[name].may_be_bounded
+
+    @property
+    def idle(self) -> list[bytes]:
+        """The queues whose lanes are idle."""
+        return [name for name, lane in self.lanes._lanes.items() if not lane.is_in_use]
 
 
 @pytest.fixture
@@ -83,26 +88,26 @@ def test_the_lanes_that_were_used_last_are_kept(harness: Harness, monkeypatch: p
     monkeypatch.setattr(dispatcher, "_MOST_IDLE", 3)
     for name in (b"a", b"b", b"c", b"a", b"d"):
         harness.use(name)
-    assert list(harness.lanes._idle) == [b"c", b"a", b"d"]
+    assert harness.idle == [b"c", b"d", b"a"]
 
 
 def test_a_million_queues_leave_a_bounded_number_of_lanes(harness: Harness) -> None:
     for number in range(2 * dispatcher._MOST_IDLE):
         harness.use(b"%d" % number)
-    assert len(harness.lanes._idle) == dispatcher._MOST_IDLE
-    assert not harness.lanes._lanes
+    assert len(harness.idle) == dispatcher._MOST_IDLE
+    assert not harness.lanes._in_use
 
 
 def test_a_lane_with_a_long_name_is_not_kept(harness: Harness) -> None:
     harness.use(b"n" * 300)
-    assert not harness.lanes._idle
+    assert not harness.idle
 
 
 def test_a_lane_that_knows_nothing_is_not_kept(harness: Harness) -> None:
     harness.lanes.add(Operation(verbs.LENGTH, b"q", [], 1, Ended()))
     harness.lanes._courier.flush()
     harness.link.reply(OutcomeUnknownError())
-    assert not harness.lanes._idle
+    assert not harness.idle
 
 
 def test_a_lane_knows_whether_its_queue_has_a_bound(harness: Harness) -> None:
@@ -123,7 +128,7 @@ def test_what_is_known_of_a_queue_is_forgotten_when_its_bound_changes(harness: H
 def test_idle_lanes_are_forgotten_when_the_watch_is_lost(harness: Harness) -> None:
     harness.use(b"q")
     harness.lanes.watch_lost()
-    assert not harness.lanes._idle
+    assert not harness.idle
 
 
 def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_left_before_it(
