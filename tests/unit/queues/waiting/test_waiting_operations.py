@@ -6,12 +6,15 @@ from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import MagicMock
 
+import pytest
+
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Due, Progress
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.options import WAITS
+from pressure_server.queues.operations.options import UNIQUE, WAITS
 from pressure_server.queues.operations.owners import NotifyOnSuccess
 from pressure_server.queues.operations.wait import Wait, WaitCondition, WaiterCount
+from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 
 
@@ -49,7 +52,7 @@ class World:
         self.clock = Clock()
         self.host = MagicMock(is_in_flight=False)
         self.host.name = b"q"
-        driver = MagicMock(is_stopping=False, waiters=WaiterCount(100))
+        driver = MagicMock(is_stopping=False, waiters=WaiterCount(100), policy=Policy(put_timeout=None))
         driver.time = lambda: self.clock.now
         driver.call_at = self.clock.call_at
         driver.call_later = lambda seconds, follows: self.clock.call_at(self.clock.now + seconds, follows)
@@ -125,3 +128,29 @@ def test_a_job_that_was_taken_elsewhere_wakes_nobody() -> None:
     world.replied([], Due(None, b""))
     world.clock.run_to(100.9)
     world.host.wake_up.assert_not_called()
+
+
+def _waiting_put(world: World, *messages: bytes) -> Operation:
+    put = Operation(verbs.PUT, b"q", list(messages), len(messages), NotifyOnSuccess(), options=UNIQUE)
+    assert world.waiting.next_operations([put], woken=False) in ([], [put])
+    return put
+
+
+@pytest.mark.parametrize("leaves", ["cancelled", "expired"])
+def test_a_put_of_a_queued_message_is_tried_when_the_put_before_it_leaves(leaves: str) -> None:
+    world = World()
+    first = _waiting_put(world, b"new")
+    first.wait = Wait(1.0)
+    first.wait.condition = WaitCondition.ROOM
+    progress = Progress([])
+    progress.must_wait = [first]
+    world.waiting.requeue(progress)
+    second = _waiting_put(world, b"queued")
+    world.host.wake_up.assert_not_called()
+    if leaves == "cancelled":
+        first.cancelled = True
+        world.waiting.remove(first)
+    else:
+        world.clock.run_to(101.0)
+    world.host.wake_up.assert_called_once()
+    assert world.waiting.next_operations([], woken=True) == [second]
