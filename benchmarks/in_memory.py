@@ -30,6 +30,7 @@ from pressure_server.auth.access_policy import Access, AccessPolicy
 from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.requests import Channel
+from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.lua.layout import BlockField, Header
@@ -126,8 +127,9 @@ class _World:
 
     def __init__(self) -> None:
         commands.load()
-        address = Mock()
-        self._link = Link(address, 0, library(), "bench", Timeouts())
+        route = Mock(spec=Route)
+        route.address = Mock()
+        self._link = Link(route, 0, library(), "bench", Timeouts(), guard=b"")
         self._link.heartbeats = cast(Any, SimpleNamespace(overdue_at=inf))
         channel = Channel(library(), 60.0, 1, lambda _channel, _why: None)
         self.backend = _Backend(channel)

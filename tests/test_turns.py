@@ -7,6 +7,7 @@ import asyncio
 import pytest
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from tests.support.programs import TIMEOUT, Client, Valkey, keys_left, wait_for
 from tests.support.waiters import Waiter, blocked, create, is_refused, wait_for_blocked
@@ -19,7 +20,7 @@ def test_a_second_turn_is_noted_until_it_ends(backend: Valkey, direct: Client, f
     """The first turn's note is removed on another connection, possibly after the second has been noted."""
 
     async def main() -> None:
-        turns, granted = Turns(Address(backend.url), NOTE), asyncio.Event()
+        turns, granted = Turns(Route(Address(backend.url)), NOTE), asyncio.Event()
         if forgotten_first:
             turns.forget_note(0, PARKED)
         turns.wait_in_line(0, TOKEN, PARKED, lambda _is_granted: granted.set())
@@ -43,7 +44,7 @@ def test_a_turn_withdrawn_before_the_server_blocks_takes_no_token(backend: Valke
 
     async def main() -> bool:
         direct.lpush(TOKEN, 1)
-        turns = Turns(Address(backend.url), NOTE)
+        turns = Turns(Route(Address(backend.url)), NOTE)
         is_granted: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         turns.wait_in_line(0, TOKEN, PARKED, is_granted.set_result)
         turns.withdraw(0, PARKED)
@@ -64,7 +65,7 @@ def test_a_turn_that_is_asked_for_again_is_granted(backend: Valkey, direct: Clie
 
     async def main() -> list[bool]:
         direct.lpush(TOKEN, 1)
-        turns = Turns(Address(backend.url), NOTE)
+        turns = Turns(Route(Address(backend.url)), NOTE)
         ended: asyncio.Queue[bool] = asyncio.Queue()
         turns.wait_in_line(0, TOKEN, PARKED, ended.put_nowait)
         turns.withdraw(0, PARKED)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from ssl import SSLContext
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -54,7 +54,7 @@ class Address:
         except (TypeError, ValueError, RedisError) as error:
             raise ValueError(f"invalid option in the URL: {error}") from error
         self._path: str | None = getattr(connection, "path", None)
-        self._host: str = getattr(connection, "host", "")
+        self.host: str = getattr(connection, "host", "")
         self._connection = connection
         self._url = url
         self.username: str | None = connection.username
@@ -66,7 +66,21 @@ class Address:
         if self._path:
             return f"unix://{self._path}"
         scheme = "rediss" if hasattr(self._connection, "ssl_context") else "redis"
-        return f"{scheme}://{self._host}:{self._port}"
+        return f"{scheme}://{_in_brackets(self.host)}:{self._port}"
+
+    def __eq__(self, other: object) -> bool:
+        """Return whether this is the address of the same node and database."""
+        return isinstance(other, Address) and self._url == other._url
+
+    def __hash__(self) -> int:
+        """Return the hash that goes with `__eq__`."""
+        return hash(self._url)
+
+    def at(self, host: str, port: int) -> Address:
+        """Return the address of another node, with the same user, password, database and options."""
+        parts = urlsplit(self._url)
+        login, at, _ = parts.netloc.rpartition("@")
+        return Address(urlunsplit(parts._replace(netloc=f"{login}{at}{_in_brackets(host)}:{port}")))
 
     async def open(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
         """Open a connection and return its transport.
@@ -80,7 +94,7 @@ class Address:
                     transport, _ = await loop.create_unix_connection(lambda: protocol, self._path)
                 else:
                     transport, _ = await loop.create_connection(
-                        lambda: protocol, self._host, self._port, ssl=self._tls()
+                        lambda: protocol, self.host, self._port, ssl=self._tls()
                     )
         except TimeoutError as error:
             raise BackendError(f"no connection to {self} within {CONNECT_TIMEOUT:g} seconds") from error
@@ -103,6 +117,10 @@ class Address:
         tls = getattr(self._connection, "ssl_context", None)
         context: SSLContext | None = tls.get() if tls is not None else None
         return context
+
+
+def _in_brackets(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
 
 
 class Backoff:

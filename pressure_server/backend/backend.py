@@ -1,7 +1,7 @@
 """The backend as the broker sees it: the only module that knows the backend's topology.
 
-The backend is one node. Each database has a link of its own; all databases share one watch, one durability
-and one set of turns. Support for Sentinel or Cluster belongs here: no other module knows where nodes are.
+The backend is one node, found by a route. Each database has a link of its own; all databases share one watch,
+one durability and one set of turns.
 """
 
 from __future__ import annotations
@@ -14,10 +14,17 @@ from pressure_server.backend.eviction import EvictionCheck
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
+from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
 from pressure_server.lua.scripts import Library
+
+
+def has_tag(prefix: bytes) -> bool:
+    """Return whether keys with this prefix are all in the same slot of a cluster: by a name in braces."""
+    _, brace, rest = prefix.partition(b"{")
+    return bool(brace) and rest.find(b"}") > 0
 
 
 class Backend:
@@ -42,15 +49,17 @@ class Backend:
         when no key is watched any longer.
         """
         self.address = address
+        self.route = Route(address)
+        self._guard = prefix + b"!guard" if has_tag(prefix) else b""
         self._identity = identity
         self._library = library
         self._timeouts = timeouts
         self._allow_eviction = allow_eviction
         self._eviction: EvictionCheck | None = None
-        self.watch = Watch(address, identity, changed, watch_lost, timeouts.answer)
+        self.watch = Watch(self.route, identity, changed, watch_lost, timeouts.answer)
         # Server-wide keys: no key of a queue begins with the prefix and `!`.
-        self.turns = Turns(address, prefix + b"!turns")
-        self.durability = Durability(address, identity, prefix + b"!durability", durability, timeouts)
+        self.turns = Turns(self.route, prefix + b"!turns")
+        self.durability = Durability(self.route, identity, prefix + b"!durability", durability, timeouts)
 
     @property
     def default_database(self) -> int:
@@ -59,7 +68,7 @@ class Backend:
 
     def link(self, number: int) -> Link:
         """Return a link to a database; the caller opens it."""
-        return Link(self.address, number, self._library, self._identity, self._timeouts)
+        return Link(self.route, number, self._library, self._identity, self._timeouts, guard=self._guard)
 
     async def start(self, link: Link, *, to_look: bool) -> None:
         """Open the link to the default database, and start the shared objects.
@@ -77,7 +86,7 @@ class Backend:
                 raise
             link.keep_open()
         if not to_look:
-            self._eviction = EvictionCheck(link, self.address, is_allowed=self._allow_eviction)
+            self._eviction = EvictionCheck(link, self.route, is_allowed=self._allow_eviction)
             await self._eviction.start()
         await self.durability.start()
         self.watch.start()

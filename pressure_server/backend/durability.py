@@ -13,11 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.backend.address import Address, Backoff
+from pressure_server.backend.address import Backoff
 from pressure_server.backend.greeting import BackendRefusedError, greet
 from pressure_server.backend.levels import DurabilityUnavailableError, Level
 from pressure_server.backend.link import Timeouts
 from pressure_server.backend.resp import BackendConnection, is_retryable
+from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError, BackendReplyError, NotSafeError
 
 logger = logging.getLogger(__name__)
@@ -43,13 +44,15 @@ _SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
 class Durability:
     """The durability of one backend's answers. `key` is written before each wait."""
 
-    def __init__(self, address: Address, name: str, key: bytes, level: Level, timeouts: Timeouts) -> None:
-        self._address = address
+    def __init__(self, route: Route, name: str, key: bytes, level: Level, timeouts: Timeouts) -> None:
+        self._route = route
+        route.follow(self._moved)
         self._name = name
         self._key = key
         self._level = level
         self.is_enabled = level != Level()
         self._timeouts = timeouts
+        self._address = route.address  # of the connection
         self._connection: _SyncConnection | None = None
         self._run = ""
         self._command: tuple[bytes, ...] | None = None
@@ -57,7 +60,7 @@ class Durability:
         self._unwritten: Exception | None = None
         # The problems logged since the backend last confirmed.
         self._said: set[str] = set()
-        self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
+        self._why_down: BackendError = BackendError(f"{route} has not been reached yet")
         # Answers that no wait covers yet: the backend's run, the time of the answer, the callback.
         self._answered: list[tuple[str, float, Follows]] = []
         self._under_way: list[tuple[str, float, Follows]] = []
@@ -174,7 +177,7 @@ class Durability:
 
     def _begin_to_give_up(self) -> None:
         if self._giving_up is None and self._answered:
-            until = self._answered[0][1] + self._timeouts.grace
+            until = self._answered[0][1] + self._timeouts.grace_of(self._route)
             self._giving_up = self._loop.call_at(until, self._give_up)
 
     def _give_up(self) -> None:
@@ -182,7 +185,7 @@ class Durability:
         self._giving_up = None
         if self._connection is not None:
             return
-        late = self._loop.time() - self._timeouts.grace
+        late = self._loop.time() - self._timeouts.grace_of(self._route)
         held = [one for one in self._answered if one[1] <= late]
         self._answered = [one for one in self._answered if one[1] > late]
         self._fail(held, str(self._why_down))
@@ -209,7 +212,7 @@ class Durability:
             connection = self._connection
             if connection is not None:
                 await self._end_of(connection)
-                self._why_down = BackendError(f"the connection to {self._address} was lost")
+                self._why_down = BackendError(f"the connection to {self._route} was lost")
                 self._connection = None
                 self._answered = self._under_way + self._answered
                 self._under_way = []
@@ -242,8 +245,9 @@ class Durability:
     async def _open(self) -> None:
         connection = _SyncConnection(self._timeouts.answer)
         try:
-            await self._address.open(connection)
-            greeting = await greet(connection, self._address, 0, self._name, None)
+            address = self._route.address
+            await address.open(connection)
+            greeting = await greet(connection, address, 0, self._name, None)
             self._command = await self._check(connection)
             if self._command is not None:
                 await self._try_out(connection, self._command)
@@ -251,7 +255,13 @@ class Durability:
             connection.close()
             raise
         self._connection, self._run = connection, greeting.run
+        self._address = address
+        self._moved()
         self._cover()
+
+    def _moved(self) -> None:
+        if self._connection is not None and self._address != self._route.address:
+            self._connection.abort()
 
     async def _try_out(self, connection: _SyncConnection, command: tuple[bytes, ...]) -> None:
         """Write and wait once. Raises DurabilityUnavailableError if that will never work, or BackendError."""

@@ -10,9 +10,9 @@ import asyncio
 import logging
 import re
 
-from pressure_server.backend.address import Address
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.link import Link
+from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -26,9 +26,9 @@ _OF_ANY_KEY = re.compile(rb"^maxmemory_policy:(allkeys-\w+)", re.MULTILINE)
 class EvictionCheck:
     """A periodic check of the backend's `maxmemory-policy`."""
 
-    def __init__(self, link: Link, address: Address, *, is_allowed: bool) -> None:
+    def __init__(self, link: Link, route: Route, *, is_allowed: bool) -> None:
         self._link = link
-        self._address = address
+        self._route = route
         self._is_allowed = is_allowed
         self._policy = ""
         self._looking: asyncio.Task[None] | None = None
@@ -56,7 +56,7 @@ class EvictionCheck:
         """Raise BackendError if the backend may evict any key, and that is not allowed."""
         if self._policy and not self._is_allowed:
             raise BackendError(
-                f"{self._address} has maxmemory-policy {self._policy}, which evicts messages when its memory "
+                f"{self._route} has maxmemory-policy {self._policy}, which evicts messages when its memory "
                 "is full: set `maxmemory-policy noeviction` in the backend, or pass --allow-eviction"
             )
 

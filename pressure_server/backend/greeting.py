@@ -27,11 +27,15 @@ class NoSuchDatabaseError(BackendRefusedError):
 
 @dataclass(frozen=True)
 class Greeting:
-    """The result of a handshake: the backend's version, the id of its run, the connection's client id."""
+    """The result of a handshake: the backend's version, the id of its run, the connection's client id.
+
+    `is_cluster` says whether the backend is a node of a cluster.
+    """
 
     version: str
     run: str
     client: int
+    is_cluster: bool
 
 
 async def greet(
@@ -53,7 +57,9 @@ async def greet(
     with suppress(BackendReplyError):  # not permitted: CLIENT LIST then shows no name
         await channel.command(b"CLIENT", b"SETNAME", name.encode())
     run = re.search(r"^run_id:(\S+)", info, re.MULTILINE)
-    greeting = Greeting(version, run[1] if run else "", await channel.command(b"CLIENT", b"ID"))
+    is_cluster = re.search(r"^(redis|server)_mode:cluster", info, re.MULTILINE) is not None
+    client = await channel.command(b"CLIENT", b"ID")
+    greeting = Greeting(version, run[1] if run else "", client, is_cluster)
     if before is not None and before.run == greeting.run:
         # The backend may not have noticed the loss. Calls on queues do not depend on this: they have epochs.
         with suppress(BackendReplyError):

@@ -17,22 +17,25 @@ from typing import Any, Protocol
 import hiredis
 
 from pressure_server.backend.address import Address, Backoff
-from pressure_server.backend.greeting import Greeting, greet
+from pressure_server.backend.greeting import BackendRefusedError, Greeting, greet
 from pressure_server.backend.refusal_log import BackendRefusals
 from pressure_server.backend.requests import (
     BackendRequest,
     Channel,
     HandlerCall,
+    LibraryCall,
     ReadCommand,
     ReadTransaction,
 )
 from pressure_server.backend.resp import (
+    is_moving,
     is_refusal_of_writes,
     is_retryable,
     is_stale_epoch,
     is_temporary,
     wait_for_reply,
 )
+from pressure_server.backend.route import Route
 from pressure_server.errors import BackendDiedError, BackendError, BackendReplyError, OutcomeUnknownError
 from pressure_server.lua.scripts import Library, Script
 
@@ -43,6 +46,12 @@ _MAX_DEATHS = 3
 # A call whose epoch has ended is sent again at most this often. After that, the reason can only be that the
 # backend refuses new epochs.
 _MAX_EPOCH_RETRIES = 3
+# The most redirections to other nodes that are followed at once.
+_MAX_REDIRECTIONS = 5
+# Seconds before calls are sent again whose keys are being moved to another node, at first and at most.
+_FIRST_STALL, _MAX_STALL = 0.02, 2.0
+# Seconds for which requests are held: if the backend is one node, and if another one takes over.
+_GRACE, _GRACE_OF_FAILOVER = 5.0, 20.0
 # Seconds for which housekeeping leaves a backend alone that dies of calls: doubled at each further death, and
 # 0 again after the backend has lived for _WELL_AFTER longer.
 _FIRST_REST = 1.0
@@ -52,10 +61,19 @@ _WELL_AFTER = 30.0
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Timeouts in seconds: `answer` for a reply of the backend, `grace` for its return after it was lost."""
+    """Timeouts in seconds: `answer` for a reply of the backend, `grace` for its return after it was lost.
+
+    A `grace` of None means 5 seconds, or 20 if another node takes over when one dies.
+    """
 
     answer: float = 5.0
-    grace: float = 5.0
+    grace: float | None = None
+
+    def grace_of(self, route: Route) -> float:
+        """Return the grace for a backend."""
+        if self.grace is not None:
+            return self.grace
+        return _GRACE_OF_FAILOVER if route.fails_over else _GRACE
 
 
 class Heartbeats(Protocol):
@@ -85,18 +103,23 @@ class Link:
     """
 
     def __init__(
-        self, address: Address, number: int, library: Library, name: str, timeouts: Timeouts
+        self, route: Route, number: int, library: Library, name: str, timeouts: Timeouts, *, guard: bytes
     ) -> None:
         """Prepare, but do not connect. `name` is the connections' client name.
 
-        If `heartbeats` is set, a heartbeat goes first on each new channel. If the answer differs from the
-        last one, a peer has recovered this server's records. `is_back` is called after each reconnect.
+        `guard` goes with the keys of calls in a cluster (LibraryCall); it is empty if the names of the keys
+        have no tag, as a cluster needs. If `heartbeats` is set, a heartbeat goes first on each new channel.
+        If the answer differs from the last one, a peer has recovered this server's records. `is_back` is
+        called after each reconnect.
         """
         self.heartbeats: Heartbeats | None = None
         # How many times the backend was lost, and is back.
         self.reconnects = 0
         self.is_back: Callable[[], None] | None = None
-        self._address = address
+        route.follow(self._follow)
+        self._route = route
+        self._address = route.address  # of the channel
+        self._guard = guard
         self.number = number
         self._library = library
         self._name = name
@@ -107,7 +130,7 @@ class Link:
         self._last_heartbeat_reply: Any = None
         # The error if the backend refused the last heartbeat: then no epoch has begun.
         self._heartbeat_refusal: BaseException | None = None
-        self._why_down: BackendError = BackendError(f"{address} has not been reached yet")
+        self._why_down: BackendError = BackendError(f"{route} has not been reached yet")
         # The reasons for the present outage that are in the log.
         self._logged_reasons: set[str] = set()
         self._reopening: asyncio.Task[None] | None = None
@@ -117,14 +140,17 @@ class Link:
         self._rest = 0.0
         self._giving_up: asyncio.TimerHandle | None = None
         self._has_given_up = False
+        # Sends what is held because its keys are being moved, and the pause before that.
+        self._stalled: asyncio.TimerHandle | None = None
+        self._stall = _FIRST_STALL
         self._closed = False
         self._refusals = BackendRefusals(number)
         self._loop = asyncio.get_running_loop()
 
     @property
     def is_up(self) -> bool:
-        """Whether the backend is connected."""
-        return self._channel is not None
+        """Whether the backend is connected, and does not refuse calls for longer than the grace."""
+        return self._channel is not None and not self._has_given_up
 
     @property
     def why_down(self) -> BackendError:
@@ -155,11 +181,25 @@ class Link:
 
         Raises BackendRefusedError, or BackendError if a retry may help.
         """
+        for _ in range(_MAX_REDIRECTIONS):
+            try:
+                await self._open()
+            except BackendError as error:
+                if not self._route.redirected(error):
+                    raise
+            else:
+                return
+        raise self._why_down
+
+    async def _open(self) -> None:
         self._epoch += 1
         channel = Channel(self._library, self._timeouts.answer, self._epoch, self._channel_lost)
         try:
-            await self._address.open(channel)
-            greeting = await greet(channel, self._address, self.number, self._name, self._greeting)
+            address = await self._route.find()
+            await address.open(channel)
+            greeting = await greet(channel, address, self.number, self._name, self._greeting)
+            if greeting.is_cluster:
+                await self._note_cluster(channel, address)
             await self._load(channel)
             signed = await self._sign(channel, self.heartbeats) if self.heartbeats is not None else None
         except BackendError as error:
@@ -176,10 +216,13 @@ class Link:
         # A peer has taken this server for dead, and recovered the records that would tell what was done.
         was_buried = signed != self._last_heartbeat_reply
         self._channel, self._greeting, self._last_heartbeat_reply = channel, greeting, signed
+        self._address = address
+        self._route.serves(address)
         self._has_given_up = False
         if self._giving_up is not None:
             self._giving_up.cancel()
             self._giving_up = None
+        self._end_stall()
         held, self._held = self._held, []
         most_deaths = self._count_death(held) if is_new else _MAX_DEATHS
         for request in held:
@@ -189,6 +232,15 @@ class Link:
                 request.received(BackendDiedError(request.deaths))
             else:
                 self.send(request)
+
+    async def _note_cluster(self, channel: Channel, address: Address) -> None:
+        if not self._guard:
+            raise BackendRefusedError(
+                f"{address} is a node of a cluster, where all keys of this server must be on one node: set "
+                "--prefix to a name in braces, such as {pressure}"
+            )
+        channel.guard = self._guard
+        self._route.note_cluster(await channel.command(b"CLUSTER", b"SLOTS"))
 
     async def _load(self, channel: Channel) -> None:
         """Load the library. If the backend accepts no writes at present, it may have the library."""
@@ -246,6 +298,7 @@ class Link:
             try:
                 await self.open()
             except BackendError as error:
+                self._route.failed()
                 if str(error) not in self._logged_reasons:
                     self._logged_reasons.add(str(error))
                     logger.warning("backend database %d: %s; trying again", self.number, error)
@@ -269,8 +322,12 @@ class Link:
         logger.warning("backend database %d: %s", self.number, self._why_down)
         self.keep_open()
 
+    def _follow(self) -> None:
+        if self._channel is not None and self._address != self._route.address:
+            self._channel.abort(BackendError(f"the queues are on {self._route} now"))
+
     def _lost_for(self, why: BaseException | None) -> BackendError:
-        return BackendError(f"the connection to {self._address} was lost ({_reason(why)})")
+        return BackendError(f"the connection to {self._route} was lost ({_reason(why)})")
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads, and return its reply.
@@ -306,7 +363,9 @@ class Link:
     def send(self, request: BackendRequest) -> None:
         """Send a request; hold it while the backend is away, or fail it if the grace is over."""
         channel = self._channel
-        if channel is not None and channel.is_open:
+        if self._stalled is not None and not self._has_given_up:
+            self._hold(request)
+        elif channel is not None and channel.is_open:
             if self.heartbeats is not None and self.heartbeats.overdue_at < time.monotonic():
                 self.begin_epoch()
             request.send(channel, partial(self._answered, request, channel))
@@ -323,15 +382,21 @@ class Link:
             self._hold(request)
             return
         if type(reply) is list and hiredis.ReplyError not in map(type, reply):
+            if self._stall > _FIRST_STALL and isinstance(request, LibraryCall):
+                self._moved()
             request.received(reply)
             return
         for error in request.errors_in(reply):
             is_whole = error is reply and channel.is_open
             if is_whole and request.repeats(error, channel, partial(self._answered, request, channel)):
                 return
+            if is_moving(error):
+                self._wait_for_move(request, error)
+                return
             if is_retryable(error):
                 # Nothing has been done. After READONLY, a new connection may lead to the promoted replica.
                 self._hold(request)
+                self._route.redirected(error)
                 channel.abort(error)
                 return
             if is_stale_epoch(error) and request.epoch_retries < _MAX_EPOCH_RETRIES:
@@ -343,6 +408,8 @@ class Link:
             if is_stale_epoch(error) and self._heartbeat_refusal is not None:
                 reply = self._heartbeat_refusal
             self._refusals.hear(error)
+        if self._has_given_up and not isinstance(reply, Exception):
+            self._moved()
         request.received(reply)
 
     def begin_epoch(self) -> None:
@@ -372,20 +439,63 @@ class Link:
         channel.send(None, b"SCRIPT", b"LOAD", script.text)
         channel.call(script, keys, arguments, signed)
 
+    def _wait_for_move(self, request: BackendRequest, error: hiredis.ReplyError) -> None:
+        """Send a request again later: its keys are being moved to another node, and nothing has been done."""
+        why = BackendError(f"the keys of {self._route} are being moved to another node ({error})")
+        if str(why) not in self._logged_reasons:
+            self._logged_reasons.add(str(why))
+            logger.warning("backend database %d: %s: calls wait", self.number, why)
+        self._why_down = why
+        if self._has_given_up:
+            request.received(BackendError(f"the backend is away: {why}"))
+            return
+        self._hold(request)
+        if self._stalled is None:
+            self._stalled = self._loop.call_later(self._stall, self._send_held)
+            self._stall = min(2 * self._stall, _MAX_STALL)
+
+    def _send_held(self) -> None:
+        self._stalled = None
+        held, self._held = self._held, []
+        for request in held:
+            self.send(request)
+
+    def _moved(self) -> None:
+        """Go on: the keys that were being moved are where they were, or nothing is left of them to move."""
+        self._end_stall()
+        self._logged_reasons.clear()
+        self._has_given_up = False
+        if self._giving_up is not None:
+            self._giving_up.cancel()
+            self._giving_up = None
+        self._send_held()
+        if self.is_back is not None:
+            self.is_back()
+
+    def _end_stall(self) -> None:
+        self._stall = _FIRST_STALL
+        if self._stalled is not None:
+            self._stalled.cancel()
+            self._stalled = None
+
     def _hold(self, request: BackendRequest) -> None:
         """Keep a request until the backend is back, or the grace is over."""
         self._begin_grace()
         self._held.append(request)
 
     def _begin_grace(self) -> None:
-        if not self._timeouts.grace:
+        grace = self._timeouts.grace_of(self._route)
+        if not grace:
             self._has_given_up = True
         if self._giving_up is None:
-            self._giving_up = self._loop.call_later(self._timeouts.grace, self._give_up)
+            self._giving_up = self._loop.call_later(grace, self._give_up)
 
     def _give_up(self) -> None:
         """Fail all held requests: the grace is over."""
         self._giving_up = None
+        if self._channel is not None and not (self._held or self._closed):
+            self._end_stall()
+            return
         self._has_given_up = True
         held, self._held = self._held, []
         for request in held:
@@ -396,6 +506,7 @@ class Link:
     async def close(self) -> None:
         """Close the channel, stop reconnecting, and fail all held requests."""
         self._closed = True
+        self._end_stall()
         self._refusals.close()
         if self._reopening is not None:
             self._reopening.cancel()

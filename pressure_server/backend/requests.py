@@ -40,6 +40,8 @@ class Channel(BackendConnection):
         super().__init__(answer_timeout)
         self.epoch = epoch
         self.library = library
+        # The key that goes with every call in a cluster: see LibraryCall.
+        self.guard = b""
         self._tell = tell
         # Why the backend did not load the library when it was last sent, if it did not.
         self.load_error: Exception | None = None
@@ -132,10 +134,15 @@ class BackendRequest(ABC):
 class LibraryCall(BackendRequest):
     """A call of the library: its `header` (layout.py), and the keys and arguments of its blocks.
 
+    `records` is the key of the caller's records; empty if it has none. In a cluster, a key that never exists
+    goes with every call: then a node that is giving the slot to another one refuses the call as a whole. A
+    script that met a key that has left would end half-way.
+
     `function` was called last. `loads` is how often the library was loaded as the backend did not know it.
     """
 
     header: list[bytes]
+    records: bytes
     keys: PackedWords = field(default_factory=PackedWords, init=False)
     arguments: PackedWords = field(default_factory=PackedWords, init=False)
     function: bytes = field(default=b"", init=False)
@@ -151,9 +158,11 @@ class LibraryCall(BackendRequest):
 
     def _call(self, function: bytes, channel: Channel, answered: Received, *refusal: bytes) -> None:
         self.function, keys, arguments = function, self.keys, self.arguments
+        others = [key for key in (channel.guard, self.records) if key]
         words = PackedWords()
-        words.add((b"FCALL", function, NUMBERS[keys.count]))
+        words.add((b"FCALL", function, NUMBERS[keys.count + len(others)]))
         words.pieces += keys.pieces
+        words.add(others)
         words.add(self.header)
         words.pieces += arguments.pieces
         words.add(refusal)
@@ -223,10 +232,20 @@ class ReadTransaction(AwaitedRequest):
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See BackendRequest."""
+        refusals: list[hiredis.ReplyError] = []
+
+        def queued(reply: Any) -> None:
+            if type(reply) is hiredis.ReplyError:
+                refusals.append(reply)
+
+        def ended(reply: Any) -> None:
+            # EXEC tells only that a command was refused, not why.
+            answered(refusals[0] if refusals and type(reply) is hiredis.ReplyError else reply)
+
         channel.send(None, b"MULTI")
         for words in self.commands:
-            channel.send(None, *words)
-        channel.send(answered, b"EXEC")
+            channel.send(queued, *words)
+        channel.send(ended, b"EXEC")
 
 
 @dataclass(eq=False)

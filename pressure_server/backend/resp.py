@@ -62,11 +62,15 @@ class PackedWords:
 
 
 # Errors that do not concern the command: the same command may work later.
-_PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b|ERR max number of clients")
+_PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|ASK|MOVED)\b|ERR max number of clients")
 
 
 # Errors for a script that has not begun, and for which waiting or a new connection helps.
-_PATIENCE = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|READONLY|NOAUTH)\b")
+_PATIENCE = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|ASK|MOVED|READONLY|NOAUTH)\b")
+
+# Errors of a node of a cluster that is giving the keys to another one, and then: nothing has been done.
+_MOVING = re.compile(r"(TRYAGAIN|ASK)\b")
+_REDIRECTION = re.compile(r"MOVED \d+ (.*):(\d{1,5})$")
 
 # Errors of a backend that is out of memory, cannot write to its disk, or lacks replicas.
 _NO_WRITES = re.compile(r"(OOM|MISCONF|NOREPLICAS)\b")
@@ -75,6 +79,20 @@ _NO_WRITES = re.compile(r"(OOM|MISCONF|NOREPLICAS)\b")
 def is_retryable(error: Exception) -> bool:
     """Return whether the command has not been done, and may work later or on a new connection."""
     return bool(_PATIENCE.match(_as_it_came(error)))
+
+
+def is_moving(error: Exception) -> bool:
+    """Return whether the keys are about to be on another node, and the same command works when they are."""
+    return bool(_MOVING.match(_as_it_came(error)))
+
+
+def redirection(error: Exception) -> tuple[str, int] | None:
+    """Return the host and the port of the node that has the keys, if the error says so.
+
+    The host is empty if it is the same one as before.
+    """
+    found = _REDIRECTION.match(_as_it_came(error))
+    return (found[1].strip("[]"), int(found[2])) if found else None
 
 
 def is_refusal_of_writes(error: Exception) -> bool:

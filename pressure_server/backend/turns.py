@@ -17,6 +17,7 @@ from typing import Any
 from redis.exceptions import RedisError, ResponseError
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.route import Route
 
 logger = logging.getLogger(__name__)
 
@@ -37,11 +38,12 @@ class Turns:
     `note` is the key of a set in each database: the keys at which tokens may be parked.
     """
 
-    def __init__(self, address: Address, note: bytes) -> None:
-        self._address = address
+    def __init__(self, route: Route, note: bytes) -> None:
+        self._route = route
+        route.follow(self._moved)
         self._note = note
-        # By database. Any: redis-py's commands have no types.
-        self._clients: dict[int, Any] = {}
+        # By the node and the database. Any: redis-py's commands have no types.
+        self._clients: dict[tuple[Address, int], Any] = {}
         # By database and the key at which the token is parked.
         self._asked: dict[tuple[int, bytes], asyncio.Task[None]] = {}
         self._forgetting: dict[tuple[int, bytes], asyncio.Task[None]] = {}
@@ -87,9 +89,17 @@ class Turns:
             logger.debug("cannot wait in line for %s: %s", token, error)
             return
         finally:
-            self._asked.pop((number, parked), None)
-            self._blocked.pop((number, parked), None)
+            if self._asked.get((number, parked)) is asyncio.current_task():
+                del self._asked[number, parked]
+                self._blocked.pop((number, parked), None)
         ended(moved is not None)
+
+    def _moved(self) -> None:
+        """Wait no longer: another node has the keys. Turns are asked for again when the link is back."""
+        asked, self._asked = self._asked, {}
+        self._blocked.clear()
+        for task in asked.values():
+            task.cancel()
 
     def withdraw(self, number: int, parked: bytes) -> None:
         """Stop waiting for a turn. `ended` is called as usual, only sooner."""
@@ -135,9 +145,10 @@ class Turns:
             return []
 
     def _client(self, number: int) -> Any:
-        if number not in self._clients:
-            self._clients[number] = self._address.client(number)
-        return self._clients[number]
+        place = (self._route.address, number)
+        if place not in self._clients:
+            self._clients[place] = self._route.address.client(number)
+        return self._clients[place]
 
     @property
     def are_used(self) -> bool:

@@ -13,7 +13,8 @@ from contextlib import suppress
 from typing import Any
 
 from pressure_server.backend.address import MAX_PAUSE, Address, Backoff
-from pressure_server.backend.resp import BackendConnection, is_temporary
+from pressure_server.backend.resp import BackendConnection, is_moving, is_temporary, redirection
+from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
@@ -54,18 +55,20 @@ class Watch:
 
     def __init__(
         self,
-        address: Address,
+        route: Route,
         name: str,
         changed: Callable[[bytes], None],
         lost: Callable[[], None],
         answer_timeout: float,
     ) -> None:
         """Prepare, but do not connect. If no reply comes for `answer_timeout` seconds, reconnect."""
-        self._address = address
+        self._route = route
+        route.follow(self._moved)
         self._answer_timeout = answer_timeout
         self._name = name
         self._changed = changed
         self._lost = lost
+        self._address = route.address  # of the connection
         self._connection: _WatchConnection | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._number = 0
@@ -114,12 +117,15 @@ class Watch:
             self._unneeded.pop(value_key, None)
             connection.send(None, b"CLIENT", b"CACHING", b"YES")
             connection.send(lambda value: values.append(_value_in(value)), b"GET", value_key)
+
+        def answered(reply: Any) -> None:
+            if isinstance(reply, Exception) and (is_moving(reply) or redirection(reply)):
+                # The node no longer has the keys, or not yet: the next connection watches them.
+                connection.abort(reply)
+            armed(reply if isinstance(reply, int) else None, values[0] if values else None)
+
         connection.send(None, b"CLIENT", b"CACHING", b"YES")
-        connection.send(
-            lambda reply: armed(reply if isinstance(reply, int) else None, values[0] if values else None),
-            b"EXISTS",
-            *keys,
-        )
+        connection.send(answered, b"EXISTS", *keys)
 
     def disarm(self, number: int, keys: Iterable[bytes]) -> None:
         """Note that these keys, which may be armed, are no longer needed."""
@@ -145,6 +151,10 @@ class Watch:
             self._number = number
             connection.send(None, b"SELECT", b"%d" % number)
 
+    def _moved(self) -> None:
+        if self._connection is not None and self._address != self._route.address:
+            self._connection.abort()
+
     def _poll(self, armed: Armed) -> None:
         self._polling -= 1
         armed(None, None)
@@ -156,10 +166,10 @@ class Watch:
     async def _keep(self) -> None:
         backoff = Backoff()
         while True:
-            connection = _WatchConnection(self._told, self._answer_timeout)
+            connection, address = _WatchConnection(self._told, self._answer_timeout), self._route.address
             try:
-                await self._address.open(connection)
-                if not await self._greet(connection):
+                await address.open(connection)
+                if not await self._greet(connection, address):
                     connection.close()
                     self.attempted.set()
                     await asyncio.sleep(_REFUSED_PAUSE)
@@ -170,20 +180,23 @@ class Watch:
                 logger.debug("cannot watch keys of the backend: %s", error)
                 await backoff.pause()
                 continue
+            if address != self._route.address:
+                connection.close()
+                continue
             backoff.reset()
             self._number = 0
-            self._connection = connection
+            self._connection, self._address = connection, address
             self._lost()
             self.attempted.set()
             await connection.forgotten.wait()
             self._connection = None
             self._lost()
 
-    async def _greet(self, connection: _WatchConnection) -> bool:
+    async def _greet(self, connection: _WatchConnection, address: Address) -> bool:
         """Log in and turn tracking on; return False if the backend refuses. Raises BackendError."""
         login: list[bytes] = []
-        if self._address.password is not None:
-            login = [b"AUTH", (self._address.username or "default").encode(), self._address.password.encode()]
+        if address.password is not None:
+            login = [b"AUTH", (address.username or "default").encode(), address.password.encode()]
         async with asyncio.timeout(5 * MAX_PAUSE):
             for command in (
                 [b"HELLO", b"3", *login, b"SETNAME", self._name.encode()],

@@ -46,7 +46,7 @@ class ModelLink:
             if sent.reply is _NOTHING:
                 call = sent.call
                 words = [*call.header, *call.arguments.unpacked()]
-                sent.reply = self._backend.call(call.keys.unpacked(), words)
+                sent.reply = self._backend.call([*call.keys.unpacked(), call.records], words)
                 return True
         return False
 

@@ -57,9 +57,11 @@ class Block:
 class Call(LibraryCall):
     """A call: it collects the blocks of its parts, is sent, and has its reply shared out among them."""
 
-    def __init__(self, header: Sequence[bytes], share_out: Callable[[Call, Any], None]) -> None:
+    def __init__(
+        self, header: Sequence[bytes], records: bytes, share_out: Callable[[Call, Any], None]
+    ) -> None:
         """`header` has the first arguments; `share_out` is called with the call and its reply."""
-        super().__init__([*header, *_EMPTY[len(header) :]])
+        super().__init__([*header, *_EMPTY[len(header) :]], records)
         self.parts: list[Part] = []
         self.size = 0  # bytes of the blocks' arguments
         self.has_changes = self.takes = False

@@ -93,11 +93,12 @@ class Courier:
     """The courier of one database."""
 
     def __init__(
-        self, link: Link, owner: CourierOwner, header: list[bytes], prefix: bytes, records: bytes | None
+        self, link: Link, owner: CourierOwner, header: list[bytes], prefix: bytes, records: bytes
     ) -> None:
         """`header` has the first arguments of each call; `prefix` begins all keys.
 
-        The header may change later. `records` is the key of this server's records; None keeps no records.
+        The header may change later. `records` is the key of this server's records; if it is empty, none are
+        kept.
         """
         self._link = link
         self._owner = owner
@@ -178,7 +179,7 @@ class Courier:
             self._dropping.cancel()
             self._dropping = None
         while self._unneeded:
-            self._send_call(Call(self.header, self._share_out))
+            self._send_call(Call(self.header, self._records, self._share_out))
 
     def recover(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> None:
         """Put back the messages in records of this server. Keep trying while the backend is away.
@@ -195,8 +196,7 @@ class Courier:
             self._owner.messages_are_back(reply[4::2])
             follows(reply[1])
 
-        key = self._records or b""
-        self.ready(Block((key,), RECOVER, list(fields), received), goes_first=True)
+        self.ready(Block((self._records,), RECOVER, list(fields), received), goes_first=True)
 
     def _send(self) -> None:
         self._is_about_to_send = False
@@ -205,7 +205,7 @@ class Courier:
             self._send_some(min(max(part, _MIN_BLOCKS), _MAX_BLOCKS))
 
     def _send_some(self, most: int = _MAX_BLOCKS) -> None:
-        ready, first, call = self._ready, self._first, Call(self.header, self._share_out)
+        ready, first, call = self._ready, self._first, Call(self.header, self._records, self._share_out)
         while (ready or first) and len(call.parts) < most and call.size < _MAX_BYTES:
             try:
                 (first or ready).popleft().pack_into(call)
@@ -219,11 +219,9 @@ class Courier:
             self.statistics.operations += self.submitted
             self._submitted_before, self.submitted = self.submitted, 0
         call.number = next(self._numbers)
-        if self._records is not None:
-            call.keys.add((self._records,))
-            if call.has_changes:
-                call.record = call.header[Header.NUMBER] = b"%d" % call.number
-                self._kept.add(call.record)
+        if self._records and call.has_changes:
+            call.record = call.header[Header.NUMBER] = b"%d" % call.number
+            self._kept.add(call.record)
         if call.record or not call.parts:
             # Calls that only read drop no records: if the backend refuses to drop them, the whole call fails.
             call.done = self._unneeded[:_MAX_DROPPED]
@@ -235,7 +233,7 @@ class Courier:
 
     def _log_call(self, call: Call, seconds: float, reply: Any) -> None:
         """Log a call that has been answered, with some of its queues."""
-        bases = call.keys.unpacked()[: -1 if self._records is not None else None]
+        bases = call.keys.unpacked()
         queues = ", ".join(printable(base[self._prefix_size :]) for base in bases[:_MAX_LOGGED])
         more = f" and {len(bases) - _MAX_LOGGED} more" if len(bases) > _MAX_LOGGED else ""
         logger.debug(
@@ -307,9 +305,8 @@ class Courier:
                 self._slow.add(delivery)
 
     def _cut(self, number: int, left: list[bytes]) -> None:
-        key = self._records or b""
         arguments = [b"%d" % number, *left]
-        self.ready(Block((key,), CUT, arguments, lambda _reply, _delivery: None, changes=False))
+        self.ready(Block((self._records,), CUT, arguments, lambda _reply, _delivery: None, changes=False))
 
     def _forget(self, fields: Sequence[bytes]) -> None:
         """Forget records that do not exist any longer."""

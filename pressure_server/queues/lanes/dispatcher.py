@@ -78,7 +78,7 @@ class LaneDispatcher:
         self._when_back_callbacks: dict[Callable[[], None], None] = {}
         self._dropped = asyncio.Event()
         # Without heartbeats no other server would recover the records, so none are kept.
-        records = records_key(prefix, identity) if link.heartbeats is not None else None
+        records = records_key(prefix, identity) if link.heartbeats is not None else b""
         self._limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
         header = [identity, bound, policy.overflow.encode(), self._limits]
         self._courier = Courier(link, self, header, prefix, records)
@@ -88,7 +88,7 @@ class LaneDispatcher:
         # See CourierOwner. If it is None, a client writes its replies itself.
         self.answered: list[AnsweredClient] | None = None
         # Only servers that keep records look after jobs.
-        self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records is not None else None
+        self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records else None
         self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
         self.note_existence = self._deletions.note
         self.send = self._courier.ready

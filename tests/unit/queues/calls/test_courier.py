@@ -51,7 +51,7 @@ class Harness:
     @property
     def keys(self) -> list[list[bytes]]:
         """The queues' keys in each call in flight."""
-        return [[key for key in call.keys.unpacked() if key != RECORDS] for call in self.link.calls]
+        return [call.keys.unpacked() for call in self.link.calls]
 
     def header(self, field: Header) -> bytes:
         """Return a field of the oldest call in flight."""
@@ -119,7 +119,7 @@ def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None
     harness.add(b"a", b"b")
     harness.run_loop()
     (call,) = harness.link.calls
-    assert call.keys.unpacked() == [b"a", b"b", RECORDS]
+    assert (call.keys.unpacked(), call.records) == ([b"a", b"b"], RECORDS)
     block = [b"1", b"4", b"", b"put unique", b"2", b"", b"m"]
     assert (call.header, call.arguments.unpacked()) == ([*HEADER, b"", b"1", b"", b""], block + block)
     harness.link.reply([1, [0, b"new"], hiredis.ReplyError("OOM no")])
@@ -247,7 +247,7 @@ def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
     harness.add(b"a", changes=False)
     harness.run_loop()
     (call,) = harness.link.calls
-    assert (call.keys.unpacked(), call.header[Header.NUMBER]) == ([b"a", RECORDS], b"")
+    assert (call.keys.unpacked(), call.header[Header.NUMBER]) == ([b"a"], b"")
     assert not harness.courier.has_records
 
 
@@ -282,7 +282,7 @@ def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> No
     harness.link.called.get_nowait()
     harness.wait_for_call()
     (call,) = harness.link.calls
-    assert call.keys.unpacked() == [RECORDS]
+    assert call.keys.unpacked() == []
     assert not call.arguments.count
     # The record may not have been dropped, so a later call drops it again.
     harness.link.reply(OutcomeUnknownError())
@@ -311,7 +311,7 @@ def test_messages_of_an_unanswered_call_are_put_back(harness: Harness, done: int
     assert not harness.resolved
     harness.run_loop()
     (call,) = harness.link.calls
-    assert call.keys.unpacked() == [RECORDS, RECORDS]
+    assert call.keys.unpacked() == [RECORDS]
     assert call.arguments.unpacked() == [b"1", b"1", RECOVER, b"1"]
     harness.link.reply([0, [0, done, 0, b"", b"a", 1]])
     assert harness.resolved == [done > 0, done > 1]

@@ -1,0 +1,84 @@
+"""The route to the node that has the keys: the address that was given, and where a cluster redirects to.
+
+A link leads: if it cannot use a node, or is redirected, the route changes, and all other connections follow.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from pressure_server.backend.address import Address
+from pressure_server.backend.resp import redirection
+
+logger = logging.getLogger(__name__)
+
+
+class Route:
+    """The route to a backend that is one node, or to the node of a cluster that has the keys.
+
+    `fails_over` says whether another node takes over if this one dies.
+    """
+
+    fails_over = False
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        # The nodes of the cluster, as far as they are known: if one does not serve, the next one is tried.
+        self._nodes = [address]
+        self._served: Address | None = None  # the node that a link has used last
+        self._followers: list[Callable[[], None]] = []
+
+    def __str__(self) -> str:
+        """Return the node's address."""
+        return str(self.address)
+
+    def follow(self, moved: Callable[[], None]) -> None:
+        """Call `moved` whenever another node has the keys: connections to others are of no use."""
+        self._followers.append(moved)
+
+    async def find(self) -> Address:
+        """Return the address of the node that has the keys, as far as is known."""
+        return self.address
+
+    async def start(self) -> None:
+        """Begin to look for changes in the background."""
+
+    def close(self) -> None:
+        """Stop looking for changes."""
+
+    def failed(self) -> None:
+        """Note that the node does not serve: another one may know which node has the keys."""
+        self.address = self._nodes[(self._nodes.index(self.address) + 1) % len(self._nodes)]
+
+    def redirected(self, error: Exception) -> bool:
+        """Follow an error that names another node. Return False if it is another error."""
+        target = redirection(error)
+        if target is None:
+            return False
+        host, port = target
+        self.move(self.address.at(host or self.address.host, port))
+        return True
+
+    def move(self, address: Address) -> None:
+        """Note that another node has the keys now."""
+        if address not in self._nodes:
+            self._nodes.append(address)
+        self.address = address
+        for moved in self._followers:
+            moved()
+
+    def serves(self, address: Address) -> None:
+        """Note that a link uses this node now."""
+        before, self._served = self._served, address
+        if before is not None and before != address:
+            logger.info("the queues are on %s now, no longer on %s", address, before)
+            self.move(address)
+
+    def note_cluster(self, slots: list[Any]) -> None:
+        """Note the nodes of the cluster to which this one belongs, from the reply to CLUSTER SLOTS."""
+        self.fails_over = True
+        found = {(node[0].decode(), node[1]) for entry in slots for node in entry[2:] if node[0]}
+        self._nodes = [self.address, *(self.address.at(*node) for node in sorted(found))]
+        self._nodes = list(dict.fromkeys(self._nodes))
