@@ -120,8 +120,10 @@ def test_a_replica_takes_over_from_a_master_that_is_away(six: Cluster, how: str)
                 new = await six.wait_for_new_master("a", old)
                 assert key_slot(b"a") in await six.slots_of(old)
         await six.wait_until_agreed()
-        assert await six.master_of("a") is new
-        await six.wait_until_connected(old)
+        now = await six.master_of("a")
+        # Valkey may elect the old master again as soon as it is back.
+        assert now is new or (how == "cut off" and six.engine is Engine.VALKEY)
+        await six.wait_until_connected(old if now is new else new)
 
     asyncio.run(play())
 

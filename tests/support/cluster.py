@@ -165,7 +165,12 @@ class Cluster:
     async def master_of(self, slot: int | bytes | str) -> ClusterNode:
         """Return the master of a slot, or of a key. All running nodes must agree on it."""
         number = _slot(slot)
-        return (await self._agreed_masters())[number]
+
+        async def agreed() -> list[ClusterNode] | None:
+            return await self._masters_told_by(self.nodes)
+
+        found: list[ClusterNode] = await wait_until(agreed, "the nodes to agree")
+        return found[number]
 
     async def replicas_of(self, master: ClusterNode) -> list[ClusterNode]:
         """Return the replicas of a master, as it knows them."""
@@ -215,7 +220,8 @@ class Cluster:
         async def has_moved() -> bool:
             newest = (await source.command("CLUSTER", "GETSLOTMIGRATIONS"))[0]
             assert b"failed" not in newest, newest
-            return await self.master_of(slot) is target
+            masters = await self._masters_told_by(self.nodes)
+            return masters is not None and masters[slot] is target
 
         await wait_until(has_moved, f"slot {slot} to be at {target}")
 
@@ -256,7 +262,8 @@ class Cluster:
         others = [node for node in self.nodes if node is not old]
 
         async def has_taken_over() -> ClusterNode | None:
-            master = (await self._agreed_masters(others))[number]
+            masters = await self._masters_told_by(others)
+            master = masters[number] if masters else old
             return master if master.is_running and master is not old else None
 
         found: ClusterNode = await wait_until(has_taken_over, f"a new master instead of {old}", timeout)
@@ -326,31 +333,19 @@ class Cluster:
                 if view is None or not view.is_connected or view.flags & {"fail", "fail?", "handshake"}:
                     return False
             maps.append({other.identity: _place(views[other.identity]) for other in nodes})
-        await self._agreed_masters()
-        return all(other == maps[0] for other in maps)
+        return all(other == maps[0] for other in maps) and bool(await self._masters_told_by(nodes))
 
-    async def _agreed_masters(self, nodes: Sequence[ClusterNode] = ()) -> list[ClusterNode]:
-        """Return the master of each slot. Wait until all these nodes that run, by default all, agree."""
-
-        async def agreed() -> list[ClusterNode] | None:
-            maps = []
-            for node in nodes or self.nodes:
-                if node.is_running:
-                    views = await node.views()
-                    maps.append(
-                        {view.identity: view.slots for view in views if view.is_master and view.slots}
-                    )
-            if (
-                not maps
-                or any(other != maps[0] for other in maps)
-                or sum(map(len, maps[0].values())) != SLOTS
-            ):
-                return None
-            owners = {slot: self.node_of(identity) for identity, slots in maps[0].items() for slot in slots}
-            return [owners[slot] for slot in range(SLOTS)]
-
-        found: list[ClusterNode] = await wait_until(agreed, "the nodes to agree")
-        return found
+    async def _masters_told_by(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode] | None:
+        """Return the master of each slot, or None if these nodes, as far as they run, do not agree."""
+        maps = []
+        for node in nodes:
+            if node.is_running:
+                views = await node.views()
+                maps.append({view.identity: view.slots for view in views if view.is_master and view.slots})
+        if not maps or any(other != maps[0] for other in maps) or sum(map(len, maps[0].values())) != SLOTS:
+            return None
+        owners = {slot: self.node_of(identity) for identity, slots in maps[0].items() for slot in slots}
+        return [owners[slot] for slot in range(SLOTS)]
 
 
 @dataclass(frozen=True)
