@@ -1,0 +1,421 @@
+"""A cluster of Redis or Valkey on ports of 127.0.0.1, whose slots and masters a test changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, NamedTuple, Self
+
+from redis.crc import key_slot
+
+from tests.support.bus_relays import BusRelays, source_address
+from tests.support.nodes import (
+    LOCAL,
+    Engine,
+    Login,
+    Node,
+    Persistence,
+    Tls,
+    free_ports,
+    persistence_options,
+    start_all,
+    wait_until,
+)
+from tests.support.programs import TIMEOUT
+
+SLOTS = 16_384
+# Milliseconds that MIGRATE may take.
+_MIGRATE_TIMEOUT = 10_000
+
+
+class View(NamedTuple):
+    """A line of CLUSTER NODES: what one node knows of another, or of itself."""
+
+    identity: str
+    port: int
+    flags: frozenset[str]
+    master: str  # the identity of its master; '-' for none
+    is_connected: bool
+    slots: frozenset[int]
+
+    @property
+    def is_master(self) -> bool:
+        """Whether the node serves its slots, as far as is known."""
+        return "master" in self.flags and "fail" not in self.flags
+
+
+class ClusterNode(Node):
+    """A node of a cluster."""
+
+    number: int  # its place in Cluster.nodes
+    identity: str  # as CLUSTER MYID
+
+    async def views(self) -> list[View]:
+        """Return what the node knows of all nodes."""
+        text = (await self.command("CLUSTER", "NODES")).decode()
+        return [_view(line) for line in text.splitlines()]
+
+    async def state(self) -> dict[str, str]:
+        """Return the fields of CLUSTER INFO."""
+        text = (await self.command("CLUSTER", "INFO")).decode()
+        return dict(line.split(":", 1) for line in text.splitlines())
+
+    async def announce_port(self, port: int) -> None:
+        """Announce this port to clients, to which MOVED then leads; 0 for the node's own."""
+        await self.command("CONFIG", "SET", "cluster-announce-port", port)
+
+
+class Cluster:
+    """A cluster with the same number of replicas for each master. Use it as an asynchronous context manager.
+
+    All methods work in any event loop, so a fixture may start a cluster for several tests.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        masters: int = 3,
+        replicas: int = 0,
+        engine: Engine = Engine.REDIS,
+        node_timeout: float = 1.0,
+        persistence: Persistence = "none",
+        full_coverage: bool = True,
+        can_be_cut: bool = False,
+        login: Login | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        """Prepare, but start nothing. `options` are for all nodes.
+
+        `full_coverage` is cluster-require-full-coverage. With `can_be_cut`, nodes connect through relays.
+        """
+        self.engine = engine
+        self.node_timeout = node_timeout
+        self._masters = masters
+        self._replicas = replicas
+        self._relays: BusRelays | None = None
+        self._stack = ExitStack()
+        count = masters * (1 + replicas)
+        ports = free_ports(3 * count)
+        clients, self._bus, self._announced = ports[:count], ports[count : 2 * count], ports[2 * count :]
+        if can_be_cut:
+            self._relays = BusRelays(self._announced, self._bus)
+        else:
+            self._announced = self._bus
+        common = [
+            "--cluster-enabled", "yes",
+            "--cluster-node-timeout", str(round(node_timeout * 1000)),
+            "--cluster-require-full-coverage", "yes" if full_coverage else "no",
+            # A master without slots stays one, so that slots can move back to it.
+            "--cluster-allow-replica-migration", "no",
+            "--repl-diskless-sync-delay", "0",
+            *persistence_options(persistence),
+            *(_login_options(login) if login else ()),
+            *(("--tls-cluster", "yes") if tls else ()),
+        ]  # fmt: skip
+        self.nodes: list[ClusterNode] = []
+        for number in range(count):
+            own = ["--cluster-port", str(self._bus[number])]
+            if can_be_cut:
+                own += [
+                    "--bind-source-addr", source_address(number),
+                    "--protected-mode", "no",  # it accepts connections from 127.0.0.1 only
+                    "--cluster-announce-ip", LOCAL,
+                    "--cluster-announce-bus-port", str(self._announced[number]),
+                ]  # fmt: skip
+            node = ClusterNode(
+                folder / f"node-{number}", clients[number], [*common, *own, *options],
+                engine=engine, login=login, tls=tls,
+            )  # fmt: skip
+            node.number = number
+            self.nodes.append(node)
+
+    @property
+    def addresses(self) -> str:
+        """The addresses of all nodes, separated by commas, for an URL."""
+        return ",".join(f"{LOCAL}:{node.port}" for node in self.nodes)
+
+    async def __aenter__(self) -> Self:
+        """Start all nodes. Return when they are a cluster, and all replicas are connected."""
+        with ExitStack() as stack:
+            if self._relays is not None:
+                self._relays.start()
+                stack.callback(self._relays.stop)
+            await start_all(self.nodes, stack)
+            await self._create()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill all nodes."""
+        self._stack.close()
+
+    # ------------------------------------------------------------ the map
+
+    def node_of(self, identity: str) -> ClusterNode:
+        """Return the node with this identity."""
+        return next(node for node in self.nodes if node.identity == identity)
+
+    async def master_of(self, slot: int | bytes | str) -> ClusterNode:
+        """Return the master of a slot, or of a key. All running nodes must agree on it."""
+        number = _slot(slot)
+
+        async def agreed() -> list[ClusterNode] | None:
+            return await self._masters_told_by(self.nodes)
+
+        found: list[ClusterNode] = await wait_until(agreed, "the nodes to agree")
+        return found[number]
+
+    async def replicas_of(self, master: ClusterNode) -> list[ClusterNode]:
+        """Return the replicas of a master, as it knows them."""
+        return [
+            self.node_of(view.identity) for view in await master.views() if view.master == master.identity
+        ]
+
+    async def slots_of(self, master: ClusterNode) -> list[int]:
+        """Return the slots that a master has, by its own account."""
+        return sorted(next(view.slots for view in await master.views() if view.identity == master.identity))
+
+    async def wait_until_agreed(self, timeout: float = TIMEOUT) -> None:
+        """Return when all running nodes have the same map, and serve."""
+        await wait_until(self._agrees, "the nodes to agree", timeout)
+
+    async def wait_until_connected(self, replica: ClusterNode) -> None:
+        """Return when a node is a replica that has the data of its master."""
+
+        async def is_connected() -> bool:
+            about = await replica.info("replication")
+            return about["role"] == "slave" and about["master_link_status"] == "up"
+
+        await wait_until(is_connected, f"{replica} to be connected")
+
+    # ------------------------------------------------------------ moves of slots
+
+    async def legacy_move(self, slot: int | bytes | str, target: ClusterNode) -> LegacyMove:
+        """Prepare to move a slot, or the slot of a key, in steps."""
+        source = await self.master_of(slot)
+        number = _slot(slot)
+        return LegacyMove(self, number, source, target)
+
+    async def move(self, slot: int | bytes | str, target: ClusterNode) -> None:
+        """Move a slot in the legacy way: with its keys, which are moved by MIGRATE."""
+        move = await self.legacy_move(slot, target)
+        await move.begin()
+        await move.migrate()
+        await move.finish()
+
+    async def move_atomically(
+        self, first: int | bytes | str, target: ClusterNode, last: int | None = None
+    ) -> None:
+        """Move a slot, or all from `first` to `last`, by CLUSTER MIGRATESLOTS (Valkey 9)."""
+        source = await self.begin_atomic_move(first, target, last)
+        slot = _slot(first)
+
+        async def has_moved() -> bool:
+            newest = (await source.command("CLUSTER", "GETSLOTMIGRATIONS"))[0]
+            assert b"failed" not in newest, newest
+            masters = await self._masters_told_by(self.nodes)
+            return masters is not None and masters[slot] is target
+
+        await wait_until(has_moved, f"slot {slot} to be at {target}")
+
+    async def begin_atomic_move(
+        self, first: int | bytes | str, target: ClusterNode, last: int | None = None
+    ) -> ClusterNode:
+        """Begin to move slots by CLUSTER MIGRATESLOTS. Return the source."""
+        number = _slot(first)
+        source = await self.master_of(number)
+        await source.command(
+            "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", number, number if last is None else last,
+            "NODE", target.identity,
+        )  # fmt: skip
+        return source
+
+    # ------------------------------------------------------------ failures
+
+    async def fail_over(self, replica: ClusterNode, how: str = "") -> None:
+        """Make a replica the master by CLUSTER FAILOVER; `how` is '', FORCE or TAKEOVER. Wait until it is."""
+        if not how:
+            # A master ignores the request of a node that it does not know as its replica.
+            await self.wait_until_agreed()
+            await self.wait_until_connected(replica)
+        await replica.command("CLUSTER", "FAILOVER", *([how] if how else []))
+
+        async def is_master() -> bool:
+            own = next(view for view in await replica.views() if view.identity == replica.identity)
+            return bool(own.is_master and own.slots)
+
+        await wait_until(is_master, f"{replica} to be a master")
+        await self.wait_until_agreed()
+
+    async def wait_for_new_master(
+        self, slot: int | bytes | str, old: ClusterNode, timeout: float = TIMEOUT
+    ) -> ClusterNode:
+        """Return the node that serves the slot instead of `old`, when the other nodes agree on it."""
+        number = _slot(slot)
+        others = [node for node in self.nodes if node is not old]
+
+        async def has_taken_over() -> ClusterNode | None:
+            masters = await self._masters_told_by(others)
+            master = masters[number] if masters else old
+            return master if master.is_running and master is not old else None
+
+        found: ClusterNode = await wait_until(has_taken_over, f"a new master instead of {old}", timeout)
+
+        async def serves() -> bool:
+            return (await found.state())["cluster_state"] == "ok"
+
+        await wait_until(serves, f"{found} to serve")
+        return found
+
+    @asynccontextmanager
+    async def cut_off(self, master: ClusterNode) -> AsyncIterator[None]:
+        """Cut a master off from all other nodes, and its replicas from it. Clients still reach it.
+
+        The cluster must have been made with `can_be_cut`.
+        """
+        assert self._relays is not None, "the cluster was made without can_be_cut"
+        user = master.login.user if master.login else "default"
+        await master.command("ACL", "SETUSER", user, "-psync", "-sync")
+        self._relays.cut(master.number)
+        await master.command("CLIENT", "KILL", "TYPE", "replica")
+        try:
+            yield
+        finally:
+            self._relays.heal(master.number)
+            if master.is_running:
+                await master.command("ACL", "SETUSER", user, "+psync", "+sync")
+
+    # ------------------------------------------------------------ how it is created
+
+    async def _create(self) -> None:
+        masters = self.nodes[: self._masters]
+        bounds = [SLOTS * number // self._masters for number in range(self._masters + 1)]
+        for node in self.nodes:
+            # Different epochs from the start: nodes settle equal ones in seconds.
+            await node.command("CLUSTER", "SET-CONFIG-EPOCH", node.number + 1)
+            node.identity = (await node.command("CLUSTER", "MYID")).decode()
+            if node in masters:
+                first, last = bounds[node.number], bounds[node.number + 1] - 1
+                await node.command("CLUSTER", "ADDSLOTSRANGE", first, last)
+        for node in self.nodes:
+            # Each meets all later ones, which is faster than to wait for gossip.
+            for other in self.nodes[node.number + 1 :]:
+                await node.command("CLUSTER", "MEET", LOCAL, other.port, self._announced[other.number])
+        await asyncio.gather(*[self._replicate(node) for node in self.nodes[self._masters :]])
+        await self.wait_until_agreed()
+
+    async def _replicate(self, replica: ClusterNode) -> None:
+        master = self.nodes[replica.number % self._masters]
+
+        async def follows() -> bool:
+            return bool(await replica.command("CLUSTER", "REPLICATE", master.identity))
+
+        await wait_until(follows, f"{replica} to know {master}")
+
+        await self.wait_until_connected(replica)
+
+    async def _agrees(self) -> bool:
+        nodes = [node for node in self.nodes if node.is_running]
+        maps = []
+        for node in nodes:
+            views = {view.identity: view for view in await node.views()}
+            if len(views) != len(self.nodes) or (await node.state())["cluster_state"] != "ok":
+                return False
+            for other in nodes:
+                view = views.get(other.identity)
+                if view is None or not view.is_connected or view.flags & {"fail", "fail?", "handshake"}:
+                    return False
+            maps.append({other.identity: _place(views[other.identity]) for other in nodes})
+        return all(other == maps[0] for other in maps) and bool(await self._masters_told_by(nodes))
+
+    async def _masters_told_by(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode] | None:
+        """Return the master of each slot, or None if these nodes, as far as they run, do not agree."""
+        maps = []
+        for node in nodes:
+            if node.is_running:
+                views = await node.views()
+                maps.append({view.identity: view.slots for view in views if view.is_master and view.slots})
+        if not maps or any(other != maps[0] for other in maps) or sum(map(len, maps[0].values())) != SLOTS:
+            return None
+        owners = {slot: self.node_of(identity) for identity, slots in maps[0].items() for slot in slots}
+        return [owners[slot] for slot in range(SLOTS)]
+
+
+@dataclass(frozen=True)
+class LegacyMove:
+    """The move of a slot from one master to another: `begin`, `migrate` as often as needed, `finish`."""
+
+    cluster: Cluster
+    slot: int
+    source: ClusterNode
+    target: ClusterNode
+
+    async def begin(self) -> None:
+        """Mark the slot as IMPORTING and MIGRATING."""
+        await self.target.command("CLUSTER", "SETSLOT", self.slot, "IMPORTING", self.source.identity)
+        await self.source.command("CLUSTER", "SETSLOT", self.slot, "MIGRATING", self.target.identity)
+
+    async def keys_left(self, at_most: int = 1000) -> list[bytes]:
+        """Return keys of the slot that are still at the source."""
+        keys: list[bytes] = await self.source.command("CLUSTER", "GETKEYSINSLOT", self.slot, at_most)
+        return keys
+
+    async def migrate(self, *keys: bytes | str) -> None:
+        """Migrate these keys, or all that are left."""
+        wanted: Sequence[Any] = keys or await self.keys_left()
+        login = self.target.login
+        while wanted:
+            await self.source.command(
+                "MIGRATE", LOCAL, self.target.port, "", 0, _MIGRATE_TIMEOUT,
+                *(("AUTH2", login.user, login.password) if login else ()), "KEYS", *wanted,
+            )  # fmt: skip
+            wanted = () if keys else await self.keys_left()
+
+    async def finish(self) -> None:
+        """Give the slot to the target. Raise AssertionError if the source still has keys."""
+        assert not await self.keys_left(1), f"keys of slot {self.slot} are left at {self.source}"
+        await self.announce(self.target)
+
+    async def abandon(self) -> None:
+        """Leave the slot to the source. Keys that have been migrated must be migrated back before."""
+        for node in (self.source, self.target):
+            await node.command("CLUSTER", "SETSLOT", self.slot, "STABLE")
+
+    async def announce(self, owner: ClusterNode) -> None:
+        """Tell both nodes who owns the slot, and wait until all agree."""
+        for node in (self.target, self.source):
+            await node.command("CLUSTER", "SETSLOT", self.slot, "NODE", owner.identity)
+        await self.cluster.wait_until_agreed()
+
+
+def _slot(place: int | bytes | str) -> int:
+    """Return a slot, or the slot of a key."""
+    if isinstance(place, int):
+        return place
+    return key_slot(place.encode() if isinstance(place, str) else place)
+
+
+def _place(view: View) -> tuple[str, frozenset[int]]:
+    return view.master, view.slots
+
+
+def _login_options(login: Login) -> list[str]:
+    return [*login.options(), "--masteruser", login.user, "--masterauth", login.password]
+
+
+def _view(line: str) -> View:
+    identity, address, flags, master, _sent, _received, _epoch, link, *ranges = line.split()
+    slots: set[int] = set()
+    for piece in ranges:
+        if not piece.startswith("["):  # else a slot that is being moved
+            first, _, last = piece.partition("-")
+            slots.update(range(int(first), int(last or first) + 1))
+    port = int(address.partition("@")[0].rpartition(":")[2])
+    return View(identity, port, frozenset(flags.split(",")), master, link == "connected", frozenset(slots))

@@ -1,0 +1,245 @@
+"""Processes of Redis or Valkey on ports of 127.0.0.1: the nodes of a cluster, and of a set with Sentinel."""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+import os
+import random
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import redis.asyncio
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+
+from pressure_server.backend import valkey_program
+from tests.support.programs import TIMEOUT
+from tests.support.requirements import need
+
+LOCAL = "127.0.0.1"
+# Seconds between two looks at a condition.
+_PAUSE = 0.02
+
+Persistence = Literal["none", "aof", "snapshots"]
+_PERSISTENCE: dict[Persistence, Sequence[str]] = {
+    "none": ("--save", ""),
+    "aof": ("--save", "", "--appendonly", "yes"),
+    "snapshots": ("--save", "3600 1"),  # also written when a node is terminated
+}
+
+
+class Engine(enum.Enum):
+    """A program that can run a node."""
+
+    REDIS = "redis"  # of Debian: 7.0
+    VALKEY = "valkey"  # the embedded one: 9.1
+
+    def program(self) -> str:
+        """Return the path of the program. Skip the test, or fail in CI, if it is missing."""
+        if self is Engine.REDIS:
+            return need("redis-server", "redis-server")
+        return valkey_program.program()
+
+
+@dataclass(frozen=True)
+class Login:
+    """A user and its password. The user `default` is the one of `requirepass`."""
+
+    password: str
+    user: str = "default"
+
+    def options(self) -> list[str]:
+        """Return the options of a node that accepts only this login, with all rights."""
+        if self.user == "default":
+            return ["--requirepass", self.password]
+        return [
+            "--user", "default", "off",
+            "--user", self.user, "on", f">{self.password}", "~*", "&*", "+@all",
+        ]  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Tls:
+    """A certificate for 127.0.0.1, its key, and the authority's certificate (see guards.Authority)."""
+
+    certificate: Path
+    key: Path
+    authority: Path
+
+    def options(self, port: int) -> list[str]:
+        """Return the options of a node that listens on this port only with TLS."""
+        return [
+            "--port", "0", "--tls-port", str(port), "--tls-replication", "yes",
+            "--tls-cert-file", str(self.certificate), "--tls-key-file", str(self.key),
+            "--tls-ca-cert-file", str(self.authority), "--tls-auth-clients", "no",
+        ]  # fmt: skip
+
+
+def free_ports(count: int) -> list[int]:
+    """Return free ports outside the range for outgoing connections, so that they stay free after a kill."""
+    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    highest = first_outgoing - 1 if first_outgoing > 12_000 else 65_535
+    found: set[int] = set()
+    while len(found) < count:
+        port = random.randint(10_000, highest)
+        with socket.socket() as tried:
+            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                tried.bind((LOCAL, port))
+            except OSError:
+                continue
+        found.add(port)
+    return list(found)
+
+
+async def wait_until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = TIMEOUT) -> Any:
+    """Return the condition's value when it is true. Raise AssertionError after `timeout` seconds.
+
+    An error of a node or of a connection counts as false.
+    """
+    end = time.monotonic() + timeout
+    last: Exception | None = None
+    while time.monotonic() < end:
+        try:
+            value = await condition()
+        except (redis.RedisError, OSError) as error:
+            last, value = error, None
+        if value:
+            return value
+        await asyncio.sleep(_PAUSE)
+    raise AssertionError(f"waited {timeout} seconds for {what}") from last
+
+
+class Node:
+    """A process on a port of 127.0.0.1. Each start has the same port, folder and options."""
+
+    def __init__(
+        self,
+        folder: Path,
+        port: int,
+        options: Sequence[str],
+        *,
+        engine: Engine,
+        login: Login | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        """`options` come after those for the port and the log; `login` is the one that `client` uses."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self.folder = folder
+        self.port = port
+        self.log_file = folder / "log"
+        self.login = login
+        self.tls = tls
+        self.is_paused = False
+        self.process: subprocess.Popen[bytes] | None = None
+        self._command = [
+            engine.program(),
+            *options,
+            *(tls.options(port) if tls else ["--port", str(port)]),
+            "--bind", LOCAL, "--dir", str(folder), "--logfile", str(self.log_file),
+        ]  # fmt: skip
+
+    def __repr__(self) -> str:
+        return f"<{self.folder.name} on port {self.port}>"
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the process exists and is not paused."""
+        return self.process is not None and self.process.poll() is None and not self.is_paused
+
+    @property
+    def log(self) -> str:
+        return self.log_file.read_text() if self.log_file.exists() else ""
+
+    def launch(self) -> None:
+        """Start the process, and do not wait until it answers."""
+        assert self.process is None or self.process.poll() is not None, f"{self} is running"
+        self.is_paused = False
+        self.process = subprocess.Popen(
+            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
+        )
+
+    async def start(self) -> None:
+        """Start the process. Return when it answers and has loaded its data."""
+        self.launch()
+        await self.wait_until_ready()
+
+    async def wait_until_ready(self) -> None:
+        """Return when the process answers and has loaded its data."""
+
+        async def answers() -> bool:
+            assert self.is_running, f"{self} has ended: {self.log[-1000:]}"
+            return bool(await self.command("PING"))
+
+        await wait_until(answers, f"{self} to answer")
+
+    def kill(self) -> None:
+        """End the process as `kill -9` does. Its data is lost unless the node has persistence."""
+        self._end(signal.SIGKILL)
+
+    def terminate(self) -> None:
+        """End the process in order. A node with snapshots writes one."""
+        self.resume()
+        self._end(signal.SIGTERM)
+
+    def pause(self) -> None:
+        """Stop the process: the kernel still accepts connections and data, and nothing is answered."""
+        assert self.process is not None
+        self.process.send_signal(signal.SIGSTOP)
+        os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
+        self.is_paused = True
+
+    def resume(self) -> None:
+        """Continue a paused process."""
+        if self.is_paused and self.process is not None:
+            self.process.send_signal(signal.SIGCONT)
+        self.is_paused = False
+
+    def client(self, **options: Any) -> redis.asyncio.Redis:
+        """Return a client whose replies are as the node sends them, and which never retries."""
+        login, tls = self.login, self.tls
+        if login is not None:
+            options = {"username": login.user, "password": login.password, **options}
+        if tls is not None:
+            options = {"ssl": True, "ssl_ca_certs": str(tls.authority), **options}
+        options = {"retry": Retry(NoBackoff(), 0), "socket_timeout": TIMEOUT, "protocol": 2, **options}
+        client = redis.asyncio.Redis(host=LOCAL, port=self.port, single_connection_client=True, **options)
+        client.response_callbacks.clear()
+        return client
+
+    async def command(self, *words: Any) -> Any:
+        """Return the reply to a command, sent on a connection of its own."""
+        async with self.client() as client:
+            return await client.execute_command(*words)  # type: ignore[no-untyped-call,unused-ignore]
+
+    async def info(self, section: str) -> dict[str, str]:
+        """Return a section of INFO."""
+        text = (await self.command("INFO", section)).decode()
+        return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
+
+    def _end(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+            self.process.wait(TIMEOUT)
+        self.is_paused = False
+
+
+def persistence_options(persistence: Persistence) -> Sequence[str]:
+    """Return the options of a node that keeps its data in this way."""
+    return _PERSISTENCE[persistence]
+
+
+async def start_all(nodes: Sequence[Node], stack: ExitStack) -> None:
+    """Start all nodes at once. When the stack is closed, all are killed."""
+    for node in nodes:
+        stack.callback(node.kill)
+        node.launch()
+    await asyncio.gather(*[node.wait_until_ready() for node in nodes])

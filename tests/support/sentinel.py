@@ -1,0 +1,227 @@
+"""A master with replicas and Sentinels on ports of 127.0.0.1, which fail when a test says so."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from tests.support.nodes import (
+    LOCAL,
+    Engine,
+    Login,
+    Node,
+    Persistence,
+    Tls,
+    free_ports,
+    persistence_options,
+    start_all,
+    wait_until,
+)
+from tests.support.programs import TIMEOUT
+
+NAME = "mymaster"
+# The intervals of Sentinel that decide how soon it notices, in milliseconds (defaults: ten to twenty times).
+_QUICK = ("INFO-PERIOD", 500, "PUBLISH-PERIOD", 200, "ASK-PERIOD", 200, "PING-PERIOD", 100)
+
+
+class SentinelSet:
+    """A master, its replicas and Sentinels. Use it as an asynchronous context manager.
+
+    `nodes[0]` begins as the master. A node that is started again has the role that Sentinel gave it last.
+    All methods work in any event loop.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *options: str,
+        replicas: int = 1,
+        sentinels: int = 3,
+        engine: Engine = Engine.REDIS,
+        down_after: float = 0.5,
+        failover_timeout: float = 2.0,
+        quick: bool = True,
+        persistence: Persistence = "none",
+        login: Login | None = None,
+        sentinel_login: Login | None = None,
+        tls: Tls | None = None,
+    ) -> None:
+        """Prepare, but start nothing. `options` are for the master and its replicas.
+
+        With `quick`, Sentinels look more often than they do by default.
+        """
+        self.engine = engine
+        self.down_after = down_after
+        self._quick = quick
+        ports = free_ports(1 + replicas + sentinels)
+        node_ports, sentinel_ports = ports[: 1 + replicas], ports[1 + replicas :]
+        self.nodes: list[Node] = []
+        for number, port in enumerate(node_ports):
+            lines = [*_login_lines(login), *(_replication_lines(login) if login else ())]
+            if number > 0:
+                lines.append(f"replicaof {LOCAL} {node_ports[0]}")
+            home = folder / f"node-{number}"
+            # Sentinel has a node rewrite this file, and options that are not in it would win over it.
+            command = [
+                _written(home / "redis.conf", lines),
+                "--repl-diskless-sync-delay", "0",
+                *persistence_options(persistence), *options,
+            ]  # fmt: skip
+            self.nodes.append(Node(home, port, command, engine=engine, login=login, tls=tls))
+        identities = [secrets.token_hex(20) for _ in sentinel_ports]
+        self.sentinels: list[Node] = []
+        for number, port in enumerate(sentinel_ports):
+            lines = [
+                *_login_lines(sentinel_login),
+                f"sentinel myid {identities[number]}",
+                f"sentinel monitor {NAME} {LOCAL} {node_ports[0]} {sentinels // 2 + 1}",
+                f"sentinel down-after-milliseconds {NAME} {round(down_after * 1000)}",
+                f"sentinel failover-timeout {NAME} {round(failover_timeout * 1000)}",
+                *(_sentinel_lines(login, sentinel_login)),
+                # What Sentinel would find out in some seconds.
+                *[f"sentinel known-replica {NAME} {LOCAL} {replica}" for replica in node_ports[1:]],
+                *[
+                    f"sentinel known-sentinel {NAME} {LOCAL} {other} {identity}"
+                    for other, identity in zip(sentinel_ports, identities, strict=True)
+                    if other != port
+                ],
+            ]
+            home = folder / f"sentinel-{number}"
+            command = [_written(home / "sentinel.conf", lines), "--sentinel"]
+            self.sentinels.append(Node(home, port, command, engine=engine, login=sentinel_login, tls=tls))
+        self._stack = ExitStack()
+
+    @property
+    def addresses(self) -> str:
+        """The addresses of all Sentinels, separated by commas, for an URL."""
+        return ",".join(f"{LOCAL}:{sentinel.port}" for sentinel in self.sentinels)
+
+    async def __aenter__(self) -> Self:
+        """Start everything. Return when the replicas are connected, and the Sentinels can fail over."""
+        with ExitStack() as stack:
+            await start_all(self.nodes, stack)
+            await start_all(self.sentinels, stack)
+            for sentinel in self.sentinels:
+                await self._hasten(sentinel)
+            await self.wait_until_settled()
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Kill all processes."""
+        self._stack.close()
+
+    async def start_sentinel(self, sentinel: Node) -> None:
+        """Start a Sentinel again."""
+        await sentinel.start()
+        await self._hasten(sentinel)
+
+    async def told_by(self, sentinel: Node) -> Node:
+        """Return the master of which a Sentinel tells clients."""
+        port = int((await sentinel.command("SENTINEL", "GET-MASTER-ADDR-BY-NAME", NAME))[1])
+        return next(node for node in self.nodes if node.port == port)
+
+    async def master(self) -> Node:
+        """Return the master. All running Sentinels must agree on it."""
+
+        async def agreed() -> Node | None:
+            told = {await self.told_by(sentinel) for sentinel in self.sentinels if sentinel.is_running}
+            return told.pop() if len(told) == 1 else None
+
+        found: Node = await wait_until(agreed, "the Sentinels to agree")
+        return found
+
+    async def fail_over(self, *, coordinated: bool = False) -> Node:
+        """Have a replica promoted by SENTINEL FAILOVER, and return it when all Sentinels tell of it.
+
+        With `coordinated` (Valkey 9) the master hands over, and loses nothing. Without, it accepts writes
+        until it is demoted.
+        """
+        old = await self.master()
+        asked = next(sentinel for sentinel in self.sentinels if sentinel.is_running)
+        await asked.command("SENTINEL", "FAILOVER", NAME, *(["COORDINATED"] if coordinated else []))
+        return await self.wait_for_new_master(old)
+
+    async def wait_for_new_master(self, old: Node, timeout: float = TIMEOUT) -> Node:
+        """Return the master instead of `old`, when all running Sentinels tell of it and it accepts writes."""
+
+        async def has_taken_over() -> Node | None:
+            master = await self.master()
+            if master is old or (await master.command("ROLE"))[0] != b"master":
+                return None
+            return master
+
+        found: Node = await wait_until(has_taken_over, f"a new master instead of {old}", timeout)
+        return found
+
+    async def wait_until_settled(self, timeout: float = TIMEOUT) -> None:
+        """Return when all running nodes follow the master, and all running Sentinels could fail over."""
+
+        async def is_settled() -> bool:
+            master = await self.master()
+            nodes = [node for node in self.nodes if node.is_running]
+            for node in nodes:
+                about = await node.info("replication")
+                if node is master:
+                    is_ready = about["role"] == "master"
+                else:
+                    is_ready = about.get("master_port") == str(master.port)
+                    is_ready = is_ready and about["master_link_status"] == "up"
+                if not is_ready:
+                    return False
+            for sentinel in self.sentinels:
+                if sentinel.is_running:
+                    await sentinel.command("SENTINEL", "CKQUORUM", NAME)
+                    known = await sentinel.command("SENTINEL", "REPLICAS", NAME)
+                    ready = [_fields(replica) for replica in known]
+                    ready = [one for one in ready if one["flags"] == "slave" and one["slave-priority"] != "0"]
+                    if len([one for one in ready if one["master-link-status"] == "ok"]) < len(nodes) - 1:
+                        return False
+            return True
+
+        await wait_until(is_settled, "the Sentinels to be ready", timeout)
+
+    async def _hasten(self, sentinel: Node) -> None:
+        if self._quick:
+            await sentinel.command("SENTINEL", "DEBUG", *_QUICK)
+
+
+def _written(file: Path, lines: Iterable[str]) -> str:
+    file.parent.mkdir(parents=True)
+    file.write_text("".join(f"{line}\n" for line in lines))
+    return str(file)
+
+
+def _login_lines(login: Login | None) -> Sequence[str]:
+    if login is None:
+        return ()
+    if login.user == "default":
+        return (f"requirepass {login.password}",)
+    return ("user default off", f"user {login.user} on >{login.password} ~* &* +@all")
+
+
+def _replication_lines(login: Login) -> Sequence[str]:
+    return (f"masteruser {login.user}", f"masterauth {login.password}")
+
+
+def _sentinel_lines(login: Login | None, sentinel_login: Login | None) -> Sequence[str]:
+    lines = []
+    if login is not None:
+        lines += [f"sentinel auth-user {NAME} {login.user}", f"sentinel auth-pass {NAME} {login.password}"]
+    if sentinel_login is not None:
+        lines += [
+            f"sentinel sentinel-user {sentinel_login.user}",
+            f"sentinel sentinel-pass {sentinel_login.password}",
+        ]
+    return lines
+
+
+def _fields(flat: Sequence[bytes]) -> dict[str, str]:
+    words = [word.decode() for word in flat]
+    return dict(zip(words[::2], words[1::2], strict=True))
