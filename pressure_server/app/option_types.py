@@ -107,9 +107,11 @@ def option(flag: str, help_text: str, **attributes: Any) -> Option:
     return Option([flag], help=help_text, envvar=variable, show_envvar=True, **attributes)
 
 
-def time_option(flag: str, help_text: str, default: float, least: float = 0) -> Option:
-    """Return an option whose value is a time in seconds."""
+def time_option(
+    flag: str, help_text: str, default: float | None, least: float = 0, *, shown: str = ""
+) -> Option:
+    """Return an option whose value is a time in seconds; `shown` is what the help tells of its default."""
     # In the largest unit of which it is a multiple.
     unit = next((unit for unit in ("h", "m", "s") if default and default % _SECONDS[unit] == 0), "ms")
-    shown = f"{default / _SECONDS[unit]:g}{unit}" if default else "0"
+    shown = shown or (f"{default / _SECONDS[unit]:g}{unit}" if default else "0")
     return option(flag, help_text, default=default, show_default=shown, type=Seconds(least))

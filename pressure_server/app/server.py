@@ -201,7 +201,7 @@ class Server:
         if broker.is_up:
             self._announce_ready()
         else:
-            grace = self._settings.backend_grace
+            grace = self._broker.grace
             logger.info("waiting for the backend: commands wait up to %g seconds for it, then fail", grace)
             self._manager.ready(f"{self._status()}; waiting for the backend")
             broker.default_database.when_back(self._announce_ready)

@@ -219,7 +219,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "--backend-grace",
             "How long commands wait for a lost connection to the backend to be restored, before they fail "
             "with -BACKEND. 0: fail at once.",
-            5.0,
+            None,
+            shown="5s; 20s with Sentinel or a cluster",
         ),
         time_option(
             "--proxy-timeout",

@@ -41,7 +41,7 @@ class Settings(Store):
     auto_repair_after: float
     allow_eviction: bool
     backend_timeout: float
-    backend_grace: float
+    backend_grace: float | None
     proxy_timeout: float
     durability: Level
     max_clients: int

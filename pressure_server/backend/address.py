@@ -124,15 +124,16 @@ def _in_brackets(host: str) -> str:
 
 
 class Backoff:
-    """Growing pauses, in seconds: each is twice as long as the last, up to MAX_PAUSE."""
+    """Growing pauses, in seconds: each is twice as long as the last, up to the longest."""
 
-    def __init__(self) -> None:
+    def __init__(self, longest: float = MAX_PAUSE) -> None:
+        self._longest = longest
         self._pause = FIRST_PAUSE
 
     async def pause(self) -> None:
         """Wait. The pause is random within limits, so that servers do not reconnect in step."""
         await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
-        self._pause = min(2 * self._pause, MAX_PAUSE)
+        self._pause = min(2 * self._pause, self._longest)
 
     def reset(self) -> None:
         """Begin with the shortest pause again, after a connection has been opened."""

@@ -66,6 +66,11 @@ class Backend:
         """The number of the database that the address names."""
         return self.address.database
 
+    @property
+    def grace(self) -> float:
+        """For how many seconds requests are held while the backend is away."""
+        return self._timeouts.grace_of(self.route)
+
     def link(self, number: int) -> Link:
         """Return a link to a database; the caller opens it."""
         return Link(self.route, number, self._library, self._identity, self._timeouts, guard=self._guard)

@@ -181,15 +181,22 @@ class Link:
 
         Raises BackendRefusedError, or BackendError if a retry may help.
         """
-        for _ in range(_MAX_REDIRECTIONS):
+        redirections, others = 0, self._route.node_count
+        while True:
             try:
                 await self._open()
+            except BackendRefusedError:
+                raise
             except BackendError as error:
-                if not self._route.redirected(error):
+                if redirections < _MAX_REDIRECTIONS and self._route.redirected(error):
+                    redirections += 1
+                    continue
+                self._route.failed()
+                others -= 1
+                if others <= 0:
                     raise
             else:
                 return
-        raise self._why_down
 
     async def _open(self) -> None:
         self._epoch += 1
@@ -240,7 +247,7 @@ class Link:
                 "--prefix to a name in braces, such as {pressure}"
             )
         channel.guard = self._guard
-        self._route.note_cluster(await channel.command(b"CLUSTER", b"SLOTS"))
+        self._route.note_cluster(address, await channel.command(b"CLUSTER", b"SLOTS"), self._guard)
 
     async def _load(self, channel: Channel) -> None:
         """Load the library. If the backend accepts no writes at present, it may have the library."""
@@ -293,12 +300,11 @@ class Link:
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
-        backoff, down_since = Backoff(), time.monotonic()
+        backoff, down_since = Backoff(self._route.longest_pause), time.monotonic()
         while not self._closed:
             try:
                 await self.open()
             except BackendError as error:
-                self._route.failed()
                 if str(error) not in self._logged_reasons:
                     self._logged_reasons.add(str(error))
                     logger.warning("backend database %d: %s; trying again", self.number, error)
@@ -327,7 +333,7 @@ class Link:
             self._channel.abort(BackendError(f"the queues are on {self._route} now"))
 
     def _lost_for(self, why: BaseException | None) -> BackendError:
-        return BackendError(f"the connection to {self._route} was lost ({_reason(why)})")
+        return BackendError(f"the connection to {self._address} was lost ({_reason(why)})")
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads, and return its reply.

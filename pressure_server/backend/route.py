@@ -9,10 +9,25 @@ import logging
 from collections.abc import Callable
 from typing import Any
 
-from pressure_server.backend.address import Address
+from redis.crc import key_slot
+
+from pressure_server.backend.address import MAX_PAUSE, Address
 from pressure_server.backend.resp import redirection
+from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
+
+
+# Seconds: after a failover, the new master is found in half of that.
+_LONGEST_PAUSE = 0.5
+
+
+class MovedError(BackendError):
+    """The keys are on another node: at this address."""
+
+    def __init__(self, address: Address) -> None:
+        super().__init__(f"the queues are on {address}")
+        self.address = address
 
 
 class Route:
@@ -27,6 +42,7 @@ class Route:
         self.address = address
         # The nodes of the cluster, as far as they are known: if one does not serve, the next one is tried.
         self._nodes = [address]
+        self._turn = 0
         self._served: Address | None = None  # the node that a link has used last
         self._followers: list[Callable[[], None]] = []
 
@@ -48,12 +64,26 @@ class Route:
     def close(self) -> None:
         """Stop looking for changes."""
 
+    @property
+    def longest_pause(self) -> float:
+        """The longest pause in seconds between attempts to find a node that serves."""
+        return _LONGEST_PAUSE if self.fails_over else MAX_PAUSE
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes may be tried."""
+        return len(self._nodes)
+
     def failed(self) -> None:
         """Note that the node does not serve: another one may know which node has the keys."""
-        self.address = self._nodes[(self._nodes.index(self.address) + 1) % len(self._nodes)]
+        self._turn += 1
+        self.address = self._nodes[self._turn % len(self._nodes)]
 
     def redirected(self, error: Exception) -> bool:
         """Follow an error that names another node. Return False if it is another error."""
+        if isinstance(error, MovedError):
+            self.move(error.address)
+            return True
         target = redirection(error)
         if target is None:
             return False
@@ -76,9 +106,18 @@ class Route:
             logger.info("the queues are on %s now, no longer on %s", address, before)
             self.move(address)
 
-    def note_cluster(self, slots: list[Any]) -> None:
-        """Note the nodes of the cluster to which this one belongs, from the reply to CLUSTER SLOTS."""
+    def note_cluster(self, at: Address, slots: list[Any], key: bytes) -> None:
+        """Note the nodes of a cluster, from the reply to CLUSTER SLOTS of the node `at` this address.
+
+        Raises MovedError if another one has the slot of `key`, by that reply.
+        """
         self.fails_over = True
-        found = {(node[0].decode(), node[1]) for entry in slots for node in entry[2:] if node[0]}
-        self._nodes = [self.address, *(self.address.at(*node) for node in sorted(found))]
+        slot = key_slot(key)
+        self._nodes = [at]
+        for first, last, *nodes in slots:
+            # A node that knows no other name of itself sends an empty one.
+            found = [at.at(node[0].decode() if node[0] else at.host, node[1]) for node in nodes]
+            self._nodes += found
+            if first <= slot <= last and found[0] != at:
+                raise MovedError(found[0])
         self._nodes = list(dict.fromkeys(self._nodes))

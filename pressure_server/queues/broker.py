@@ -99,6 +99,11 @@ class Broker:
         self._backend.check_readiness()
 
     @property
+    def grace(self) -> float:
+        """For how many seconds operations wait for a backend that is away."""
+        return self._backend.grace
+
+    @property
     def version(self) -> str:
         """The backend's name and version; empty until the backend has been reached."""
         return self._links[self._backend.default_database].version
