@@ -12,6 +12,7 @@ from pressure_server.auth.access_policy import read_password
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.link import Timeouts
+from pressure_server.backend.sentinel import SentinelAddress, address_of
 from pressure_server.net.listener import SettingsError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.policy import Policy
@@ -44,15 +45,15 @@ class Store:
         elif self.backend_password_file is not None:
             raise SettingsError("the embedded backend has no password: remove --backend-password-file")
 
-    def address(self) -> Address:
+    def address(self) -> Address | SentinelAddress:
         """Return the address of a backend that is not embedded. Raise SettingsError."""
         try:
-            address = Address(self.backend)
+            address = address_of(self.backend)
             if self.backend_password_file is None:
                 return address
             if address.password is not None:
                 raise ValueError("its password is given twice, in its URL and by --backend-password-file")
-            return Address(_with_password(self.backend, read_password(self.backend_password_file)))
+            return address_of(_with_password(self.backend, read_password(self.backend_password_file)))
         except ValueError as error:
             raise SettingsError(f"the backend cannot be used: {error}") from error
 
@@ -74,7 +75,7 @@ async def open_store(store: Store) -> AsyncIterator[Broker]:
 
 
 @contextlib.asynccontextmanager
-async def _backend(store: Store) -> AsyncIterator[Address]:
+async def _backend(store: Store) -> AsyncIterator[Address | SentinelAddress]:
     """Yield the backend's address."""
     if store.backend != EMBEDDED:
         yield store.address()

@@ -43,7 +43,9 @@ class Address:
                 "and special characters of the password as %XX"
             ) from None
         if parts.scheme not in SCHEMES:
-            raise ValueError("its URL must be embedded:, or begin with redis://, rediss:// or unix://")
+            raise ValueError(
+                "its URL must be embedded:, or begin with redis://, rediss://, unix:// or redis+sentinel://"
+            )
         if parts.scheme == "unix" and not parts.path:
             raise ValueError("the socket's path is missing: write unix:///path/to/socket")
         if parts.scheme != "unix" and parts.path.strip("/") and not parts.path.strip("/").isdigit():

@@ -15,6 +15,7 @@ from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.route import Route
+from pressure_server.backend.sentinel import SentinelAddress, SentinelRoute
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
@@ -32,7 +33,7 @@ class Backend:
 
     def __init__(
         self,
-        address: Address,
+        address: Address | SentinelAddress,
         *,
         identity: str,
         prefix: bytes,
@@ -49,7 +50,7 @@ class Backend:
         when no key is watched any longer.
         """
         self.address = address
-        self.route = Route(address)
+        self.route = SentinelRoute(address) if isinstance(address, SentinelAddress) else Route(address)
         self._guard = prefix + b"!guard" if has_tag(prefix) else b""
         self._identity = identity
         self._library = library
@@ -93,6 +94,7 @@ class Backend:
         if not to_look:
             self._eviction = EvictionCheck(link, self.route, is_allowed=self._allow_eviction)
             await self._eviction.start()
+        await self.route.start()
         await self.durability.start()
         self.watch.start()
         if link.is_up:
@@ -115,3 +117,4 @@ class Backend:
         await self.turns.disconnect()
         await self.watch.close()
         await self.durability.close()
+        await self.route.close()

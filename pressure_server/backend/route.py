@@ -61,7 +61,7 @@ class Route:
     async def start(self) -> None:
         """Begin to look for changes in the background."""
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Stop looking for changes."""
 
     @property

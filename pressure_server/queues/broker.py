@@ -14,6 +14,7 @@ from pressure_server.backend.backend import Backend
 from pressure_server.backend.greeting import NoSuchDatabaseError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
+from pressure_server.backend.sentinel import SentinelAddress
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import library
 from pressure_server.queues.database import Database
@@ -34,7 +35,7 @@ class Broker:
 
     def __init__(
         self,
-        address: Address,
+        address: Address | SentinelAddress,
         *,
         prefix: str,
         policy: Policy,

@@ -1,0 +1,151 @@
+"""Sentinel: the address of a master that Sentinels name, and the route to it."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any
+from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+
+from redis.exceptions import RedisError
+
+from pressure_server.backend.address import Address
+from pressure_server.backend.route import Route
+from pressure_server.errors import BackendError
+
+logger = logging.getLogger(__name__)
+
+SCHEMES = ("redis+sentinel", "rediss+sentinel")
+_PORT = "26379"
+# The options of the URL that concern the connections to Sentinels begin with this.
+_OF_SENTINELS = "sentinel_"
+# Seconds between questions to the Sentinels, and for which they may answer.
+_ASK_EVERY = 0.25
+_ANSWER_TIMEOUT = 1.0
+
+
+class SentinelAddress:
+    """The address of a master that Sentinels name, from its URL. Raises ValueError if the URL is invalid.
+
+    A URL is `redis+sentinel://[user:password@]host:port,host:port/name/db`, with user and password of Redis;
+    `rediss+sentinel://` uses TLS for Redis. Its query has redis-py's options for Redis. Those for Sentinels
+    begin with `sentinel_`: sentinel_username, sentinel_password, sentinel_tls=yes, sentinel_ssl_ca_certs.
+    """
+
+    def __init__(self, url: str) -> None:
+        parts = urlsplit(url)
+        login, at, hosts = parts.netloc.rpartition("@")
+        name, _, database = parts.path.strip("/").partition("/")
+        if not hosts or not name:
+            raise ValueError(
+                "the Sentinels or the name of the master are missing: write "
+                "redis+sentinel://host:26379,host:26379/mymaster/0"
+            )
+        options = parse_qsl(parts.query)
+        of_sentinels = {
+            key.removeprefix(_OF_SENTINELS): value for key, value in options if key.startswith(_OF_SENTINELS)
+        }
+        of_redis = urlencode([one for one in options if not one[0].startswith(_OF_SENTINELS)])
+        scheme = parts.scheme.partition("+")[0]
+        self.name = name
+        # No node has this name: the Sentinels have not been asked yet.
+        self.unknown = Address(f"{scheme}://{login}{at}unknown.invalid:1/{database}?{of_redis}")
+        self.sentinels = [Address(_sentinel_url(host, dict(of_sentinels))) for host in hosts.split(",")]
+        self.password = self.unknown.password
+        self.database = self.unknown.database
+        self._shown = f"{parts.scheme}://{hosts}/{name}"
+
+    def __str__(self) -> str:
+        """Return the address without user, password, database and options."""
+        return self._shown
+
+
+def _sentinel_url(host: str, options: dict[str, str]) -> str:
+    """Return the URL of a Sentinel at `host`, which may have a port."""
+    scheme = "rediss" if options.pop("tls", "no") in ("yes", "true", "1") else "redis"
+    user, password = options.pop("username", ""), options.pop("password", "")
+    login = f"{quote(user, safe='')}:{quote(password, safe='')}@" if user or password else ""
+    port = "" if host.rpartition("]")[2].count(":") else f":{_PORT}"
+    return f"{scheme}://{login}{host}{port}?{urlencode(options)}"
+
+
+def address_of(url: str) -> Address | SentinelAddress:
+    """Return the address in the URL of a backend. Raises ValueError if it is invalid."""
+    return SentinelAddress(url) if url.partition("://")[0] in SCHEMES else Address(url)
+
+
+class SentinelRoute(Route):
+    """The route to the master that most recently became one, as far as the Sentinels know."""
+
+    fails_over = True
+
+    def __init__(self, address: SentinelAddress) -> None:
+        super().__init__(address.unknown)
+        self._name = address.name
+        self._about = str(address)
+        # Any: redis-py's commands have no types.
+        self._sentinels: list[Any] = [one.client(0) for one in address.sentinels]
+        self._unknown = address.unknown
+        self._is_silent = False  # whether no Sentinel answered when they were asked last
+        self._looking: asyncio.Task[None] | None = None
+
+    def __str__(self) -> str:
+        """Return the master's address, or the Sentinels' before they have named one."""
+        return self._about if self.address == self._unknown else str(self.address)
+
+    async def find(self) -> Address:
+        """Return the master's address: the last known one if no Sentinel answers.
+
+        Raises BackendError if none has been known.
+        """
+        master = await self._ask()
+        if master is not None:
+            self.address = master
+        elif self.address == self._unknown:
+            raise BackendError(f"no Sentinel of {self._about} names the master")
+        return self.address
+
+    async def start(self) -> None:
+        """See Route. Ask again and again: a message that the master has changed could be lost."""
+        self._looking = asyncio.create_task(self._look())
+
+    async def close(self) -> None:
+        """See Route."""
+        if self._looking is not None:
+            self._looking.cancel()
+        for sentinel in self._sentinels:
+            await sentinel.aclose()
+
+    def failed(self) -> None:
+        """See Route: the Sentinels are asked for each connection."""
+
+    async def _look(self) -> None:
+        while True:
+            await asyncio.sleep(_ASK_EVERY)
+            master = await self._ask()
+            if master is not None and self._served is not None and master != self.address:
+                self.move(master)
+
+    async def _ask(self) -> Address | None:
+        """Return the master that became one last. Some Sentinels may not have heard of it yet."""
+        told = await asyncio.gather(*map(self._ask_one, self._sentinels))
+        found = [one for one in told if one is not None]
+        if bool(found) == self._is_silent:
+            self._is_silent = not found
+            if self._is_silent:
+                logger.warning("no Sentinel of %s names the master: the last one is used", self._about)
+            else:
+                logger.info("the Sentinels of %s name the master again", self._about)
+        if not found:
+            return None
+        newest = max(found, key=lambda one: int(one["config-epoch"]))
+        return self._unknown.at(newest["ip"], int(newest["port"]))
+
+    async def _ask_one(self, sentinel: Any) -> dict[str, Any] | None:
+        try:
+            async with asyncio.timeout(_ANSWER_TIMEOUT):
+                about: dict[str, Any] = await sentinel.sentinel_master(self._name)
+                return about
+        except (RedisError, OSError, RuntimeError, TimeoutError) as error:
+            logger.debug("a Sentinel of %s does not answer: %s", self._about, error)
+            return None
