@@ -1,6 +1,6 @@
 """The parsers of all protocols: requests do not depend on how bytes are split; work and memory are bounded.
 
-test_resp_parser.py and test_memcached_parser.py test what is particular to one protocol.
+resp/test_parser.py and memcached/test_parser.py test what is particular to one protocol.
 """
 
 from __future__ import annotations
