@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
 from collections.abc import Iterator
 from random import Random
 from typing import Any
@@ -14,10 +13,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pressure_server.net.connection import Connection
-from tests.model.backend import Backend
+from tests.model.backend import Backend, Queue
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import FakeTransport, Server
 
+# What each queue has at first.
+STORED = [b"first", b"second", b"third"]
 # More rounds than any pipeline needs.
 MOST_ROUNDS = 300
 
@@ -37,7 +38,7 @@ class Client:
         self.connection, self.transport = server.connect()
         self.requests = b""
         self.expected: list[Any] = []
-        self._queues: defaultdict[str, list[bytes]] = defaultdict(list)
+        self._queues = {f"{number}-{name}": list(STORED) for name in "abc"}
         for place, kind in enumerate(kinds):
             self._add(kind, f"{number}-{'abc'[place % 3]}", f"{number}-{place}")
 
@@ -86,8 +87,11 @@ async def _play(kinds: list[list[str]], seed: int) -> None:
     random = Random(seed)
     server, backend = Server(), Backend(Random(seed), lambda _: None)
     clients = [Client(server, number, some) for number, some in enumerate(kinds)]
+    for number in range(len(kinds)):
+        for name in "abc":
+            backend.queues[f"p:{number}-{name}".encode()] = Queue(messages=list(STORED))
     for client in clients:
-        places = sorted(random.randrange(len(client.requests) + 1) for _ in range(random.randrange(6)))
+        places = sorted(random.randrange(len(client.requests) + 1) for _ in range(random.randrange(30)))
         pieces = [
             client.requests[start:end]
             for start, end in zip([0, *places], [*places, len(client.requests)], strict=True)
@@ -130,6 +134,23 @@ def test_a_long_pipeline_is_answered_whole(runner: asyncio.Runner) -> None:
     runner.run(_play([["LPUSH", "LLEN", "PING"] * 800], 1))
 
 
+def test_thousands_of_equal_commands_are_answered_by_a_few_calls(runner: asyncio.Runner) -> None:
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        client, to_client = server.connect()
+        client.data_received(b"".join(packed("LPUSH", "q", number) for number in range(4000)))
+        calls = 0
+        while server.link.calls or client.session.is_busy:
+            server.send()
+            _answer(server, backend)
+            calls += 1
+        assert calls < 20
+        assert b"".join(to_client.written) == b"".join(b":%d\r\n" % number for number in range(1, 4001))
+        server.close()
+
+    runner.run(play())
+
+
 def test_a_command_that_runs_alone_waits_for_the_replies_before_it_and_holds_those_after(
     runner: asyncio.Runner,
 ) -> None:
@@ -139,6 +160,7 @@ def test_a_command_that_runs_alone_waits_for_the_replies_before_it_and_holds_tho
         client.data_received(
             packed("LPUSH", "q", "m") + packed("BLPOP", "none", "q", 0) + packed("LPUSH", "q", "n")
         )
+        await asyncio.sleep(0)
         server.send()
         (call,) = server.link.calls
         assert b"none" not in b"".join(call.keys)

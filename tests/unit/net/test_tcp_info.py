@@ -48,7 +48,9 @@ def test_only_complete_records_count(sizes: list[int], data: st.DataObject) -> N
         for size in sizes:
             counted.wrote(size)
         total = counted.ends[-1][0]
-        for taken in [*sorted(data.draw(st.lists(st.integers(1, total), max_size=5))), total]:
+        # At the end of a record, and one byte to each side of it.
+        edges = [end + byte for end, _ in counted.ends[1:] for byte in (-1, 0, 1) if end + byte <= total]
+        for taken in sorted([*edges, *data.draw(st.lists(st.integers(1, total), max_size=5))]):
             counted.taken = BASE + taken
             assert counted.records.taken() == counted.text_in(taken)
 

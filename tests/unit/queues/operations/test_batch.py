@@ -207,6 +207,20 @@ def test_a_run_that_was_done_in_part_is_sent_again_with_what_is_left() -> None:
     assert pack([[second, third]]) == [b"get", b"1", b"3"]
 
 
+def test_a_run_that_is_alone_may_be_done_in_part() -> None:
+    first, second = get(2), get(2)
+    progress = distribute([[first, second]], [1, [b"a", b"b", b"c"]])
+    assert progress is not None
+    assert (progress.ended, progress.resend) == ([first], [second])
+
+
+def test_a_take_that_found_too_few_messages_ends_although_a_later_run_was_done_in_part() -> None:
+    first, putting, second = get(3), put(b"b", options=UNIQUE), get(2)
+    progress = distribute([[first], [putting], [second]], [1, [b"a"], b"new", [b"b"]])
+    assert progress is not None
+    assert (progress.ended, progress.resend) == ([first, putting], [second])
+
+
 def test_a_reply_with_nothing_done_sends_all_again() -> None:
     first, second = get(), get()
     progress = distribute([[first], [second]], [0])
