@@ -216,6 +216,36 @@ def test_nothing_is_executed_for_a_client_that_waits(runner: asyncio.Runner) -> 
     runner.run(play())
 
 
+def test_commands_after_a_put_that_waits_for_room_are_done_after_it(runner: asyncio.Runner) -> None:
+    """But equal puts wait with it, in one operation."""
+
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        queue = backend.queues[b"p:q"] = Queue(2, [b"a", b"b"])
+        (client, to_client), (other, to_other) = server.connect(), server.connect()
+        lines = ("SADD q c", "SADD q d", "LPUSH r x", "SPOP q", "LPUSH q e", "PING")
+        client.data_received(b"".join(packed(*line.split()) for line in lines))
+        server.send()
+        _answer(server, backend)
+        assert client.session.is_waiting
+        for taken, left in ((b"a", [b"b", b"c"]), (b"b", [b"c", b"d"])):
+            assert b"p:r" not in backend.queues
+            other.data_received(packed("SPOP", "q"))
+            server.send()
+            _answer(server, backend)
+            assert (to_other.written[-1], queue.messages) == (b"$1\r\n%b\r\n" % taken, left)
+        for _ in range(10):
+            server.send()
+            while server.link.calls:
+                _answer(server, backend)
+            await asyncio.sleep(0)
+        assert b"".join(to_client.written) == b":1\r\n:1\r\n:1\r\n$1\r\nc\r\n:2\r\n+PONG\r\n"
+        assert queue.messages == [b"d", b"e"]
+        server.close()
+
+    runner.run(play())
+
+
 def test_a_client_that_leaves_while_it_waits_takes_nothing(runner: asyncio.Runner) -> None:
     async def play() -> None:
         server, backend = Server(), Backend(Random(0), lambda _: None)

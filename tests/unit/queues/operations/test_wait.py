@@ -183,6 +183,8 @@ def test_a_ticket_that_is_closed_lets_only_the_operation_in_flight_end(in_flight
         assert ticket.try_acquire(first, lambda: None)
     assert ticket.close() is in_flight
     assert first.expired is in_flight
+    # The operation in flight may have to be sent again.
+    assert ticket.try_acquire(first, lambda: None) is in_flight
     assert not ticket.try_acquire(second, lambda: None)
 
 

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any, cast
 from unittest.mock import MagicMock
 
+import pytest
+
 from pressure_server.errors import QueueClosedError, QueueFullError, StoppingError, WaitLimitError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Due, Progress
-from pressure_server.queues.operations.operation import Line, Operation
+from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.options import WAITS, OnFull, Options
 from pressure_server.queues.operations.owners import NotifyOnSuccess
 from pressure_server.queues.operations.wait import Ticket, Wait, WaitCondition, WaiterCount
@@ -162,6 +164,27 @@ def test_a_job_that_another_command_has_made_ready_is_offered_to_those_in_line()
     world.clock.run_to(100.4995)
     world.host.wake_up.assert_called_once()
     assert len(world.waiting.next_operations([], woken=True)) == 1
+
+
+@pytest.mark.parametrize("verb", [verbs.GET, verbs.RESERVE, verbs.MOVE, verbs.PEEK])
+@pytest.mark.parametrize("has_ticket", [False, True])
+def test_the_reply_to_a_question_says_anew_when_a_job_is_due(verb: Verb, has_ticket: bool) -> None:
+    """Whatever waits. A call that was refused says nothing: the time that is known stays."""
+    world = World()
+    wait = Wait(None, ticket=Ticket() if has_ticket else None)
+    world.replied(
+        [Operation(verb, b"q", [b"p:d"], 1, Recorder(), wait=wait, options=WAITS)], Due(0.5, b"note")
+    )
+    world.clock.run_to(100.2)
+    world.waiting.next_operations([], woken=False)
+    world.replied([], Due(0.2, b"note"))
+    world.clock.run_to(100.3)
+    refused = Progress([])
+    refused.due = None
+    world.waiting.watch(refused)
+    world.host.wake_up.assert_not_called()
+    world.clock.run_to(100.41)
+    world.host.wake_up.assert_called_once()
 
 
 def test_a_job_that_was_taken_elsewhere_wakes_nobody() -> None:
