@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pressure_server.queues.operations import groups, outcomes
@@ -31,6 +31,7 @@ def test_a_job_is_put_with_its_numbers_and_perhaps_a_key() -> None:
 
 
 @given(st.integers(1, 2**48))
+@example(15)
 def test_the_word_of_a_job_is_read_and_sorts_by_its_id(job: int) -> None:
     assert id_of(word_of(job)) == job
     assert word_of(job) < word_of(job + 1)
