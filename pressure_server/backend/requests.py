@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import hiredis
 
-from pressure_server.backend.resp import BackendConnection, Received
+from pressure_server.backend.resp import BackendConnection, PackedWords, Received
 from pressure_server.lua.layout import AGAIN, NUMBERS, Header
 from pressure_server.lua.scripts import Library, Script
 
@@ -130,28 +130,35 @@ class BackendRequest(ABC):
 
 @dataclass(eq=False)
 class LibraryCall(BackendRequest):
-    """A call of the library. Its arguments begin with the fields of `Header` (layout.py).
+    """A call of the library: its `header` (layout.py), and the keys and arguments of its blocks.
 
     `function` was called last. `loads` is how often the library was loaded as the backend did not know it.
     """
 
-    keys: list[bytes] = field(default_factory=list)
-    arguments: list[bytes] = field(default_factory=list)
+    header: list[bytes]
+    keys: PackedWords = field(default_factory=PackedWords, init=False)
+    arguments: PackedWords = field(default_factory=PackedWords, init=False)
     function: bytes = field(default=b"", init=False)
     loads: int = field(default=0, init=False)
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See BackendRequest."""
         self.epoch = channel.epoch
-        self.arguments[Header.EPOCH] = b"%d" % self.epoch
+        self.header[Header.EPOCH] = b"%d" % self.epoch
         if self.may_be_done:
-            self.arguments[Header.AGAIN] = AGAIN
-        self.function, keys = channel.library.name, self.keys
-        channel.send(answered, b"FCALL", self.function, NUMBERS[len(keys)], *keys, *self.arguments)
+            self.header[Header.AGAIN] = AGAIN
+        self._call(channel.library.name, channel, answered)
 
     def _call(self, function: bytes, channel: Channel, answered: Received, *refusal: bytes) -> None:
-        self.function, keys = function, self.keys
-        channel.send(answered, b"FCALL", function, NUMBERS[len(keys)], *keys, *self.arguments, *refusal)
+        self.function, keys, arguments = function, self.keys, self.arguments
+        words = PackedWords()
+        words.add((b"FCALL", function, NUMBERS[keys.count]))
+        words.pieces += keys.pieces
+        words.add(self.header)
+        words.pieces += arguments.pieces
+        words.add(refusal)
+        count = words.count + keys.count + arguments.count
+        channel.send_packed(answered, b"*%d\r\n" % count + b"".join(words.pieces))
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return the error of the whole call, or the errors of its blocks."""
@@ -164,7 +171,7 @@ class LibraryCall(BackendRequest):
         text = str(error)
         library = channel.library
         if not text.startswith(_UNKNOWN_FUNCTION):
-            is_recorded = bool(self.arguments[Header.NUMBER])
+            is_recorded = bool(self.header[Header.NUMBER])
             instead = library.instead(self.function, text.partition(" ")[0], is_recorded=is_recorded)
             if instead is not None:
                 self._call(instead, channel, answered, text.encode())

@@ -26,6 +26,41 @@ _MAX_ERROR = 200
 
 Received = Callable[[Any], None]
 
+
+class _Lengths(dict[int, bytes]):
+    """What is sent before a word of a length. To format it takes four times as long as to look it up."""
+
+    def __missing__(self, length: int) -> bytes:
+        return b"$%d\r\n" % length
+
+
+LENGTHS = _Lengths({length: b"$%d\r\n" % length for length in range(1024)})
+CRLF = b"\r\n"
+
+
+class PackedWords:
+    """Words of a command, as they are sent: `pieces` that have only to be joined, for `count` words."""
+
+    __slots__ = ("count", "pieces")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.count = 0
+
+    def add(self, words: Sequence[bytes]) -> None:
+        """Append words."""
+        for word in words:
+            self.pieces += (LENGTHS[len(word)], word, CRLF)
+        self.count += len(words)
+
+    def unpacked(self) -> list[bytes]:
+        """Return the words."""
+        reader = hiredis.Reader()
+        reader.feed(b"*%d\r\n" % self.count + b"".join(self.pieces))
+        words: list[bytes] = reader.gets()
+        return words
+
+
 # Errors that do not concern the command: the same command may work later.
 _PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN)\b|ERR max number of clients")
 
@@ -138,6 +173,10 @@ class BackendConnection(asyncio.Protocol):
 
     def send(self, received: Received | None, *arguments: bytes) -> None:
         """Send a command; `received` gets its reply. Raises BackendError if there is no connection."""
+        self.send_packed(received, hiredis.pack_command(arguments))  # type: ignore[arg-type] # its stub says tuple of one
+
+    def send_packed(self, received: Received | None, data: bytes) -> None:
+        """Send a command, given as the bytes to send, as `send` does."""
         if self._write is None:
             raise BackendError("the connection to the backend was lost")
         if not self._callbacks:
@@ -148,7 +187,6 @@ class BackendConnection(asyncio.Protocol):
                     self._answer_timeout / _CHECKS_PER_TIMEOUT, self._check_progress
                 )
         self._callbacks.append(received)
-        data = hiredis.pack_command(arguments)  # type: ignore[arg-type] # its stub says tuple of one
         self._written += len(data)
         self._write(data)
 

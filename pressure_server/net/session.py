@@ -8,25 +8,21 @@ before it, and before the next command.
 from __future__ import annotations
 
 import asyncio
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Coroutine, Sequence
 from time import perf_counter
 from typing import Any, ClassVar, Protocol, cast
 
-from pressure_server.auth.logins import MAX_FAILURES
-from pressure_server.auth.peer_address import Addresses
-from pressure_server.auth.users import DEFAULT as DEFAULT_USER
 from pressure_server.auth.users import NOBODY
-from pressure_server.errors import PressureError, forget_frames
+from pressure_server.errors import forget_frames
+from pressure_server.net.client import Client
 from pressure_server.net.clients import Clients
-from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
-from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED, Connection
+from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED
 from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.net.slow_log import messages_of_first_command
 from pressure_server.queues.database import Database
 from pressure_server.queues.lanes.reservations import owner_of
 from pressure_server.queues.operations.batch import MAX_BYTES
-from pressure_server.queues.operations.jobs import attached
 from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.wait import Wait
@@ -41,9 +37,9 @@ _SMALL_REPLY = UNANSWERED_BYTES // MAX_UNANSWERED
 REQUEST_BYTES = 4 << 20
 # Estimated bytes for a command besides its words, and for an operation or a reply in the queue of replies.
 _COMMAND_COST = 512
+_REPLY_COST = 512
 # Why a connection ended, for the log.
 SENT_HTTP = "it sent HTTP"
-_REPLY_COST = 512
 
 
 class RequestBatch(Protocol):
@@ -83,7 +79,7 @@ class _NoParser:
 _NO_PARSER = _NoParser()
 
 
-class Session(ABC):
+class Session(Client):
     """The part of a session that all handlers share. Sub-classes define the abstract methods.
 
     Ways to end: `finish` executes the commands that have come; `close_when_replied` replies to those that
@@ -93,29 +89,19 @@ class Session(ABC):
     __slots__ = (
         "_alone", "_backlog", "_barrier", "_has_waited", "_is_to_flush", "_last", "_max_unanswered",
         "_measured", "_measured_from", "_measures_next", "_parser", "_position", "_ready_bytes", "_replies",
-        "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered", "_waits", "clients",
-        "command_statistics", "connection", "database", "failed_logins", "is_held", "name", "reserved_jobs",
-        "sends_garbage", "user",
+        "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered", "_waits", "database",
+        "is_held", "reserved_jobs",
     )  # fmt: skip
-    # The name of the wire protocol; its type of a request that stands for many commands; and the request that
-    # takes the place of one that is too large before a login.
-    PROTOCOL: ClassVar[str]
+    # The protocol's type of a request that stands for many commands, and the request that takes the place of
+    # one that is too large before a login.
     BATCH: ClassVar[type[RequestBatch]]
     TOO_LARGE: ClassVar[Any]
 
-    connection: Connection
-
     def __init__(self, clients: Clients, database: Database, parser: Parser) -> None:
-        self.clients = clients
+        super().__init__(clients)
         self.database = database
-        self.user = NOBODY
-        self.failed_logins = 0
-        self.name = b""  # that the client has given its connection
-        self.sends_garbage = False  # see client_log.UnknownCommands
         self.reserved_jobs = ReservedJobs()
         self._parser = parser
-        # The statistics of the command that was executed last.
-        self.command_statistics = statistics_of(self.PROTOCOL, UNKNOWN)
         # The operation whose latency is measured, and since when: the first one of each read.
         self._measures_next = False
         self._measured: Operation | None = None
@@ -145,26 +131,6 @@ class Session(ABC):
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Execute a command: call `reply` or `submit`, or return a coroutine that runs alone."""
 
-    @abstractmethod
-    def error_reply(self, error: Exception) -> bytes:
-        """Return the reply for an error."""
-
-    @abstractmethod
-    def too_many_clients_reply(self) -> bytes:
-        """Return the reply to a connection that exceeds `--max-clients`."""
-
-    @abstractmethod
-    def words_of(self, command: Any) -> list[list[bytes]]:
-        """Return the words of the commands for which a parsed request stands, for MONITOR and the slow log.
-
-        Logins are left out, and so is everything that may be a garbled login: requests that are no valid
-        command, or that the client sends before it has logged in.
-        """
-
-    @abstractmethod
-    def may_log_in(self, request: Any) -> bool:
-        """Return whether a parsed request may be a login."""
-
     def encode(self, value: Any) -> bytes:
         """Return the reply for a value that a coroutine returned."""
         reply: bytes = value
@@ -178,31 +144,6 @@ class Session(ABC):
     def extra_bytes(self) -> int:
         """The bytes kept for the client besides its requests and replies."""
         return 0
-
-    @property
-    def library_name(self) -> str:
-        """The client's library and version, if it has told them."""
-        return ""
-
-    @property
-    def id(self) -> int:
-        """The number of the client's connection."""
-        return self.connection.id
-
-    @property
-    def addresses(self) -> Addresses:
-        """The addresses of the client's connection."""
-        return self.connection.addresses
-
-    @property
-    def user_name(self) -> str:
-        """The name of the client's user. As in Redis, `default` if the client has not logged in."""
-        return self.user.name or DEFAULT_USER
-
-    @property
-    def job_owner(self) -> bytes:
-        """The owner of the jobs that the client reserves, unless it names another one."""
-        return attached(self.connection.id)
 
     @property
     def unparsed(self) -> int:
@@ -417,9 +358,9 @@ class Session(ABC):
             operation.command.measure(seconds)
             if seconds >= self.clients.slow_log.threshold:
                 words = [operation.name, *messages_of_first_command(operation)]
-                self._note_slow(seconds, [operation.command.name.encode(), *words])
+                self.note_slow(seconds, [operation.command.name.encode(), *words])
         if operation.error is not None or operation.has_errors:
-            self._count_failures(operation)
+            self.count_failures(operation)
         if operation is self._last:
             self._last = None
         data = operation.encode(operation)
@@ -523,7 +464,7 @@ class Session(ABC):
             statistics.measure(seconds)
             if seconds >= self.clients.slow_log.threshold and has_logged_in:
                 for words in self.words_of(self._running)[:1]:
-                    self._note_slow(seconds, words)
+                    self.note_slow(seconds, words)
         self._running = None
         self._alone = None
         took, self._taken = self._taken, []
@@ -562,62 +503,6 @@ class Session(ABC):
             + self.reserved_jobs.size
             + 2 * self._ready_bytes
         )
-
-    async def log_in(self, name: bytes, password: bytes, *, logged: bytes | None = None) -> bool:
-        """Act as this user from now on. Return whether the login succeeds; close after MAX_FAILURES.
-
-        A failure returns after a delay. The log shows `logged` as the name of a failed login, if it is given.
-        """
-        access, transport = self.clients.access, self.connection.transport
-        user = access.users.log_in(name.decode("utf-8", "replace"), password)
-        if user is None:
-            await access.logins.fail(transport, name if logged is None else logged, self.failed_logins)
-            self.failed_logins += 1
-            if self.failed_logins >= MAX_FAILURES:
-                self.close_when_replied()
-            return False
-        self.user = user
-        access.logins.succeed(transport, user)
-        return True
-
-    def log_fields(self, error: str = "") -> dict[str, object]:
-        """Return the fields of JSON logs about the command that is being executed."""
-        fields: dict[str, object] = {
-            "client": self.addresses.shown,
-            "user": self.user_name,
-            "command": self.command_statistics.name,
-        }
-        return {**fields, "error": error} if error else fields
-
-    def error_code(self, error: Exception, reply: bytes) -> str:
-        """Return the code by which an error is counted; `reply` is the reply that the client gets for it."""
-        if isinstance(error, PressureError):
-            return error.code
-        return reply.partition(b" ")[0].strip(b"-\r\n").decode("ascii", "replace")
-
-    def count_refusal(self, why: Refusal) -> None:
-        """Count a command that the client's user may not execute."""
-        self.clients.access.refused[why.value] += 1
-
-    def refuse(self, error: Exception, calls: int = 1) -> bytes:
-        """Count commands that are refused before they are done. Return the reply to one of them."""
-        reply = self.error_reply(error)
-        self.command_statistics.reject(self.error_code(error, reply), calls)
-        return reply
-
-    def _note_slow(self, seconds: float, words: list[bytes]) -> None:
-        self.clients.slow_log.add(seconds, words, self.addresses.client, self.name.decode())
-
-    def _count_failures(self, operation: Operation) -> None:
-        """Count the commands of an operation that reply with errors."""
-        if operation.command is None:
-            return
-        if operation.error is not None:
-            operation.command.fail(operation.error.code, len(operation.sizes))
-            return
-        for result in operation.results:
-            if isinstance(result, PressureError):
-                operation.command.fail(result.code)
 
     def finish(self) -> None:
         """See connection.Receiver."""

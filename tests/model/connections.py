@@ -44,7 +44,9 @@ class ModelLink:
         """Do the next call. Return False if there is none."""
         for sent in self._in_flight:
             if sent.reply is _NOTHING:
-                sent.reply = self._backend.call(sent.call.keys, sent.call.arguments)
+                call = sent.call
+                words = [*call.header, *call.arguments.unpacked()]
+                sent.reply = self._backend.call(call.keys.unpacked(), words)
                 return True
         return False
 
@@ -65,7 +67,7 @@ class ModelLink:
             return
         for sent in self._in_flight:
             sent.reply = _NOTHING
-            sent.call.arguments[Header.AGAIN] = AGAIN
+            sent.call.header[Header.AGAIN] = AGAIN
 
 
 class ModelWatch:

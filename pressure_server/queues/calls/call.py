@@ -10,8 +10,8 @@ from pressure_server.backend.requests import LibraryCall
 from pressure_server.lua.layout import NUMBERS, BlockField, Header
 from pressure_server.queues.operations.operation import Delivery
 
-# The length of an IntEnum is a Python function.
-_HEADER_SIZE, _BLOCK_SIZE = len(Header), len(BlockField)
+_EMPTY = [b""] * len(Header)
+_BLOCK_SIZE = len(BlockField)
 
 
 class Part(Protocol):
@@ -59,9 +59,7 @@ class Call(LibraryCall):
 
     def __init__(self, header: Sequence[bytes], share_out: Callable[[Call, Any], None]) -> None:
         """`header` has the first arguments; `share_out` is called with the call and its reply."""
-        super().__init__()
-        self.arguments += header
-        self.arguments += [b""] * (_HEADER_SIZE - len(header))
+        super().__init__([*header, *_EMPTY[len(header) :]])
         self.parts: list[Part] = []
         self.size = 0  # bytes of the blocks' arguments
         self.has_changes = self.takes = False
@@ -86,9 +84,9 @@ class Call(LibraryCall):
         if resolved is not None:
             self._resolved[len(self.parts)] = resolved
         self.parts.append(part)
-        self.keys += keys
-        self.arguments += (NUMBERS[len(keys)], NUMBERS[len(arguments)], how)
-        self.arguments += arguments
+        self.keys.add(keys)
+        self.arguments.add((NUMBERS[len(keys)], NUMBERS[len(arguments)], how))
+        self.arguments.add(arguments)
         self.size += sum(map(len, arguments))
         self.has_changes = self.has_changes or changes
         self.takes = self.takes or takes
@@ -99,16 +97,17 @@ class Call(LibraryCall):
 
     def blocks_from(self, first: int) -> Iterator[Block]:
         """Yield the blocks from the place `first` on, for another call."""
-        at, key = _HEADER_SIZE, 0
+        at = key = 0
+        all_keys, words = self.keys.unpacked(), self.arguments.unpacked()
         for place, part in enumerate(self.parts):
             begin = at + _BLOCK_SIZE
-            keys = int(self.arguments[at + BlockField.KEYS])
-            end = begin + int(self.arguments[at + BlockField.ARGUMENTS])
+            keys = int(words[at + BlockField.KEYS])
+            end = begin + int(words[at + BlockField.ARGUMENTS])
             if place >= first:
                 yield Block(
-                    self.keys[key : key + keys],
-                    self.arguments[at + BlockField.HOW],
-                    self.arguments[begin:end],
+                    all_keys[key : key + keys],
+                    words[at + BlockField.HOW],
+                    words[begin:end],
                     part.received,
                     self.has_changes,
                     self.takes,

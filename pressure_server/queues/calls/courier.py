@@ -220,14 +220,14 @@ class Courier:
             self._submitted_before, self.submitted = self.submitted, 0
         call.number = next(self._numbers)
         if self._records is not None:
-            call.keys.append(self._records)
+            call.keys.add((self._records,))
             if call.has_changes:
-                call.record = call.arguments[Header.NUMBER] = b"%d" % call.number
+                call.record = call.header[Header.NUMBER] = b"%d" % call.number
                 self._kept.add(call.record)
         if call.record or not call.parts:
             # Calls that only read drop no records: if the backend refuses to drop them, the whole call fails.
             call.done = self._unneeded[:_MAX_DROPPED]
-            call.arguments[Header.DONE] = b" ".join(call.done)
+            call.header[Header.DONE] = b" ".join(call.done)
             del self._unneeded[:_MAX_DROPPED]
         self._in_flight += 1
         call.sent = perf_counter()
@@ -235,7 +235,7 @@ class Courier:
 
     def _log_call(self, call: Call, seconds: float, reply: Any) -> None:
         """Log a call that has been answered, with some of its queues."""
-        bases = call.keys[: -1 if self._records is not None else None]
+        bases = call.keys.unpacked()[: -1 if self._records is not None else None]
         queues = ", ".join(printable(base[self._prefix_size :]) for base in bases[:_MAX_LOGGED])
         more = f" and {len(bases) - _MAX_LOGGED} more" if len(bases) > _MAX_LOGGED else ""
         logger.debug(

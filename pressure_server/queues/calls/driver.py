@@ -20,6 +20,8 @@ class DrivenLane(Part, Protocol):
     """A lane, as its driver sees it."""
 
     name: bytes
+    bound_state: int | None
+    is_in_use: bool
 
 
 class KeyListener(Protocol):

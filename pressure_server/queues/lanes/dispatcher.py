@@ -82,10 +82,9 @@ class LaneDispatcher:
         self._limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
         header = [identity, bound, policy.overflow.encode(), self._limits]
         self._courier = Courier(link, self, header, prefix, records)
-        # Lanes that have something to do; and others, the one that was used last at the end, which keep what
-        # they know of their queues.
-        self._lanes: dict[bytes, Lane] = {}
-        self._idle: OrderedDict[bytes, Lane] = OrderedDict()
+        # Lanes that have something to do, and others, which keep what they know of their queues.
+        self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
+        self._in_use = 0  # of the lanes
         # See CourierOwner. If it is None, a client writes its replies itself.
         self.answered: list[AnsweredClient] | None = None
         # Only servers that keep records look after jobs.
@@ -138,8 +137,10 @@ class LaneDispatcher:
         name = operation.name
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._idle.pop(name, None) or self._new_lane(name)
-            self._lanes[name] = lane
+            lane = self._new_lane(name)
+        elif not lane.is_in_use:
+            lane.is_in_use = lane.is_recent = True
+            self._in_use += 1
         if self.reservations.given_up and name in self.reservations.given_up:
             self.reservations.restore_to(name)
         lane.pending.append(operation)
@@ -171,12 +172,27 @@ class LaneDispatcher:
         """Return the queue's lane, for use. Raises QueueNameError."""
         lane = self._lanes.get(name)
         if lane is None:
-            lane = self._idle.pop(name, None) or self._new_lane(name)
-            self._lanes[name] = lane
+            lane = self._new_lane(name)
+        elif not lane.is_in_use:
+            lane.is_in_use = lane.is_recent = True
+            self._in_use += 1
         return lane
 
     def _new_lane(self, name: bytes) -> Lane:
-        return Lane(self, name, base_key(self.prefix, name))
+        lane = self._lanes[name] = Lane(self, name, base_key(self.prefix, name))
+        lane.is_in_use = True
+        self._in_use += 1
+        return lane
+
+    def _forget_idle(self) -> None:
+        """Forget the oldest idle lane that has not been used again since this looked at it last."""
+        while True:
+            name, lane = next(iter(self._lanes.items()))
+            if not (lane.is_in_use or lane.is_recent):
+                del self._lanes[name]
+                return
+            lane.is_recent = False
+            self._lanes.move_to_end(name)
 
     def cancel(self, operation: Operation) -> None:
         """Cancel an operation whose client has gone.
@@ -242,7 +258,7 @@ class LaneDispatcher:
         self._courier.drop_records()
         try:
             async with asyncio.timeout(timeout):
-                while self._lanes or self._courier.has_records or len(self.reservations):
+                while self._in_use or self._courier.has_records or len(self.reservations):
                     self._dropped.clear()
                     await self._dropped.wait()
         except TimeoutError:
@@ -404,23 +420,23 @@ class LaneDispatcher:
     def take_turn(self, name: bytes, role: WaitCondition) -> None:
         """Begin the turn of a queue's lane in a role. Give the role back if the lane is gone."""
         lane = self._lanes.get(name)
-        if lane is not None:
+        if lane is not None and lane.is_in_use:
             lane.take_turn(role)
         else:
             self.role_turns.give_back(name)
 
     def drop(self, lane: DrivenLane) -> None:
         """See Driver. Keep it, idle, for the next operation on its queue, if it knows anything."""
-        name = lane.name
-        known = self._lanes.get(name)
-        if known is not None and known is lane:
-            del self._lanes[name]
-            if known.bound_state is not None and len(name) <= _LONGEST_KEPT:
-                self._idle[name] = known
-                if len(self._idle) > _MOST_IDLE:
-                    self._idle.popitem(last=False)
-            if not self._lanes:
-                self._dropped.set()
+        if not lane.is_in_use:
+            return
+        lane.is_in_use = False
+        self._in_use -= 1
+        if lane.bound_state is None or len(lane.name) > _LONGEST_KEPT:
+            del self._lanes[lane.name]
+        elif len(self._lanes) - self._in_use > _MOST_IDLE:
+            self._forget_idle()
+        if not self._in_use:
+            self._dropped.set()
 
     # Called by the link and the watch.
 
@@ -440,7 +456,7 @@ class LaneDispatcher:
         if not key.startswith(self.prefix + b":"):
             return
         name, suffix = split_key(self.prefix, key)
-        lane = self._lanes.get(name) or self._idle.get(name)
+        lane = self._lanes.get(name)
         if suffix == BOUND:
             if lane is not None:
                 lane.forget_queue()
@@ -456,15 +472,16 @@ class LaneDispatcher:
             self.due_queues.look()
         self._deletions.forget_all()
         self.notifications.watch_lost()
-        self._idle.clear()
         for lane in list(self._lanes.values()):
             lane.forget_queue()
+            if not lane.is_in_use:
+                del self._lanes[lane.name]
             if lane.waiting is not None:
                 lane.waiting.watch_lost()
 
     def _queue_is_gone(self, name: bytes) -> None:
         """Note that a queue had been deleted when the watch for that began."""
-        lane = self._lanes.get(name) or self._idle.get(name)
+        lane = self._lanes.get(name)
         if lane is not None:
             lane.forget_queue()
         self._clean(name)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from pressure_server.backend.resp import CRLF, LENGTHS
 from pressure_server.errors import (
     BackendError,
     OutcomeUnknownError,
@@ -16,13 +17,12 @@ from pressure_server.errors import (
     QueueInUseError,
     UnansweredError,
 )
-from pressure_server.lua.layout import NUMBERS
 from pressure_server.queues.calls.call import Call
 from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.lanes.put_backs import PutBacks
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
-from pressure_server.queues.operations.options import Custody, script_name
+from pressure_server.queues.operations.options import Custody
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import WaitCondition
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
@@ -47,6 +47,8 @@ class Lane:
         "bound_state",
         "is_idle",
         "is_in_flight",
+        "is_in_use",
+        "is_recent",
         "may_be_bounded",
         "name",
         "pending",
@@ -64,6 +66,8 @@ class Lane:
         self._runs: Sequence[list[Operation]] = ()
         self.is_idle = True  # nothing to send, nothing in flight
         self.is_in_flight = False
+        self.is_in_use = False  # it has something to do, or its operations wait: for the dispatcher
+        self.is_recent = False  # it was used again since the dispatcher looked last
         self._is_woken = False  # try the waiting operations with the next block
         self._ended_count = 0
         # Created when an operation first waits, or when messages first go back.
@@ -84,13 +88,16 @@ class Lane:
                 self.pending, self._runs = [], (pending,)
                 self._is_woken, self.is_in_flight = False, True
                 operation.is_sealed, operation.commands_in_call = True, None
-                packed = verb.pack(pending)
-                name = script_name(verb.name, operation.options)
+                words = verb.pack(pending)
                 call.parts.append(self)
-                call.keys.append(self.base)
-                call.arguments += (b"1", NUMBERS[2 + len(packed)], b"", name, NUMBERS[len(packed)])
-                call.arguments += packed
-                call.size += sum(map(len, packed))
+                call.keys.pieces += (LENGTHS[len(self.base)], self.base, CRLF)
+                call.keys.count += 1
+                call.arguments.count += batch.HEAD_SIZE + len(words)
+                pieces = call.arguments.pieces
+                pieces.append(batch.packed_head(verb.name, operation.options, len(words)))
+                for word in words:
+                    pieces += (LENGTHS[len(word)], word, CRLF)
+                    call.size += len(word)
                 call.has_changes = call.has_changes or verb.changes
                 call.takes = call.takes or verb.takes
                 return

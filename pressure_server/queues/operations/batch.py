@@ -6,13 +6,15 @@ Pure: the lane decides when to send a batch, and the courier sends it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from pressure_server.lua.layout import NUMBERS
+from pressure_server.backend.resp import PackedWords
+from pressure_server.lua.layout import NUMBERS, BlockField
 from pressure_server.queues.operations.operation import Operation, Owner
-from pressure_server.queues.operations.options import script_name
+from pressure_server.queues.operations.options import Options, script_name
 from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait import Wait, WaitCondition
 
@@ -100,6 +102,19 @@ def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
         arguments += (script_name(verb.name, run[0].options), NUMBERS[len(packed)])
         arguments += packed
     return arguments
+
+
+# The words of `packed_head`, and how many heads are kept.
+HEAD_SIZE = len(BlockField) + 2
+_HEADS = 4096
+
+
+@lru_cache(_HEADS)
+def packed_head(verb: bytes, options: Options, count: int) -> bytes:
+    """Return the first words, as they are sent, of a block on one queue that is one run of `count` words."""
+    words = PackedWords()
+    words.add((b"1", NUMBERS[2 + count], b"", script_name(verb, options), NUMBERS[count]))
+    return b"".join(words.pieces)
 
 
 class Due(NamedTuple):

@@ -43,6 +43,11 @@ class WaitingLine:
         return iter(self._operations)
 
     @property
+    def next(self) -> Operation | None:
+        """The operation that is tried first; None if none waits."""
+        return self._operations[0] if self._operations else None
+
+    @property
     def conditions(self) -> Iterable[tuple[bytes, WaitCondition]]:
         """The conditions for which operations wait, each once, with the queue that does not meet it."""
         return self._conditions

@@ -298,6 +298,7 @@ class WaitingOperations:
             self._set_timer(operation, wait)
             return
         wait.expired = True
+        was_next = operation is self._lines[line].next
         if not self._lines[line].remove(operation):
             return
         if wait.is_extended and wait.condition is WaitCondition.MESSAGE:
@@ -307,7 +308,7 @@ class WaitingOperations:
         else:
             _fail_unserved(operation, wait)
             self._host.end(operation)
-            self._after_leaving()
+            self._after_leaving(operation, was_next=was_next)
 
     def _extend(self, operation: Operation, wait: Wait) -> bool:
         """Extend, once, a wait for a message whose time is up, if a job is due soon. Return whether it is."""
@@ -327,13 +328,14 @@ class WaitingOperations:
     def remove(self, operation: Operation) -> None:
         """Remove an operation from its line: its client has gone."""
         line = operation.verb.line
+        was_next = line is not None and operation is self._lines[line].next
         if line is not None and self._lines[line].remove(operation):
             wait, _ = _place_of(operation)
             if wait.timer is not None:
                 wait.timer.cancel()
                 wait.timer = None
             self.finish_delete(operation)
-            self._after_leaving()
+            self._after_leaving(operation, was_next=was_next)
 
     def finish_delete(self, given_up: Operation) -> None:
         """If the operation is the rest of a Delete, submit it again, to wait for the roles without a limit.
@@ -346,7 +348,14 @@ class WaitingOperations:
                 Operation(given_up.verb, self._host.name, [], 1, NotifyOnSuccess(), wait=wait)
             )
 
-    def _after_leaving(self) -> None:
+    def _after_leaving(self, left: Operation, *, was_next: bool) -> None:
+        following = self._lines[Line.PRODUCERS].next
+        if was_next and left.verb.puts and following is not None and following.options.unique:
+            # It has not been tried, and needs no room if its messages are queued already.
+            self._host.wake_up()
+        self._stop_if_done()
+
+    def _stop_if_done(self) -> None:
         if not self._host.is_in_flight:
             self._turns.end()
         self._host.drop_if_done()
@@ -359,7 +368,7 @@ class WaitingOperations:
                 operation.fail(error)
             for operation in gone:
                 self._host.end(operation)
-        self._after_leaving()
+        self._stop_if_done()
 
     def take_turn(self, role: WaitCondition) -> None:
         """Begin a turn in `role`, until an operation that needs the role has ended, or none needs it."""

@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from pressure_server.net.connection import Connection
+from pressure_server.queues.calls.call import Call
 from tests.model.backend import Backend, Queue
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import FakeTransport, Server
@@ -119,7 +120,13 @@ async def _play(kinds: list[list[str]], seed: int) -> None:
 
 def _answer(server: Server, backend: Backend) -> None:
     call = server.link.calls[0]
-    server.link.reply(backend.call(call.keys, call.arguments))
+    words = [*call.header, *call.arguments.unpacked()]
+    server.link.reply(backend.call(call.keys.unpacked(), words))
+
+
+def _queues(call: Call) -> int:
+    """Return how many queues the call is about."""
+    return len([key for key in call.keys.unpacked() if key != b"p!calls:me"])
 
 
 @settings(deadline=None)
@@ -163,8 +170,8 @@ def test_a_command_that_runs_alone_waits_for_the_replies_before_it_and_holds_tho
         await asyncio.sleep(0)
         server.send()
         (call,) = server.link.calls
-        assert b"none" not in b"".join(call.keys)
-        assert call.arguments.count(b"put") == 1
+        assert b"none" not in b"".join(call.keys.unpacked())
+        assert call.arguments.unpacked().count(b"put") == 1
         for _ in range(20):
             while server.link.calls:
                 _answer(server, backend)
@@ -184,7 +191,7 @@ def test_equal_commands_in_a_row_are_one_operation_and_have_their_own_replies(ru
         client.data_received(packed("LPUSH", "q", "x", "y"))
         server.send()
         (call,) = server.link.calls
-        assert call.arguments[-6:] == [b"1 1 1 2", b"0", b"1", b"2", b"x", b"y"]
+        assert call.arguments.unpacked()[-6:] == [b"1 1 1 2", b"0", b"1", b"2", b"x", b"y"]
         _answer(server, backend)
         assert to_client.written == [b":1\r\n:2\r\n:3\r\n:5\r\n"]
         server.close()
@@ -272,7 +279,7 @@ def test_a_new_client_has_few_commands_in_flight_and_more_after_small_replies(ru
         sent = list[int]()
         while sum(sent) < 300:
             server.send()
-            numbers = [len(call.keys) - (b"p!calls:me" in call.keys) for call in server.link.calls]
+            numbers = [_queues(call) for call in server.link.calls]
             sent.append(sum(numbers))
             for number in numbers:
                 server.link.reply([0, *([[0, 1]] * number)])

@@ -51,11 +51,11 @@ class Harness:
     @property
     def keys(self) -> list[list[bytes]]:
         """The queues' keys in each call in flight."""
-        return [[key for key in call.keys if key != RECORDS] for call in self.link.calls]
+        return [[key for key in call.keys.unpacked() if key != RECORDS] for call in self.link.calls]
 
     def header(self, field: Header) -> bytes:
         """Return a field of the oldest call in flight."""
-        return self.link.calls[0].arguments[field]
+        return self.link.calls[0].header[field]
 
     def block(self, key: bytes, size: int = 1, *, changes: bool = True, holds: bool = False) -> Block:
         """Return a block. With `holds`, the test has to release the delivery that the block receives."""
@@ -119,9 +119,9 @@ def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None
     harness.add(b"a", b"b")
     harness.run_loop()
     (call,) = harness.link.calls
-    assert call.keys == [b"a", b"b", RECORDS]
+    assert call.keys.unpacked() == [b"a", b"b", RECORDS]
     block = [b"1", b"4", b"", b"put unique", b"2", b"", b"m"]
-    assert call.arguments == [*HEADER, b"", b"1", b"", b"", *block, *block]
+    assert (call.header, call.arguments.unpacked()) == ([*HEADER, b"", b"1", b"", b""], block + block)
     harness.link.reply([1, [0, b"new"], hiredis.ReplyError("OOM no")])
     (a, first), (b, second) = harness.received
     assert (a, first, b) == (b"a", [0, b"new"], b"b")
@@ -247,7 +247,7 @@ def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
     harness.add(b"a", changes=False)
     harness.run_loop()
     (call,) = harness.link.calls
-    assert (call.keys, call.arguments[Header.NUMBER]) == ([b"a", RECORDS], b"")
+    assert (call.keys.unpacked(), call.header[Header.NUMBER]) == ([b"a", RECORDS], b"")
     assert not harness.courier.has_records
 
 
@@ -282,8 +282,8 @@ def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> No
     harness.link.called.get_nowait()
     harness.wait_for_call()
     (call,) = harness.link.calls
-    assert call.keys == [RECORDS]
-    assert len(call.arguments) == len(Header)
+    assert call.keys.unpacked() == [RECORDS]
+    assert not call.arguments.count
     # The record may not have been dropped, so a later call drops it again.
     harness.link.reply(OutcomeUnknownError())
     harness.run_loop()
@@ -296,7 +296,7 @@ def test_each_call_drops_at_most_1000_records(harness: Harness) -> None:
     for number in range(2500):
         harness.courier.record_done(b"%d" % number)
     harness.courier.drop_records()
-    dropped = [call.arguments[Header.DONE].split() for call in harness.link.calls]
+    dropped = [call.header[Header.DONE].split() for call in harness.link.calls]
     assert [len(fields) for fields in dropped] == [1000, 1000, 500]
     for _ in dropped:
         harness.link.reply([0])
@@ -311,8 +311,8 @@ def test_messages_of_an_unanswered_call_are_put_back(harness: Harness, done: int
     assert not harness.resolved
     harness.run_loop()
     (call,) = harness.link.calls
-    assert call.keys == [RECORDS, RECORDS]
-    assert call.arguments[len(Header) :] == [b"1", b"1", RECOVER, b"1"]
+    assert call.keys.unpacked() == [RECORDS, RECORDS]
+    assert call.arguments.unpacked() == [b"1", b"1", RECOVER, b"1"]
     harness.link.reply([0, [0, done, 0, b"", b"a", 1]])
     assert harness.resolved == [done > 0, done > 1]
     assert harness.back == [b"a"]

@@ -63,7 +63,12 @@ class Harness:
         return lane
 
     def may_be_bounded(self, name: bytes) -> bool:
-        return self.lanes._idle[name].may_be_bounded
+        return self.lanes._lanes[name].may_be_bounded
+
+    @property
+    def idle(self) -> list[bytes]:
+        """The queues whose lanes are idle."""
+        return [name for name, lane in self.lanes._lanes.items() if not lane.is_in_use]
 
 
 @pytest.fixture
@@ -83,26 +88,26 @@ def test_the_lanes_that_were_used_last_are_kept(harness: Harness, monkeypatch: p
     monkeypatch.setattr(dispatcher, "_MOST_IDLE", 3)
     for name in (b"a", b"b", b"c", b"a", b"d"):
         harness.use(name)
-    assert list(harness.lanes._idle) == [b"c", b"a", b"d"]
+    assert harness.idle == [b"c", b"d", b"a"]
 
 
 def test_a_million_queues_leave_a_bounded_number_of_lanes(harness: Harness) -> None:
     for number in range(2 * dispatcher._MOST_IDLE):
         harness.use(b"%d" % number)
-    assert len(harness.lanes._idle) == dispatcher._MOST_IDLE
-    assert not harness.lanes._lanes
+    assert len(harness.idle) == dispatcher._MOST_IDLE
+    assert not harness.lanes._in_use
 
 
 def test_a_lane_with_a_long_name_is_not_kept(harness: Harness) -> None:
     harness.use(b"n" * 300)
-    assert not harness.lanes._idle
+    assert not harness.idle
 
 
 def test_a_lane_that_knows_nothing_is_not_kept(harness: Harness) -> None:
     harness.lanes.add(Operation(verbs.LENGTH, b"q", [], 1, Ended()))
     harness.lanes._courier.flush()
     harness.link.reply(OutcomeUnknownError())
-    assert not harness.lanes._idle
+    assert not harness.idle
 
 
 def test_a_lane_knows_whether_its_queue_has_a_bound(harness: Harness) -> None:
@@ -123,7 +128,7 @@ def test_what_is_known_of_a_queue_is_forgotten_when_its_bound_changes(harness: H
 def test_idle_lanes_are_forgotten_when_the_watch_is_lost(harness: Harness) -> None:
     harness.use(b"q")
     harness.lanes.watch_lost()
-    assert not harness.lanes._idle
+    assert not harness.idle
 
 
 def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_left_before_it(
@@ -135,10 +140,10 @@ def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_l
     harness.lanes._courier.flush()
     (call,) = harness.link.calls
     jobs = [owned(2, b"+7"), owned(1, b"+7")]
-    assert call.arguments[-4:] == [verbs.GIVE_UP.name, b"2", *jobs]
+    assert call.arguments.unpacked()[-4:] == [verbs.GIVE_UP.name, b"2", *jobs]
     harness.link.reply([0, [NO_BOUND, [1, 1]]])
     harness.lanes._courier.flush()
-    assert verbs.GET.name in harness.link.calls[0].arguments
+    assert verbs.GET.name in harness.link.calls[0].arguments.unpacked()
 
 
 def test_messages_of_a_block_that_also_puts_are_in_flight_until_they_are_delivered(harness: Harness) -> None:
@@ -162,4 +167,4 @@ def test_a_lane_stays_while_messages_for_a_client_that_has_gone_are_on_their_way
     lane = harness.lanes._lanes[b"q"]
     assert lane.has_put_backs
     harness.lanes.flush_put_backs([b"q"])
-    assert verbs.PUT_BACK.name in harness.link.calls[0].arguments
+    assert verbs.PUT_BACK.name in harness.link.calls[0].arguments.unpacked()

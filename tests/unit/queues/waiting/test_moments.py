@@ -179,7 +179,7 @@ def test_a_message_ends_a_wait_at_any_moment() -> None:
         assert has_ended(operation)
         assert operation.results == [b"m"]
         assert world.queue().messages == []
-        assert not world.lanes._lanes
+        assert not world.lanes._in_use
 
 
 def test_a_queue_that_is_created_with_a_message_ends_a_wait_at_any_moment() -> None:
@@ -319,7 +319,7 @@ def test_a_client_that_leaves_at_any_moment_loses_no_message() -> None:
     for world, (_, second) in at_each_moment(empty, submitted, leave):
         assert has_ended(second)
         assert second.results == [b"m"]
-        assert not world.lanes._lanes
+        assert not world.lanes._in_use
 
 
 def test_a_client_that_leaves_while_a_message_comes_puts_it_back() -> None:
@@ -358,7 +358,7 @@ def test_a_wait_whose_time_is_up_at_any_moment_ends_once(kind: str) -> None:
         assert has_ended(operation)
         assert operation.results == []
         assert (type(operation.error) is QueueFullError) is (kind == "put")
-        assert not world.lanes._lanes
+        assert not world.lanes._in_use
 
 
 def test_an_operation_with_a_ticket_takes_one_message_whatever_comes_at_which_moment() -> None:

@@ -12,7 +12,7 @@ from pressure_server.errors import QueueClosedError, QueueFullError, StoppingErr
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Due, Progress
 from pressure_server.queues.operations.operation import Line, Operation, Verb
-from pressure_server.queues.operations.options import WAITS, OnFull, Options
+from pressure_server.queues.operations.options import UNIQUE, WAITS, OnFull, Options
 from pressure_server.queues.operations.owners import NotifyOnSuccess
 from pressure_server.queues.operations.wait import Ticket, Wait, WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
@@ -195,6 +195,32 @@ def test_a_job_that_was_taken_elsewhere_wakes_nobody() -> None:
     world.replied([], Due(None, b""))
     world.clock.run_to(100.9)
     world.host.wake_up.assert_not_called()
+
+
+def _waiting_put(world: World, *messages: bytes) -> Operation:
+    put = Operation(verbs.PUT, b"q", list(messages), len(messages), NotifyOnSuccess(), options=UNIQUE)
+    assert world.waiting.next_operations([put], woken=False) in ([], [put])
+    return put
+
+
+@pytest.mark.parametrize("leaves", ["cancelled", "expired"])
+def test_a_put_of_a_queued_message_is_tried_when_the_put_before_it_leaves(leaves: str) -> None:
+    world = World()
+    first = _waiting_put(world, b"new")
+    first.wait = Wait(1.0)
+    first.wait.condition = WaitCondition.ROOM
+    progress = Progress([])
+    progress.must_wait = [first]
+    world.waiting.requeue(progress)
+    second = _waiting_put(world, b"queued")
+    world.host.wake_up.assert_not_called()
+    if leaves == "cancelled":
+        first.cancelled = True
+        world.waiting.remove(first)
+    else:
+        world.clock.run_to(101.0)
+    world.host.wake_up.assert_called_once()
+    assert world.waiting.next_operations([], woken=True) == [second]
 
 
 # ---------------------------------------------------------------- which operations are tried
