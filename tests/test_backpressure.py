@@ -250,21 +250,6 @@ def test_a_blocking_move_times_out_with_nil_or_full(client: Client, waiter: Wait
     assert (client.smembers("s"), client.smembers("d")) == ({b"m"}, {b"x"})
 
 
-def test_commands_after_a_waiting_put_are_done_after_it(client: Client, waiter: Waiter) -> None:
-    create(client, "q", "BOUND", 2)
-    client.sadd("q", "a", "b")
-    lines = ("SADD q c", "SADD q d", "SADD other x", "SPOP q", "LPUSH q e", "PING")
-    waiter.socket.sendall(b"".join(packed(*line.split()) for line in lines))
-    wait_for_waiting(client, "q", producers=1)
-    assert client.exists("other") == 0
-    assert client.spop("q") == b"a"
-    wait_for(lambda: client.smembers("q") == {b"b", b"c"}, "the next to be put")
-    assert client.exists("other") == 0
-    assert client.spop("q") == b"b"
-    assert [waiter.reply() for _ in range(6)] == [1, 1, 1, b"c", 2, b"PONG"]
-    assert client.smembers("q") == {b"d", b"e"}
-
-
 @pytest.mark.slow
 def test_a_waiting_client_s_pipeline_is_not_read_further(
     start_server: StartServer, start_valkey: StartValkey

@@ -69,16 +69,6 @@ def test_a_browser_s_request_executes_no_command(victim: Victim, protocol: Proto
 
 
 @each_protocol
-def test_a_request_that_arrives_byte_by_byte_is_executed(victim: Victim, protocol: Protocol) -> None:
-    hostile = victim.attack(protocol)
-    for byte in protocol.put(b"q", b"a\r\nb") + protocol.size(b"q"):
-        hostile.send(bytes([byte]))
-        assert victim.observer.ping()
-    assert hostile.reply() == protocol.stored(1)
-    assert hostile.reply() == protocol.sized(1)
-
-
-@each_protocol
 def test_slow_senders_do_not_delay_other_clients(victim: Victim, protocol: Protocol) -> None:
     before = victim.memory
     slow = [victim.attack(protocol) for _ in range(300)]

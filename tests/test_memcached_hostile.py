@@ -1,6 +1,7 @@
 """Attacks that only memcached's protocol allows.
 
-test_hostile_input.py has those on all protocols, test_memcached_parser.py the requests that are refused.
+test_hostile_input.py has those on all protocols, unit/handlers/memcached/test_parser.py the requests that
+are refused.
 """
 
 from __future__ import annotations

@@ -379,16 +379,6 @@ def test_nowait_and_timeout_limit_the_wait_for_a_role(client: Client, direct: Cl
 # ---------------------------------------------------------------- waiting
 
 
-def test_a_put_waits_for_room_with_overflow_block(client: Client, waiter: Waiter) -> None:
-    create(client, "q", "BOUND", 1, "OVERFLOW", "BLOCK")
-    assert waiter("PRESSURE.PUT", "q", "1") == 1
-    waiter.send("PRESSURE.PUT", "q", "2")
-    wait_for_waiting(client, "q", producers=1)
-    assert client.execute_command("PRESSURE.GET", "q") == b"1"
-    assert waiter.reply() == 1
-    assert client.lrange("q", 0, -1) == [b"2"]
-
-
 def test_a_put_with_a_timeout_waits_despite_overflow_error(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 1, "OVERFLOW", "ERROR")
     assert waiter("PRESSURE.PUT", "q", "1") == 1
@@ -480,18 +470,6 @@ def test_a_consumer_receives_all_messages_before_closed(server: Server, client: 
             client.execute_command("PRESSURE.PUT", "q", message)
         client.execute_command("PRESSURE.CLOSE", "q")
         assert consuming.result(TIMEOUT) == messages
-
-
-def test_waiting_gets_end_at_once_when_the_queue_is_closed(server: Server, client: Client) -> None:
-    create(client, "q")
-    with waiters(server, 3) as waiting:
-        for waiter, how in zip(waiting, ((), ("TIMEOUT", 0), ("TIMEOUT", 1000)), strict=True):
-            waiter.send("PRESSURE.GET", "q", *how)
-        wait_for_waiting(client, "q", consumers=3)
-        client.execute_command("PRESSURE.CLOSE", "q")
-        # Well below the second after which waiting clients look again without a wake-up.
-        assert [is_refused(waiter.reply(timeout=0.5), "CLOSED") for waiter in waiting] == [True] * 3
-    wait_for_blocked(client, 0)
 
 
 # ---------------------------------------------------------------- deleting

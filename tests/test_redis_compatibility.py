@@ -10,7 +10,7 @@ import pytest
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
 from tests.support.side_by_side import Pair, compare, split, words
-from tests.test_resp_parser import LIMITS
+from tests.unit.handlers.resp.test_parser import LIMITS
 
 pytestmark = pytest.mark.clients
 

@@ -1,6 +1,6 @@
 """Hostile requests of RESP: each is answered and takes little memory.
 
-test_hostile_input.py tests all protocols, test_resp_parser.py invalid requests, and
+test_hostile_input.py tests all protocols, unit/handlers/resp/test_parser.py invalid requests, and
 test_redis_compatibility.py the errors for small invalid commands.
 """
 

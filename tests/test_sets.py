@@ -20,21 +20,6 @@ def test_sadd_stores_a_message_once_and_keeps_its_position(client: Client) -> No
     assert client.spop("q", 9) == [b"d", b"a"]
 
 
-def test_a_pipeline_of_many_commands_is_answered_in_order(client: Client) -> None:
-    pipeline = client.pipeline(transaction=False)
-    for number in range(300):
-        pipeline.sadd("q", number % 200)
-    pipeline.scard("q").ping().sismember("q", 5).spop("q").spop("q", 2).smembers("other").spop("other")
-    for _ in range(250):
-        pipeline.spop("q")
-    pipeline.echo("x").lpush("q", "y").rpush("q", "a", "b", "c").llen("q")
-    replies = pipeline.execute()
-    assert replies[:300] == [1] * 200 + [0] * 100
-    assert replies[300:307] == [200, True, 1, b"0", [b"1", b"2"], set(), None]
-    assert replies[307:557] == [b"%d" % number for number in range(3, 200)] + [None] * 53
-    assert replies[557:] == [b"x", 1, 4, 4]
-
-
 def test_a_message_may_have_any_bytes(client: Client) -> None:
     messages = [b"", b"\r\n", b"$3\r\nfoo\r\n", bytes(range(256)), b"\0" * 100_000, "żółw".encode()]
     assert client.sadd("q", *messages) == len(messages)

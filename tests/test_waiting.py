@@ -258,18 +258,6 @@ def test_a_message_passes_through_a_chain_of_blocking_moves(server: Server, clie
     assert not any(client.scard(name) for name in names)
 
 
-def test_pipelined_commands_run_in_order_around_a_get_that_waits(client: Client, waiter: Waiter) -> None:
-    before: list[Words] = [("SADD", "first", "x"), ("PING",)]
-    after: list[Words] = [("SADD", "other", "x"), ("PING",), ("SPOP", "q")]
-    waiter.socket.sendall(b"".join(packed(*words) for words in [*before, ("BLPOP", "q", 0), *after]))
-    assert [waiter.reply(), waiter.reply()] == [1, b"PONG"]
-    wait_for_blocked(client, 1)
-    assert client.exists("other") == 0
-    client.sadd("q", "1", "2")
-    assert [waiter.reply() for _ in range(4)] == [[b"q", b"1"], 1, b"PONG", b"2"]
-    assert client.smembers("other") == {b"x"}
-
-
 def test_waiting_clients_receive_stopping_when_the_server_stops(
     backend: Valkey, start_server: StartServer
 ) -> None:

@@ -50,6 +50,7 @@ def assert_ended(waiting: list[Waiter], end: str, code: str) -> None:
         ("BLMPOP", 0, 1, "q", "LEFT"),
         ("BLMOVE", "q", "d", "LEFT", "LEFT", 0),
         ("PRESSURE.GET", "q"),
+        ("PRESSURE.GET", "q", "TIMEOUT", 1000),
     ],
     ids=lambda words: "-".join(map(str, words)),
 )

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
-from tests.support.programs import Client, Server, StartServer, Valkey
+from tests.support.programs import Client, Server, Valkey
 from tests.support.waiters import Waiter, Words, create, wait_for_waiting
 
 SOON = 4.0
@@ -34,10 +34,17 @@ OF_GROUPS: dict[str, list[Words]] = {
 }
 
 
+@pytest.fixture(scope="module")
+def peer(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A second server on the backend, for all tests of this module."""
+    started = Server(tmp_path_factory.mktemp("peer") / "log", "--backend", shared_backend.url)
+    yield started
+    started.end_well()
+
+
 @pytest.fixture
-def busy_at(backend: Valkey, server: Server, start_server: StartServer) -> Callable[[str], Waiter]:
+def busy_at(server: Server, peer: Server) -> Callable[[str], Waiter]:
     """Return a function that connects to the server where a put waits, or to another one."""
-    peer = start_server("--backend", backend.url)
     return lambda at: Waiter((server if at == "same server" else peer).port)
 
 

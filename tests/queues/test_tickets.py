@@ -20,14 +20,6 @@ from tests.support.waiters import Waiter, create, wait_for_blocked, wait_for_wai
 MANY = 1200
 
 
-def test_a_closed_ticket_lets_its_holder_be_sent_again() -> None:
-    holder, other, ticket = Wait(), Wait(), Ticket()
-    assert ticket.try_acquire(holder, lambda: None)
-    assert ticket.close()
-    assert ticket.try_acquire(holder, lambda: None)
-    assert not ticket.try_acquire(other, lambda: None)
-
-
 def test_a_wait_ends_although_many_jobs_become_due_when_its_time_is_up(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:

@@ -5,86 +5,15 @@ from __future__ import annotations
 import asyncio
 import weakref
 from collections.abc import Iterator
-from typing import Any, cast
-from unittest.mock import Mock
 
 import pytest
 
-from handlers.resp import commands
 from handlers.resp.parser import Limits
 from handlers.resp.session import RespSession
-from pressure_server.auth.access_policy import Access, AccessPolicy
-from pressure_server.backend.durability import Durability
-from pressure_server.backend.link import Link
-from pressure_server.backend.turns import Turns
-from pressure_server.backend.watch import Watch
 from pressure_server.errors import BufferLimitError
-from pressure_server.net.clients import Clients
 from pressure_server.net.connection import Connection
-from pressure_server.net.handler import Context
-from pressure_server.net.memory import MemoryAccount
-from pressure_server.queues.database import Database
-from pressure_server.queues.operations.wait import WaiterCount
-from pressure_server.queues.policy import Policy
-from tests.model.connections import ModelDurability, ModelWatch
 from tests.support.waiters import packed
-from tests.unit.queues.fake_link import FakeLink
-
-
-class FakeTransport(asyncio.Transport):
-    """A transport that keeps what is written."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.written: list[bytes] = []
-        self.is_broken = False
-
-    def write(self, data: Any) -> None:
-        if self.is_broken:
-            raise OSError("the transport is broken")
-        self.written.append(data)
-
-    def get_write_buffer_size(self) -> int:
-        return 0
-
-    def is_closing(self) -> bool:
-        return False
-
-    def pause_reading(self) -> None:
-        """See asyncio.ReadTransport."""
-
-    def resume_reading(self) -> None:
-        """See asyncio.ReadTransport."""
-
-
-class Server:
-    """Clients of a server whose sockets and backend are in memory."""
-
-    def __init__(self) -> None:
-        commands.load()
-        self.link = FakeLink()
-        self.database = Database(
-            cast(Link, self.link), cast(Watch, ModelWatch()), Mock(spec=Turns),
-            cast(Durability, ModelDurability(is_enabled=False)),
-            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1),
-        )  # fmt: skip
-        self._clients = Clients(10, 0.0, Access(AccessPolicy()), MemoryAccount(1 << 30, 1 << 20))
-        broker = Mock()
-        broker.default_database = self.database
-        self._context = Context(Mock(), broker, self._clients)
-
-    def connect(self) -> tuple[Connection, FakeTransport]:
-        transport = FakeTransport()
-        connection = Connection(self._clients, RespSession(self._context, Limits(1 << 20)))
-        connection.connection_made(transport)
-        return connection, transport
-
-    def send(self) -> None:
-        """Send what is ready, as a call of its own."""
-        self.database._courier.flush()
-
-    def close(self) -> None:
-        self._clients._ticking.cancel()
+from tests.unit.net.fake_server import Server
 
 
 @pytest.fixture
@@ -185,7 +114,7 @@ class WatchedConnection(Connection):
 
 def test_a_connection_without_a_client_is_freed_at_once(server: Server) -> None:
     """As after a TLS handshake that has failed: nobody would break a cycle of references."""
-    client = weakref.ref(WatchedConnection(server._clients, RespSession(server._context, Limits(1 << 20))))
+    client = weakref.ref(WatchedConnection(server.clients, RespSession(server.context, Limits(1 << 20))))
     assert client() is None
 
 

@@ -1,4 +1,4 @@
-"""Waiting operations of a queue of jobs, in memory: what is tried when a job is due as their time is up."""
+"""Waiting operations in memory: which of them are tried, when, and how long they wait."""
 
 from __future__ import annotations
 
@@ -8,14 +8,16 @@ from unittest.mock import MagicMock
 
 import pytest
 
+from pressure_server.errors import QueueClosedError, QueueFullError, StoppingError, WaitLimitError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Due, Progress
-from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.options import UNIQUE, WAITS
+from pressure_server.queues.operations.operation import Line, Operation, Verb
+from pressure_server.queues.operations.options import UNIQUE, WAITS, OnFull, Options
 from pressure_server.queues.operations.owners import NotifyOnSuccess
-from pressure_server.queues.operations.wait import Wait, WaitCondition, WaiterCount
+from pressure_server.queues.operations.wait import Ticket, Wait, WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
+from tests.unit.queues.operations_of import Recorder, get, put, wait_of
 
 
 class Clock:
@@ -48,15 +50,56 @@ class Clock:
 class World:
     """The waiting operations of one lane whose blocks are written down."""
 
-    def __init__(self) -> None:
+    def __init__(self, limit: int = 100) -> None:
         self.clock = Clock()
         self.host = MagicMock(is_in_flight=False)
         self.host.name = b"q"
-        driver = MagicMock(is_stopping=False, waiters=WaiterCount(100), policy=Policy(put_timeout=None))
+        policy = Policy(put_timeout=3.0, role_timeout=2.0)
+        self.driver = driver = MagicMock(is_stopping=False, waiters=WaiterCount(limit), policy=policy)
         driver.time = lambda: self.clock.now
         driver.call_at = self.clock.call_at
         driver.call_later = lambda seconds, follows: self.clock.call_at(self.clock.now + seconds, follows)
         self.waiting = WaitingOperations(self.host, driver)
+
+    @property
+    def ended(self) -> list[Operation]:
+        """The operations that have ended."""
+        return [call.args[0] for call in self.host.end.call_args_list]
+
+    def in_vain(
+        self, *operations: Operation, condition: WaitCondition = WaitCondition.MESSAGE, ended: int = 0
+    ) -> bool:
+        """Take the reply to a block in which the operations lacked something. Return whether to try more.
+
+        `ended` is how many gets that waited have ended with it.
+        """
+        for operation in operations:
+            operation.wait = operation.wait or Wait()
+            operation.wait.condition, operation.wait.found_queue = condition, True
+            if condition is WaitCondition.ROOM:
+                operation.wait.timeout_error = QueueFullError("q")
+        served = [get(wait=Wait()) for _ in range(ended)]
+        for operation in served:
+            wait_of(operation).in_line = True
+        progress = Progress(served)
+        progress.must_wait = operations
+        are_more = self.waiting.requeue(progress)
+        for operation in progress.ended[ended:]:
+            self.host.end(operation)
+        self.waiting.watch(progress)
+        return are_more
+
+    def waiting_gets(self, number: int) -> list[Operation]:
+        """Let gets wait."""
+        operations = [get(options=WAITS, wait=Wait(None)) for _ in range(number)]
+        self.in_vain(*operations)
+        return operations
+
+    def waiting_puts(self, number: int) -> list[Operation]:
+        """Let puts wait for room."""
+        operations = [put(b"m") for _ in range(number)]
+        self.in_vain(*operations, condition=WaitCondition.ROOM)
+        return operations
 
     def wait(self, timeout: float, due: Due) -> Operation:
         """Begin a wait by a try in vain."""
@@ -75,6 +118,9 @@ class World:
         for operation in progress.ended:
             self.host.end(operation)
         self.waiting.watch(progress)
+
+
+# ---------------------------------------------------------------- jobs that are due
 
 
 def test_a_wait_goes_on_until_a_job_that_is_due_within_milliseconds() -> None:
@@ -120,6 +166,27 @@ def test_a_job_that_another_command_has_made_ready_is_offered_to_those_in_line()
     assert len(world.waiting.next_operations([], woken=True)) == 1
 
 
+@pytest.mark.parametrize("verb", [verbs.GET, verbs.RESERVE, verbs.MOVE, verbs.PEEK])
+@pytest.mark.parametrize("has_ticket", [False, True])
+def test_the_reply_to_a_question_says_anew_when_a_job_is_due(verb: Verb, has_ticket: bool) -> None:
+    """Whatever waits. A call that was refused says nothing: the time that is known stays."""
+    world = World()
+    wait = Wait(None, ticket=Ticket() if has_ticket else None)
+    world.replied(
+        [Operation(verb, b"q", [b"p:d"], 1, Recorder(), wait=wait, options=WAITS)], Due(0.5, b"note")
+    )
+    world.clock.run_to(100.2)
+    world.waiting.next_operations([], woken=False)
+    world.replied([], Due(0.2, b"note"))
+    world.clock.run_to(100.3)
+    refused = Progress([])
+    refused.due = None
+    world.waiting.watch(refused)
+    world.host.wake_up.assert_not_called()
+    world.clock.run_to(100.41)
+    world.host.wake_up.assert_called_once()
+
+
 def test_a_job_that_was_taken_elsewhere_wakes_nobody() -> None:
     world = World()
     world.wait(1.0, Due(0.5, b"note"))
@@ -154,3 +221,260 @@ def test_a_put_of_a_queued_message_is_tried_when_the_put_before_it_leaves(leaves
         world.clock.run_to(101.0)
     world.host.wake_up.assert_called_once()
     assert world.waiting.next_operations([], woken=True) == [second]
+
+
+# ---------------------------------------------------------------- which operations are tried
+
+
+def test_a_put_lets_as_many_gets_be_tried_as_it_has_messages_and_no_puts() -> None:
+    world = World()
+    gets, puts = world.waiting_gets(20), world.waiting_puts(2)
+    fresh = put(b"a b c", options=Options(on_full=OnFull.EXCEED_BOUND))
+    tried = world.waiting.next_operations([fresh], woken=False)
+    assert tried == [*gets[: 8 + 3], fresh]
+    assert (world.waiting.count(Line.CONSUMERS), world.waiting.count(Line.PRODUCERS)) == (9, len(puts))
+
+
+def test_a_get_lets_puts_be_tried_and_no_gets() -> None:
+    world = World()
+    world.waiting_gets(2)
+    puts, fresh = world.waiting_puts(3), get()
+    assert world.waiting.next_operations([fresh], woken=False) == [*puts, fresh]
+
+
+def test_a_question_lets_no_operation_be_tried() -> None:
+    world = World()
+    world.waiting_gets(2)
+    question = Operation(verbs.LENGTH, b"q", [], 1, Recorder())
+    assert world.waiting.next_operations([question], woken=False) == [question]
+
+
+def test_after_a_wake_up_both_lines_are_tried() -> None:
+    world = World()
+    gets, puts = world.waiting_gets(2), world.waiting_puts(2)
+    assert world.waiting.next_operations([], woken=True) == [*puts, *gets]
+    assert len(world.waiting) == 0
+
+
+def test_what_wakes_all_lets_all_be_tried() -> None:
+    world = World()
+    gets = world.waiting_gets(30)
+    closing = Operation(verbs.CLOSE, b"q", [], 1, Recorder())
+    assert world.waiting.next_operations([closing], woken=False) == [*gets, closing]
+
+
+def test_a_new_put_waits_after_those_that_wait_for_room() -> None:
+    world = World()
+    (first,) = world.waiting_puts(1)
+    late, pushy = put(b"a"), put(b"b", options=Options(on_full=OnFull.FAIL))
+    assert world.waiting.next_operations([late, pushy], woken=False) == [pushy]
+    assert world.waiting.count(Line.PRODUCERS) == 2
+    assert isinstance(wait_of(late).timeout_error, QueueFullError)
+    assert late.options.must_exist
+    assert world.waiting.next_operations([], woken=True) == [first, late]
+
+
+def test_a_new_put_that_may_not_wait_is_tried_although_others_wait() -> None:
+    world = World()
+    world.waiting_puts(1)
+    fresh = put(b"a", wait=Wait(0))
+    assert world.waiting.next_operations([fresh], woken=False) == [fresh]
+
+
+def test_a_turn_and_operations_in_progress_go_first() -> None:
+    world = World()
+    gets = world.waiting_gets(2)
+    turn, fresh = Operation(verbs.TURN, b"q", [], 1, Recorder()), get()
+    in_progress = put(b"a", b"b", wait=Wait())
+    wait_of(in_progress).in_line = True
+    tried = world.waiting.next_operations([fresh, in_progress, turn], woken=False)
+    assert tried == [in_progress, turn, *gets, fresh]
+
+
+def test_more_are_tried_while_all_that_were_tried_end() -> None:
+    world = World()
+    world.waiting_gets(20)
+    tried = world.waiting.next_operations([], woken=True)
+    assert len(tried) == 8
+    assert world.in_vain(ended=8)
+    assert len(world.waiting.next_operations([], woken=True)) == 12
+
+
+# ---------------------------------------------------------------- how long they wait
+
+
+def test_a_get_that_waits_in_vain_ends_without_a_message_and_a_put_fails() -> None:
+    world = World()
+    getting, putting = get(options=WAITS, wait=Wait(1.0)), put(b"m")
+    world.in_vain(getting)
+    world.in_vain(putting, condition=WaitCondition.ROOM)
+    world.clock.run_to(101.0)
+    assert (world.ended, getting.error) == ([getting], None)
+    world.clock.run_to(103.0)
+    assert world.ended == [getting, putting]
+    assert isinstance(putting.error, QueueFullError)
+    assert len(world.waiting) == 0
+
+
+def test_a_move_that_waits_in_vain_for_room_fails() -> None:
+    world = World()
+    moving = Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=Wait(1.0), options=WAITS)
+    world.in_vain(moving, condition=WaitCondition.ROOM)
+    world.clock.run_to(101.0)
+    assert isinstance(moving.error, QueueFullError)
+
+
+def test_an_operation_in_flight_ends_with_its_reply_when_its_time_is_up() -> None:
+    world = World()
+    operation = get(options=WAITS, wait=Wait(1.0))
+    world.in_vain(operation)
+    assert world.waiting.next_operations([], woken=True) == [operation]
+    world.clock.run_to(102.0)
+    assert world.ended == []
+    world.in_vain(operation)
+    assert world.ended == [operation]
+
+
+def test_an_operation_that_may_not_wait_ends_at_once() -> None:
+    world = World()
+    operation = get(options=WAITS, wait=Wait(0))
+    world.in_vain(operation)
+    assert world.ended == [operation]
+    assert len(world.driver.waiters) == 0
+
+
+def test_the_number_of_waiting_operations_is_limited() -> None:
+    world = World(limit=1)
+    first, second = get(options=WAITS, wait=Wait(None)), get(options=WAITS, wait=Wait(None))
+    world.in_vain(first, second)
+    assert world.ended == [second]
+    assert isinstance(second.error, WaitLimitError)
+    # An operation that waits already is not counted again.
+    assert world.waiting.next_operations([], woken=True) == [first]
+    world.in_vain(first)
+    assert world.ended == [second]
+
+
+def test_no_operation_begins_to_wait_while_the_server_stops() -> None:
+    world = World()
+    world.driver.is_stopping = True
+    operation = put(b"m")
+    world.in_vain(operation, condition=WaitCondition.ROOM)
+    assert isinstance(operation.error, StoppingError)
+
+
+def test_an_operation_whose_client_has_gone_does_not_wait() -> None:
+    world = World()
+    operation = get(options=WAITS, wait=Wait(None))
+    operation.cancelled = True
+    world.in_vain(operation)
+    assert world.ended == [operation]
+    assert len(world.waiting) == 0
+
+
+def test_a_client_that_goes_leaves_the_line_and_its_timer() -> None:
+    world = World()
+    operation = get(options=WAITS, wait=Wait(1.0))
+    world.in_vain(operation)
+    world.waiting.remove(operation)
+    assert len(world.waiting) == 0
+    world.host.drop_if_done.assert_called()
+    world.clock.run_to(105.0)
+    assert world.ended == []
+
+
+def test_all_waits_end_with_an_error() -> None:
+    world = World()
+    operations = [*world.waiting_puts(2), *world.waiting_gets(2)]
+    error = QueueClosedError("q")
+    world.waiting.end_all(error)
+    assert world.ended == operations
+    assert [operation.error for operation in operations] == [error] * 4
+    assert len(world.waiting) == 0
+
+
+def test_a_deletion_by_a_native_client_is_looked_at_again() -> None:
+    """Its last keys are not watched."""
+    world = World()
+    world.in_vain(put(b"m"), condition=WaitCondition.REMOVED)
+    world.clock.run_to(100.09)
+    world.host.wake_up.assert_not_called()
+    world.clock.run_to(100.11)
+    world.host.wake_up.assert_called_once()
+
+
+def test_the_rest_of_a_deletion_waits_for_its_roles_without_a_client() -> None:
+    world = World()
+    deletion = Operation(verbs.FINISH_DELETE, b"q", [], 1, Recorder())
+    world.waiting.finish_delete(deletion)
+    ((submitted,),) = [call.args for call in world.driver.submit.call_args_list]
+    assert submitted.verb is verbs.FINISH_DELETE
+    assert wait_of(submitted).waits_forever_for_role
+    world.driver.submit.reset_mock()
+    world.waiting.finish_delete(Operation(verbs.DELETE, b"q", [], 1, Recorder()))
+    world.driver.submit.assert_not_called()
+
+
+# ---------------------------------------------------------------- clients of other servers
+
+
+def test_messages_left_for_other_servers_are_taken_if_those_do_not_take_them() -> None:
+    world = World()
+    world.waiting_gets(1)
+    progress = Progress([])
+    progress.left_for_others = True
+    for _ in range(2):
+        world.waiting.watch(progress)
+    assert world.waiting.leaves_share
+    world.clock.run_to(100.02)
+    assert not world.waiting.leaves_share
+    world.host.wake_up.assert_called_once()
+
+
+# ---------------------------------------------------------------- operations that were not tried
+
+
+def test_an_operation_joins_untried_and_learns_whether_the_queue_exists() -> None:
+    world = World()
+    operation = get(options=WAITS, wait=Wait(None))
+    world.waiting.join(operation)
+    assert world.waiting.existed
+    world.waiting.note_existence(exists=False)
+    assert not world.waiting.existed
+    late = get(options=WAITS, wait=Wait(None))
+    world.waiting.join(late)
+    world.waiting.note_existence(exists=True)
+    assert (operation.options.must_exist, late.options.must_exist) == (False, True)
+
+
+def test_the_operations_of_one_command_are_not_tried_one_after_the_other() -> None:
+    world = World()
+    looked = list[int]()
+    ticket = Ticket(look_again=lambda: looked.append(1))
+    world.in_vain(get(options=WAITS, wait=Wait(None, ticket=ticket)))
+    world.waiting.try_all()
+    assert looked == [1]
+    world.host.wake_up.assert_not_called()
+    world.waiting_gets(1)
+    world.waiting.try_all()
+    world.host.wake_up.assert_called_once()
+
+
+def test_an_operation_whose_ticket_another_has_waits_untried() -> None:
+    world = World()
+    ticket = Ticket()
+    holder, operation = Wait(ticket=ticket), get(options=WAITS, wait=Wait(None, ticket=ticket))
+    assert ticket.try_acquire(holder, lambda: None)
+    assert not world.waiting.admits(operation)
+    assert len(world.waiting) == 1
+    holder.end(served=False)
+    world.host.wake_up.assert_called_once()
+    assert world.waiting.next_operations([], woken=True) == [operation]
+    assert world.waiting.admits(get())
+
+
+def test_an_operation_whose_command_is_served_elsewhere_is_dropped() -> None:
+    world = World()
+    ticket = Ticket(served=True)
+    assert not world.waiting.admits(get(options=WAITS, wait=Wait(None, ticket=ticket)))
+    assert len(world.waiting) == 0

@@ -1,16 +1,14 @@
-"""The memory account, in memory: which clients are throttled, resumed or evicted; the memory limit."""
+"""The memory account, in memory: which clients are throttled, resumed or evicted."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
 from operator import itemgetter
-from pathlib import Path
 from unittest import mock
 
 import pytest
 
-from pressure_server.app.process import memory_limit
 from pressure_server.errors import BufferLimitError
 from pressure_server.net.memory import MemoryAccount
 
@@ -142,26 +140,3 @@ def test_throttled_clients_do_not_all_continue_at_once(memory: MemoryAccount, cl
     assert 60 < len(throttled(small)) < 100
     clock.advance(1)
     assert throttled(small) == []
-
-
-@pytest.mark.parametrize(
-    ("files", "own", "found"),
-    [
-        ({}, "", None),
-        ({"memory.max": "max\n"}, "0::/\n", None),
-        ({"memory.max": "1048576\n"}, "0::/\n", 1048576),
-        ({"a/memory.max": "2097152\n", "a/b/memory.max": "max"}, "0::/a/b\n", 2097152),
-        ({"memory/memory.limit_in_bytes": "3145728\n"}, "7:memory:/\n", 3145728),
-        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, "", None),
-    ],
-)
-def test_a_container_s_memory_limit_is_found(
-    tmp_path: Path, files: dict[str, str], own: str, found: int | None
-) -> None:
-    for name, text in files.items():
-        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "groups" / name).write_text(text)
-    (tmp_path / "own").write_text(own)
-    whole = memory_limit(tmp_path / "none", tmp_path / "none")
-    assert whole > 64 * MB
-    assert memory_limit(tmp_path / "groups", tmp_path / "own") == (found or whole)

@@ -1,12 +1,12 @@
 """The parsers of all protocols: requests do not depend on how bytes are split; work and memory are bounded.
 
-test_resp_parser.py and test_memcached_parser.py test what is particular to one protocol.
+resp/test_parser.py and memcached/test_parser.py test what is particular to one protocol.
 """
 
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.support.codecs import CODECS, MAX_MESSAGE, SPLITS, Codec, bytewise, cut, each_codec, traced_memory
@@ -31,7 +31,8 @@ def test_a_stream_in_any_pieces_gives_the_same_requests_and_final_error(
 
 @pytest.mark.slow
 @each_codec
-@settings(max_examples=60, deadline=None)
+# By chance, too many of the first examples may be large.
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.data_too_large])
 @given(data=st.data())
 def test_a_stream_in_single_bytes_gives_the_same_requests(codec: Codec, data: st.DataObject) -> None:
     expected, stream = data.draw(codec.streams)

@@ -1,6 +1,6 @@
 """The parser of memcached's protocol: refused blocks, lines, keys, and the binary protocol.
 
-test_parsers.py tests what the parsers of all protocols share.
+../test_parsers.py tests what the parsers of all protocols share.
 """
 
 from __future__ import annotations

@@ -1,15 +1,13 @@
-"""RESP without a server: requests, limits, inline commands, globs, replies and syntax lines.
+"""The parser of RESP: requests, runs of equal ones, limits, numbers and inline commands.
 
-test_parsers.py tests the properties that the parsers of all protocols share.
+../test_parsers.py tests the properties that the parsers of all protocols share.
 """
 
 from __future__ import annotations
 
 import re
 from itertools import starmap
-from typing import Any
 
-import hiredis
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -25,18 +23,9 @@ from handlers.resp.parser import (
     split_inline,
 )
 from handlers.resp.replies import (
-    CommandError,
-    NullArray,
-    SetReply,
-    Text,
-    encode,
     error,
     unknown_command,
-    unknown_subcommand,
 )
-from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax
-from pressure_server.errors import QueueFullError
-from pressure_server.text import glob_regex
 from tests.support.codecs import MAX_MESSAGE as MAX_BULK
 from tests.support.codecs import RESP, SPLITS, bytewise, cut
 from tests.support.waiters import packed
@@ -329,212 +318,3 @@ def test_an_inline_command_is_split_as_in_redis(line: bytes) -> None:
 def test_inline_commands_are_split_as_listed(line: bytes, arguments: list[bytes] | None) -> None:
     assert split_inline(line) == arguments
     assert sdssplitargs(line) == arguments
-
-
-# ---------------------------------------------------------------- globs
-
-
-def stringmatchlen(pattern: bytes, string: bytes) -> bool:
-    """Match as util.c of Redis 7.0 does, without skipLongerMatches, which only saves time.
-
-    Bytes are unsigned, as on ARM. Stars match the empty string, which Redis handles elsewhere.
-    """
-    if not string:
-        return not pattern.strip(b"*")
-    at, pos = 0, 0
-    while at < len(pattern) and pos < len(string):
-        char = pattern[at]
-        if char == ord("*"):
-            while pattern[at + 1 : at + 2] == b"*":
-                at += 1
-            rest = pattern[at + 1 :]
-            return not rest or any(stringmatchlen(rest, string[i:]) for i in range(pos, len(string)))
-        if char == ord("["):
-            matched, at = _in_class(pattern, at + 1, string[pos])
-            if not matched:
-                return False
-        elif char != ord("?"):
-            if char == ord("\\") and at + 1 < len(pattern):
-                at += 1
-            if pattern[at] != string[pos]:
-                return False
-        pos, at = pos + 1, at + 1
-        if pos == len(string):
-            at += len(pattern[at:]) - len(pattern[at:].lstrip(b"*"))
-    return at >= len(pattern) and pos == len(string)
-
-
-def _in_class(pattern: bytes, at: int, byte: int) -> tuple[bool, int]:
-    negated = pattern[at : at + 1] == b"^"
-    at += negated
-    matched = False
-    while True:
-        left = len(pattern) - at
-        if left >= 2 and pattern[at] == ord("\\"):
-            at += 1
-            matched |= pattern[at] == byte
-        elif left and pattern[at] == ord("]"):
-            break
-        elif not left:
-            at -= 1
-            break
-        elif left >= 3 and pattern[at + 1] == ord("-"):
-            low, high = sorted((pattern[at], pattern[at + 2]))
-            matched |= low <= byte <= high
-            at += 2
-        else:
-            matched |= pattern[at] == byte
-        at += 1
-    return matched is not negated, at
-
-
-def glob_texts(alphabet: bytes, size: int) -> st.SearchStrategy[bytes]:
-    return st.lists(st.sampled_from([bytes([c]) for c in alphabet]), max_size=size).map(b"".join)
-
-
-@pytest.mark.slow
-@settings(max_examples=2500, deadline=None)
-@given(glob_texts(b"ab*?[]^-\\\xff\n", 9), glob_texts(b"ab]-^\\*\xff\n", 7))
-@example(b"[", b"a")
-@example(b"[^", b"a")
-@example(b"[a-]", b"b")
-@example(b"[\\", b"\\")
-@example(b"a*", b"a")
-@example(b"**", b"")
-def test_a_glob_matches_the_strings_that_redis_matches(pattern: bytes, string: bytes) -> None:
-    assert (glob_regex(pattern).fullmatch(string) is not None) == stringmatchlen(pattern, string)
-
-
-@given(st.binary(max_size=20))
-def test_an_escaped_name_matches_only_itself(name: bytes) -> None:
-    pattern = b"".join(b"\\" + name[i : i + 1] for i in range(len(name)))
-    assert glob_regex(pattern).fullmatch(name)
-    assert not glob_regex(pattern).fullmatch(name + b"x")
-    assert glob_regex(b"*" + pattern + b"*").fullmatch(b"before" + name + b"after")
-
-
-def test_a_glob_of_many_stars_takes_no_exponential_time() -> None:
-    assert glob_regex(b"*a" * 60 + b"b").fullmatch(b"a" * 5000) is None
-    assert glob_regex(b"*?" * 60 + b"b").fullmatch(b"a" * 5000) is None
-
-
-# ---------------------------------------------------------------- replies
-
-REPLIES: list[tuple[Any, bytes, bytes]] = [
-    (None, b"$-1\r\n", b"_\r\n"),
-    (NullArray(), b"*-1\r\n", b"_\r\n"),
-    (5, b":5\r\n", b":5\r\n"),
-    (-(2**63), b":-9223372036854775808\r\n", b":-9223372036854775808\r\n"),
-    (b"", b"$0\r\n\r\n", b"$0\r\n\r\n"),
-    (b"a\r\nb", b"$4\r\na\r\nb\r\n", b"$4\r\na\r\nb\r\n"),
-    ("OK", b"+OK\r\n", b"+OK\r\n"),
-    (Text(b"abc"), b"$3\r\nabc\r\n", b"=7\r\ntxt:abc\r\n"),
-    ([1, b"a", [None]], b"*3\r\n:1\r\n$1\r\na\r\n*1\r\n$-1\r\n", b"*3\r\n:1\r\n$1\r\na\r\n*1\r\n_\r\n"),
-    ((1,), b"*1\r\n:1\r\n", b"*1\r\n:1\r\n"),
-    (SetReply([b"a"]), b"*1\r\n$1\r\na\r\n", b"~1\r\n$1\r\na\r\n"),
-    ({b"a": 1}, b"*2\r\n$1\r\na\r\n:1\r\n", b"%1\r\n$1\r\na\r\n:1\r\n"),
-    (CommandError("ERR no"), b"-ERR no\r\n", b"-ERR no\r\n"),
-    ([CommandError("ERR no")], b"*1\r\n-ERR no\r\n", b"*1\r\n-ERR no\r\n"),
-]
-
-
-@pytest.mark.parametrize(("value", "resp2", "resp3"), REPLIES)
-def test_a_reply_has_a_form_in_resp2_and_in_resp3(value: Any, resp2: bytes, resp3: bytes) -> None:
-    assert encode(value, 2) == resp2
-    assert encode(value, 3) == resp3
-
-
-def test_a_value_that_cannot_be_a_reply_is_a_type_error() -> None:
-    with pytest.raises(TypeError, match="no reply for object"):
-        encode(object(), 2)
-
-
-def test_an_error_begins_with_its_code() -> None:
-    assert error(QueueFullError("q")).startswith(b"-FULL queue 'q' is full")
-
-
-VALUES: st.SearchStrategy[Any] = st.recursive(
-    st.one_of(st.none(), st.integers(-(2**63), 2**63 - 1), st.binary(max_size=20), st.just("OK")),
-    lambda inner: st.one_of(
-        st.lists(inner, max_size=4), st.dictionaries(st.binary(max_size=4), inner, max_size=3)
-    ),
-    max_leaves=12,
-)
-
-
-def as_read(value: Any, protocol: int) -> Any:
-    """Return the value that a client reads: simple strings are bytes, and RESP2 has no maps."""
-    if value == "OK":
-        return b"OK"
-    if isinstance(value, list):
-        return [as_read(item, protocol) for item in value]
-    if isinstance(value, dict) and protocol == 2:
-        return [as_read(item, protocol) for pair in value.items() for item in pair]
-    if isinstance(value, dict):
-        return {key: as_read(item, protocol) for key, item in value.items()}
-    return value
-
-
-@settings(deadline=None)
-@given(VALUES, st.sampled_from([2, 3]))
-def test_hiredis_reads_the_value_that_was_encoded(value: Any, protocol: int) -> None:
-    reader = hiredis.Reader()
-    reader.feed(encode(value, protocol))
-    assert reader.gets() == as_read(value, protocol)
-    assert reader.gets() is False
-
-
-@given(st.lists(st.binary(max_size=40), min_size=1, max_size=4))
-def test_an_error_is_one_line_for_any_command(command: Words) -> None:
-    for refusal in (unknown_command(command), unknown_subcommand([b"CLIENT", *command])):
-        line = error(refusal)
-        assert line.startswith(b"-ERR unknown")
-        assert line.endswith(b"\r\n")
-        assert not re.search(rb"[\r\n]", line[:-2])
-
-
-def test_an_error_shows_at_most_128_bytes_of_names_and_of_arguments() -> None:
-    line = error(unknown_command([b"x" * 10**6, b"y" * 10**6, b"z" * 10**6]))
-    shown = b"'%b' " % (b"y" * 128)
-    assert line == b"-ERR unknown command '%b', with args beginning with: %b\r\n" % (b"x" * 128, shown)
-
-
-# ---------------------------------------------------------------- syntax lines
-
-SYNTAX: list[tuple[str, tuple[Argument, ...], int, tuple[int, int, int]]] = [
-    ("", (), 1, (0, 0, 0)),
-    ("key", (Argument("key"),), 2, (1, 1, 1)),
-    ("key [count]", (Argument("key"), Argument("count", optional=True)), -2, (1, 1, 1)),
-    ("key member [member ...]", (Argument("key"), Argument("member", multiple=True)), -3, (1, 1, 1)),
-    ("key [key ...]", (Argument("key", multiple=True),), -2, (1, -1, 1)),
-    ("source destination", (Argument("source"), Argument("destination")), 3, (1, 2, 1)),
-    (
-        "cursor [MATCH pattern] [COUNT count]",
-        (
-            Argument("cursor"),
-            Argument("pattern", "MATCH", optional=True),
-            Argument("count", "COUNT", optional=True),
-        ),
-        -2,
-        (0, 0, 0),
-    ),
-    ("[ASYNC]", (Argument("", "ASYNC", optional=True),), -1, (0, 0, 0)),
-    ("KEEP THIS key", (Argument("", "KEEP"), Argument("key", "THIS")), 4, (2, 2, 1)),
-]
-
-
-@pytest.mark.parametrize(("line", "arguments", "arity", "keys"), SYNTAX, ids=[case[0] for case in SYNTAX])
-def test_a_syntax_line_gives_arguments_arity_and_keys(
-    line: str, arguments: tuple[Argument, ...], arity: int, keys: tuple[int, int, int]
-) -> None:
-    assert parse_syntax(line) == arguments
-    assert arity_of(arguments, 1) == arity
-    assert keys_of(arguments, 1) == keys
-
-
-@pytest.mark.parametrize(
-    ("name", "kind"), [("key", "key"), ("count", "integer"), ("pattern", "pattern"), ("member", "string")]
-)
-def test_arguments_have_the_types_of_redis(name: str, kind: str) -> None:
-    assert Argument(name).type == kind
-    assert Argument("", "ASYNC").type == "pure-token"

@@ -1,0 +1,34 @@
+"""The memory limit of the process, as its control group says it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from pressure_server.app.process import memory_limit
+
+MB = 1 << 20
+
+
+@pytest.mark.parametrize(
+    ("files", "own", "found"),
+    [
+        ({}, "", None),
+        ({"memory.max": "max\n"}, "0::/\n", None),
+        ({"memory.max": "1048576\n"}, "0::/\n", 1048576),
+        ({"a/memory.max": "2097152\n", "a/b/memory.max": "max"}, "0::/a/b\n", 2097152),
+        ({"memory/memory.limit_in_bytes": "3145728\n"}, "7:memory:/\n", 3145728),
+        ({"memory/memory.limit_in_bytes": "9223372036854771712\n"}, "", None),
+    ],
+)
+def test_a_container_s_memory_limit_is_found(
+    tmp_path: Path, files: dict[str, str], own: str, found: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    (tmp_path / "own").write_text(own)
+    whole = memory_limit(tmp_path / "none", tmp_path / "none")
+    assert whole > 64 * MB
+    assert memory_limit(tmp_path / "groups", tmp_path / "own") == (found or whole)

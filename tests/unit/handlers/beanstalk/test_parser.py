@@ -1,0 +1,81 @@
+"""The parser of beanstalk's protocol: puts in a row, refused puts and lines, and their limits.
+
+../test_parsers.py tests what the parsers of all protocols share.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from handlers.beanstalk.parser import MAX_LINE, Parsed, Puts, Refused, Request, RequestParser
+from handlers.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG
+from pressure_server.queues.operations.jobs import job_to_put
+
+MOST = 10
+
+
+def fed(*pieces: bytes, most: int = MOST) -> list[Parsed]:
+    parser = RequestParser(most)
+    return [request for piece in pieces for request in parser.feed(piece)]
+
+
+def test_puts_in_a_row_are_one_request_of_at_most_128() -> None:
+    requests = fed(b"put 1 2 3 1\r\nx\r\n" * 130 + b"reserve\r\n" + b"put 1 2 3 1\r\nx\r\n")
+    assert [type(request) for request in requests] == [Puts, Puts, Request, Puts]
+    assert [one.count for one in requests if isinstance(one, Puts)] == [128, 2, 1]
+    assert requests[0] == Puts([job_to_put(b"x", 1, 2, 3)] * 128)
+
+
+def test_a_job_has_at_least_one_second() -> None:
+    assert fed(b"put 0 0 0 1\r\nx\r\n") == [Puts([job_to_put(b"x", 0, 0, 1)])]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"put 0 0 1",
+        b"put 0 0 1 x",
+        b"put 0 0 1 -1",
+        b"put 0 0 1 4294967296",
+        b"put 4294967296 0 1 1",
+        b"put  ",
+    ],
+)
+def test_a_put_that_is_not_well_formed_has_no_message(line: bytes) -> None:
+    """As in beanstalkd, what follows is the next command."""
+    assert fed(line + b"\r\nreserve\r\n") == [Request(line), Request(b"reserve")]
+
+
+@pytest.mark.parametrize("at", range(8, 28))
+def test_the_message_of_a_put_that_is_too_big_is_skipped(at: int) -> None:
+    stream = b"put 0 0 1 11\r\ndelete 1\r\nx\r\nreserve\r\n"
+    refused, rest = fed(stream[:at], stream[at:])
+    assert (refused, rest) == (Refused(JOB_TOO_BIG), Request(b"reserve"))
+    assert isinstance(refused, Refused)
+    assert refused.is_put
+
+
+def test_a_message_that_is_longer_than_announced_is_refused_and_the_rest_is_read() -> None:
+    refused, rest = fed(b"put 0 0 1 1\r\nxyzreserve\r\n")
+    assert refused == Refused(EXPECTED_CRLF)
+    assert rest == Request(b"reserve")
+
+
+@pytest.mark.parametrize("end", [b"\r\n", b"\r"])
+def test_a_line_that_is_too_long_is_refused_once_and_skipped_to_its_end(end: bytes) -> None:
+    longest = b"x" * (MAX_LINE - 2)
+    assert fed(longest + b"\r\n") == [Request(longest)]
+    pieces = (b"x" * 5000, b"y" * 500, end, b"\n" if end == b"\r" else b"", b"reserve\r\n")
+    assert fed(*pieces) == [Refused(BAD_FORMAT), Request(b"reserve")]
+
+
+def test_a_message_is_parsed_when_all_of_it_has_come() -> None:
+    parser = RequestParser(1000)
+    assert parser.feed(b"put 0 0 1 500\r\n") == []
+    assert parser.exceeds_login_limits
+    for _ in range(5):
+        assert parser.feed(b"m" * 100) == []
+    assert parser.unparsed == 515
+    assert parser.feed(b"\r\n") == [Puts([job_to_put(b"m" * 500, 0, 0, 1)])]
+    assert parser.unparsed == 0
+    assert not parser.exceeds_login_limits

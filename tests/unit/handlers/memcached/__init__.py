@@ -1,0 +1,1 @@
+"""Tests of handlers/memcached in memory."""

@@ -1,0 +1,1 @@
+"""Tests of handlers/resp in memory."""

@@ -1,0 +1,85 @@
+"""A server whose sockets and backend are in memory, for tests of connections and sessions."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any, cast
+from unittest.mock import Mock
+
+from handlers.resp import commands
+from handlers.resp.parser import Limits
+from handlers.resp.session import RespSession
+from pressure_server.auth.access_policy import Access, AccessPolicy
+from pressure_server.backend.durability import Durability
+from pressure_server.backend.link import Link
+from pressure_server.backend.turns import Turns
+from pressure_server.backend.watch import Watch
+from pressure_server.net.clients import Clients
+from pressure_server.net.connection import Connection
+from pressure_server.net.handler import Context
+from pressure_server.net.memory import MemoryAccount
+from pressure_server.queues.database import Database
+from pressure_server.queues.operations.wait import WaiterCount
+from pressure_server.queues.policy import Policy
+from tests.model.connections import ModelDurability, ModelWatch
+from tests.unit.queues.fake_link import FakeLink
+
+
+class FakeTransport(asyncio.Transport):
+    """A transport that keeps what is written; its socket has not taken `buffered` bytes of that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: list[bytes] = []
+        self.is_broken = False
+        self.buffered = 0
+
+    def write(self, data: Any) -> None:
+        if self.is_broken:
+            raise OSError("the transport is broken")
+        self.written.append(data)
+
+    def get_write_buffer_size(self) -> int:
+        return self.buffered
+
+    def is_closing(self) -> bool:
+        return False
+
+    def pause_reading(self) -> None:
+        """See asyncio.ReadTransport."""
+
+    def resume_reading(self) -> None:
+        """See asyncio.ReadTransport."""
+
+    def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
+        """See asyncio.BaseTransport."""
+
+
+class Server:
+    """Clients of a server whose sockets and backend are in memory."""
+
+    def __init__(self) -> None:
+        commands.load()
+        self.link = FakeLink()
+        self.database = Database(
+            cast(Link, self.link), cast(Watch, ModelWatch()), Mock(spec=Turns),
+            cast(Durability, ModelDurability(is_enabled=False)),
+            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(100),
+        )  # fmt: skip
+        self.clients = Clients(10, 0.0, Access(AccessPolicy()), MemoryAccount(1 << 30, 1 << 20))
+        broker = Mock()
+        broker.default_database = self.database
+        self.context = Context(Mock(), broker, self.clients)
+
+    def connect(self) -> tuple[Connection, FakeTransport]:
+        transport = FakeTransport()
+        connection = Connection(self.clients, RespSession(self.context, Limits(1 << 20)))
+        connection.connection_made(transport)
+        return connection, transport
+
+    def send(self) -> None:
+        """Send what is ready, as a call of its own."""
+        self.database._courier.flush()
+
+    def close(self) -> None:
+        self.clients._ticking.cancel()

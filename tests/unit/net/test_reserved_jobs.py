@@ -1,0 +1,114 @@
+"""The jobs that a client has reserved: their deadlines, and who gives them up."""
+
+from __future__ import annotations
+
+from math import inf
+from typing import cast
+from unittest.mock import MagicMock
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pressure_server.net.reserved_jobs import ReservedJobs
+from pressure_server.queues.database import Database
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.jobs import word_of
+from pressure_server.queues.operations.operation import Operation
+from tests.unit.queues.operations_of import Recorder
+
+
+def database() -> Database:
+    return cast(Database, MagicMock())
+
+
+def reserved(*jobs: tuple[int, float], name: bytes = b"q") -> Operation:
+    """Return an operation that has reserved jobs: their ids and times to run in seconds; 0 is no limit."""
+    operation = Operation(verbs.RESERVE, name, [b"=1"], 1, Recorder())
+    operation.results = [b"%b %d 0 1 m" % (word_of(job), ttr * 1000) for job, ttr in jobs]
+    return operation
+
+
+def test_jobs_are_given_up_by_queue_and_only_once() -> None:
+    jobs, one, other = ReservedJobs(), database(), database()
+    jobs.add(reserved((1, 5), (2, 5)), one, 100.0)
+    jobs.add(reserved((3, 5), name=b"r"), one, 100.0)
+    # Ids are those of a database: the same one may be reserved in another.
+    jobs.add(reserved((1, 5)), other, 100.0)
+    assert len(jobs) == 4
+    jobs.discard(2)
+    jobs.give_up_all(b"=1")
+    given_up = [call.args for call in cast(MagicMock, one).reservations.give_up.call_args_list]
+    assert given_up == [(b"q", [1], b"=1"), (b"r", [3], b"=1")]
+    cast(MagicMock, other).reservations.give_up.assert_called_once_with(b"q", [1], b"=1")
+    cast(MagicMock, one).reservations.restore.assert_not_called()
+    assert (len(jobs), jobs.size) == (0, 0)
+    jobs.give_up_all(b"=1", at_once=True)
+    assert cast(MagicMock, one).reservations.give_up.call_count == 2
+
+
+def test_jobs_that_go_at_once_are_sent_at_once() -> None:
+    jobs, one = ReservedJobs(), database()
+    jobs.add(reserved((1, 5)), one, 100.0)
+    jobs.give_up_all(b"=1", at_once=True)
+    cast(MagicMock, one).reservations.restore.assert_called_once_with()
+
+
+def test_a_job_is_forgotten_where_it_was_reserved() -> None:
+    jobs, one, other = ReservedJobs(), database(), database()
+    jobs.add(reserved((1, 5)), one, 100.0)
+    jobs.discard_from(other, b"q", 1)
+    jobs.discard_from(one, b"r", 1)
+    assert len(jobs) == 1
+    jobs.add(reserved((1, 5)), other, 100.0)
+    jobs.discard_from(one, b"q", 1)
+    assert len(jobs) == 1
+    jobs.discard_from(other, b"q", 1)
+    assert len(jobs) == 0
+
+
+def test_a_reservation_that_the_client_ends_has_no_deadline() -> None:
+    jobs = ReservedJobs()
+    jobs.add(reserved((1, 5), (2, 9)), database(), 100.0)
+    jobs.end(1)
+    jobs.end(7)
+    assert jobs.first_deadline(100.0) == 109.0
+    assert jobs.find(1) is not None
+
+
+def test_a_reservation_without_a_limit_has_no_deadline() -> None:
+    jobs = ReservedJobs()
+    jobs.add(reserved((1, 0)), database(), 100.0)
+    assert jobs.first_deadline(1e9) == inf
+    assert len(jobs) == 1
+
+
+_STEPS = st.one_of(
+    st.tuples(st.just("add"), st.integers(1, 5), st.integers(1, 9)),
+    st.tuples(st.just("touch"), st.integers(1, 5), st.just(0)),
+    st.tuples(st.just("discard"), st.integers(1, 5), st.just(0)),
+    st.tuples(st.just("wait"), st.integers(0, 4), st.just(0)),
+)
+
+
+@given(st.lists(_STEPS, max_size=60))
+def test_the_first_deadline_is_that_of_a_job_that_is_still_reserved(
+    steps: list[tuple[str, int, int]],
+) -> None:
+    jobs, one, now = ReservedJobs(), database(), 100.0
+    expected: dict[int, tuple[float, float]] = {}
+    for step, number, ttr in steps:
+        if step == "add":
+            jobs.add(reserved((number, ttr)), one, now)
+            expected[number] = (ttr, now + ttr)
+        elif step == "touch":
+            jobs.touch(number, now)
+            if number in expected:
+                expected[number] = (expected[number][0], now + expected[number][0])
+        elif step == "discard":
+            jobs.discard(number)
+            expected.pop(number, None)
+        else:
+            now += number
+        expected = {job: times for job, times in expected.items() if times[1] > now}
+        assert jobs.first_deadline(now) == min((deadline for _, deadline in expected.values()), default=inf)
+        assert set(jobs) == set(expected)

@@ -1,0 +1,291 @@
+"""The order of a session's replies: that of its commands, in whatever pieces and calls these come."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from random import Random
+from typing import Any
+
+import hiredis
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pressure_server.net.connection import Connection
+from pressure_server.queues.calls.call import Call
+from tests.model.backend import Backend, Queue
+from tests.support.waiters import packed
+from tests.unit.net.fake_server import FakeTransport, Server
+
+# What each queue has at first.
+STORED = [b"first", b"second", b"third"]
+# More rounds than any pipeline needs.
+MOST_ROUNDS = 300
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    with asyncio.Runner() as runner:
+        yield runner
+
+
+class Client:
+    """A client, the requests that it sends, and the replies to its commands one after the other."""
+
+    def __init__(self, server: Server, number: int, kinds: list[str]) -> None:
+        self.connection: Connection
+        self.transport: FakeTransport
+        self.connection, self.transport = server.connect()
+        self.requests = b""
+        self.expected: list[Any] = []
+        self._queues = {f"{number}-{name}": list(STORED) for name in "abc"}
+        for place, kind in enumerate(kinds):
+            self._add(kind, f"{number}-{'abc'[place % 3]}", f"{number}-{place}")
+
+    def _add(self, kind: str, name: str, message: str) -> None:
+        queue = self._queues[name]
+        words: tuple[str | int, ...] = (kind, name)
+        reply: Any
+        if kind == "PING":
+            words, reply = ("PING",), b"PONG"
+        elif kind == "NOSUCH":
+            reply = "ERR unknown command 'NOSUCH'"
+        elif kind == "LPUSH":
+            queue.append(message.encode())
+            words, reply = ("LPUSH", name, message), len(queue)
+        elif not queue:
+            # On a queue without messages each of the others would fail, or wait.
+            words, reply = ("ECHO", message), message.encode()
+        elif kind == "LLEN":
+            reply = len(queue)
+        elif kind == "BLPOP of two":
+            # A command that runs alone.
+            words, reply = ("BLPOP", f"empty-{name}", name, 0), [name.encode(), queue.pop(0)]
+        elif kind == "BLPOP":
+            words, reply = ("BLPOP", name, 0), [name.encode(), queue.pop(0)]
+        else:
+            reply = queue.pop(0)
+        self.requests += packed(*words)
+        self.expected.append(reply)
+
+    def replies(self) -> list[Any]:
+        """Return the replies that have been written."""
+        reader = hiredis.Reader()
+        for data in self.transport.written:
+            reader.feed(data)
+        found: list[Any] = []
+        while (reply := reader.gets()) is not False:
+            found.append(str(reply).partition(",")[0] if isinstance(reply, Exception) else reply)
+        return found
+
+
+KINDS = ["PING", "NOSUCH", "LPUSH", "LPUSH", "LLEN", "SPOP", "BLPOP", "BLPOP of two"]
+PIPELINES = st.lists(st.lists(st.sampled_from(KINDS), max_size=40), min_size=1, max_size=3)
+
+
+async def _play(kinds: list[list[str]], seed: int) -> None:
+    random = Random(seed)
+    server, backend = Server(), Backend(Random(seed), lambda _: None)
+    clients = [Client(server, number, some) for number, some in enumerate(kinds)]
+    for number in range(len(kinds)):
+        for name in "abc":
+            backend.queues[f"p:{number}-{name}".encode()] = Queue(messages=list(STORED))
+    for client in clients:
+        places = sorted(random.randrange(len(client.requests) + 1) for _ in range(random.randrange(30)))
+        pieces = [
+            client.requests[start:end]
+            for start, end in zip([0, *places], [*places, len(client.requests)], strict=True)
+        ]
+        for piece in pieces:
+            client.connection.data_received(piece)
+            if random.random() < 0.5:
+                server.send()
+            if random.random() < 0.5:
+                await asyncio.sleep(0)
+            if server.link.calls and random.random() < 0.5:
+                _answer(server, backend)
+    for _ in range(MOST_ROUNDS):
+        server.send()
+        while server.link.calls:
+            _answer(server, backend)
+        await asyncio.sleep(0)
+        if all(len(client.replies()) == len(client.expected) for client in clients):
+            break
+    for client in clients:
+        assert client.replies() == client.expected
+        assert not client.connection.session.is_busy
+    server.close()
+
+
+def _answer(server: Server, backend: Backend) -> None:
+    call = server.link.calls[0]
+    words = [*call.header, *call.arguments.unpacked()]
+    server.link.reply(backend.call(call.keys.unpacked(), words))
+
+
+def _queues(call: Call) -> int:
+    """Return how many queues the call is about."""
+    return len([key for key in call.keys.unpacked() if key != b"p!calls:me"])
+
+
+@settings(deadline=None)
+@given(PIPELINES, st.integers(0, 1 << 32))
+def test_pipelines_have_the_replies_of_their_commands_one_after_the_other(
+    kinds: list[list[str]], seed: int
+) -> None:
+    asyncio.run(_play(kinds, seed))
+
+
+def test_a_long_pipeline_is_answered_whole(runner: asyncio.Runner) -> None:
+    runner.run(_play([["LPUSH", "LLEN", "PING"] * 800], 1))
+
+
+def test_thousands_of_equal_commands_are_answered_by_a_few_calls(runner: asyncio.Runner) -> None:
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        client, to_client = server.connect()
+        client.data_received(b"".join(packed("LPUSH", "q", number) for number in range(4000)))
+        calls = 0
+        while server.link.calls or client.session.is_busy:
+            server.send()
+            _answer(server, backend)
+            calls += 1
+        assert calls < 20
+        assert b"".join(to_client.written) == b"".join(b":%d\r\n" % number for number in range(1, 4001))
+        server.close()
+
+    runner.run(play())
+
+
+def test_a_command_that_runs_alone_waits_for_the_replies_before_it_and_holds_those_after(
+    runner: asyncio.Runner,
+) -> None:
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        client, to_client = server.connect()
+        client.data_received(
+            packed("LPUSH", "q", "m") + packed("BLPOP", "none", "q", 0) + packed("LPUSH", "q", "n")
+        )
+        await asyncio.sleep(0)
+        server.send()
+        (call,) = server.link.calls
+        assert b"none" not in b"".join(call.keys.unpacked())
+        assert call.arguments.unpacked().count(b"put") == 1
+        for _ in range(20):
+            while server.link.calls:
+                _answer(server, backend)
+            await asyncio.sleep(0)
+            server.send()
+        assert b"".join(to_client.written) == b":1\r\n*2\r\n$1\r\nq\r\n$1\r\nm\r\n:1\r\n"
+        server.close()
+
+    runner.run(play())
+
+
+def test_equal_commands_in_a_row_are_one_operation_and_have_their_own_replies(runner: asyncio.Runner) -> None:
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        client, to_client = server.connect()
+        client.data_received(b"".join(packed("LPUSH", "q", number) for number in range(3)))
+        client.data_received(packed("LPUSH", "q", "x", "y"))
+        server.send()
+        (call,) = server.link.calls
+        assert call.arguments.unpacked()[-6:] == [b"1 1 1 2", b"0", b"1", b"2", b"x", b"y"]
+        _answer(server, backend)
+        assert to_client.written == [b":1\r\n:2\r\n:3\r\n:5\r\n"]
+        server.close()
+
+    runner.run(play())
+
+
+def test_nothing_is_executed_for_a_client_that_waits(runner: asyncio.Runner) -> None:
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        (waiter, to_waiter), (other, _) = server.connect(), server.connect()
+        waiter.data_received(packed("BLPOP", "q", 0) + packed("PING"))
+        server.send()
+        _answer(server, backend)
+        waiter.data_received(packed("LPUSH", "r", "m"))
+        server.send()
+        assert (server.link.calls, to_waiter.written) == ([], [])
+        assert waiter.session.is_waiting
+        assert not waiter.is_read
+        other.data_received(packed("LPUSH", "q", "m"))
+        server.send()
+        _answer(server, backend)
+        server.send()
+        _answer(server, backend)
+        assert b"".join(to_waiter.written) == b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n+PONG\r\n:1\r\n"
+        assert waiter.is_read
+        server.close()
+
+    runner.run(play())
+
+
+def test_commands_after_a_put_that_waits_for_room_are_done_after_it(runner: asyncio.Runner) -> None:
+    """But equal puts wait with it, in one operation."""
+
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        queue = backend.queues[b"p:q"] = Queue(2, [b"a", b"b"])
+        (client, to_client), (other, to_other) = server.connect(), server.connect()
+        lines = ("SADD q c", "SADD q d", "LPUSH r x", "SPOP q", "LPUSH q e", "PING")
+        client.data_received(b"".join(packed(*line.split()) for line in lines))
+        server.send()
+        _answer(server, backend)
+        assert client.session.is_waiting
+        for taken, left in ((b"a", [b"b", b"c"]), (b"b", [b"c", b"d"])):
+            assert b"p:r" not in backend.queues
+            other.data_received(packed("SPOP", "q"))
+            server.send()
+            _answer(server, backend)
+            assert (to_other.written[-1], queue.messages) == (b"$1\r\n%b\r\n" % taken, left)
+        for _ in range(10):
+            server.send()
+            while server.link.calls:
+                _answer(server, backend)
+            await asyncio.sleep(0)
+        assert b"".join(to_client.written) == b":1\r\n:1\r\n:1\r\n$1\r\nc\r\n:2\r\n+PONG\r\n"
+        assert queue.messages == [b"d", b"e"]
+        server.close()
+
+    runner.run(play())
+
+
+def test_a_client_that_leaves_while_it_waits_takes_nothing(runner: asyncio.Runner) -> None:
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        (waiter, to_waiter), (other, _) = server.connect(), server.connect()
+        waiter.data_received(packed("BLPOP", "q", 0))
+        server.send()
+        _answer(server, backend)
+        waiter.connection_lost(None)
+        other.data_received(packed("LPUSH", "q", "m"))
+        server.send()
+        _answer(server, backend)
+        assert backend.queues[b"p:q"].messages == [b"m"]
+        assert to_waiter.written == []
+        server.close()
+
+    runner.run(play())
+
+
+def test_a_new_client_has_few_commands_in_flight_and_more_after_small_replies(runner: asyncio.Runner) -> None:
+    async def play() -> None:
+        server = Server()
+        client, _ = server.connect()
+        client.data_received(b"".join(packed("LLEN", f"q{number}") for number in range(300)))
+        sent = list[int]()
+        while sum(sent) < 300:
+            server.send()
+            numbers = [_queues(call) for call in server.link.calls]
+            sent.append(sum(numbers))
+            for number in numbers:
+                server.link.reply([0, *([[0, 1]] * number)])
+        assert sent[0] == 4
+        assert sent == sorted(sent[:-1]) + sent[-1:]
+        assert max(sent) > 100
+        server.close()
+
+    runner.run(play())

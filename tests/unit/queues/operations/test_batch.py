@@ -1,0 +1,481 @@
+"""Batches: what goes in one call, how it is grouped, and what the reply means for each operation."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from itertools import count
+from random import Random
+from typing import Any
+
+import hiredis
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from pressure_server.errors import QueueClosedError, QueueDoesNotExistError, QueueInUseError
+from pressure_server.lua.layout import Header
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.batch import (
+    MAX_BYTES,
+    MAX_MESSAGES,
+    NOTE,
+    SHARE,
+    Due,
+    Progress,
+    distribute,
+    fold,
+    pack,
+    progress_after_refusal,
+    share_mode,
+    take_batch,
+)
+from pressure_server.queues.operations.operation import Operation, Owner, Verb
+from pressure_server.queues.operations.options import UNIQUE, WAITS, OnFull, Options, script_name
+from pressure_server.queues.operations.wait import Wait, WaitCondition
+from tests.model.backend import Backend
+from tests.unit.queues.operations_of import Recorder, get, put, wait_of
+
+
+def of(verb: Verb, *messages: bytes, owner: Owner | None = None) -> Operation:
+    return Operation(verb, b"q", list(messages), max(1, len(messages)), owner or Recorder())
+
+
+def error(text: str) -> hiredis.ReplyError:
+    return hiredis.ReplyError(text)
+
+
+# ---------------------------------------------------------------- what goes in one call
+
+
+def test_a_call_takes_the_first_operations_and_leaves_the_rest() -> None:
+    first, second, third = get(MAX_MESSAGES - 1), get(), get()
+    waiting = [first, second, third]
+    assert take_batch(waiting) == [first, second]
+    assert waiting == [third]
+    assert (first.is_sealed, third.is_sealed) == (True, False)
+
+
+def test_a_call_has_one_operation_however_large_it_is() -> None:
+    large = get(3 * MAX_MESSAGES)
+    assert take_batch([large, get()]) == [large]
+    heavy = put(b"x" * (MAX_BYTES + 1))
+    assert take_batch([heavy, put(b"a")]) == [heavy]
+
+
+def test_the_bytes_of_a_call_are_limited() -> None:
+    half = [put(b"x" * (MAX_BYTES // 2)) for _ in range(3)]
+    assert len(take_batch(half)) == 2
+    assert take_batch([]) == []
+
+
+@pytest.mark.parametrize("verb", [verbs.PUT_BACK, verbs.GIVE_UP])
+def test_what_goes_back_has_a_call_of_its_own(verb: Verb) -> None:
+    before, backs, after = get(), [of(verb, b"1"), of(verb, b"2")], get()
+    waiting = [before, *backs, after]
+    assert [take_batch(waiting) for _ in range(3)] == [[before], backs, [after]]
+
+
+def test_what_an_earlier_call_had_of_an_operation_does_not_count() -> None:
+    operation = put(b"a", b"b")
+    operation.commands_in_call = 0
+    take_batch([operation])
+    assert operation.commands_in_call is None
+
+
+@given(st.lists(st.tuples(st.sampled_from(["get", "put", "back"]), st.integers(1, 900)), max_size=12))
+def test_batches_keep_the_order_and_exceed_a_limit_only_by_their_last_operation(
+    sizes: list[tuple[str, int]],
+) -> None:
+    make: dict[str, Callable[[int], Operation]] = {
+        "get": get,
+        "put": lambda size: put(b"x" * size * 1000),
+        "back": lambda size: of(verbs.PUT_BACK, *[b"m"] * size),
+    }
+    operations = [make[kind](size) for kind, size in sizes]
+    waiting = list(operations)
+    batches = []
+    while waiting:
+        batches.append(take_batch(waiting))
+        assert batches[-1]
+    assert [operation for one in batches for operation in one] == operations
+    for one in batches:
+        assert len({operation.verb.is_put_back for operation in one}) == 1
+        if len(one) > 1:
+            assert sum(operation.wanted for operation in one) <= MAX_MESSAGES
+            assert sum(len(m) for operation in one for m in operation.messages) <= MAX_BYTES
+
+
+# ---------------------------------------------------------------- runs
+
+
+def test_neighbours_with_equal_verb_and_options_share_a_run() -> None:
+    first, second, unique, third = put(b"a"), put(b"b c"), put(b"d", options=UNIQUE), put(b"e")
+    assert fold([first, second, unique, third]) == [[first, second], [unique], [third]]
+
+
+@pytest.mark.parametrize(
+    "options",
+    [Options(waits=True, wait_for_first=True), Options(if_none_taken=True), Options(once=True)],
+)
+def test_operations_with_a_result_of_their_own_do_not_share_a_run(options: Options) -> None:
+    first, second = get(options=options), get(options=options)
+    assert fold([first, second]) == [[first], [second]]
+    moves = [of(verbs.MOVE, b"p:d"), of(verbs.MOVE, b"p:d")]
+    assert fold(moves) == [[moves[0]], [moves[1]]]
+
+
+def test_deletions_of_jobs_go_before_what_other_workers_reserve() -> None:
+    """Otherwise each would be a run of its own."""
+    workers = [Recorder() for _ in range(3)]
+    reserves = [of(verbs.RESERVE, b"=1", owner=worker) for worker in workers]
+    deletes = [of(verbs.DELETE_JOB, b"1", owner=Recorder()) for _ in workers]
+    mixed = [one for pair in zip(reserves, deletes, strict=True) for one in pair]
+    assert fold(mixed) == [deletes, reserves]
+    own = [of(verbs.RESERVE, b"=1", owner=workers[0]), of(verbs.DELETE_JOB, b"1", owner=workers[0]), get()]
+    assert fold(own) == [[one] for one in own]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([verbs.RESERVE, verbs.DELETE_JOB, verbs.GET]), st.integers(0, 3)),
+        max_size=14,
+    )
+)
+def test_folding_keeps_the_order_of_each_owner_and_of_what_does_not_overtake(
+    chosen: list[tuple[Verb, int]],
+) -> None:
+    owners = [Recorder() for _ in range(4)]
+    operations = [of(verb, b"1", owner=owners[number]) for verb, number in chosen]
+    folded = [operation for run in fold(operations) for operation in run]
+    assert len(folded) == len(operations)
+    for owner in owners:
+        assert [o for o in folded if o.owner is owner] == [o for o in operations if o.owner is owner]
+    rest = [o for o in operations if not o.verb.overtakes]
+    assert [o for o in folded if not o.verb.overtakes] == rest
+    for run in fold(operations):
+        assert len({operation.verb for operation in run}) == 1
+
+
+@pytest.mark.parametrize(
+    ("operations", "mode"),
+    [
+        ([put(b"a"), get(wait=Wait(None))], SHARE),
+        ([put(b"a"), get()], SHARE),
+        ([put(b"a")], SHARE),
+        ([put(b"a"), get(wait=Wait(0))], NOTE),
+        ([get(wait=Wait(None))], NOTE),
+    ],
+)
+def test_takes_are_limited_to_the_server_s_share_if_all_may_wait(
+    operations: list[Operation], mode: bytes
+) -> None:
+    assert share_mode(operations, limit_to_share=True) == mode
+    assert share_mode(operations, limit_to_share=False) == NOTE
+
+
+def test_a_run_is_packed_as_its_name_a_count_and_its_arguments() -> None:
+    runs = [[put(b"a"), put(b"b")], [get(2, options=WAITS)], [of(verbs.LENGTH)]]
+    expected = [b"put", b"3", b"", b"a", b"b", b"get waits", b"1", b"2", b"length", b"0"]
+    assert pack(runs) == expected
+    options = Options(must_exist=True, unique=True, on_full=OnFull.FAIL)
+    assert script_name(b"put", options) == b"put existing unique now"
+
+
+# ---------------------------------------------------------------- replies
+
+
+def test_the_usual_reply_ends_all_operations_of_its_run() -> None:
+    first, second = get(), get()
+    assert distribute([[first, second]], [0, [b"a"]]) is None
+    assert (first.results, second.results) == ([b"a"], [])
+    assert distribute([[first]], [-1, []]) is None
+
+
+def test_runs_after_the_last_one_that_was_done_are_sent_again() -> None:
+    done, left, later = put(b"a"), get(), get()
+    progress = distribute([[done], [left], [later]], [0, 0])
+    assert progress is not None
+    assert (progress.ended, progress.resend, progress.must_wait) == ([done], [left, later], [])
+
+
+def test_a_run_that_was_done_in_part_is_sent_again_with_what_is_left() -> None:
+    first, second, third, other = get(2), get(2), get(2), put(b"a")
+    progress = distribute([[first, second, third], [other]], [3, [b"a", b"b", b"c"]])
+    assert progress is not None
+    assert progress.ended == [first]
+    assert progress.resend == [second, third, other]
+    assert pack([[second, third]]) == [b"get", b"1", b"3"]
+
+
+def test_a_run_that_is_alone_may_be_done_in_part() -> None:
+    first, second = get(2), get(2)
+    progress = distribute([[first, second]], [1, [b"a", b"b", b"c"]])
+    assert progress is not None
+    assert (progress.ended, progress.resend) == ([first], [second])
+
+
+def test_a_take_that_found_too_few_messages_ends_although_a_later_run_was_done_in_part() -> None:
+    first, putting, second = get(3), put(b"b", options=UNIQUE), get(2)
+    progress = distribute([[first], [putting], [second]], [1, [b"a"], b"new", [b"b"]])
+    assert progress is not None
+    assert (progress.ended, progress.resend) == ([first, putting], [second])
+
+
+def test_a_reply_with_nothing_done_sends_all_again() -> None:
+    first, second = get(), get()
+    progress = distribute([[first], [second]], [0])
+    assert progress is not None
+    assert (progress.ended, progress.resend) == ([], [first, second])
+
+
+def test_an_operation_that_lacks_something_must_wait_and_others_of_its_run_end() -> None:
+    served, hungry = get(options=WAITS), get(options=WAITS)
+    progress = distribute([[served, hungry]], [0, [b"a"]])
+    assert progress is not None
+    assert (progress.ended, progress.must_wait, progress.resend) == ([served], [hungry], [])
+
+
+def test_what_a_waiting_run_got_later_in_the_call_counts() -> None:
+    hungry, putting = get(options=WAITS), put(b"a")
+    progress = distribute([[hungry], [putting]], [[0, 1, [b"a"]], [], 0])
+    assert progress is not None
+    assert (progress.ended, progress.must_wait) == ([hungry, putting], [])
+    assert wait_of(hungry).condition is None
+    assert (hungry.results, putting.results) == ([b"a"], [1])
+
+
+def test_a_waiting_run_may_fail_later_in_the_call() -> None:
+    hungry, closing = get(options=WAITS), of(verbs.CLOSE)
+    progress = distribute([[hungry], [closing]], [[0, 1, error("CLOSED")], [], 1])
+    assert progress is not None
+    assert progress.ended == [hungry, closing]
+    assert isinstance(hungry.error, QueueClosedError)
+
+
+def test_a_reply_names_roles_that_native_clients_hold_and_that_waiting_operations_need() -> None:
+    progress = distribute([[get(options=WAITS)]], [[0, 0, b"producer", 0, b"consumer"], []])
+    assert progress is not None
+    assert progress.held_roles == {WaitCondition.PRODUCER_ROLE, WaitCondition.CONSUMER_ROLE}
+    assert not progress.left_for_others
+
+
+def test_a_reply_says_when_there_may_be_another_job_and_what_was_left_for_others() -> None:
+    first = get(name=b"log+group", options=WAITS)
+    more = [0, b"others", 0, b"due 1500 note of it", 0, b"source 6"]
+    progress = distribute([[first]], [[0, *more], []])
+    assert progress is not None
+    assert progress.left_for_others
+    assert progress.due == Due(1.5, b"note of it")
+    assert progress.source == b"log"
+    nothing = distribute([[get(options=WAITS)]], [0, []])
+    assert nothing is not None
+    assert (nothing.due, nothing.source, nothing.left_for_others) == (Due(), None, False)
+
+
+@pytest.mark.parametrize(
+    ("word", "due"),
+    [(b"due -1 ", Due()), (b"due 0 n", Due(0.0, b"n")), (b"due -1 n", Due(None, b"n"))],
+)
+def test_the_word_for_when_a_job_is_due_is_read(word: bytes, due: Due) -> None:
+    assert Due.of(word) == due
+
+
+# ---------------------------------------------------------------- errors
+
+
+def test_an_error_of_a_run_fails_its_operations_and_no_others() -> None:
+    first, second, sound = get(), get(), put(b"a")
+    progress = distribute([[first, second], [sound]], [0, error("NOQUEUE"), 0])
+    assert progress is not None
+    assert progress.ended == [first, second, sound]
+    assert isinstance(first.error, QueueDoesNotExistError)
+    assert first.error is second.error
+    assert (sound.error, sound.results) == (None, [1])
+
+
+def test_an_error_ends_a_run_that_is_alone_without_progress() -> None:
+    operation = of(verbs.LENGTH)
+    assert distribute([[operation]], [-2, error("NOQUEUE")]) is None
+    assert isinstance(operation.error, QueueDoesNotExistError)
+
+
+@pytest.mark.parametrize(
+    ("text", "condition", "requires"),
+    [
+        ("INUSE producer native", WaitCondition.PRODUCER_ROLE, True),
+        ("INUSE consumer native", WaitCondition.CONSUMER_ROLE, True),
+        ("CREATING", WaitCondition.CREATED, True),
+        ("DELETING", WaitCondition.REMOVED, False),
+    ],
+)
+def test_an_error_that_others_can_end_is_waited_for(
+    text: str, condition: WaitCondition, requires: bool
+) -> None:
+    operation = put(b"a")
+    progress = distribute([[operation]], [-1, error(text)])
+    assert progress is not None
+    assert (progress.must_wait, progress.ended) == ([operation], [])
+    wait = wait_of(operation)
+    assert (wait.condition, wait.at_destination) == (condition, False)
+    assert isinstance(wait.timeout_error, QueueInUseError)
+    assert operation.options.must_exist is requires
+
+
+def test_operations_that_cannot_wait_fail_at_once() -> None:
+    question = of(verbs.INFO)
+    assert question.verb.line is None
+    progress = distribute([[question]], [-1, error("INUSE consumer native")])
+    assert progress is not None
+    assert progress.ended == [question]
+    assert isinstance(question.error, QueueInUseError)
+
+
+def test_a_take_that_has_messages_does_not_wait_for_a_role() -> None:
+    operation = get(3)
+    operation.results = [b"a"]
+    progress = distribute([[operation]], [-1, error("INUSE consumer native")])
+    assert progress is not None
+    assert progress.ended == [operation]
+    assert operation.results == [b"a"]
+    assert operation.error is None
+
+
+def test_an_error_at_the_destination_of_a_move_is_about_that_queue() -> None:
+    moving = Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=Wait(None, destination=b"d"))
+    progress = distribute([[moving]], [-1, error("OTHER INUSE producer native")])
+    assert progress is not None
+    assert progress.must_wait == [moving]
+    assert wait_of(moving).at_destination
+    assert (moving.options.must_exist, moving.options.destination_must_exist) == (False, True)
+    assert "queue 'd'" in str(wait_of(moving).timeout_error)
+    distribute([[moving]], [-1, error("OTHER CLOSED")])
+    assert "queue 'd'" in str(moving.error)
+
+
+def test_a_put_that_fails_after_a_part_says_how_much_was_put() -> None:
+    operation = put(b"a b", b"c d", b"e")
+    operation.results = [2]
+    operation.wait = Wait(messages_done=1)
+    distribute([[operation]], [-1, error("CLOSED")])
+    done, in_part, not_begun = operation.results
+    assert done == 2
+    assert "1 of the command's messages" in str(in_part)
+    assert isinstance(not_begun, QueueClosedError)
+    assert "1 of" not in str(not_begun)
+    assert operation.has_errors
+
+
+@pytest.mark.parametrize(
+    ("text", "refused"),
+    [
+        ("OOM command not allowed", {verbs.PUT, verbs.MOVE}),
+        ("MISCONF cannot write", {verbs.PUT, verbs.MOVE, verbs.GET, verbs.DELETE}),
+        ("NOREPLICAS too few", {verbs.PUT, verbs.MOVE, verbs.GET, verbs.DELETE}),
+        ("LOADING the data", {verbs.PUT, verbs.MOVE, verbs.GET, verbs.DELETE, verbs.LENGTH}),
+    ],
+)
+def test_a_call_that_is_refused_fails_only_what_caused_it(text: str, refused: set[Verb]) -> None:
+    operations = [put(b"a"), of(verbs.MOVE, b"p:d"), get(), of(verbs.DELETE), of(verbs.LENGTH)]
+    progress = progress_after_refusal(fold(operations), text)
+    assert [o.verb for o in progress.ended] == [o.verb for o in operations if o.verb in refused]
+    assert [o.verb for o in progress.resend] == [o.verb for o in operations if o.verb not in refused]
+    assert progress.due is None
+    reading = of(verbs.LENGTH)
+    assert progress_after_refusal([[reading]], "OOM").ended == [reading]
+
+
+# ---------------------------------------------------------------- against a queue in memory
+
+
+class Queue:
+    """A queue of the model, and operations on it that are done as a lane does them."""
+
+    def __init__(self, bound: int, seed: int, early_ends: int) -> None:
+        self.backend = Backend(Random(seed), lambda _: None)
+        self.backend.early_ends = early_ends
+        self.call([[of(verbs.CREATE, b"%d" % bound)]])
+
+    def call(self, runs: Sequence[Sequence[Operation]]) -> Any:
+        """Return the reply to these runs; they are tried again if the call ended before them."""
+        packed = pack(runs)
+        header = [b""] * len(Header)
+        header[Header.BOUND], header[Header.OVERFLOW] = b"0", b"block"
+        block = [b"1", b"%d" % len(packed), b"", *packed]
+        (_, reply) = self.backend.call([b"p:q"], [*header, *block])
+        return reply
+
+    def do(self, operations: Sequence[Operation]) -> list[Operation]:
+        """Do operations until each has ended or waits. Return those that wait."""
+        pending, waiting = list(operations), list[Operation]()
+        for number in count():
+            if not pending:
+                break
+            assert number < 1000
+            runs = fold(take_batch(pending))
+            progress = distribute(runs, self.call(runs)) or Progress(runs[0])
+            pending[:0] = progress.resend
+            waiting += progress.must_wait
+        return waiting
+
+
+Shape = tuple[str, list[int]]
+_sizes = st.lists(st.integers(1, 3), min_size=1, max_size=3)
+_shapes = st.tuples(st.sampled_from(["put", "get", "wait"]), _sizes)
+
+
+def _made(shapes: list[Shape], on_full: OnFull = OnFull.CONFIGURED) -> list[Operation]:
+    numbers = count()
+
+    def command(size: int) -> bytes:
+        return b" ".join(b"%d" % next(numbers) for _ in range(size))
+
+    made: dict[str, Callable[[list[int]], Operation]] = {
+        "put": lambda sizes: put(*map(command, sizes), options=Options(on_full=on_full)),
+        "get": lambda sizes: get(sizes[0], len(sizes)),
+        "wait": lambda sizes: get(sizes[0], options=Options(waits=True, wait_for_first=True)),
+    }
+    return [made[kind](sizes) for kind, sizes in shapes]
+
+
+@settings(deadline=None)
+@given(
+    st.lists(_shapes, min_size=1, max_size=8),
+    st.integers(0, 4),
+    st.integers(0, 1000),
+    st.sampled_from([0, 300, 700]),
+)
+def test_no_message_is_lost_doubled_or_out_of_order_wherever_a_call_ends(
+    shapes: list[Shape], bound: int, seed: int, early_ends: int
+) -> None:
+    operations = _made(shapes)
+    queue = Queue(bound, seed, early_ends)
+    waiting = queue.do(operations)
+    puts = [operation for operation in operations if operation.verb.puts]
+    put_so_far = queue.backend.put[b"p:q"]
+    for operation in puts:
+        done = sum(operation.sizes[: len(operation.results)])
+        done += operation.wait.messages_done if operation.wait is not None else 0
+        assert [m for m in operation.messages if m in put_so_far] == operation.messages[:done]
+    # Operations of one kind are served in the order in which they came.
+    assert put_so_far == sorted(put_so_far, key=int)
+    got = [m for operation in operations if operation.verb.takes for m in operation.results]
+    left = queue.backend.queues[b"p:q"].messages
+    assert sorted([*got, *left], key=int) == put_so_far
+    for operation in operations:
+        assert operation in waiting or operation.can_end
+
+
+@settings(deadline=None)
+@given(st.lists(_shapes, min_size=1, max_size=8), st.integers(0, 4))
+def test_operations_in_one_call_have_the_results_that_they_have_one_by_one(
+    shapes: list[Shape], bound: int
+) -> None:
+    # An operation that waits would be served by later ones of its call.
+    shapes = [(kind if kind == "put" else "get", sizes) for kind, sizes in shapes]
+    together, alone = Queue(bound, 0, 0), Queue(bound, 0, 0)
+    first, second = _made(shapes, OnFull.FAIL), _made(shapes, OnFull.FAIL)
+    assert together.do(first) == []
+    for operation in second:
+        assert alone.do([operation]) == []
+    assert [list(map(str, one.results)) for one in first] == [list(map(str, one.results)) for one in second]
+    assert together.backend.queues == alone.backend.queues

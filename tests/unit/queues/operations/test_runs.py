@@ -1,0 +1,318 @@
+"""Runs: what is packed for the library, and which operation gets what of its reply."""
+
+from __future__ import annotations
+
+import hiredis
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pressure_server.errors import QueueFullError
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, Options
+from pressure_server.queues.operations.runs import (
+    Flagged,
+    attach_flags,
+    distribute_counts,
+    distribute_messages,
+    distribute_moved,
+    distribute_peeked,
+    distribute_values,
+    flags_of,
+    pack_arguments,
+    pack_commands,
+    pack_count,
+    pack_messages,
+    pack_nothing,
+    recovery_form,
+    repeat_value,
+)
+from pressure_server.queues.operations.wait import Wait, WaitCondition
+from tests.unit.queues.operations_of import Recorder, get, put, wait_of
+
+FLAGS = Options(has_flags=True)
+
+
+def results(*operations: Operation) -> list[list[object]]:
+    return [operation.results for operation in operations]
+
+
+def contains(*messages: bytes) -> Operation:
+    """Return a command that asks whether each of the messages is queued."""
+    return Operation(verbs.CONTAINS, b"q", list(messages), len(messages), Recorder())
+
+
+def move(*, waits: bool = True) -> Operation:
+    wait = Wait(None, destination=b"d")
+    options = WAITS if waits else DEFAULT
+    return Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=wait, options=options)
+
+
+# ---------------------------------------------------------------- packing
+
+
+@pytest.mark.parametrize(
+    ("operations", "packed"),
+    [
+        ([put(b"a")], [b"", b"a"]),
+        ([put(b"a", b"b"), put(b"c")], [b"", b"a", b"b", b"c"]),
+        ([put(b"a b")], [b"2", b"a", b"b"]),
+        ([put(b"a"), put(b"b c", b"d")], [b"1 2 1", b"a", b"b", b"c", b"d"]),
+    ],
+)
+def test_sizes_are_packed_if_a_command_has_several_messages(
+    operations: list[Operation], packed: list[bytes]
+) -> None:
+    assert pack_commands(operations) == packed
+
+
+def test_what_has_been_put_is_not_packed_again() -> None:
+    in_progress, last = put(b"a b", b"c d e", b"f"), put(b"g")
+    in_progress.results = [2]
+    assert pack_commands([in_progress, last]) == [b"3 1 1", b"c", b"d", b"e", b"f", b"g"]
+    in_progress.wait = Wait(messages_done=1)
+    assert pack_commands([in_progress, last]) == [b"2 1 1", b"d", b"e", b"f", b"g"]
+    in_progress.wait.messages_done = 2
+    assert pack_commands([in_progress, last]) == [b"", b"e", b"f", b"g"]
+
+
+def test_only_the_commands_that_go_with_the_call_are_packed() -> None:
+    operation = put(b"a b", b"c d", b"e", b"f g")
+    operation.results = [2]
+    operation.commands_in_call = 2
+    assert pack_commands([operation]) == [b"2 1", b"c", b"d", b"e"]
+    operation.wait = Wait(messages_done=1)
+    assert pack_commands([operation]) == [b"", b"d", b"e"]
+
+
+def test_a_take_is_packed_as_the_number_of_messages_still_wanted() -> None:
+    first, second = get(3), get(1, commands=2)
+    assert pack_count([first]) == [b"3"]
+    assert pack_count([first, second]) == [b"5"]
+    first.results, second.results = [b"a", b"b"], [b"c"]
+    assert pack_count([first, second]) == [b"2"]
+    assert pack_count([get(5000)]) == [b"5000"]
+
+
+def test_messages_and_arguments_are_packed_as_they_are() -> None:
+    first, second = contains(b"a", b"b"), contains(b"c")
+    first.results = [1]
+    assert pack_messages([first, second]) == [b"b", b"c"]
+    assert pack_arguments([first]) == [b"a", b"b"]
+    assert pack_nothing([first]) == []
+
+
+# ---------------------------------------------------------------- replies to puts
+
+
+def test_the_length_before_a_run_gives_the_length_after_each_command() -> None:
+    operations = [put(b"a b", b"c"), put(b"d")]
+    assert not distribute_counts(operations, 10)
+    assert results(*operations) == [[12, 13], [14]]
+
+
+def test_if_all_messages_are_new_each_command_gets_its_size() -> None:
+    operations = [put(b"a b", b"c", options=UNIQUE), put(b"d", options=UNIQUE)]
+    assert not distribute_counts(operations, b"new")
+    assert results(*operations) == [[2, 1], [1]]
+    assert operations[0].results is not operations[0].sizes
+
+
+@pytest.mark.parametrize(("reply", "expected"), [(b"new", [7, 1]), (20, [7, 21]), ([5], [7, 5])])
+def test_a_later_reply_is_about_the_commands_that_were_left(reply: object, expected: list[int]) -> None:
+    operation = put(b"a b", b"c")
+    operation.results = [7]
+    assert not distribute_counts([operation], reply)
+    assert operation.results == expected
+
+
+def test_a_command_that_found_the_queue_full_fails_alone() -> None:
+    first, second = put(b"a b", b"c"), put(b"d e")
+    assert not distribute_counts([first, second], [-1, 5, -1])
+    refused, done = first.results
+    assert isinstance(refused, QueueFullError)
+    assert (done, second.results, first.error, second.error) == (5, [refused], None, None)
+    assert first.has_errors
+    assert second.has_errors
+
+
+def test_a_put_that_was_done_in_part_waits_for_room_and_notes_how_far_it_is() -> None:
+    first, second, third = put(b"a b", b"c d e"), put(b"f"), put(b"g")
+    assert distribute_counts([first, second, third], [b"part", 2, 1, [9]])
+    assert results(first, second, third) == [[9], [], []]
+    assert [wait_of(one).condition for one in (first, second, third)] == [WaitCondition.ROOM] * 3
+    assert [wait_of(one).messages_done for one in (first, second, third)] == [2, 0, 0]
+    assert [one.options.must_exist for one in (first, second, third)] == [True] * 3
+    assert isinstance(wait_of(second).timeout_error, QueueFullError)
+    assert not any(wait_of(one).has_unsent for one in (first, second, third))
+
+
+def test_a_run_without_room_for_the_next_operation_leaves_the_operations_before_it_alone() -> None:
+    first, second = put(b"a"), put(b"b")
+    assert distribute_counts([first, second], [b"part", 0, 0, [4]])
+    assert (first.results, first.wait) == ([4], None)
+    assert wait_of(second).condition is WaitCondition.ROOM
+
+
+def test_parts_of_a_command_add_up() -> None:
+    first, second = put(b"a b c"), put(b"d")
+    distribute_counts([first, second], [b"part", 1, 1, []])
+    distribute_counts([first, second], [b"part", 1, 1, []])
+    assert wait_of(first).messages_done == 2
+    assert not distribute_counts([first, second], 6)
+    assert results(first, second) == [[7], [8]]
+    assert wait_of(first).messages_done == 0
+
+
+def test_the_new_messages_of_all_parts_of_a_unique_put_are_counted() -> None:
+    first, second = put(b"a b c", options=UNIQUE), put(b"d", options=UNIQUE)
+    distribute_counts([first, second], [b"part", 2, 1, []])
+    assert not distribute_counts([first, second], [1, 0])
+    assert results(first, second) == [[2], [0]]
+    assert wait_of(first).new_done == 0
+
+
+def test_a_put_of_which_only_some_commands_were_sent_waits_with_the_rest() -> None:
+    operation = put(b"a", b"b", b"c")
+    operation.commands_in_call = 2
+    assert distribute_counts([operation], 0)
+    assert operation.results == [1, 2]
+    assert (operation.commands_in_call, wait_of(operation).has_unsent) == (0, True)
+
+
+# ---------------------------------------------------------------- replies to takes
+
+
+def test_messages_are_handed_out_in_order_until_there_are_none() -> None:
+    operations = [get(2), get(1, commands=2), get(3)]
+    assert not distribute_messages(operations, [b"a", b"b", b"c", b"d", b"e"])
+    assert results(*operations) == [[b"a", b"b"], [b"c", b"d"], [b"e"]]
+
+
+def test_takes_that_do_not_wait_end_without_a_message() -> None:
+    operations = [get(), get()]
+    assert not distribute_messages(operations, [b"a"])
+    assert results(*operations) == [[b"a"], []]
+    assert operations[1].wait is None
+
+
+@pytest.mark.parametrize("exists", [True, False])
+def test_takes_that_got_nothing_wait_for_a_message(exists: bool) -> None:
+    first, second, outlives = get(options=WAITS), get(options=WAITS), get(options=WAITS)
+    outlives.wait = Wait(None, outlives_queue=True)
+    assert distribute_messages([second, outlives], [] if exists else None)
+    for operation in (second, outlives):
+        wait = wait_of(operation)
+        assert (wait.condition, wait.found_queue) == (WaitCondition.MESSAGE, exists)
+        assert wait.timeout_error is None
+    # One that waits on the present queue ends if it is deleted.
+    assert (second.options.must_exist, outlives.options.must_exist) == (exists, False)
+    assert not distribute_messages([first], [b"a"])
+    assert first.wait is None
+
+
+def test_a_later_reply_continues_with_the_messages_that_are_left_to_take() -> None:
+    first, second = get(2), get(2)
+    distribute_messages([first, second], [b"a", b"b", b"c"])
+    distribute_messages([first, second], [b"d"])
+    assert results(first, second) == [[b"a", b"b"], [b"c", b"d"]]
+
+
+def test_each_message_gets_its_flags() -> None:
+    first, second = get(options=FLAGS), get(2, options=FLAGS)
+    distribute_messages([first, second], [b"a", b"b", b"c", b"0 7 4294967295"])
+    assert results(first, second) == [[b"a"], [b"b", b"c"]]
+    assert [flags_of(message) for one in (first, second) for message in one.results] == [
+        b"0", b"7", b"4294967295",
+    ]  # fmt: skip
+    assert type(first.results[0]) is bytes
+
+
+@given(st.lists(st.tuples(st.binary(max_size=5), st.integers(0, 2**32 - 1)), min_size=1, max_size=6))
+def test_flags_of_a_reply_are_those_of_its_messages(pairs: list[tuple[bytes, int]]) -> None:
+    messages = [message for message, _ in pairs]
+    found = attach_flags([*messages, b" ".join(b"%d" % flags for _, flags in pairs)])
+    assert [(bytes(message), int(flags_of(message))) for message in found] == pairs
+    assert [recovery_form(message) for message in found] == [b"%d %b" % (f, m) for m, f in pairs]
+    assert attach_flags([*messages, b""]) == messages
+
+
+def test_messages_without_flags_are_plain_bytes() -> None:
+    assert attach_flags([]) == []
+    assert flags_of(b"m") == b"0"
+    assert recovery_form(Flagged(b"m", b"5")) == b"5 m"
+
+
+@pytest.mark.parametrize(
+    ("waits", "reply", "must_wait"),
+    [
+        (False, [], False),
+        (False, None, False),
+        (True, [], True),
+        (True, None, True),
+        (True, [b"m", b"7"], False),
+    ],
+)
+def test_a_peek_gives_the_oldest_message_to_every_command(
+    waits: bool, reply: list[bytes] | None, must_wait: bool
+) -> None:
+    options = Options(has_flags=True, waits=waits)
+    peeks = [Operation(verbs.PEEK, b"q", [], 1, Recorder(), commands=2, options=options) for _ in range(2)]
+    has_message = bool(reply)
+    exists = reply is not None
+    assert distribute_peeked(peeks, reply) is must_wait
+    if must_wait:
+        assert results(*peeks) == [[], []]
+        assert [wait_of(peek).found_queue for peek in peeks] == [exists] * 2
+    else:
+        assert results(*peeks) == [[[b"m"] if has_message else []] * 2] * 2
+
+
+def test_a_move_takes_the_message_or_waits_for_one_or_for_room_at_its_destination() -> None:
+    operation = move()
+    assert distribute_moved([operation], -1)
+    wait = wait_of(operation)
+    assert (wait.condition, wait.at_destination) == (WaitCondition.ROOM, True)
+    assert "'d'" in str(wait.timeout_error)
+    assert operation.options.destination_must_exist
+    assert distribute_moved([operation], [])
+    assert (wait.condition, wait.at_destination, wait.found_queue) == (WaitCondition.MESSAGE, False, True)
+    assert distribute_moved([operation], None)
+    assert (wait.condition, wait.found_queue) == (WaitCondition.MESSAGE, False)
+    assert not distribute_moved([operation], [b"m"])
+    assert operation.results == [b"m"]
+
+
+def test_a_move_that_does_not_wait_ends_without_a_message() -> None:
+    operation = move(waits=False)
+    assert not distribute_moved([operation], [])
+    assert operation.results == []
+
+
+# ---------------------------------------------------------------- replies to questions and events
+
+
+def test_each_message_has_its_value() -> None:
+    operations = [contains(b"a", b"b"), contains(b"c")]
+    assert not distribute_values(operations, [1, 0, 1])
+    assert results(*operations) == [[1, 0], [1]]
+    assert not any(operation.has_errors for operation in operations)
+
+
+def test_an_error_among_the_values_is_about_one_message() -> None:
+    alone, several, sound = contains(b"a"), contains(b"b", b"c"), contains(b"d")
+    error = hiredis.ReplyError("CLOSED")
+    assert not distribute_values([alone, several, sound], [error, 1, error, 1])
+    assert (str(alone.error)[:9], alone.results) == ("queue 'q'", [])
+    assert several.error is None
+    assert several.results[0] == 1
+    assert str(several.results[1]) == str(alone.error)
+    assert [one.has_errors for one in (alone, several, sound)] == [True, True, False]
+    assert sound.results == [1]
+
+
+def test_a_single_value_is_repeated_for_each_command() -> None:
+    operations = [Operation(verbs.LENGTH, b"q", [], 1, Recorder(), commands=n) for n in (1, 3)]
+    assert not repeat_value(operations, 5)
+    assert results(*operations) == [[5], [5, 5, 5]]

@@ -1,0 +1,71 @@
+"""Operations for tests in memory, in few words, and an owner that notes what it is told."""
+
+from __future__ import annotations
+
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Delivery, Operation, Owner
+from pressure_server.queues.operations.options import DEFAULT, Options
+from pressure_server.queues.operations.wait import Wait
+
+
+class Recorder(Owner):
+    """An owner that notes which of its operations wait and end."""
+
+    def __init__(self) -> None:
+        self.waiting: list[Operation] = []
+        self.partly: list[Operation] = []
+        self.ended: list[Operation] = []
+
+    def wait_began(self, operation: Operation) -> None:
+        self.waiting.append(operation)
+
+    def partly_taken(self, operation: Operation) -> None:
+        self.partly.append(operation)
+
+    def completed(self, operation: Operation) -> None:
+        self.ended.append(operation)
+
+
+def put(
+    *commands: bytes,
+    options: Options = DEFAULT,
+    wait: Wait | None = None,
+    owner: Owner | None = None,
+    name: bytes = b"q",
+) -> Operation:
+    """Return a put. Each of the `commands` is its messages, with spaces between them."""
+    first, *others = [command.split(b" ") for command in commands]
+    operation = Operation(verbs.PUT, name, first, len(first), owner or Recorder(), wait=wait, options=options)
+    for messages in others:
+        operation.extend(messages, len(messages), 1)
+    return operation
+
+
+def get(
+    size: int = 1,
+    commands: int = 1,
+    *,
+    options: Options = DEFAULT,
+    wait: Wait | None = None,
+    owner: Owner | None = None,
+    name: bytes = b"q",
+) -> Operation:
+    """Return a get; each of its commands wants `size` messages."""
+    return Operation(
+        verbs.GET, name, [], size, owner or Recorder(), commands=commands, wait=wait, options=options
+    )
+
+
+def wait_of(operation: Operation) -> Wait:
+    """Return the operation's wait, which it must have."""
+    assert operation.wait is not None
+    return operation.wait
+
+
+def taken_by(operation: Operation, *messages: bytes, number: int = 1) -> Delivery:
+    """Let a call bring messages to the operation. Return the call's delivery, which is released."""
+    operation.results += messages
+    delivery = Delivery(number, lambda: None, lambda _: None)
+    delivery.add(operation)
+    delivery.release()
+    return delivery

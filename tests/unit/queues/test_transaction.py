@@ -1,0 +1,254 @@
+"""Transactions in memory: what one call has, who waits for what, and what becomes of the operations."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, cast
+from unittest.mock import MagicMock
+
+import hiredis
+import pytest
+
+from pressure_server.errors import (
+    QueueChangedError,
+    QueueClosedError,
+    QueueInUseError,
+    QueueNameError,
+    StoppingError,
+)
+from pressure_server.queues.database import Database
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Delivery
+from pressure_server.queues.operations.wait import WaitCondition
+from pressure_server.queues.policy import Policy
+from pressure_server.queues.transaction import Transaction
+from tests.unit.queues.operations_of import get, put
+
+Undo = Callable[[Any, Delivery | None], None]
+# Submits operations to a transaction and waits for their results.
+Submitting = Callable[[Transaction], Awaitable[Any]]
+
+
+class Backend:
+    """A database that replies to calls as the test says."""
+
+    def __init__(self, *replies: list[Any]) -> None:
+        self.replies = list(replies)
+        self.calls: list[tuple[list[bytes], list[bytes], bool]] = []
+        self.undo: Undo = lambda _reply, _delivery: None
+        self.back: list[object] = []
+        self.arrived = 0
+        # Whether a condition that is waited for comes.
+        self.comes = True
+        self.database = database = MagicMock(prefix=b"p", is_stopping=False, policy=Policy(role_timeout=5.0))
+        database.call_directly = self._call
+        database.notifications.wait_for = self._wait_for
+        self.waits: list[tuple[bytes, WaitCondition]] = []
+
+    async def _call(
+        self, keys: list[bytes], arguments: list[bytes], undo: Undo, *, changes: bool
+    ) -> tuple[list[Any], Delivery | None]:
+        self.calls.append((keys, arguments, changes))
+        self.undo = undo
+        delivery = Delivery(1, self._arrived, self.back.append)
+        return self.replies.pop(0), delivery
+
+    def _arrived(self) -> None:
+        self.arrived += 1
+
+    async def _wait_for(self, name: bytes, condition: WaitCondition, timeout: float) -> bool:
+        assert 0 < timeout <= 5
+        self.waits.append((name, condition))
+        return self.comes
+
+    def transaction(self) -> Transaction:
+        return Transaction(cast(Database, self.database))
+
+
+def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(test())
+
+
+async def committed(backend: Backend, *coroutines: Submitting, **options: Any) -> list[Any]:
+    """Let coroutines submit operations to one transaction, and commit it. Return their results or errors."""
+    transaction = backend.transaction()
+    tasks = [asyncio.ensure_future(one(transaction)) for one in coroutines]
+    await asyncio.sleep(0)
+    await transaction.commit(**options)
+    return await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def test_all_operations_are_in_one_call_with_the_roles_that_they_need() -> None:
+    async def test() -> None:
+        backend = Backend([0, 1, [b"m"], 5])
+        found = await committed(
+            backend,
+            lambda t: t.run(verbs.PUT, b"a", [b"m"]),
+            lambda t: t.take([b"b"], None),
+            lambda t: t.run(verbs.LENGTH, b"a"),
+        )
+        assert found == [[2], (b"b", [b"m"]), [5]]
+        ((keys, arguments, changes),) = backend.calls
+        assert keys == [b"p:a", b"p:b"]
+        assert changes
+        assert arguments == [
+            b"on", b"1", b"p:a", b"free", b"1", b"producer",
+            b"on", b"1", b"p:b", b"free", b"1", b"consumer",
+            b"on", b"1", b"p:a", b"put", b"2", b"", b"m",
+            b"on", b"1", b"p:b", b"get waits", b"1", b"1",
+            b"on", b"1", b"p:a", b"length", b"0",
+        ]  # fmt: skip
+
+    play(test)
+
+
+def test_neighbours_share_a_run_unless_they_wait() -> None:
+    async def test() -> None:
+        backend = Backend([0, 0, [b"x"], []])
+        found = await committed(
+            backend,
+            lambda t: t.run(verbs.PUT, b"a", [b"m"]),
+            lambda t: t.run(verbs.PUT, b"a", [b"n"]),
+            lambda t: t.take([b"a"], 0.0),
+            lambda t: t.take([b"a"], 0.0),
+        )
+        assert found == [[1], [2], (b"a", [b"x"]), None]
+        arguments = backend.calls[0][1]
+        assert arguments.count(b"put") == 1
+        assert arguments.count(b"get waits") == 2
+
+    play(test)
+
+
+def test_a_take_of_several_queues_takes_from_the_first_that_has_a_message() -> None:
+    async def test() -> None:
+        backend = Backend([0, [], [b"m"], []])
+        (found,) = await committed(backend, lambda t: t.take([b"a", b"b", b"c"], None))
+        assert found == (b"b", [b"m"])
+        names = [word for word in backend.calls[0][1] if word.startswith(b"get")]
+        assert names == [b"get waits", b"get waits otherwise", b"get waits otherwise"]
+
+    play(test)
+
+
+@pytest.mark.parametrize(("timeout", "fails"), [(0.0, False), (None, True), (1.0, True)])
+def test_a_take_from_closed_queues_fails_unless_it_may_not_wait(timeout: float | None, fails: bool) -> None:
+    async def test() -> None:
+        backend = Backend([0, hiredis.ReplyError("CLOSED"), []])
+        (found,) = await committed(backend, lambda t: t.take([b"a", b"b"], timeout))
+        assert isinstance(found, QueueClosedError) is fails
+        assert fails or found is None
+
+    play(test)
+
+
+def test_a_name_that_is_none_fails_its_command_alone() -> None:
+    async def test() -> None:
+        backend = Backend([0, 0])
+        found = await committed(
+            backend, lambda t: t.run(verbs.PUT, b"a", [b"m"]), lambda t: t.run(verbs.PUT, b"a:bound", [b"m"])
+        )
+        assert found[0] == [1]
+        assert isinstance(found[1], QueueNameError)
+
+    play(test)
+
+
+def test_a_transaction_without_operations_calls_nothing() -> None:
+    async def test() -> None:
+        backend = Backend()
+        assert await committed(backend) == []
+        assert backend.calls == []
+
+    play(test)
+
+
+def test_watched_queues_are_compared_before_anything_is_done() -> None:
+    async def test() -> None:
+        backend = Backend([b"refused", b"p:w", b"CHANGED"])
+        with pytest.raises(QueueChangedError):
+            await committed(backend, lambda t: t.run(verbs.LENGTH, b"a"), versions={b"w": b"v1"})
+        keys, arguments, changes = backend.calls[0]
+        assert arguments[:6] == [b"on", b"1", b"p:w", b"unchanged", b"1", b"v1"]
+        assert (keys, changes) == ([b"p:w", b"p:a"], False)
+
+    play(test)
+
+
+def test_a_call_that_is_refused_for_a_role_is_sent_again_when_the_role_is_free() -> None:
+    async def test() -> None:
+        backend = Backend(
+            [b"refused", b"p:a", b"INUSE producer native"], [b"refused", b"p:a", b"DUE"], [0, 0]
+        )
+        assert await committed(backend, lambda t: t.run(verbs.PUT, b"a", [b"m"])) == [[1]]
+        assert backend.waits == [(b"a", WaitCondition.PRODUCER_ROLE)]
+        backend.database.role_turns.ask.assert_called_once_with(
+            b"a", WaitCondition.PRODUCER_ROLE, for_listeners=True
+        )
+        assert len(backend.calls) == 3
+        assert backend.calls[0][1] == backend.calls[2][1]
+
+    play(test)
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_a_role_that_is_not_free_in_time_fails_the_transaction(stops: bool) -> None:
+    async def test() -> None:
+        backend = Backend([b"refused", b"p:a", b"INUSE consumer native"])
+        backend.comes, backend.database.is_stopping = False, stops
+        with pytest.raises(StoppingError if stops else QueueInUseError):
+            await committed(backend, lambda t: t.take([b"a"], None))
+
+    play(test)
+
+
+def test_messages_are_delivered_by_the_call_and_go_back_if_it_is_undone() -> None:
+    async def test() -> None:
+        backend = Backend([1, [b"x"], 0])
+        transaction = backend.transaction()
+        taking, putting = get(name=b"a"), put(b"m", name=b"b")
+        transaction.submit(taking)
+        transaction.submit(putting)
+        await transaction.commit()
+        assert backend.arrived == 0
+        taking.acknowledge()
+        assert backend.arrived == 1
+        undone = Backend([1, [b"x"], 0])
+        transaction = undone.transaction()
+        taking = get(name=b"a")
+        transaction.submit(taking)
+        await transaction.commit()
+        taking.results, taking.deliveries = [], None
+        delivery = Delivery(2, lambda: None, undone.back.append)
+        undone.undo([1, [b"x"]], delivery)
+        assert undone.back == [taking]
+        refused = Delivery(3, undone._arrived, undone.back.append)
+        undone.undo([b"refused", b"p:a", b"CHANGED"], refused)
+        assert not refused.is_held
+
+    play(test)
+
+
+def test_an_operation_that_would_wait_fails_with_the_reason() -> None:
+    async def test() -> None:
+        backend = Backend([0, hiredis.ReplyError("INUSE producer native")])
+        (found,) = await committed(backend, lambda t: t.run(verbs.PUT, b"a", [b"m"]))
+        assert isinstance(found, QueueInUseError)
+
+    play(test)
+
+
+def test_a_deletion_that_has_only_begun_is_finished_outside_the_call() -> None:
+    async def test() -> None:
+        backend = Backend([0, b"begun"])
+
+        async def finish(*_: object) -> list[Any]:
+            return [1]
+
+        backend.database.run = finish
+        assert await committed(backend, lambda t: t.run(verbs.DELETE, b"a")) == [[1]]
+        # A deletion does not need its roles at once.
+        assert b"free" not in backend.calls[0][1]
+
+    play(test)
