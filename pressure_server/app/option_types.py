@@ -107,11 +107,9 @@ def option(flag: str, help_text: str, **attributes: Any) -> Option:
     return Option([flag], help=help_text, envvar=variable, show_envvar=True, **attributes)
 
 
-def time_option(
-    flag: str, help_text: str, default: float | None, least: float = 0, *, shown: str = ""
-) -> Option:
-    """Return an option whose value is a time in seconds; `shown` is what the help tells of its default."""
+def time_option(flag: str, help_text: str, default: float | None, least: float = 0) -> Option:
+    """Return an option whose value is a time in seconds. If `default` is None, the help tells the default."""
     # In the largest unit of which it is a multiple.
     unit = next((unit for unit in ("h", "m", "s") if default and default % _SECONDS[unit] == 0), "ms")
-    shown = shown or (f"{default / _SECONDS[unit]:g}{unit}" if default else "0")
+    shown = f"{default / _SECONDS[unit]:g}{unit}" if default else default is not None and "0"
     return option(flag, help_text, default=default, show_default=shown, type=Seconds(least))

@@ -218,9 +218,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         time_option(
             "--backend-grace",
             "How long commands wait for a lost connection to the backend to be restored, before they fail "
-            "with -BACKEND. 0: fail at once.",
+            "with -BACKEND. 0: fail at once. By default 5 seconds, or 20 with Sentinel or a cluster.",
             None,
-            shown="5s; 20s with Sentinel or a cluster",
         ),
         time_option(
             "--proxy-timeout",

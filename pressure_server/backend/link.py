@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
@@ -116,6 +116,8 @@ class Link:
         # How many times the backend was lost, and is back.
         self.reconnects = 0
         self.is_back: Callable[[], None] | None = None
+        # Called when the backend is another run than before, before anything is sent again.
+        self.is_other_run: Callable[[Channel], Coroutine[Any, Any, None]] | None = None
         route.follow(self._follow)
         self._route = route
         self._address = route.address  # of the channel
@@ -209,6 +211,11 @@ class Link:
                 await self._note_cluster(channel, address)
             await self._load(channel)
             signed = await self._sign(channel, self.heartbeats) if self.heartbeats is not None else None
+            is_new = self._greeting is None or self._greeting.run != greeting.run
+            # A peer has taken this server for dead, and recovered the records that would tell what was done.
+            was_buried = signed != self._last_heartbeat_reply
+            if is_new and self._greeting is not None and self.is_other_run is not None and not was_buried:
+                await self.is_other_run(channel)
         except BackendError as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
@@ -219,9 +226,6 @@ class Link:
         except BaseException:
             channel.close()
             raise
-        is_new = self._greeting is None or self._greeting.run != greeting.run
-        # A peer has taken this server for dead, and recovered the records that would tell what was done.
-        was_buried = signed != self._last_heartbeat_reply
         self._channel, self._greeting, self._last_heartbeat_reply = channel, greeting, signed
         self._address = address
         self._route.serves(address)

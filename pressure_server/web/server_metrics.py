@@ -116,6 +116,11 @@ def call_metrics(context: HttpContext) -> Iterator[Metric]:
         ("call_operations", "Operations in calls; an operation may be many equal commands.", "operations"),
         ("call_queues", "Queues in calls: a call has operations of many queues.", "blocks"),
         ("call_failures", "Calls that had no reply, or an error.", "failed"),
+        (
+            "lost_calls",
+            "Calls that had been answered, and were not in the data with which the backend came back.",
+            "lost",
+        ),
     ):
         rows = [(label, getattr(one.call_statistics, count)) for label, one in databases]
         yield counters(f"pressure_backend_{name}", text, _DATABASE, rows)

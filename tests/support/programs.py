@@ -42,7 +42,11 @@ def records(direct: Client) -> dict[tuple[bytes, bytes], bytes]:
     """Return the call records of all servers, by key and field."""
     found: dict[tuple[bytes, bytes], bytes] = {}
     for key in direct.keys("*!calls:*"):
-        found |= {(key, field): record for field, record in direct.hgetall(key).items() if field != b"epoch"}
+        found |= {
+            (key, field): record
+            for field, record in direct.hgetall(key).items()
+            if field not in (b"epoch", b"last")
+        }
     return found
 
 

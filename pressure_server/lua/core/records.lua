@@ -11,6 +11,8 @@
 --            epoch -> the epoch of the server's last connection; 0 after another server found this one dead
 --            number -> { FORMAT, replies, entries, { base key, ids, owners } for each run that has reserved
 --            jobs }, packed
+--            last -> a record without entries, and the number of the last call that has been recorded: in a backend
+--            that lacks the latest calls, it tells which these are
 --            j<base key> -> 1, or a cursor (job_gets.lua), while clients of this server may have reserved jobs of the
 --            queue (jobs.lua)
 --
@@ -29,6 +31,8 @@ local queue = require 'core/queue'
 
 local records = {}
 local FORMAT = 1
+-- { FORMAT, false, {}, false, and a string of fewer than 32 bytes, packed.
+local LAST, SHORT_STRING = '\149\1\194\144\194', 160
 
 -- Check that the call may be done. Return the reply, if it is not to be done; else nil.
 function records.begin()
@@ -58,8 +62,8 @@ function records.begin()
 end
 
 -- Write a record of this server.
-function records.write(field, replies, entries, reserved)
-  return call('HSET', the_call.records, field, cmsgpack.pack({ FORMAT, replies, entries, reserved }))
+function records.write(field, replies, entries)
+  return call('HSET', the_call.records, field, cmsgpack.pack({ FORMAT, replies, entries }))
 end
 
 -- Note that the messages at that place in the block's reply have been taken from the queue.
@@ -107,8 +111,10 @@ function records.finish()
   local replies = the_call.replies
   if the_call.is_recorded and the_call.changed then
     replies[1] = 1
-    local is_done, reason = pcall(records.write, the_call.arguments[HEADER_NUMBER], replies, the_call.entries,
-      the_call.reserved)
+    local number = the_call.arguments[HEADER_NUMBER]
+    local packed = cmsgpack.pack({ FORMAT, replies, the_call.entries, the_call.reserved })
+    local is_done, reason = pcall(call, 'HSET', the_call.records, number, packed,
+      'last', LAST .. string.char(SHORT_STRING + #number) .. number)
     if not is_done then
       return nil, the_call.error_reply(reason)
     end

@@ -169,9 +169,10 @@ local function is_later(one, other)
   return tonumber(string.match(one, '%d+') or 0) > tonumber(string.match(other, '%d+') or 0)
 end
 
--- Return the fields of all records of a server, the latest first.
+-- Return the fields of all records of a dead server, the latest first.
 local function all_fields(key)
   local fields = {}
+  call('HDEL', key, 'last')
   for _, one in ipairs(call('HKEYS', key)) do
     if one ~= 'epoch' then fields[#fields + 1] = one end
   end

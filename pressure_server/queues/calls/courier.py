@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from time import perf_counter
 from typing import Any, Protocol
 
 from pressure_server.backend.link import Link
+from pressure_server.backend.requests import Channel
 from pressure_server.errors import OutcomeUnknownError
 from pressure_server.lua.layout import CUT, RECOVER, Header, Reply
 from pressure_server.queues.calls.call import Block, Call, Part
@@ -48,6 +50,10 @@ _MAX_DROPPED = 1000
 _DROP_AFTER = 0.02
 # The same, after the backend has refused to drop them.
 _DROP_RETRY_AFTER = 1.0
+# The most lost calls that are counted. A replica lags behind by a second at most, or serves no purpose.
+_MOST_ANSWERED = 50_000
+# The end of the field `last` of the records: the number of a call (records.lua).
+_NUMBER = re.compile(rb"\d+\Z")
 # The length of an IntEnum is a Python function.
 _REPLY_SIZE = len(Reply)
 # The most queues of a call that a line of the log names.
@@ -80,13 +86,17 @@ class CourierOwner(Protocol):
 
 @dataclass(slots=True)
 class CallStatistics:
-    """Totals of the calls that have been answered: `seconds` from sending each until its reply came."""
+    """Totals of the calls that have been answered: `seconds` from sending each until its reply came.
+
+    `lost` calls had been answered, and are not in the data with which the backend came back.
+    """
 
     calls: int = 0
     blocks: int = 0
     operations: int = 0
     seconds: float = 0.0
     failed: int = 0
+    lost: int = 0
 
 
 class Courier:
@@ -119,12 +129,16 @@ class Courier:
         # Fields of the records that may exist, and of those that are not needed any longer.
         self._kept: set[bytes] = set()
         self._unneeded: list[bytes] = []
+        # The numbers of the latest calls that have changed something, and have been answered.
+        self._answered: deque[int] = deque(maxlen=_MOST_ANSWERED)
         self._dropping: asyncio.TimerHandle | None = None
         self._prefix_size = len(prefix) + 1
         self._is_logged = logger.isEnabledFor(logging.DEBUG)
         self._slow = SlowDeliveries(prefix, self._cut)
         self.statistics = CallStatistics()
         self._loop = asyncio.get_running_loop()
+        if records:
+            link.is_other_run = self.count_lost
 
     @property
     def has_records(self) -> bool:
@@ -274,12 +288,16 @@ class Courier:
             replies = reply[_REPLY_SIZE:]
             if call.done:
                 self._forget(call.done)
-            if call.record and not reply[Reply.RECORDED]:
-                self._forget([call.record])
-            elif call.record and call.takes:
-                delivery = Delivery(call.number, partial(self.record_done, call.record), self._owner.put_back)
-            elif call.record:
-                self.record_done(call.record)
+            if call.record:
+                if not reply[Reply.RECORDED]:
+                    self._forget([call.record])
+                else:
+                    self._answered.append(call.number)
+                    if call.takes:
+                        done = partial(self.record_done, call.record)
+                        delivery = Delivery(call.number, done, self._owner.put_back)
+                    else:
+                        self.record_done(call.record)
             # The script ended the call before these blocks: they go first in the next one.
             if len(replies) < len(call.parts):
                 self._ready.extendleft(reversed(list(call.blocks_from(len(replies)))))
@@ -303,6 +321,24 @@ class Courier:
             delivery.release()
             if not delivery.is_complete:
                 self._slow.add(delivery)
+
+    async def count_lost(self, channel: Channel) -> None:
+        """Count the calls that another run of the backend lacks, although they had been answered.
+
+        Raises BackendError.
+        """
+        last = await channel.command(b"HGET", self._records, b"last")
+        found = _NUMBER.search(last or b"")
+        number = int(found[0]) if found else 0
+        lost = sum(answered > number for answered in self._answered)
+        self._answered.clear()
+        if lost:
+            self.statistics.lost += lost
+            logger.warning(
+                "backend database %d lacks the last %d calls that it had answered: what they have put and "
+                "taken is as before; see docs/guides/high-availability.md",
+                self._link.number, lost,
+            )  # fmt: skip
 
     def _cut(self, number: int, left: list[bytes]) -> None:
         arguments = [b"%d" % number, *left]

@@ -51,7 +51,7 @@ class Driven:
         driver.note_existence.return_value = True
         self.driver = driver
         self.lane = Lane(driver, b"q", b"p:q")
-        self.call = Call((), lambda _call, _reply: None)
+        self.call = Call((), b"", lambda _call, _reply: None)
 
     def _drop(self, _lane: Lane) -> None:
         self.dropped += 1
@@ -63,7 +63,7 @@ class Driven:
 
     def pack(self) -> list[bytes]:
         """Return the runs of the next block; empty if there is none."""
-        self.call = Call((), lambda _call, _reply: None)
+        self.call = Call((), b"", lambda _call, _reply: None)
         self.lane.pack_into(self.call)
         return self.call.arguments.unpacked()[len(BlockField) :]
 
