@@ -86,6 +86,7 @@ class SentinelRoute(Route):
         # Any: redis-py's commands have no types.
         self._sentinels: list[Any] = [one.client(0) for one in address.sentinels]
         self._unknown = address.unknown
+        self._epoch = 0  # of the newest master: it grows with each failover
         self._is_silent = False  # whether no Sentinel answered when they were asked last
         self._looking: asyncio.Task[None] | None = None
 
@@ -138,7 +139,10 @@ class SentinelRoute(Route):
                 logger.info("the Sentinels of %s name the master again", self._about)
         if not found:
             return None
-        newest = max(found, key=lambda one: int(one["config-epoch"]))
+        newest = max(found, key=_epoch_of)
+        if _epoch_of(newest) < self._epoch:
+            return self.address  # those that answer have not heard of it
+        self._epoch = _epoch_of(newest)
         return self._unknown.at(newest["ip"], int(newest["port"]))
 
     async def _ask_one(self, sentinel: Any) -> dict[str, Any] | None:
@@ -149,3 +153,7 @@ class SentinelRoute(Route):
         except (RedisError, OSError, RuntimeError, TimeoutError) as error:
             logger.debug("a Sentinel of %s does not answer: %s", self._about, error)
             return None
+
+
+def _epoch_of(told: dict[str, Any]) -> int:
+    return int(told["config-epoch"])
