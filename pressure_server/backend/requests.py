@@ -19,6 +19,9 @@ from pressure_server.lua.scripts import Library, Script
 
 # A script, or the library, is loaded at most this often for one call.
 _MAX_LOADS = 100
+# A call of more bytes is written word by word: one more large buffer for each, made and freed, would leave
+# the memory of the process in pieces that cannot be given back.
+_LARGE = 256 << 10
 _UNKNOWN_FUNCTION = "ERR Function not found"
 
 
@@ -138,13 +141,15 @@ class LibraryCall(BackendRequest):
     goes with every call: then a node that is giving the slot to another one refuses the call as a whole. A
     script that met a key that has left would end half-way.
 
-    `function` was called last. `loads` is how often the library was loaded as the backend did not know it.
+    `size` is about that of its words, in bytes. `function` was called last. `loads` is how often the library
+    was loaded as the backend did not know it.
     """
 
     header: list[bytes]
     records: bytes
     keys: PackedWords = field(default_factory=PackedWords, init=False)
     arguments: PackedWords = field(default_factory=PackedWords, init=False)
+    size: int = field(default=0, init=False)
     function: bytes = field(default=b"", init=False)
     loads: int = field(default=0, init=False)
 
@@ -160,14 +165,16 @@ class LibraryCall(BackendRequest):
         self.function, keys, arguments = function, self.keys, self.arguments
         others = [key for key in (channel.guard, self.records) if key]
         words = PackedWords()
+        words.pieces.append(b"")  # for their number
         words.add((b"FCALL", function, NUMBERS[keys.count + len(others)]))
         words.pieces += keys.pieces
         words.add(others)
         words.add(self.header)
         words.pieces += arguments.pieces
         words.add(refusal)
-        count = words.count + keys.count + arguments.count
-        channel.send_packed(answered, b"*%d\r\n" % count + b"".join(words.pieces))
+        words.pieces[0] = b"*%d\r\n" % (words.count + keys.count + arguments.count)
+        data: Sequence[bytes] = words.pieces
+        channel.send_packed(answered, data if self.size > _LARGE else (b"".join(data),))
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return the error of the whole call, or the errors of its blocks."""

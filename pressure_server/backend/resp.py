@@ -191,10 +191,10 @@ class BackendConnection(asyncio.Protocol):
 
     def send(self, received: Received | None, *arguments: bytes) -> None:
         """Send a command; `received` gets its reply. Raises BackendError if there is no connection."""
-        self.send_packed(received, hiredis.pack_command(arguments))  # type: ignore[arg-type] # its stub says tuple of one
+        self.send_packed(received, (hiredis.pack_command(arguments),))  # type: ignore[arg-type] # its stub says tuple of one
 
-    def send_packed(self, received: Received | None, data: bytes) -> None:
-        """Send a command, given as the bytes to send, as `send` does."""
+    def send_packed(self, received: Received | None, pieces: Sequence[bytes]) -> None:
+        """Send a command, given as the pieces of the bytes to send, as `send` does."""
         if self._write is None:
             raise BackendError("the connection to the backend was lost")
         if not self._callbacks:
@@ -205,8 +205,9 @@ class BackendConnection(asyncio.Protocol):
                     self._answer_timeout / _CHECKS_PER_TIMEOUT, self._check_progress
                 )
         self._callbacks.append(received)
-        self._written += len(data)
-        self._write(data)
+        self._written += sum(map(len, pieces))
+        for data in pieces:
+            self._write(data)
 
     def _check_progress(self) -> None:
         """Abort the connection if the backend has been silent for too long."""

@@ -63,7 +63,6 @@ class Call(LibraryCall):
         """`header` has the first arguments; `share_out` is called with the call and its reply."""
         super().__init__([*header, *_EMPTY[len(header) :]], records)
         self.parts: list[Part] = []
-        self.size = 0  # bytes of the blocks' arguments
         self.has_changes = self.takes = False
         self.number = 0
         self.record = b""  # the name of its record; empty for none
