@@ -31,7 +31,7 @@ _SOURCES = (str(_HOME / "pressure_server"), str(_HOME / "handlers"))
 _STAGES = ("to the backend", "back to the client", "after the reply")
 # The functions that end the first and the second stage.
 _WRITERS = (
-    "pressure_server/backend/resp.py BackendConnection.send",
+    "pressure_server/backend/resp.py BackendConnection.send_packed",
     "pressure_server/net/outbox.py Outbox.write",
 )
 # Seconds after which the server has finished a command.
