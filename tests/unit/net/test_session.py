@@ -1,4 +1,4 @@
-"""The order of a session's replies: that of its commands, in whatever pieces and calls these come."""
+"""A session replies in the order of the commands, however the bytes and the replies of calls arrive."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transactions in memory: what one call has, who waits for what, and what becomes of the operations."""
+"""Transactions in memory: which blocks a call has, and with which results its operations end."""
 
 from __future__ import annotations
 
