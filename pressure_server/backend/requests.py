@@ -141,8 +141,8 @@ class LibraryCall(BackendRequest):
     goes with every call: then a node that is giving the slot to another one refuses the call as a whole. A
     script that met a key that has left would end half-way.
 
-    `size` is the number of bytes in the arguments of its blocks. `function` was called last. `loads` is how often the library
-    was loaded as the backend did not know it.
+    `size` is the number of bytes in the arguments of its blocks. `function` was called last. `loads` is how
+    often the library was loaded as the backend did not know it.
     """
 
     header: list[bytes]
