@@ -183,13 +183,15 @@ class Stage:
         wait_until_settled(self.direct)
 
     def play(
-        self, setup: Setup, act: Act, *planned: Cut, before: Callable[[], Any] = lambda: None
+        self, setup: Setup, act: Act, *planned: Cut, before: Callable[[], object] = lambda: None
     ) -> tuple[Any, Any]:
-        """Do an operation on new queues, after `before`. Return the replies, and the keys that are left."""
+        """Do an operation on new queues. Return the replies, and the keys that are left.
+
+        `before` is done right before the backend gets the first planned call.
+        """
 
         def begins() -> None:
-            before()
-            self.cuts.plan(*planned)
+            self.cuts.plan(*planned, before=before)
 
         self.prepare(*setup)
         made = self.cuts.made

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -95,19 +96,28 @@ class CallRelay(BackendRelay):
         self.late: list[tuple[socket.socket, bytes]] = []
         self._plan: deque[Cut] = deque()
         self._key = b""
+        self._before: Callable[[], object] = lambda: None
         self._stays_shut = False
         self._lock = threading.Lock()
         super().__init__(backend, path=path)
 
-    def plan(self, *cuts: Cut, queue: str = "q", stays_shut: bool = False) -> None:
+    def plan(
+        self,
+        *cuts: Cut,
+        queue: str = "q",
+        stays_shut: bool = False,
+        before: Callable[[], object] = lambda: None,
+    ) -> None:
         """Plan the next calls on the queue, one cut for each.
 
-        `stays_shut`: refuse all connections from the first cut until `reopen`.
+        `stays_shut`: refuse all connections from the first cut until `reopen`. `before`: is done when the
+        first of these calls has come, before the backend gets it.
         """
         with self._lock:
             self._stays_shut = stays_shut
             self._key = f"__pressure__:{queue}".encode()
             self._plan = deque(cuts)
+            self._before = before
 
     @property
     def is_done(self) -> bool:
@@ -138,6 +148,8 @@ class CallRelay(BackendRelay):
         """Return the cut that is planned for this command, None if there is none."""
         with self._lock:
             if self._plan and command[0] == _LIBRARY_CALL and self._key in command[3 : 3 + int(command[2])]:
+                before, self._before = self._before, lambda: None
+                before()
                 return self._plan.popleft()
         return None
 
