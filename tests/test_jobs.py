@@ -39,6 +39,20 @@ def test_jobs_are_reserved_by_priority_then_age(client: Client, worker: Waiter) 
     assert worker("PRESSURE.RESERVE", "q") is None
 
 
+@pytest.mark.parametrize("names", [("q", "r"), ("r", "q")])
+def test_a_job_whose_delay_has_ended_unnoticed_may_be_the_best_of_several_queues(
+    client: Client, direct: Client, worker: Waiter, names: Words
+) -> None:
+    create(client, "q")
+    create(client, "r")
+    older = client.execute_command("PRESSURE.PUT", "r", "older", "DELAY", 60)
+    put(client, "newer", "PRIORITY", 1024)
+    (member,) = direct.zrange("__pressure__:r:ext:delayed", 0, -1)
+    direct.zadd("__pressure__:r:ext:delayed", {member: 1}, xx=True)
+    assert worker("PRESSURE.RESERVE", *names) == [b"r", older, b"older", 1]
+    assert worker("PRESSURE.RESERVE", *names)[2] == b"newer"
+
+
 def test_the_ids_of_a_database_with_one_queue_are_1_2_3(client: Client, direct: Client) -> None:
     create(client, "q")
     assert [put(client, str(number), "PRIORITY", 1) for number in range(70)] == list(range(1, 71))

@@ -54,12 +54,20 @@ class _View(NamedTuple):
     """The queues at one moment.
 
     `best` has the best job; None if no job is ready. In the `overdue` ones a delay or a reservation has
-    ended, but the script has not noticed it yet. `groups` are the queues of groups.
+    ended since the script looked at them. `groups` are the queues of groups.
     """
 
     best: bytes | None
     overdue: list[bytes]
     groups: set[bytes]
+
+
+class _BestJob(NamedTuple):
+    """The best job of some queues: its priority, when it was put (microseconds), and its queue."""
+
+    priority: int
+    made: int
+    name: bytes
 
 
 async def reserve_best(
@@ -122,7 +130,22 @@ async def _take(queues: Queues, name: bytes, claims: list[bytes], client: Client
 
 
 async def _look(queues: Queues, names: Sequence[bytes]) -> _View:
-    best: tuple[int, int, bytes] | None = None
+    """Look for the best job. What has ended in overdue queues is noticed first, and may be the best."""
+    best, overdue, groups = await _look_once(queues, names)
+    if overdue:
+        # Any operation makes the script notice what has ended.
+        for result in await queues.run_each(verbs.EXISTS, overdue):
+            if isinstance(result, PressureError):
+                raise result
+        best_of_overdue, overdue, _ = await _look_once(queues, overdue)
+        best = min((found for found in (best, best_of_overdue) if found), default=None)
+    return _View(best.name if best else None, overdue, groups)
+
+
+async def _look_once(
+    queues: Queues, names: Sequence[bytes]
+) -> tuple[_BestJob | None, list[bytes], set[bytes]]:
+    best: _BestJob | None = None
     overdue: list[bytes] = []
     groups: set[bytes] = set()
     for first in range(0, len(names), _QUEUES_AT_ONCE):
@@ -132,12 +155,7 @@ async def _look(queues: Queues, names: Sequence[bytes]) -> _View:
             best_script(), keys, [], once=False
         )
         if number and (best is None or (priority, made) < best[:2]):
-            best = (priority, made, some[number - 1])
+            best = _BestJob(priority, made, some[number - 1])
         overdue += [some[at - 1] for at in late]
         groups.update(some[at - 1] for at in of_groups)
-    if overdue:
-        # Any operation makes the script notice what has ended.
-        for result in await queues.run_each(verbs.EXISTS, overdue):
-            if isinstance(result, PressureError):
-                raise result
-    return _View(best[2] if best else None, overdue, groups)
+    return best, overdue, groups

@@ -143,6 +143,12 @@ class Backend:
             self._taken.append((base, list(messages)))
         return messages
 
+    def take_one(self, base: bytes, message: bytes) -> None:
+        """Take this message, the oldest of its copies; it goes to another queue at once."""
+        messages = self.queues[base].messages
+        messages.insert(0, messages.pop(messages.index(message)))
+        self.take(base, 1, moves=True)
+
     def append(self, base: bytes, messages: list[bytes]) -> None:
         """Put messages."""
         if messages:
@@ -360,16 +366,18 @@ class Runs:
             return self._move(arguments, options)
 
         queue = self._existing_queue() if b"existing" in options else self._queue
-        if queue is None or not queue.messages:
+        destination, *wanted = arguments
+        message = next((m for m in queue.messages if m in wanted or not wanted), None) if queue else None
+        if queue is None or message is None:
             if b"waits" not in options:
                 return [], None
             if queue is not None and queue.is_closed:
                 raise hiredis.ReplyError("CLOSED")
             return (None if queue is None else []), retry
         queue.require_role(b"consumer")
-        message, source, destination = queue.messages[0], self._base, arguments[0]
+        source = self._base
         if destination == source:
-            self._backend.take(source, 1, moves=True)
+            self._backend.take_one(source, message)
             self._backend.append(source, [message])
             return [message], None
         put_options = (options & {b"unique"}) | ({b"existing"} if b"into" in options else set())
@@ -382,7 +390,7 @@ class Runs:
             return -1, retry
         if result == [-1]:
             raise hiredis.ReplyError("OTHER FULL")
-        self._backend.take(source, 1, moves=True)
+        self._backend.take_one(source, message)
         return [message], None
 
     def _put_back(self, arguments: list[bytes], _options: set[bytes]) -> Outcome:

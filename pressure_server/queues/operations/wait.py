@@ -30,13 +30,17 @@ class WaitCondition(Enum):
     CONSUMER_ROLE = (CONSUMER_FREE,)
     # A native client has created the queue: this token comes last.
     CREATED = (NOT_FULL,)
+    # A move has found a message, and waits at its destination: the message may go another way. No key shows
+    # that, so what exists is always a reason to look once.
+    MESSAGE_GONE = (b"", READY)
     # The queue's deletion has ended: none of these keys is left.
-    REMOVED = (b"", CLOSED, NOT_FULL, PRODUCER_FREE, CONSUMER_FREE)
+    REMOVED = (b"", CLOSED, NOT_FULL, PRODUCER_FREE, CONSUMER_FREE, BOUND)
 
 
 def watched_suffixes(conditions: Iterable[WaitCondition]) -> list[bytes]:
     """Return the suffixes of the keys to watch, in the order of the bits in the mask of `may_proceed`."""
-    return [*dict.fromkeys(suffix for condition in conditions for suffix in condition.value), _EXISTENCE]
+    suffixes = [suffix for condition in conditions for suffix in condition.value]
+    return list(dict.fromkeys([*suffixes, _EXISTENCE]))
 
 
 def watched_keys(base: bytes, watched: list[bytes]) -> list[bytes]:
@@ -57,9 +61,8 @@ def may_proceed(conditions: Iterable[WaitCondition], watched: list[bytes], mask:
     present = {suffix for place, suffix in enumerate(watched) if mask & (1 << place)}
     if (_EXISTENCE in present) is not existed:
         return True
-    return any(
-        not present if one is WaitCondition.REMOVED else any(suffix in present for suffix in one.value)
-        for one in conditions
+    return WaitCondition.MESSAGE_GONE in conditions or any(
+        present.isdisjoint(one.value) is (one is WaitCondition.REMOVED) for one in conditions
     )
 
 

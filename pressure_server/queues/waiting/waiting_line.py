@@ -15,6 +15,8 @@ from pressure_server.queues.operations.wait import Wait, WaitCondition
 # A line's first allowance: how many of its operations are tried at once. It doubles, up to MAX_MESSAGES,
 # while all of them go on.
 _FIRST_ALLOWANCE = 8
+# What all operations need that do not wait at a destination (`_need_of`).
+_ORDINARY: tuple[bytes, ...] = ()
 
 
 class WaitingLine:
@@ -24,7 +26,9 @@ class WaitingLine:
     message took two thirds of the time.
     """
 
-    __slots__ = ("_allowance", "_conditions", "_for_existence", "_name", "_operations")
+    __slots__ = (
+        "_allowance", "_at_destinations", "_conditions", "_for_existence", "_name", "_operations",
+    )  # fmt: skip
 
     def __init__(self, name: bytes) -> None:
         """Make an empty line for the queue `name`."""
@@ -33,6 +37,7 @@ class WaitingLine:
         self._allowance = _FIRST_ALLOWANCE
         self._conditions: dict[tuple[bytes, WaitCondition], int] = {}
         self._for_existence = 0
+        self._at_destinations = 0  # moves that wait for something at their destination
 
     def __len__(self) -> int:
         """Return how many operations wait."""
@@ -51,6 +56,11 @@ class WaitingLine:
     def conditions(self) -> Iterable[tuple[bytes, WaitCondition]]:
         """The conditions for which operations wait, each once, with the queue that does not meet it."""
         return self._conditions
+
+    @property
+    def has_moves_at_destinations(self) -> bool:
+        """Whether moves have found a message, and wait at their destinations."""
+        return self._at_destinations > 0
 
     @property
     def waits_for_existence(self) -> bool:
@@ -82,25 +92,32 @@ class WaitingLine:
         """Remove and return all operations."""
         gone, self._operations = self._operations, []
         self._conditions.clear()
-        self._for_existence = 0
+        self._for_existence = self._at_destinations = 0
         return gone
 
     def take_first(self, served: int, on_admitted: Callable[[], None]) -> list[Operation]:
         """Remove and return the next operations to try: the line's allowance, and `served` more.
 
-        Puts count in commands, other operations one each. An operation whose ticket is in use at another
-        queue stays; `on_admitted` is called when it can be tried.
+        Puts count in commands, other operations one each. Moves that wait at a destination have an allowance
+        of their own there, because what helps one of them need not help those before it. An operation whose
+        ticket is in use at another queue stays; `on_admitted` is called when it can be tried.
         """
-        count, size = min(self._allowance + served, MAX_MESSAGES), 0
+        left_for = {_ORDINARY: min(self._allowance + served, MAX_MESSAGES)}
+        size = 0
         first: list[Operation] = []
         passed_over: list[Operation] = []
         looked_at = 0
         for operation in self._operations:
-            if count <= 0 or size > MAX_BYTES:
+            if (left_for[_ORDINARY] <= 0 and not self._at_destinations) or size > MAX_BYTES:
                 break
             looked_at += 1
-            wait = _wait_of(operation)
-            if wait.ticket is not None and not wait.ticket.try_acquire(wait, on_admitted):
+            wait, need = _wait_of(operation), _need_of(operation)
+            left = left_for.setdefault(need, self._allowance)
+            if (
+                left <= 0
+                or len(first) >= MAX_MESSAGES
+                or (wait.ticket is not None and not wait.ticket.try_acquire(wait, on_admitted))
+            ):
                 passed_over.append(operation)
                 continue
             self._count(operation, -1)
@@ -108,11 +125,12 @@ class WaitingLine:
             first.append(operation)
             if operation.verb.puts:
                 # A connection's puts are one operation: send only as many of its commands as may find room.
-                operation.commands_in_call = min(count, operation.verb.units_left(operation))
+                operation.commands_in_call = min(left, operation.verb.units_left(operation))
                 size += operation.bytes_in_call()
-                count -= operation.commands_in_call
+                left -= operation.commands_in_call
             else:
-                count -= 1
+                left -= 1
+            left_for[need] = left
         self._operations[:looked_at] = passed_over
         return first
 
@@ -122,25 +140,29 @@ class WaitingLine:
         `ended_count` is how many of the operations that were tried have ended. Return whether to try more at
         once.
         """
-        rest = bool(self._operations)
+        in_vain = {_need_of(operation) for operation in again}
+        rest = bool(self._operations) and (
+            not in_vain
+            or (self._at_destinations > 0 and any(_need_of(one) not in in_vain for one in self._operations))
+        )
         self._operations[:0] = again
         for operation in again:
             self._count(operation, 1)
         for operation in new:
             self.add(operation)
         was_cut = any(_wait_of(operation).has_unsent for operation in again)
-        if again and not was_cut:
-            self._allowance = max(_FIRST_ALLOWANCE, ended_count)
-            return False
         if was_cut or (ended_count and rest):
             self._allowance = min(MAX_MESSAGES, 2 * self._allowance)
             return True
+        if again:
+            self._allowance = max(_FIRST_ALLOWANCE, ended_count)
         return False
 
     def _count(self, operation: Operation, change: int) -> None:
         wait = _wait_of(operation)
         if wait.condition is not None:
             condition = (wait.destination if wait.at_destination else self._name, wait.condition)
+            self._at_destinations += change if wait.at_destination else 0
             count = self._conditions.get(condition, 0) + change
             if count:
                 self._conditions[condition] = count
@@ -148,6 +170,14 @@ class WaitingLine:
                 del self._conditions[condition]
         if not (operation.options.must_exist or wait.found_queue):
             self._for_existence += change
+
+
+def _need_of(operation: Operation) -> tuple[bytes, ...]:
+    """Return what the operation shares with others that wait for the same.
+
+    A move that waits at its destination shares the destination and, if it has one, the wanted message.
+    """
+    return tuple(operation.messages) if _wait_of(operation).at_destination else _ORDINARY
 
 
 def _arrival_of(operation: Operation) -> int:

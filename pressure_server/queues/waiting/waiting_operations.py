@@ -94,6 +94,8 @@ class WaitingOperations:
         for line in self._lines.values():
             for name, condition in line.conditions:
                 conditions.setdefault(name, set()).add(condition)
+        if self._lines[Line.CONSUMERS].has_moves_at_destinations:
+            conditions.setdefault(self._host.name, set()).add(WaitCondition.MESSAGE_GONE)
         if self._source is not None and self._lines[Line.CONSUMERS]:
             conditions.setdefault(self._source, set()).add(WaitCondition.MESSAGE)
         return conditions
@@ -131,8 +133,11 @@ class WaitingOperations:
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
 
     def note_sent(self) -> None:
-        """Note that a call leaves that may change the queue, and so cause the next notification."""
-        if self._wake_up is not None:
+        """Note that a call leaves that may change the queue, and so cause the next notification.
+
+        Moves that wait at their destinations are tried after such a change too.
+        """
+        if self._wake_up is not None and not self._lines[Line.CONSUMERS].has_moves_at_destinations:
             self._wake_up.may_be_own_change = True
 
     def requeue(self, progress: Progress) -> bool:

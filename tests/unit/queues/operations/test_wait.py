@@ -60,7 +60,10 @@ def test_the_count_of_existing_keys_tells_which_exist(
         (WaitCondition.PRODUCER_ROLE, {PRODUCER_FREE}, True),
         (WaitCondition.CREATED, set(), False),
         (WaitCondition.CREATED, {NOT_FULL}, True),
+        (WaitCondition.MESSAGE_GONE, {b""}, True),
+        (WaitCondition.MESSAGE_GONE, set(), True),
         (WaitCondition.REMOVED, {CLOSED}, False),
+        (WaitCondition.REMOVED, set(), False),
     ],
 )
 def test_a_key_that_a_condition_needs_lets_an_operation_proceed(

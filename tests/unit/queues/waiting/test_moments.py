@@ -22,7 +22,7 @@ from pressure_server.queues.housekeeping import Housekeeping
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.options import WAITS
+from pressure_server.queues.operations.options import DEFAULT, WAITS
 from pressure_server.queues.operations.wait import Ticket, Wait, WaiterCount
 from pressure_server.queues.policy import BLOCK, Policy
 from tests.model.backend import PREFIX, Backend, Queue
@@ -151,9 +151,10 @@ def waiting_put(*commands: bytes) -> Operation:
     return put(*commands, wait=Wait(None), owner=Client())
 
 
-def move() -> Operation:
-    wait = Wait(None, destination=b"d")
-    return Operation(verbs.MOVE, b"q", [base(b"d")], 1, Client(), wait=wait, options=WAITS)
+def move(*message: bytes, waits: bool = True, destination: bytes = b"d") -> Operation:
+    wait, options = Wait(None, destination=destination), WAITS if waits else DEFAULT
+    words = [base(destination), *message]
+    return Operation(verbs.MOVE, b"q", words, 1, Client(), wait=wait, options=options)
 
 
 def empty(world: World) -> None:
@@ -254,6 +255,42 @@ def test_room_at_the_destination_ends_the_wait_of_a_move_at_any_moment() -> None
         assert has_ended(operation)
         assert operation.results == [b"m"]
         assert (world.queue().messages, world.queue(b"d").messages) == ([], [b"m"])
+
+
+@pytest.mark.parametrize("message", [(), (b"m",)])
+@pytest.mark.parametrize("taken_by", ["this server", "another"])
+def test_a_move_without_its_message_waits_for_no_room(message: tuple[bytes, ...], taken_by: str) -> None:
+    """LMOVE and SMOVE that found a full destination: the message goes another way meanwhile."""
+
+    def no_room(world: World) -> None:
+        world.create(b"m", *((b"next",) if message else ()))
+        world.create(b"old", bound=1, name=b"d")
+
+    def event(world: World) -> None:
+        if taken_by == "another":
+            world.take()
+        else:
+            world.submit(get(owner=Client()))
+
+    for world, (operation,) in at_each_moment(no_room, lambda: [move(*message, waits=False)], event):
+        assert has_ended(operation)
+        assert operation.results == []
+        assert world.queue(b"d").messages == [b"old"]
+
+
+def test_moves_in_vain_do_not_keep_others_from_room_at_another_destination() -> None:
+    def no_room(world: World) -> None:
+        world.create(b"m")
+        for name in (b"d", b"e"):
+            world.create(b"old", bound=1, name=name)
+
+    def operations() -> list[Operation]:
+        return [*(move() for _ in range(10)), move(destination=b"e")]
+
+    for world, (*others, last) in at_each_moment(no_room, operations, lambda w: w.take(b"e")):
+        assert last.results == [b"m"]
+        assert world.queue(b"e").messages == [b"m"]
+        assert not any(map(has_ended, others))
 
 
 def test_a_message_ends_the_wait_of_a_move_at_any_moment() -> None:

@@ -244,6 +244,31 @@ def test_a_move_waits_for_room_at_its_destination() -> None:
     assert set(line.conditions) == {(b"q", WaitCondition.MESSAGE), (b"d", WaitCondition.ROOM)}
 
 
+def waiting_move(destination: bytes, *message: bytes) -> Operation:
+    wait = Wait(None, destination=destination, at_destination=True, found_queue=True)
+    wait.condition = WaitCondition.ROOM
+    return Operation(verbs.MOVE, b"q", [b"p:" + destination, *message], 1, Recorder(), wait=wait)
+
+
+def test_moves_have_an_allowance_for_each_destination_and_wanted_message() -> None:
+    to_d = [waiting_move(b"d") for _ in range(2 * FIRST)]
+    named = [waiting_move(b"d", b"%d" % number) for number in range(2 * FIRST)]
+    to_e = [waiting_move(b"e") for _ in range(2 * FIRST)]
+    line = line_of([*to_d, *named, *to_e])
+    assert take(line) == [*to_d[:FIRST], *named, *to_e[:FIRST]]
+    assert list(line) == to_d[FIRST:] + to_e[FIRST:]
+
+
+def test_moves_are_tried_on_while_those_to_one_destination_go_on() -> None:
+    to_d = [waiting_move(b"d") for _ in range(2 * FIRST)]
+    to_e = [waiting_move(b"e") for _ in range(4 * FIRST)]
+    line = line_of([*to_d, *to_e])
+    assert take(line) == [*to_d[:FIRST], *to_e[:FIRST]]
+    assert try_in_vain(line, to_d[:FIRST], ended_count=FIRST)
+    assert take(line)[2 * FIRST :] == to_e[FIRST : 3 * FIRST]
+    assert not line.requeue([*to_d, *to_e[FIRST:]], [], 0)
+
+
 class Conditions(RuleBasedStateMachine):
     """Whatever happens, the conditions are those of the operations in line."""
 
