@@ -155,10 +155,11 @@ class LogMachine(RuleBasedStateMachine):
 
     # Producers
 
-    def _expect_put(self, reply: Any, value: int, added: bool) -> None:
+    def _expect_put(self, reply: Any, value: int, added: bool, *, has_new: bool = True) -> None:
         if added:
             assert reply == value
-            self.log.settle()
+            if has_new:
+                self.log.settle()
         else:
             assert isinstance(reply, hiredis.ReplyError) and str(reply).startswith("FULL ")  # noqa: PT018 -- one reply
 
@@ -184,7 +185,8 @@ class LogMachine(RuleBasedStateMachine):
         self.log.drop_passed()
         new = [one for one in dict.fromkeys(some) if one not in self.log.put[self.log.head :]]
         added = self.log.add(new)
-        self._expect_put(self(server, "SADD", self.name, *some), len(new), added)
+        reply = self(server, "SADD", self.name, *some)
+        self._expect_put(reply, len(new), added, has_new=bool(new))
 
     @precondition(lambda self: self.native is None)
     @rule(server=servers, message=messages, transaction=st.sampled_from(IDS))
@@ -216,7 +218,7 @@ class LogMachine(RuleBasedStateMachine):
         else:
             new = [one for one in dict.fromkeys(some) if one not in self.log.put[self.log.head :]]
             first, added = self.log.tail, self.log.add(new)
-            self._expect_put(reply, len(new), added)
+            self._expect_put(reply, len(new), added, has_new=bool(new))
             if added:
                 self.log.outcomes[transaction] = ("count", len(new), first if new else None)
 

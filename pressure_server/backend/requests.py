@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import hiredis
 
-from pressure_server.backend.resp import BackendConnection, PackedWords, Received
+from pressure_server.backend.resp import BackendConnection, PackedWords, Received, packed
 from pressure_server.lua.layout import AGAIN, NUMBERS, Header
 from pressure_server.lua.scripts import Library, Script
 
@@ -163,18 +163,12 @@ class LibraryCall(BackendRequest):
 
     def _call(self, function: bytes, channel: Channel, answered: Received, *refusal: bytes) -> None:
         self.function, keys, arguments = function, self.keys, self.arguments
-        others = [key for key in (channel.guard, self.records) if key]
-        words = PackedWords()
-        words.pieces.append(b"")  # for their number
-        words.add((b"FCALL", function, NUMBERS[keys.count + len(others)]))
-        words.pieces += keys.pieces
-        words.add(others)
-        words.add(self.header)
-        words.pieces += arguments.pieces
-        words.add(refusal)
-        words.pieces[0] = b"*%d\r\n" % (words.count + keys.count + arguments.count)
-        data: Sequence[bytes] = words.pieces
-        channel.send_packed(answered, data if self.size > _LARGE else (b"".join(data),))
+        others = tuple(filter(None, (channel.guard, self.records)))
+        first = (b"FCALL", function, NUMBERS[keys.word_count + len(others)])
+        then = (*others, *self.header)
+        count = len(first) + keys.word_count + len(then) + arguments.word_count + len(refusal)
+        words = [b"*%d\r\n" % count, packed(first), *keys, packed(then), *arguments, packed(refusal)]
+        channel.send_packed(answered, words if self.size > _LARGE else (b"".join(words),))
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return the error of the whole call, or the errors of its blocks."""

@@ -38,27 +38,29 @@ LENGTHS = _Lengths({length: b"$%d\r\n" % length for length in range(1024)})
 CRLF = b"\r\n"
 
 
-class PackedWords:
-    """Words of a command, as they are sent: `pieces` that have only to be joined, for `count` words."""
+class PackedWords(list[bytes]):
+    """Words of a command, as they are sent: pieces that have only to be joined, for `word_count` words."""
 
-    __slots__ = ("count", "pieces")
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.count = 0
+    word_count = 0
 
     def add(self, words: Sequence[bytes]) -> None:
-        """Append words."""
+        """Append words. Those of other callers than this method may come in fewer pieces."""
         for word in words:
-            self.pieces += (LENGTHS[len(word)], word, CRLF)
-        self.count += len(words)
+            self += (LENGTHS[len(word)], word, CRLF)
+        self.word_count += len(words)
 
     def unpacked(self) -> list[bytes]:
         """Return the words."""
         reader = hiredis.Reader()
-        reader.feed(b"*%d\r\n" % self.count + b"".join(self.pieces))
+        reader.feed(b"*%d\r\n" % self.word_count + b"".join(self))
         words: list[bytes] = reader.gets()
         return words
+
+
+def packed(words: tuple[bytes, ...]) -> bytes:
+    """Return short words as they are sent in a command, without their number."""
+    command: bytes = hiredis.pack_command(words)  # type: ignore[arg-type] # its stub says tuple of one
+    return command[command.index(b"\n") + 1 :]
 
 
 # Errors that do not concern the command: the same command may work later.

@@ -340,13 +340,16 @@ class World:
             client.outbox += [_NOQUEUE] * client.equal_puts
             del client.pending[: client.equal_puts]
             yield world, True
-        source = _command(operation).names(operation.words)[0]
-        # A move that waits for messages by now may not notice that its destination is deleted.
-        is_unnoticed = (
-            _command(operation).action is _move
-            and source not in deleted
-            and not (source in self.queues and self.queues[source].entries)
-        )
+        command = _command(operation)
+        names = command.names(operation.words)
+        has_messages = {name: bool(name in self.queues and self.queues[name].entries) for name in names}
+        if command.is_choice:
+            # One queue was deleted and another got a message at once, by EXEC: the message may come first.
+            is_unnoticed = any(has_messages[name] for name in names if name not in deleted)
+        else:
+            # A move that waits for messages by now may not notice that its destination is deleted.
+            source = names[0]
+            is_unnoticed = command.action is _move and source not in deleted and not has_messages[source]
         if not deleted or is_unnoticed:
             world = self.copy()
             world._note(world._waiting(operation))

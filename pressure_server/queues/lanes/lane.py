@@ -90,13 +90,13 @@ class Lane:
                 operation.is_sealed, operation.commands_in_call = True, None
                 words = verb.pack(pending)
                 call.parts.append(self)
-                call.keys.pieces += (LENGTHS[len(self.base)], self.base, CRLF)
-                call.keys.count += 1
-                call.arguments.count += batch.HEAD_SIZE + len(words)
-                pieces = call.arguments.pieces
-                pieces.append(batch.packed_head(verb.name, operation.options, len(words)))
+                call.keys += (LENGTHS[len(self.base)], self.base, CRLF)
+                call.keys.word_count += 1
+                arguments = call.arguments
+                arguments.word_count += batch.HEAD_SIZE + len(words)
+                arguments.append(batch.packed_head(verb.name, operation.options, len(words)))
                 for word in words:
-                    pieces += (LENGTHS[len(word)], word, CRLF)
+                    arguments += (LENGTHS[len(word)], word, CRLF)
                     call.size += len(word)
                 call.has_changes = call.has_changes or verb.changes
                 call.takes = call.takes or verb.takes

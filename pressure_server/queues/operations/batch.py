@@ -11,7 +11,7 @@ from itertools import groupby
 from operator import attrgetter
 from typing import Any, NamedTuple
 
-from pressure_server.backend.resp import PackedWords
+from pressure_server.backend.resp import packed
 from pressure_server.lua.layout import NUMBERS, BlockField
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import Options, script_name
@@ -112,9 +112,7 @@ _HEADS = 4096
 @lru_cache(_HEADS)
 def packed_head(verb: bytes, options: Options, count: int) -> bytes:
     """Return the first words, as they are sent, of a block on one queue that is one run of `count` words."""
-    words = PackedWords()
-    words.add((b"1", NUMBERS[2 + count], b"", script_name(verb, options), NUMBERS[count]))
-    return b"".join(words.pieces)
+    return packed((b"1", NUMBERS[2 + count], b"", script_name(verb, options), NUMBERS[count]))
 
 
 class Due(NamedTuple):

@@ -283,7 +283,7 @@ def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> No
     harness.wait_for_call()
     (call,) = harness.link.calls
     assert call.keys.unpacked() == []
-    assert not call.arguments.count
+    assert not call.arguments.word_count
     # The record may not have been dropped, so a later call drops it again.
     harness.link.reply(OutcomeUnknownError())
     harness.run_loop()
