@@ -40,8 +40,11 @@ from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.queues.database import Database
+from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
+from pressure_server.queues.placement import Placement
 from pressure_server.queues.policy import Policy
+from pressure_server.queues.shard import Shard
 
 _QUEUES, _CLIENTS = 1000, 50
 _MESSAGE = b"m" * 84
@@ -138,10 +141,12 @@ class _World:
         watch.is_up = True
         durability = Mock(spec=Durability)
         durability.is_enabled = False
-        self.database = Database(
+        shard = Shard(
             self._link, watch, Mock(spec=Turns), durability,
             prefix=b"__pressure__", identity=b"me", policy=Policy(0), waiters=WaiterCount(1000),
+            answers=Answers(),
         )  # fmt: skip
+        self.database = Database([shard], Placement(b"__pressure__"))
         clients = Clients(1000, 0.0, Access(AccessPolicy()), MemoryAccount(1 << 40, 1 << 25))
         self._clients = clients
         broker = Mock()

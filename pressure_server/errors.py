@@ -157,6 +157,17 @@ class TransactionIdError(PressureError):
         )
 
 
+class CrossShardError(PressureError):
+    """An operation on several queues at once, which are in different shards of a cluster."""
+
+    code = "CROSSSLOT"
+
+    def __init__(self, queue: str, other: str) -> None:
+        super().__init__(
+            f"'{queue}' and '{other}' are in different shards: give both the same {{tag}} in their names"
+        )
+
+
 class QueueChangedError(PressureError):
     """A queue that a transaction watches has changed."""
 

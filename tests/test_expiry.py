@@ -196,7 +196,7 @@ def test_a_ttl_of_zero_disables_expiry(backend: Valkey, start_server: StartServe
     async def expire() -> None:
         broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
         await broker.start()
-        await broker.default_database.housekeeping.expire([b"q", b"own"], 0)
+        await broker.default_database.shards[0].housekeeping.expire([b"q", b"own"], 0)
         await broker.close()
 
     def own_is_gone() -> bool:

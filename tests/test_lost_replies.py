@@ -332,10 +332,10 @@ def test_a_long_outage_leaves_no_lane_and_no_callback(start_valkey: StartValkey)
                 # Longer than the pause after which an idle server acknowledges deliveries.
                 if number % 100 == 0:
                     await asyncio.sleep(0.03)
-            assert len(database._when_back_callbacks) <= 2
+            assert len(database.shards[0]._when_back_callbacks) <= 2
             assert {lane.name for lane in lanes()} <= {b"busy"}
             valkey.start()
-            assert await database.settle(TIMEOUT)
+            assert await database.shards[0].settle(TIMEOUT)
             assert not lanes()
         finally:
             await broker.close()

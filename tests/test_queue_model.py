@@ -359,7 +359,8 @@ class Servers:
             for bound in self.CREATE_BOUNDS
         ]
         for broker in self.brokers:
-            broker._backend._library = with_constants(broker._backend._library, constants)
+            (of_shard,) = broker._backends
+            of_shard._library = with_constants(of_shard._library, constants)
             self.loop.run_until_complete(broker.start())
         self.identities = [broker.identity.encode() for broker in self.brokers]
         self.databases: list[Database] = [broker.default_database for broker in self.brokers]

@@ -152,7 +152,7 @@ def test_moves_that_waited_for_room_leave_no_key_watched_without_key_notificatio
             )
             assert NativeClient(direct, destination.decode()).get() == b"x"
             assert await moving == b"y"
-        left = len(database.notifications)
+        left = len(database.shards[0].notifications)
         await broker.close()
         return left
 

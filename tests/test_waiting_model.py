@@ -185,8 +185,9 @@ class World:
                 elif modelled.done and not modelled.refused:
                     assert len(operation.results) == len(operation.sizes)
             assert self.direct.lrange("__pressure__:q", 0, -1)[::-1] == model.messages
-        database.end_waits()
-        database.is_stopping = False
+        (shard,) = database.shards
+        shard.end_waits()
+        shard.is_stopping = False
         await database.run(verbs.DELETE, QUEUE)
 
     def close(self) -> None:

@@ -60,11 +60,11 @@ class JobIndex:
         if known is not None or job < 1:
             return known
         block = (job - 1) // _IDS_OF_BLOCK
-        prefix = self._database.prefix
-        base = await self._database.command(b"HGET", prefix + b"!blocks", b"%d" % block)
+        shard = self._database.shard_of_block(block)
+        base = await shard.command(b"HGET", shard.prefix + b"!blocks", b"%d" % block)
         if not base:
             return None
-        tube: bytes = base[len(prefix) + 1 :]
+        tube: bytes = base[len(shard.prefix) + 1 :]
         if len(self._known) >= _MAX_KNOWN:
             self._known.clear()
         self._known[block] = tube

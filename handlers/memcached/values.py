@@ -47,7 +47,8 @@ class Values:
         """`flushed` is set after a flush, for the sweeper, even if the flush takes effect later."""
         self.flushed = asyncio.Event()
         self._database = database
-        self._state = database.prefix + b"!kv"
+        self._shard = database.shards[0]
+        self._state = self._shard.prefix + b"!kv"
         self._script = Script((files(__package__) / "scripts" / "values.lua").read_bytes())
 
     def _key(self, name: bytes) -> bytes:
@@ -60,7 +61,7 @@ class Values:
         given, each value read gets it.
         """
         touches = expiry is not None
-        found: list[bytes | None] = await self._database.call_script(
+        found: list[bytes | None] = await self._shard.call_script(
             self._script,
             [self._state, *map(self._key, names[:_MAX_VALUES])],
             [b"get", b"%d" % _MAX_BYTES, _NO_EXPIRY if expiry is None else expiry],
@@ -70,14 +71,14 @@ class Values:
 
     async def change(self, operation: bytes, name: bytes, *arguments: bytes) -> bytes:
         """Call a function of values.lua that returns a line: memcached's reply without the line end."""
-        line: bytes = await self._database.call_script(
+        line: bytes = await self._shard.call_script(
             self._script, [self._state, self._key(name)], [operation, *arguments], once=True
         )
         return line
 
     async def flush(self, expiry: bytes) -> None:
         """Delete all values that are stored before the time `expiry`; 0 is now."""
-        await self._database.call_script(self._script, [self._state], [b"flush", expiry], once=True)
+        await self._shard.call_script(self._script, [self._state], [b"flush", expiry], once=True)
         self.flushed.set()
 
     async def due(self) -> float | None:
@@ -92,7 +93,7 @@ class Values:
         flushed = (await self._look())[0]
         cursor = b"0"
         while True:
-            cursor, keys = await self._database.command(
+            cursor, keys = await self._shard.command(
                 b"SCAN", cursor, b"MATCH", keys_pattern(self._state, b""), b"COUNT", _SWEPT_AT_ONCE
             )
             if keys:
@@ -107,7 +108,7 @@ class Values:
 
     async def _harmless(self, keys: list[bytes], arguments: list[bytes]) -> list[int]:
         """Call the script for work that may be repeated if the reply is lost."""
-        reply: list[int] = await self._database.call_script(self._script, keys, arguments, once=False)
+        reply: list[int] = await self._shard.call_script(self._script, keys, arguments, once=False)
         return reply
 
 

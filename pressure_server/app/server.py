@@ -82,6 +82,7 @@ class Server:
         self._broker = Broker(
             settings.address() if self._embedded is None else Address(self._embedded.url),
             prefix=settings.prefix,
+            shards=settings.shards,
             policy=settings.policy,
             timeouts=settings.timeouts,
             peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=self._embedded is None),
@@ -204,7 +205,7 @@ class Server:
             grace = self._broker.grace
             logger.info("waiting for the backend: commands wait up to %g seconds for it, then fail", grace)
             self._manager.ready(f"{self._status()}; waiting for the backend")
-            broker.default_database.when_back(self._announce_ready)
+            broker.when_back(self._announce_ready)
 
     def _announce_ready(self) -> None:
         logger.info(

@@ -19,11 +19,12 @@ from pressure_server.app.settings import DEFAULT_LISTEN
 from pressure_server.app.store import EMBEDDED
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listener import ListenerUrl, SettingsError
+from pressure_server.queues.placement import MOST_SHARDS
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
 from pressure_server.web.http_settings import check_http
 
 # The options of commands that look at a store of queues.
-STORE_OPTIONS = ("config", "backend", "backend_password_file", "data_dir", "prefix")
+STORE_OPTIONS = ("config", "backend", "backend_password_file", "data_dir", "prefix", "shards")
 _FILE = click.Path(path_type=Path)
 
 
@@ -138,6 +139,13 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "The prefix of all keys in the backend. Servers and native clients that share queues must use "
             "the same prefix.",
             default="__pressure__",
+        ),
+        option(
+            "--shards",
+            "On a cluster: into how many shards the queues are divided. It cannot be changed later. A node "
+            "serves its part of them, so have several for each.",
+            default=16,
+            type=Integer(1, MOST_SHARDS),
         ),
     ),
     "Queues": (

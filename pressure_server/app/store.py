@@ -10,9 +10,9 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from pressure_server.auth.access_policy import read_password
 from pressure_server.backend.address import Address
+from pressure_server.backend.addresses import BackendAddress, address_of
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.link import Timeouts
-from pressure_server.backend.sentinel import SentinelAddress, address_of
 from pressure_server.net.listener import SettingsError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.policy import Policy
@@ -29,6 +29,7 @@ class Store:
     backend: str = field(repr=False)
     data_dir: Path
     prefix: str
+    shards: int
     backend_password_file: Path | None
 
     def __post_init__(self) -> None:
@@ -45,7 +46,7 @@ class Store:
         elif self.backend_password_file is not None:
             raise SettingsError("the embedded backend has no password: remove --backend-password-file")
 
-    def address(self) -> Address | SentinelAddress:
+    def address(self) -> BackendAddress:
         """Return the address of a backend that is not embedded. Raise SettingsError."""
         try:
             address = address_of(self.backend)
@@ -65,7 +66,9 @@ async def open_store(store: Store) -> AsyncIterator[Broker]:
     If no server runs the embedded backend, start it for that time.
     """
     async with _backend(store) as address:
-        broker = Broker(address, prefix=store.prefix, policy=Policy(), timeouts=Timeouts(grace=0))
+        broker = Broker(
+            address, prefix=store.prefix, shards=store.shards, policy=Policy(), timeouts=Timeouts(grace=0)
+        )
         try:
             await broker.start(to_look=True)
             yield broker
@@ -75,7 +78,7 @@ async def open_store(store: Store) -> AsyncIterator[Broker]:
 
 
 @contextlib.asynccontextmanager
-async def _backend(store: Store) -> AsyncIterator[Address | SentinelAddress]:
+async def _backend(store: Store) -> AsyncIterator[BackendAddress]:
     """Yield the backend's address."""
     if store.backend != EMBEDDED:
         yield store.address()

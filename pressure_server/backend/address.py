@@ -44,7 +44,8 @@ class Address:
             ) from None
         if parts.scheme not in SCHEMES:
             raise ValueError(
-                "its URL must be embedded:, or begin with redis://, rediss://, unix:// or redis+sentinel://"
+                "its URL must be embedded:, or begin with redis://, rediss://, unix://, redis+sentinel:// or "
+                "redis+cluster://"
             )
         if parts.scheme == "unix" and not parts.path:
             raise ValueError("the socket's path is missing: write unix:///path/to/socket")

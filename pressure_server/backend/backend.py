@@ -1,21 +1,19 @@
-"""The backend as the broker sees it: the only module that knows the backend's topology.
+"""The backend of a shard as the broker sees it: the only module that knows what is behind a route.
 
-The backend is one node, found by a route. Each database has a link of its own; all databases share one watch,
-one durability and one set of turns.
+The backend is one node at a time, found by a route. Each database has a link of its own; all databases share
+one watch, one durability and one set of turns.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from pressure_server.backend.address import Address
+from pressure_server.backend.addresses import BackendAddress, route_to
 from pressure_server.backend.durability import Durability
 from pressure_server.backend.eviction import EvictionCheck
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
-from pressure_server.backend.route import Route
-from pressure_server.backend.sentinel import SentinelAddress, SentinelRoute
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
@@ -33,10 +31,11 @@ class Backend:
 
     def __init__(
         self,
-        address: Address | SentinelAddress,
+        address: BackendAddress,
         *,
         identity: str,
         prefix: bytes,
+        layout: bytes,
         library: Library,
         timeouts: Timeouts,
         durability: Level,
@@ -44,13 +43,14 @@ class Backend:
         changed: Callable[[bytes], None],
         watch_lost: Callable[[], None],
     ) -> None:
-        """Prepare, but do not connect. `library` is the library of functions.
+        """Prepare, but do not connect. `library` is the library of functions, `layout` as for Link.
 
         `changed` is called with each watched key that changes, whatever its database. `watch_lost` is called
         when no key is watched any longer.
         """
-        self.address = address
-        self.route = SentinelRoute(address) if isinstance(address, SentinelAddress) else Route(address)
+        self.prefix = prefix
+        self.route = route_to(address)
+        self._layout = layout
         self._guard = prefix + b"!guard" if has_tag(prefix) else b""
         self._identity = identity
         self._library = library
@@ -63,18 +63,16 @@ class Backend:
         self.durability = Durability(self.route, identity, prefix + b"!durability", durability, timeouts)
 
     @property
-    def default_database(self) -> int:
-        """The number of the database that the address names."""
-        return self.address.database
-
-    @property
     def grace(self) -> float:
         """For how many seconds requests are held while the backend is away."""
         return self._timeouts.grace_of(self.route)
 
     def link(self, number: int) -> Link:
         """Return a link to a database; the caller opens it."""
-        return Link(self.route, number, self._library, self._identity, self._timeouts, guard=self._guard)
+        return Link(
+            self.route, number, self._library, self._identity, self._timeouts,
+            guard=self._guard, layout=self._layout,
+        )  # fmt: skip
 
     async def start(self, link: Link, *, to_look: bool) -> None:
         """Open the link to the default database, and start the shared objects.

@@ -103,12 +103,14 @@ class Link:
     """
 
     def __init__(
-        self, route: Route, number: int, library: Library, name: str, timeouts: Timeouts, *, guard: bytes
-    ) -> None:
+        self, route: Route, number: int, library: Library, name: str, timeouts: Timeouts,
+        *, guard: bytes, layout: bytes = b"",
+    ) -> None:  # fmt: skip
         """Prepare, but do not connect. `name` is the connections' client name.
 
         `guard` goes with the keys of calls in a cluster (LibraryCall); it is empty if the names of the keys
-        have no tag, as a cluster needs. If `heartbeats` is set, a heartbeat goes first on each new channel.
+        have no tag, as a cluster needs. `layout` is the number of shards and that of this one, if there are
+        several: the backend must have been used with the same. If `heartbeats` is set, a heartbeat goes first on each new channel.
         If the answer differs from the last one, a peer has recovered this server's records. `is_back` is
         called after each reconnect.
         """
@@ -122,6 +124,7 @@ class Link:
         self._route = route
         self._address = route.address  # of the channel
         self._guard = guard
+        self._layout = layout
         self.number = number
         self._library = library
         self._name = name
@@ -209,7 +212,11 @@ class Link:
             greeting = await greet(channel, address, self.number, self._name, self._greeting)
             if greeting.is_cluster:
                 await self._note_cluster(channel, address)
+            elif self._route.is_cluster:
+                raise BackendRefusedError(f"{address} is no node of a cluster: give it as redis://…")
             await self._load(channel)
+            if self._layout:
+                await self._check_layout(channel)
             signed = await self._sign(channel, self.heartbeats) if self.heartbeats is not None else None
             is_new = self._greeting is None or self._greeting.run != greeting.run
             # A peer has taken this server for dead, and recovered the records that would tell what was done.
@@ -248,10 +255,23 @@ class Link:
         if not self._guard:
             raise BackendRefusedError(
                 f"{address} is a node of a cluster, where all keys of this server must be on one node: set "
-                "--prefix to a name in braces, such as {pressure}"
+                "--prefix to a name in braces, such as {pressure}, or give the cluster as redis+cluster://…"
             )
         channel.guard = self._guard
         self._route.note_cluster(address, await channel.command(b"CLUSTER", b"SLOTS"), self._guard)
+
+    async def _check_layout(self, channel: Channel) -> None:
+        """Check that the backend has been used with as many shards; note how many, if it has not been used."""
+        key = self._guard.removesuffix(b"guard") + b"shards"
+        if self.heartbeats is not None:
+            await channel.command(b"SET", key, self._layout, b"NX")
+        found: bytes = await channel.command(b"GET", key) or self._layout
+        if found != self._layout:
+            before, now = (int(layout.split(b" ")[0]) for layout in (found, self._layout))
+            raise BackendRefusedError(
+                f"the queues under this prefix are in {before} shards, not in {now}: set --shards {before}, "
+                "or another --prefix"
+            )
 
     async def _load(self, channel: Channel) -> None:
         """Load the library. If the backend accepts no writes at present, it may have the library."""

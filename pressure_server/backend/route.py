@@ -37,6 +37,8 @@ class Route:
     """
 
     fails_over = False
+    # Whether the address says that it is a cluster.
+    is_cluster = False
 
     def __init__(self, address: Address) -> None:
         self.address = address

@@ -69,11 +69,6 @@ def _sentinel_url(host: str, options: dict[str, str]) -> str:
     return f"{scheme}://{login}{host}{port}?{urlencode(options)}"
 
 
-def address_of(url: str) -> Address | SentinelAddress:
-    """Return the address in the URL of a backend. Raises ValueError if it is invalid."""
-    return SentinelAddress(url) if url.partition("://")[0] in SCHEMES else Address(url)
-
-
 class SentinelRoute(Route):
     """The route to the master that most recently became one, as far as the Sentinels know."""
 

@@ -130,7 +130,7 @@ class ReservedJobs:
         self._elsewhere.clear()
         self._deadlines.clear()
         for (database, queue), ids in queues.items():
-            database.reservations.give_up(queue, ids, owner)
+            database.shard_of(queue).reservations.give_up(queue, ids, owner)
         if at_once:
-            for database in {database for database, _ in queues}:
-                database.reservations.restore()
+            for shard in {database.shard_of(queue) for database, queue in queues}:
+                shard.reservations.restore()

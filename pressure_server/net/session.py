@@ -376,7 +376,7 @@ class Session(Client):
         self._unanswered -= len(operation.sizes) - 1  # one until it is written
         self._ready_bytes += len(data)
         if not self._is_to_flush:
-            answered = self.database.answered
+            answered = self.database.answers.clients
             if answered is None:
                 self.flush()
             else:

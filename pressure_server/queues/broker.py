@@ -7,20 +7,26 @@ import os
 import re
 import secrets
 import socket
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
 
-from pressure_server.backend.address import Address
-from pressure_server.backend.backend import Backend
-from pressure_server.backend.greeting import NoSuchDatabaseError
+from pressure_server.backend.addresses import BackendAddress
+from pressure_server.backend.backend import Backend, has_tag
+from pressure_server.backend.cluster import ClusterAddress
+from pressure_server.backend.greeting import BackendRefusedError, NoSuchDatabaseError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
-from pressure_server.backend.sentinel import SentinelAddress
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import library
 from pressure_server.queues.database import Database
+from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.peers import OldPeers, PeerDetection, Peers
+from pressure_server.queues.placement import Placement
 from pressure_server.queues.policy import Policy
+from pressure_server.queues.shard import Shard
 
 # Redis's default is 16 databases. Larger numbers than this are refused without asking the backend.
 _MAX_DATABASE = 9999
@@ -30,50 +36,83 @@ class DatabaseNumberError(PressureError):
     """The backend has no database with this number."""
 
 
+class _Linked(NamedTuple):
+    """A link to a database of a shard's backend; the peers are None if peers are ignored."""
+
+    backend: Backend
+    link: Link
+    peers: Peers | None
+    old_peers: OldPeers | None
+
+
+class _Place(NamedTuple):
+    """A shard of a database in use, with what it is made of: see _Linked."""
+
+    backend: Backend
+    link: Link
+    peers: Peers | None
+    old_peers: OldPeers | None
+    shard: Shard
+
+    @property
+    def registries(self) -> Iterator[Peers]:
+        """The registries of peers."""
+        return (one for one in (self.peers, self.old_peers) if one is not None)
+
+
 class Broker:
     """The databases of one backend. `identity` is what the server writes to :producer and :consumer."""
 
     def __init__(
         self,
-        address: Address | SentinelAddress,
+        address: BackendAddress,
         *,
         prefix: str,
         policy: Policy,
+        shards: int = 1,
         timeouts: Timeouts | None = None,
         peer_detection: PeerDetection | None = None,
         durability: Level | None = None,
         allow_eviction: bool = False,
     ) -> None:
-        """`peer_detection` says how to recognise dead peers; if it is None, peers are ignored."""
+        """`peer_detection` says how to recognise dead peers; if it is None, peers are ignored.
+
+        `shards` is their number on a cluster; if the prefix has a tag of its own, all keys are in one slot.
+        """
         host = re.sub(r"[^\w.-]", "-", socket.gethostname())
         self.identity = f"pressure-server:{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self.address = address
-        self._prefix = prefix.encode()
         self.policy = policy
         self.waiters = WaiterCount(policy.max_waiting)
+        self._answers = Answers()
         self._neighbours = peer_detection
         self._is_settled = True
         self._databases: dict[int, Database] = {}
-        self._links: dict[int, Link] = {}
-        self._peers: dict[Link, Peers] = {}
-        self._old_peers: dict[Link, OldPeers] = {}
+        self._places: list[_Place] = []
         self._nonexistent: set[int] = set()
-        self._backend = Backend(
-            address,
-            identity=self.identity,
-            prefix=self._prefix,
-            library=library(),
-            timeouts=timeouts or Timeouts(),
-            durability=durability or Level(),
-            allow_eviction=allow_eviction,
-            changed=self._changed,
-            watch_lost=self._watch_lost,
-        )
+        name = prefix.encode()
+        self._is_sharded = isinstance(address, ClusterAddress) and not has_tag(name)
+        self._placement = Placement(name, shards if self._is_sharded else None)
+        self._backends = [
+            Backend(
+                address,
+                identity=self.identity,
+                prefix=one,
+                layout=b"%d %d" % (shards, number) if self._is_sharded else b"",
+                library=library(),
+                timeouts=timeouts or Timeouts(),
+                durability=durability or Level(),
+                allow_eviction=allow_eviction,
+                changed=partial(self._changed, number),
+                watch_lost=partial(self._watch_lost, number),
+            )
+            for number, one in enumerate(self._placement.prefixes)
+        ]
 
     @property
     def default_database(self) -> Database:
         """The database of a new client: the one that the backend's address names."""
-        return self._databases[self._backend.default_database]
+        return self._databases[self.address.database]
 
     @property
     def databases(self) -> list[Database]:
@@ -81,33 +120,54 @@ class Broker:
         return list(self._databases.values())
 
     @property
+    def shards(self) -> list[Shard]:
+        """The shards of the databases in use."""
+        return [place.shard for place in self._places]
+
+    @property
     def libraries_of_peers(self) -> set[bytes]:
         """The names of the libraries of functions that other servers use."""
-        return {name for peers in self._peers.values() for name in peers.libraries}
+        return {
+            name for place in self._places for registry in place.registries for name in registry.libraries
+        }
 
     @property
     def is_up(self) -> bool:
-        """Whether the backend can be reached."""
-        return self._links[self._backend.default_database].is_up
+        """Whether the backend of a shard can be reached."""
+        return self.default_database.is_up
 
     def check_readiness(self) -> None:
-        """Raise BackendError, with the reason, if new clients should use another server."""
-        link = self._links[self._backend.default_database]
-        if not link.is_up:
-            raise BackendError(f"the backend is away: {link.why_down}")
-        for servers in self._peers.values():
-            servers.check_readiness()
-        self._backend.check_readiness()
+        """Raise BackendError, with a reason, if no shard is ready: new clients should use another server."""
+        reasons = [self._why_not_ready(backend) for backend in self._backends]
+        if all(reasons):
+            raise next(filter(None, reasons))
+
+    def _why_not_ready(self, backend: Backend) -> BackendError | None:
+        try:
+            for place in self._places:
+                if place.backend is backend:
+                    if place.shard.database_number == self.address.database and not place.link.is_up:
+                        raise BackendError(f"the backend is away: {place.link.why_down}")
+                    if place.peers is not None:
+                        place.peers.check_readiness()
+            backend.check_readiness()
+        except BackendError as reason:
+            return reason
+        return None
 
     @property
     def grace(self) -> float:
         """For how many seconds operations wait for a backend that is away."""
-        return self._backend.grace
+        return self._backends[0].grace
 
     @property
     def version(self) -> str:
         """The backend's name and version; empty until the backend has been reached."""
-        return self._links[self._backend.default_database].version
+        return next(filter(None, (place.link.version for place in self._places)), "")
+
+    def when_back(self, follows: Callable[[], None]) -> None:
+        """Call `follows` once, when the backend of the first shard can be reached."""
+        self.default_database.shards[0].when_back(follows)
 
     async def start(self, *, to_look: bool = False) -> None:
         """Open the default database. With `to_look`, change nothing there.
@@ -116,11 +176,18 @@ class Broker:
         If the backend is only down, raises BackendError with `to_look`; otherwise returns, and operations
         wait for the backend.
         """
-        link = self._link(self._backend.default_database)
-        self._add(link)
-        await self._backend.start(link, to_look=to_look)
-        if link.is_up and not to_look:
-            await self.default_database.role_turns.end_noted_turns()
+        links = [self._link(backend, self.address.database) for backend in self._backends]
+        self._add(links)
+        started = (
+            backend.start(link.link, to_look=to_look)
+            for backend, link in zip(self._backends, links, strict=True)
+        )
+        failed = [one for one in await asyncio.gather(*started, return_exceptions=True) if one is not None]
+        for error in sorted(failed, key=lambda one: not isinstance(one, BackendRefusedError)):
+            raise error
+        for place in self._places:
+            if place.link.is_up and not to_look:
+                await place.shard.role_turns.end_noted_turns()
 
     async def database(self, number: int) -> Database:
         """Return the database with this number, and open it if needed.
@@ -129,64 +196,71 @@ class Broker:
         """
         if number in self._databases:
             return self._databases[number]
-        if not 0 <= number <= _MAX_DATABASE or number in self._nonexistent:
+        if self._is_sharded or not 0 <= number <= _MAX_DATABASE or number in self._nonexistent:
             raise DatabaseNumberError("DB index is out of range")
-        link = self._link(number)
+        opened = self._link(self._backends[0], number)
         try:
-            await link.open()
+            await opened.link.open()
         except NoSuchDatabaseError as error:
             self._nonexistent.add(number)
             raise DatabaseNumberError("DB index is out of range") from error
         # Another client may have opened the database in the meantime.
         if number in self._databases:
-            self._peers.pop(link, None)
-            self._old_peers.pop(link, None)
-            await link.close()
+            await opened.link.close()
             return self._databases[number]
-        database = self._add(link)
-        await database.role_turns.end_noted_turns()
+        database = self._add([opened])
+        await database.shards[0].role_turns.end_noted_turns()
         return database
 
-    def _link(self, number: int) -> Link:
-        link = self._backend.link(number)
+    def _link(self, backend: Backend, number: int) -> _Linked:
+        link = backend.link(number)
+        peers = old_peers = None
         if self._neighbours is not None:
-            ours = (link, self._prefix, self.identity.encode(), self._neighbours)
-            self._peers[link] = Peers(*ours)
-            self._old_peers[link] = OldPeers(*ours)
-            link.heartbeats = self._peers[link]
-        return link
+            ours = (link, backend.prefix, self.identity.encode(), self._neighbours)
+            peers = link.heartbeats = Peers(*ours)
+            # Version 0.1.0 knows no shards.
+            old_peers = None if self._is_sharded else OldPeers(*ours)
+        return _Linked(backend, link, peers, old_peers)
 
-    def _add(self, link: Link) -> Database:
-        self._links[link.number] = link
-        database = Database(
-            link,
-            self._backend.watch,
-            self._backend.turns,
-            self._backend.durability,
-            prefix=self._prefix,
-            identity=self.identity.encode(),
-            policy=self.policy,
-            waiters=self.waiters,
-        )
-        self._databases[link.number] = database
-        if link in self._peers:
-            self._peers[link].start(database)
-            self._old_peers[link].start(database)
+    def _add(self, links: Sequence[_Linked]) -> Database:
+        places = [
+            _Place(
+                *linked,
+                Shard(
+                    linked.link,
+                    linked.backend.watch,
+                    linked.backend.turns,
+                    linked.backend.durability,
+                    prefix=linked.backend.prefix,
+                    identity=self.identity.encode(),
+                    policy=self.policy,
+                    waiters=self.waiters,
+                    answers=self._answers,
+                ),
+            )
+            for linked in links
+        ]
+        database = Database([place.shard for place in places], self._placement)
+        self._databases[database.database_number] = database
+        self._places += places
+        for place in places:
+            for registry in place.registries:
+                registry.start(place.shard)
         return database
 
-    def _changed(self, key: bytes) -> None:
+    def _changed(self, number: int, key: bytes) -> None:
         # The backend does not say in which database the key has changed.
         for database in self._databases.values():
-            database.changed(key)
+            database.shards[number].changed(key)
 
-    def _watch_lost(self) -> None:
+    def _watch_lost(self, number: int) -> None:
         for database in self._databases.values():
-            database.watch_lost()
+            database.shards[number].watch_lost()
 
     def end_waits(self) -> None:
         """End all waiting operations with StoppingError, as the server stops."""
-        for database in self._databases.values():
-            database.end_waits()
+        for shard in self.shards:
+            shard.end_waits()
 
     async def settle(self, timeout: float) -> bool:
         """Acknowledge what has arrived, and put back what has not, so that nothing is left behind.
@@ -194,33 +268,36 @@ class Broker:
         Returns whether this was done within `timeout` seconds. Peers put back what is left, after they have
         found this server dead.
         """
-        for servers in (*self._peers.values(), *self._old_peers.values()):
-            await servers.stop()
-        for database in self._databases.values():
-            database.send_put_backs()
-        settled = await asyncio.gather(*[self._settle(number, timeout) for number in self._databases])
+        await self._stop_peers()
+        for shard in self.shards:
+            shard.send_put_backs()
+        settled = await asyncio.gather(*[self._settle(place, timeout) for place in self._places])
         self._is_settled = all(settled)
         return self._is_settled
 
-    async def _settle(self, number: int, timeout: float) -> bool:
-        database = self._databases[number]
-        if not await database.settle(timeout if database.is_up else 0):
+    async def _stop_peers(self) -> None:
+        for place in self._places:
+            for registry in place.registries:
+                await registry.stop()
+
+    async def _settle(self, place: _Place, timeout: float) -> bool:
+        if not await place.shard.settle(timeout if place.shard.is_up else 0):
             return False
-        servers = self._peers.get(self._links[number])
-        if servers is not None and database.is_up:
+        if place.peers is not None and place.shard.is_up:
             with suppress(BackendError, TimeoutError):
                 async with asyncio.timeout(timeout):
-                    await servers.unregister()
+                    await place.peers.unregister()
         return True
 
     async def close(self) -> None:
         """Close every connection to the backend."""
-        await self._backend.stop_asking()
-        for servers in (*self._peers.values(), *self._old_peers.values()):
-            await servers.stop()
-        if self._backend.turns.are_used and self.is_up and self._is_settled:
-            for database in self._databases.values():
-                await database.role_turns.end_noted_turns()
-        await self._backend.close()
-        for link in self._links.values():
-            await link.close()
+        for backend in self._backends:
+            await backend.stop_asking()
+        await self._stop_peers()
+        for place in self._places:
+            if place.backend.turns.are_used and place.link.is_up and self._is_settled:
+                await place.shard.role_turns.end_noted_turns()
+        for backend in self._backends:
+            await backend.close()
+        for place in self._places:
+            await place.link.close()

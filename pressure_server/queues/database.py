@@ -1,55 +1,116 @@
-"""The queues of one database: operations on one or several of them, and listing them."""
+"""The queues of one database: operations on one or several of them, and listing them.
+
+A queue is in one shard, by its name (placement.py). What concerns one queue goes to its shard; what concerns
+several goes to each of theirs, and is not one step if these are several.
+"""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Coroutine, Sequence
-from contextlib import nullcontext
+from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any
 
-from pressure_server.errors import BackendError, BackendReplyError, PressureError, QueueClosedError
-from pressure_server.lua.scripts import Script
-from pressure_server.queues.lanes.dispatcher import LaneDispatcher
-from pressure_server.queues.names import (
-    BOUND,
-    EXTENSION_SUFFIXES,
-    MADE,
-    NO_PLAIN_LIST,
-    PROTOCOL_SUFFIXES,
-    base_key,
-    existence_pattern,
-    queue_name,
-)
+from pressure_server.errors import CrossShardError, PressureError, QueueClosedError
+from pressure_server.queues.calls.courier import CallStatistics
+from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.operation import Operation, Verb
+from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.placement import Placement
 from pressure_server.queues.queue_operations import QueueOperations
 from pressure_server.queues.reserving import reserve_best
 from pressure_server.queues.several_queues import SeveralQueues
+from pressure_server.queues.shard import SCAN_COUNT, Shard
+from pressure_server.text import printable
 
-_SCAN_COUNT = 1000
-# The suffixes of all keys of a queue, and of those that puts and gets use.
-_STORED = (b"", *PROTOCOL_SUFFIXES, *EXTENSION_SUFFIXES)
-_USED = (b"", BOUND, MADE, b":stats:produced_messages", b":stats:consumed_messages")
 # Most SCAN steps of `sample_queues`: the backend may hold millions of other keys.
 _MAX_SCAN_STEPS = 20
-# Queues that are operated on, or read from, at the same time: each takes some memory.
-_AT_ONCE = 100
-# Ranges of fewer messages may be read at the same time.
-_SHORT_RANGE = 1000
 # The options of a command that takes several messages, and waits for the first only.
 UP_TO_COUNT = Options(waits=True, wait_for_first=True)
 
 
-class Database(LaneDispatcher, QueueOperations):
+class Database(QueueOperations):
     """The queues of one of the backend's databases. The broker creates one for each number in use."""
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See LaneDispatcher."""
-        super().__init__(*arguments, **options)
-        self._long_reading = asyncio.Lock()
+    def __init__(self, shards: Sequence[Shard], placement: Placement) -> None:
+        """`shards` are in the order of the placement."""
+        self.shards = shards
+        self._placement = placement
+        first = shards[0]
+        self.database_number = first.database_number
+        self.policy = first.policy
+        self.answers = first.answers
+        # The shards to which operations of the present read have gone.
+        self._touched: dict[Shard, None] = {}
+        if len(shards) == 1:
+            # One call less for each request.
+            self.add, self.end_of_read = first.add, first.end_of_read  # type: ignore[method-assign] # the same
+
+    def shard_of(self, name: bytes) -> Shard:
+        """Return the shard that has the queue, or would have it."""
+        return self.shards[self._placement.shard_of(name)]
+
+    def shard_of_block(self, block: int) -> Shard:
+        """Return the shard whose queues have the job ids of this block (lua/kinds/job_ids.lua)."""
+        return self.shards[block % len(self.shards)]
+
+    def by_shard(self, names: Sequence[bytes]) -> Iterator[tuple[Shard, list[bytes]]]:
+        """Yield each shard that has some of the queues, with these."""
+        found: dict[Shard, list[bytes]] = {}
+        for name in names:
+            found.setdefault(self.shard_of(name), []).append(name)
+        yield from found.items()
+
+    def common_shard(self, first: bytes, *others: bytes) -> Shard:
+        """Return the shard of several queues. Raises CrossShardError if they are in different ones."""
+        shard = self.shard_of(first)
+        for other in others:
+            if self.shard_of(other) is not shard:
+                raise CrossShardError(printable(first), printable(other))
+        return shard
+
+    def prefix_of(self, first: bytes, *others: bytes) -> bytes:
+        """Return the beginning of the keys of queues in one shard. Raises CrossShardError."""
+        return self.common_shard(first, *others).prefix
+
+    # Operations
+
+    def add(self, operation: Operation) -> Lane:
+        """See LaneDispatcher.add."""
+        shard = self.shard_of(operation.name)
+        self._touched[shard] = None
+        return shard.add(operation)
+
+    def end_of_read(self) -> None:
+        """Send the operations that were added."""
+        touched, self._touched = self._touched, {}
+        for shard in touched:
+            shard.end_of_read()
+
+    def submit(self, operation: Operation) -> None:
+        """See LaneDispatcher.submit."""
+        self.shard_of(operation.name).submit(operation)
+
+    def join(self, operation: Operation) -> None:
+        """See LaneDispatcher.join."""
+        self.shard_of(operation.name).join(operation)
+
+    def cancel(self, operation: Operation) -> None:
+        """See LaneDispatcher.cancel."""
+        self.shard_of(operation.name).cancel(operation)
+
+    async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
+        """See LaneDispatcher.attempt."""
+        return await self.shard_of(operation.name).attempt(operation, owner)
+
+    def due_soon(self, name: bytes) -> float | None:
+        """See LaneDispatcher.due_soon."""
+        return self.shard_of(name).due_soon(name)
+
+    def waiting_on(self, name: bytes) -> dict[Line, int]:
+        """See LaneDispatcher.waiting_on."""
+        return self.shard_of(name).waiting_on(name)
 
     async def run_each(
         self,
@@ -59,16 +120,10 @@ class Database(LaneDispatcher, QueueOperations):
         client: Client | None = None,
     ) -> list[Any]:
         """See QueueOperations."""
-
-        def one(name: bytes) -> Coroutine[Any, Any, list[Any] | PressureError]:
-            call = CoroutineOwner(client)
-            return self.attempt(Operation(verb, name, list(arguments or []), 1, call), call)
-
-        results: list[Any] = []
-        for first in range(0, len(names), _AT_ONCE):
-            # `attempt` returns errors: raised ones would keep their frames in memory.
-            results += await asyncio.gather(*map(one, names[first : first + _AT_ONCE]))
-        return [result if isinstance(result, PressureError) else result[0] for result in results]
+        found: dict[bytes, Any] = {}
+        for shard, some in self.by_shard(names):
+            found |= zip(some, await shard.run_each(verb, some, arguments, client), strict=True)
+        return [found[name] for name in names]
 
     async def take(
         self,
@@ -136,124 +191,25 @@ class Database(LaneDispatcher, QueueOperations):
         )
 
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
-        """See QueueOperations.
+        """See QueueOperations. Queues of different shards are not read at one moment."""
+        found: dict[bytes, list[bytes] | None] = {}
+        for shard, some in self.by_shard(names):
+            found |= zip(some, await shard.ranges(some, first, last), strict=True)
+        return [found[name] for name in names]
 
-        Sends plain commands, as a script would keep the backend busy five times as long.
-        """
-        commands: list[tuple[bytes, ...]] = []
-        for name in names:
-            base = base_key(self.prefix, name)
-            commands.append((b"MGET", base + BOUND, base + MADE))
-            commands.append((b"LRANGE", base, b"%d" % (-1 - last), b"%d" % (-1 - first)))
-        # Read long replies one at a time: they are in memory before the memory account counts them.
-        is_short = 0 <= last - first < _SHORT_RANGE and (first < 0) == (last < 0) and len(names) < _AT_ONCE
-        async with nullcontext() if is_short else self._long_reading:
-            self.flush_put_backs(names)
-            replies = await self._link.read_together(commands)
-        ranges: list[list[bytes] | None] = []
-        made = [one[1] for one in replies[::2] if isinstance(one, list)]
-        if any(one is not None and one.endswith(NO_PLAIN_LIST) for one in made):
-            return await self._ranges_by_script(names, first, last)
-        for (exists, _), newest_first in zip(replies[::2], replies[1::2], strict=True):
-            if isinstance(newest_first, Exception):
-                raise BackendReplyError(f"the backend answered: {newest_first}") from newest_first
-            newest_first.reverse()
-            ranges.append(newest_first if exists else None)
-        return ranges
+    # Listing
 
-    async def _ranges_by_script(
-        self, names: Sequence[bytes], first: int, last: int
-    ) -> list[list[bytes] | None]:
-        """Return what `ranges` does; some of the queues are not plain lists, so the script reads them."""
-        arguments: list[bytes] = []
-        keys = [base_key(self.prefix, name) for name in names]
-        for key in keys:
-            arguments += (b"on", b"1", key, verbs.RANGE.name, b"2", b"%d" % first, b"%d" % last)
-        reply, _ = await self.call_directly(keys, arguments, lambda _reply, _delivery: None, changes=False)
-        ranges: list[list[bytes] | None] = []
-        for messages in reply[1:]:
-            if isinstance(messages, Exception) and not str(messages).startswith("NOQUEUE"):
-                raise BackendReplyError(f"the backend answered: {messages}") from messages
-            ranges.append(None if isinstance(messages, Exception) else messages)
-        return ranges
-
-    async def stored_bytes_of(self, name: bytes, samples: int) -> int | None:
-        """Return the bytes of all keys of a queue; None if there is no such queue.
-
-        The backend measures so many items of each collection, 0 for all. Raises QueueNameError, or
-        BackendError.
-        """
-        sizes, exists = await asyncio.gather(
-            self._each_key(name, _STORED, b"MEMORY", b"USAGE", after=(b"SAMPLES", b"%d" % samples)),
-            self._link.command(b"EXISTS", base_key(self.prefix, name) + BOUND),
-        )
-        return sum(sizes) if exists else None
-
-    async def idle_seconds_of(self, name: bytes) -> int | None:
-        """Return the seconds since the keys of a queue were used; None if there is no such queue.
-
-        Raises QueueNameError, or BackendError.
-        """
-        try:
-            idle = await self._each_key(name, _USED, b"OBJECT", b"IDLETIME")
-        except BackendReplyError as error:
-            if "LFU" not in str(error):
-                raise
-            raise BackendReplyError("the backend's LFU policy does not tell idle times") from error
-        exists = await self._link.command(b"EXISTS", base_key(self.prefix, name) + BOUND)
-        return min(idle, default=0) if exists else None
-
-    async def _each_key(
-        self, name: bytes, suffixes: Sequence[bytes], *before: bytes, after: Sequence[bytes] = ()
-    ) -> list[int]:
-        """Return the backend's numbers for those of the queue's keys that exist."""
-        keys = (base_key(self.prefix, name) + suffix for suffix in suffixes)
-        found = await asyncio.gather(*[self._link.command(*before, key, *after) for key in keys])
-        return [number for number in found if number is not None]
-
-    async def command(self, *arguments: bytes) -> Any:
-        """Send a command that only reads. Raises BackendError, also for an error reply."""
-        return await self._link.command(*arguments)
-
-    async def call_script(
-        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
-    ) -> Any:
-        """Call a script of a handler on the handler's own keys, which begin with the prefix and a `!`.
-
-        If the script changes something, pass `once`: it is not sent again, and its reply is returned when the
-        change has the durability asked for. Without `once`, the script is called again if its reply was lost.
-
-        Raises OutcomeUnknownError if the script may have been done, NotSafeError if it has been done but may
-        not be durable, BackendReplyError for an error reply, and BackendError otherwise.
-        """
-        reply = await self._link.call(script, keys, arguments, once=once)
-        if once:
-            await self._wait_until_durable()
-        return reply
-
-    async def _wait_until_durable(self) -> None:
-        """Wait until what was answered last has the durability asked for. Raises NotSafeError."""
-        known: asyncio.Future[BackendError | None] = self._loop.create_future()
-
-        def told(error: BackendError | None) -> None:
-            if not known.done():
-                known.set_result(error)
-
-        self.when_durable(told)
-        if error := await known:
-            raise error
-
-    async def scan(self, cursor: bytes, count: int = _SCAN_COUNT) -> tuple[bytes, list[bytes]]:
+    async def scan(self, cursor: bytes, count: int = SCAN_COUNT) -> tuple[bytes, list[bytes]]:
         """Return the next cursor (b"0" at the end) and some names of queues, as Redis's SCAN does.
 
         `count` is about how many keys the backend examines. A queue that exists during the whole scan is
-        returned at least once.
+        returned at least once. The shards are scanned one after the other.
         """
-        reply = await self.command(
-            b"SCAN", cursor, b"MATCH", existence_pattern(self.prefix), b"COUNT", b"%d" % count
-        )
-        names = [queue_name(self.prefix, key) for key in reply[1]]
-        return reply[0], [name for name in names if name is not None]
+        within, number = divmod(int(cursor), len(self.shards))
+        after, names = await self.shards[number].scan(b"%d" % within, count)
+        if after == b"0":
+            number += 1
+        return b"%d" % (0 if number == len(self.shards) else int(after) * len(self.shards) + number), names
 
     async def sample_queues(self) -> tuple[list[bytes], bool]:
         """Return names of queues, each once, and whether these are all queues.
@@ -281,3 +237,30 @@ class Database(LaneDispatcher, QueueOperations):
                     yield name
             if cursor == b"0":
                 return
+
+    # The shards together
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the backend of a shard can be reached."""
+        return any(shard.is_up for shard in self.shards)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether nothing may begin to wait any longer."""
+        return self.shards[0].is_stopping
+
+    @property
+    def reconnects(self) -> int:
+        """How many times the backend of a shard was lost, and is back."""
+        return sum(shard.reconnects for shard in self.shards)
+
+    @property
+    def peer_count(self) -> int:
+        """The number of other servers on the backend."""
+        return max(shard.peer_count for shard in self.shards)
+
+    @property
+    def call_statistics(self) -> CallStatistics:
+        """The totals of the calls of the library."""
+        return CallStatistics.total(shard.call_statistics for shard in self.shards)

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from pressure_server.errors import BackendError
 from pressure_server.log_limits import WarnOnce
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.database import Database
 from pressure_server.queues.housekeeping import portions
+from pressure_server.queues.shard import Shard
 from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
@@ -51,35 +51,35 @@ class Expiry:
         interval = max(_LEAST_INTERVAL, (self._ttl or _OTHER_TTL) / _LOOKS)
         while True:
             began = loop.time()
-            for database in self._broker.databases:
-                database.retry_all_waiting()
+            for shard in self._broker.shards:
+                shard.retry_all_waiting()
                 try:
-                    await self._expire_in(database)
+                    await self._expire_in(shard)
                 except BackendError as error:
                     logger.debug("cannot look for unused queues at present: %s", error)
             await asyncio.sleep(began + interval - loop.time())
 
-    async def _expire_in(self, database: Database) -> None:
-        cursor, names = await database.scan(b"0", _SCANNED)
+    async def _expire_in(self, shard: Shard) -> None:
+        cursor, names = await shard.scan(b"0", _SCANNED)
         while cursor != b"0":
             # The backend does the next step of the scan while this one's queues are expired.
-            scanning = asyncio.create_task(database.scan(cursor, _SCANNED))
+            scanning = asyncio.create_task(shard.scan(cursor, _SCANNED))
             try:
-                await self._expire(database, names)
+                await self._expire(shard, names)
             finally:
                 cursor, names = await scanning
-        await self._expire(database, names)
+        await self._expire(shard, names)
 
-    async def _expire(self, database: Database, names: Sequence[bytes]) -> None:
+    async def _expire(self, shard: Shard, names: Sequence[bytes]) -> None:
         loop = asyncio.get_running_loop()
         for some in portions(names):
             began = loop.time()
-            results = await database.housekeeping.expire(some, self._ttl)
+            results = await shard.housekeeping.expire(some, self._ttl)
             for name, result in zip(some, results, strict=True):
                 if isinstance(result, BackendError):
                     # Raises BackendError if the backend is unavailable, instead of only this queue.
-                    await database.command(b"PING")
-                    self._warnings.warn(database.database_number, name, result)
+                    await shard.command(b"PING")
+                    self._warnings.warn(shard.database_number, name, result)
                 elif result:
                     shown = printable(name)
                     logger.debug(

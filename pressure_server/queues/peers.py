@@ -22,9 +22,9 @@ from time import monotonic
 from pressure_server.backend.link import Link
 from pressure_server.errors import BackendError, BackendReplyError, PressureError
 from pressure_server.lua.scripts import Script, library, servers_script
-from pressure_server.queues.database import Database
 from pressure_server.queues.names import is_queue_name, keys_pattern, records_key
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.shard import Shard
 from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class PeerDetection:
 
 
 class Peers:
-    """The peers on one database."""
+    """The peers on one shard of a database."""
 
     # The key of the hash, after the prefix. Servers of another version use another one.
     _registry = b"!peers"
@@ -126,12 +126,12 @@ class Peers:
         keys = (self._key, self._key + b":dead:" + name, records_key(self._prefix, name))
         return self._script, keys, (verb, name, signed, epoch)
 
-    def start(self, database: Database) -> None:
+    def start(self, shard: Shard) -> None:
         """Send heartbeats, and look for dead peers, until `stop`."""
         # Two tasks: putting back may take longer than the time allowed between heartbeats.
         self._tasks = [
             asyncio.create_task(self._send_heartbeats()),
-            asyncio.create_task(self._search_dead(database)),
+            asyncio.create_task(self._search_dead(shard)),
         ]
 
     async def stop(self) -> None:
@@ -160,13 +160,13 @@ class Peers:
                 self.heartbeat_answered(None)
             await asyncio.sleep(self._timeout / _ROUNDS_PER_TIMEOUT)
 
-    async def _search_dead(self, database: Database) -> None:
+    async def _search_dead(self, shard: Shard) -> None:
         while True:
             try:
                 dead = await self._dead()
-                self._report_peer_count(database)
+                self._report_peer_count(shard)
                 for name, signed in dead:
-                    await self._recover_peer(database, name, signed)
+                    await self._recover_peer(shard, name, signed)
                 self._log_refusal(_SEARCH, None)
             except BackendError as error:
                 self._seen.clear()
@@ -175,8 +175,8 @@ class Peers:
                 logger.debug("the search for dead servers failed: %s", error)
             await asyncio.sleep(self._timeout / _ROUNDS_PER_TIMEOUT)
 
-    def _report_peer_count(self, database: Database) -> None:
-        database.peer_count = len(self._seen)
+    def _report_peer_count(self, shard: Shard) -> None:
+        shard.peer_count = len(self._seen)
 
     def _warn_once(self, name: bytes, failed: int, why: bytes) -> None:
         if name not in self._warned:
@@ -207,14 +207,14 @@ class Peers:
             if now - since >= _DEAD_AFTER * max(self._timeout, _timeout_of(signed))
         ]
 
-    async def _recover_peer(self, database: Database, name: bytes, signed: bytes) -> None:
+    async def _recover_peer(self, shard: Shard, name: bytes, signed: bytes) -> None:
         """Put back what a dead server had taken, and remove it, unless it has sent a heartbeat since.
 
         Raises BackendError.
         """
         if not await self._link.call(*self._call(b"bury", name, signed), once=False):
             return
-        failed, why, counts = await self._recover(database, name)
+        failed, why, counts = await self._recover(shard, name)
         self._seen.pop(name, None)
         if failed:
             # The server will be found dead again, and this is tried again.
@@ -232,7 +232,7 @@ class Peers:
         else:
             logger.info("server '%s' has died: it had no undelivered messages", printable(name))
 
-    async def _recover(self, database: Database, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
+    async def _recover(self, shard: Shard, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
         """Put back what a dead server had taken.
 
         Returns how many records could not be put back, and why; and the number of messages put back, by
@@ -241,7 +241,7 @@ class Peers:
         counts: Counter[bytes] = Counter()
         more = True
         while more:
-            more, failed, why, back = await database.recover(records_key(self._prefix, name))
+            more, failed, why, back = await shard.recover(records_key(self._prefix, name))
             counts.update(back)
         return failed, why, counts
 
@@ -255,15 +255,15 @@ def _timeout_of(signed: bytes) -> float:
 
 
 class OldPeers(Peers):
-    """The peers of version 0.1.0 on one database."""
+    """The peers of version 0.1.0 on one shard of a database."""
 
     _registry = b"!servers"
 
-    def start(self, database: Database) -> None:
+    def start(self, shard: Shard) -> None:
         """Watch them, until `stop`. This server does not sign in their registry."""
-        self._tasks = [asyncio.create_task(self._search_dead(database))]
+        self._tasks = [asyncio.create_task(self._search_dead(shard))]
 
-    def _report_peer_count(self, database: Database) -> None:
+    def _report_peer_count(self, shard: Shard) -> None:
         pass
 
     def _log_refusal(self, what: str, refusal: BackendReplyError | None) -> None:
@@ -271,19 +271,17 @@ class OldPeers(Peers):
         if refusal is not None:
             logger.debug("%s of version 0.1.0: %s", what, refusal)
 
-    async def _recover(self, database: Database, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
+    async def _recover(self, shard: Shard, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
         """Put back what a dead server had taken; see Peers."""
         counts: Counter[bytes] = Counter()
         failed, why, cursor = 0, b"", b""
         while cursor != b"0":
-            cursor, keys = await database.command(
+            cursor, keys = await shard.command(
                 b"SCAN", cursor or b"0", b"MATCH", keys_pattern(self._prefix, _CALLS), b"COUNT", b"1000"
             )
             names = [key[len(self._prefix) + 1 : -len(_CALLS)] for key in keys]
             names = [queue for queue in names if is_queue_name(queue)]
-            for queue, back in zip(
-                names, await database.run_each(verbs.TAKE_OVER, names, [name]), strict=True
-            ):
+            for queue, back in zip(names, await shard.run_each(verbs.TAKE_OVER, names, [name]), strict=True):
                 if isinstance(back, PressureError):
                     failed, why = failed + 1, str(back).encode()
                 else:

@@ -16,10 +16,13 @@ from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
 
 
 class QueueOperations(ABC):
-    """The interface that databases and transactions share. `prefix` begins the keys of all queues."""
+    """The interface that databases and transactions share."""
 
     can_wait = True
-    prefix: bytes
+
+    @abstractmethod
+    def prefix_of(self, first: bytes, *others: bytes) -> bytes:
+        """Return the beginning of the keys of queues in one shard. Raises CrossShardError."""
 
     @abstractmethod
     async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
@@ -89,7 +92,7 @@ class QueueOperations(ABC):
         is the number of seconds to wait for a message: 0 does not wait, None waits forever. The operation
         waits for room as a put does. Returns the message, or None if there is none. Raises a PressureError.
         """
-        arguments = [base_key(self.prefix, destination)]
+        arguments = [base_key(self.prefix_of(source, destination), destination)]
         if message is not None:
             arguments.append(message)
         wait = Wait(AS_CONFIGURED if timeout == 0 else timeout, destination=destination)

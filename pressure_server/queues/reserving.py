@@ -7,11 +7,11 @@ in the line of each queue. These operations share a ticket, as in a BLPOP of sev
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from pressure_server.errors import PressureError, QueueClosedError, QueueDoesNotExistError
-from pressure_server.lua.scripts import Script, best_script
+from pressure_server.lua.scripts import best_script
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Verb
@@ -19,6 +19,7 @@ from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.owners import Client
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.several_queues import Lanes, SeveralQueues
+from pressure_server.queues.shard import Shard
 
 # Queues of one step: a step keeps the backend busy for about a millisecond.
 _QUEUES_AT_ONCE = 250
@@ -27,7 +28,8 @@ _QUEUES_AT_ONCE = 250
 class Queues(Lanes, Protocol):
     """What this module uses of a database."""
 
-    prefix: bytes
+    def by_shard(self, names: Sequence[bytes]) -> Iterator[tuple[Shard, list[bytes]]]:
+        """See Database.by_shard."""
 
     async def run(
         self,
@@ -43,11 +45,6 @@ class Queues(Lanes, Protocol):
 
     async def run_each(self, verb: Verb, names: Sequence[bytes]) -> list[Any]:
         """See Database.run_each."""
-
-    async def call_script(
-        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
-    ) -> Any:
-        """See Database.call_script."""
 
 
 class _View(NamedTuple):
@@ -148,14 +145,15 @@ async def _look_once(
     best: _BestJob | None = None
     overdue: list[bytes] = []
     groups: set[bytes] = set()
-    for first in range(0, len(names), _QUEUES_AT_ONCE):
-        some = names[first : first + _QUEUES_AT_ONCE]
-        keys = [base_key(queues.prefix, name) for name in some]
-        number, priority, made, late, of_groups = await queues.call_script(
-            best_script(), keys, [], once=False
-        )
-        if number and (best is None or (priority, made) < best[:2]):
-            best = _BestJob(priority, made, some[number - 1])
-        overdue += [some[at - 1] for at in late]
-        groups.update(some[at - 1] for at in of_groups)
+    for shard, its_names in queues.by_shard(names):
+        for first in range(0, len(its_names), _QUEUES_AT_ONCE):
+            some = its_names[first : first + _QUEUES_AT_ONCE]
+            keys = [base_key(shard.prefix, name) for name in some]
+            number, priority, made, late, of_groups = await shard.call_script(
+                best_script(), keys, [], once=False
+            )
+            if number and (best is None or (priority, made) < best[:2]):
+                best = _BestJob(priority, made, some[number - 1])
+            overdue += [some[at - 1] for at in late]
+            groups.update(some[at - 1] for at in of_groups)
     return best, overdue, groups

@@ -18,8 +18,8 @@ from typing import NamedTuple
 from pressure_server.errors import BackendError
 from pressure_server.lua.scripts import survey_script
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key, is_queue_name
+from pressure_server.queues.shard import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -205,9 +205,9 @@ class Survey:
             if (known is None or now - known.at > _ROUND / 2) and is_queue_name(key[1]):
                 wanted.setdefault(key[0], []).append(key[1])
         for database in self._broker.databases:
-            names = wanted.get(database.database_number, [])
-            for first in range(0, len(names), _AT_ONCE):
-                await self._look(database, names[first : first + _AT_ONCE])
+            for shard, names in database.by_shard(wanted.get(database.database_number, [])):
+                for first in range(0, len(names), _AT_ONCE):
+                    await self._look(shard, names[first : first + _AT_ONCE])
 
     async def run_once(self) -> None:
         """Look at all queues now, without pauses. Raise BackendError."""
@@ -226,26 +226,26 @@ class Survey:
 
     async def _round(self, began: float, pause: float) -> None:
         """Look at all queues, and pause for so many seconds for each."""
-        for database in self._broker.databases:
+        for shard in self._broker.shards:
             cursor, waiting = b"0", dict[bytes, None]()
             while True:
-                cursor, names = await database.scan(cursor)
+                cursor, names = await shard.scan(cursor)
                 waiting.update(dict.fromkeys(names))
                 while waiting and (len(waiting) >= _AT_ONCE or cursor == b"0"):
                     some = list(islice(waiting, _AT_ONCE))
                     for name in some:
                         del waiting[name]
-                    await self._look(database, some)
+                    await self._look(shard, some)
                     await asyncio.sleep(pause * len(some))
                 if cursor == b"0":
                     break
                 await asyncio.sleep(pause)
         await self._finish(began)
 
-    async def _look(self, database: Database, names: Sequence[bytes]) -> None:
-        keys = [base_key(database.prefix, name) for name in names]
-        found = await database.call_script(survey_script(), keys, [], once=False)
-        now, number = monotonic(), database.database_number
+    async def _look(self, shard: Shard, names: Sequence[bytes]) -> None:
+        keys = [base_key(shard.prefix, name) for name in names]
+        found = await shard.call_script(survey_script(), keys, [], once=False)
+        now, number = monotonic(), shard.database_number
         for name, values in zip(names, found, strict=True):
             known = self.queues.get((number, name))
             if values is None:

@@ -1,7 +1,7 @@
 """Transactions: operations on several queues in one call, with no other client in between.
 
 Operations in a transaction do not wait for messages or room. Only roles that native clients hold are waited
-for, before anything is done. A transaction is atomic if all its queues are on one node of the backend.
+for, before anything is done. All queues of a transaction are in one shard.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait import WaitCondition
 from pressure_server.queues.queue_operations import QueueOperations
+from pressure_server.queues.shard import Shard
 
 _ROLES = {Line.PRODUCERS: b"producer", Line.CONSUMERS: b"consumer"}
 
@@ -47,15 +48,18 @@ class Transaction(QueueOperations):
 
     def __init__(self, database: Database, client: Client | None = None) -> None:
         """`client` is told when the transaction waits for a role."""
-        self.prefix = database.prefix
         self._database = database
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._operations: list[Operation] = []
 
+    def prefix_of(self, first: bytes, *others: bytes) -> bytes:
+        """See QueueOperations."""
+        return self._database.prefix_of(first, *others)
+
     def submit(self, operation: Operation) -> None:
         """Do the operation at `commit`. Raises QueueNameError."""
-        base_key(self.prefix, operation.name)
+        base_key(self.prefix_of(operation.name), operation.name)
         self._operations.append(operation)
 
     async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
@@ -99,7 +103,7 @@ class Transaction(QueueOperations):
     ) -> tuple[bytes, list[bytes]] | None:
         """See Database.take. This one never waits."""
         for name in names:
-            base_key(self.prefix, name)  # raise before any operation is submitted
+            base_key(self.prefix_of(name), name)  # raise before any operation is submitted
         first = WAITS if count == 1 else Options(waits=True, wait_for_first=True)
         operations: list[Operation] = []
         calls: list[CoroutineOwner] = []
@@ -137,21 +141,23 @@ class Transaction(QueueOperations):
         """Do all submitted operations, if the queues in `versions` still have these versions (verb VERSION).
 
         Raises QueueChangedError if a queue has another version, QueueInUseError if a role is not free in
-        time, StoppingError if the server stops while it waits for a role; then nothing has been done. Raises
-        BackendError: after an OutcomeUnknownError the operations may have been done, after a NotSafeError
-        they have been. If it is cancelled after the call was done, the messages taken are put back.
+        time, StoppingError if the server stops while it waits for a role, CrossShardError if the queues are
+        in different shards; then nothing has been done. Raises BackendError: after an OutcomeUnknownError the
+        operations may have been done, after a NotSafeError they have been. If it is cancelled after the call was done, the messages taken are put back.
         """
-        runs, arguments = self._pack(versions or {})
-        keys = [base_key(self.prefix, name) for name in versions or {}]
+        names = list(dict.fromkeys([*(versions or {}), *(operation.name for operation in self._operations)]))
+        if not names:
+            return
+        shard = self._database.common_shard(*names)
+        runs, arguments = self._pack(shard.prefix, versions or {})
+        keys = [base_key(shard.prefix, name) for name in versions or {}]
         # Owners of operations refer to the transaction: both are freed without the garbage collector if it
         # does not refer to the operations any longer.
         operations, self._operations = self._operations, []
         for operation in operations:
-            keys.append(base_key(self.prefix, operation.name))
+            keys.append(base_key(shard.prefix, operation.name))
             if operation.verb.moves:
                 keys.append(operation.messages[0])
-        if not keys:
-            return
 
         def share(reply: list[Any], delivery: Delivery | None) -> None:
             batch.distribute(runs, reply)
@@ -170,9 +176,9 @@ class Transaction(QueueOperations):
             elif delivery is not None:
                 delivery.release()
 
-        self._database.flush_put_backs([*(versions or {}), *(o.name for o in operations)])
+        shard.flush_put_backs(names)
         changes = any(operation.verb.changes for operation in operations)
-        share(*await self._call(list(dict.fromkeys(keys)), arguments, undo, changes=changes))
+        share(*await self._call(shard, list(dict.fromkeys(keys)), arguments, undo, changes=changes))
         deletes = [operation for operation in operations if operation.verb is verbs.FINISH_DELETE]
         # Without an await before: owners get the messages before anything can be cancelled.
         for operation in operations:
@@ -188,27 +194,29 @@ class Transaction(QueueOperations):
         for operation in deletes:
             await self._finish_delete(operation)
             operation.owner.completed(operation)
-        self._database.wake_up({operation.name for operation in operations})
+        shard.wake_up({operation.name for operation in operations})
 
-    def _pack(self, unchanged: Mapping[bytes, bytes]) -> tuple[list[list[Operation]], list[bytes]]:
+    def _pack(
+        self, prefix: bytes, unchanged: Mapping[bytes, bytes]
+    ) -> tuple[list[list[Operation]], list[bytes]]:
         arguments: list[bytes] = []
 
         def say(word: bytes, argument: bytes) -> None:
             arguments.extend((word, b"1", argument))
 
         for name, version in unchanged.items():
-            say(b"on", base_key(self.prefix, name))
+            say(b"on", base_key(prefix, name))
             say(b"unchanged", version)
         roles: dict[bytes, set[bytes]] = {}
         for operation in self._operations:
             if operation.verb.line is not None and operation.verb is not verbs.DELETE:
                 roles.setdefault(operation.name, set()).add(_ROLES[operation.verb.line])
         for name, needed in roles.items():
-            say(b"on", base_key(self.prefix, name))
+            say(b"on", base_key(prefix, name))
             say(b"free", b" ".join(sorted(needed)))
         runs: list[list[Operation]] = []
         for name, group in groupby(self._operations, lambda operation: operation.name):
-            say(b"on", base_key(self.prefix, name))
+            say(b"on", base_key(prefix, name))
             of_queue = [part for run in batch.fold(list(group)) for part in _split_waiting(run)]
             arguments += batch.pack(of_queue)
             runs += of_queue
@@ -216,6 +224,7 @@ class Transaction(QueueOperations):
 
     async def _call(
         self,
+        shard: Shard,
         keys: list[bytes],
         arguments: list[bytes],
         undo: Callable[[Any, Delivery | None], None],
@@ -225,32 +234,34 @@ class Transaction(QueueOperations):
         """Call the script until no role that it needs is held. Undo a call whose reply is not returned."""
         until = self._loop.time() + self._database.policy.role_timeout
         while True:
-            reply, delivery = await self._database.call_directly(keys, arguments, undo, changes=changes)
+            reply, delivery = await shard.call_directly(keys, arguments, undo, changes=changes)
             if reply[0] != b"refused":
                 return reply, delivery
             undo(reply, delivery)
-            await self._wait_until_callable(reply, until)
+            await self._wait_until_callable(shard, reply, until)
 
-    async def _wait_until_callable(self, refused: list[Any], until: float) -> None:
+    async def _wait_until_callable(self, shard: Shard, refused: list[Any], until: float) -> None:
         """Wait until the call may be repeated. Raises QueueChangedError, QueueInUseError or StoppingError."""
-        name, reason = refused[1][len(self.prefix) + 1 :], refused[2].decode("utf-8", "replace")
+        name, reason = refused[1][len(shard.prefix) + 1 :], refused[2].decode("utf-8", "replace")
         if reason == "CHANGED":
             raise QueueChangedError("a watched queue has changed")
         if reason == "DUE":
             return
         condition = condition_for(reason) or WaitCondition.REMOVED
         if condition in (WaitCondition.PRODUCER_ROLE, WaitCondition.CONSUMER_ROLE):
-            self._database.role_turns.ask(name, condition, for_listeners=True)
-        if not await self._wait_for_condition(name, condition, until - self._loop.time()):
-            raise StoppingError() if self._database.is_stopping else exception_for(name, reason)
+            shard.role_turns.ask(name, condition, for_listeners=True)
+        if not await self._wait_for_condition(shard, name, condition, until - self._loop.time()):
+            raise StoppingError() if shard.is_stopping else exception_for(name, reason)
 
-    async def _wait_for_condition(self, name: bytes, condition: WaitCondition, timeout: float) -> bool:
-        if self._database.is_stopping:
+    async def _wait_for_condition(
+        self, shard: Shard, name: bytes, condition: WaitCondition, timeout: float
+    ) -> bool:
+        if shard.is_stopping:
             return False
         if self._client is not None:
             self._client.begin_wait(self, (name,))
         try:
-            return await self._database.notifications.wait_for(name, condition, timeout)
+            return await shard.notifications.wait_for(name, condition, timeout)
         finally:
             if self._client is not None:
                 self._client.end_wait(self)

@@ -14,8 +14,8 @@ from time import monotonic
 from pressure_server.errors import BackendError
 from pressure_server.lua.scripts import library, sweep_script
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.database import Database
 from pressure_server.queues.names import garbage_key
+from pressure_server.queues.shard import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -34,19 +34,19 @@ _MEASURE_EVERY = 1.0
 async def sweep(broker: Broker) -> None:
     """Free large collections of deleted queues, until cancelled. This or another server goes on later."""
     while True:
-        for database in broker.databases:
+        for shard in broker.shards:
             try:
-                await _sweep(database)
+                await _sweep(shard)
             except BackendError as error:
-                logger.debug("database %d cannot be swept: %s", database.database_number, error)
+                logger.debug("database %d cannot be swept: %s", shard.database_number, error)
         await asyncio.sleep(_SWEEP_EVERY)
 
 
-async def _sweep(database: Database) -> None:
+async def _sweep(shard: Shard) -> None:
     """Free what there is. Raise a BackendError."""
-    key = garbage_key(database.prefix)
+    key = garbage_key(shard.prefix)
     while True:
-        if not await database.call_script(sweep_script(), [key], [], once=False):
+        if not await shard.call_script(sweep_script(), [key], [], once=False):
             return
         await asyncio.sleep(_PAUSE)
 
@@ -75,15 +75,18 @@ class Libraries:
 
         Servers with another prefix may use them: these load them again.
         """
-        database = self._broker.default_database
-        found = await database.command(b"FUNCTION", b"LIST", b"LIBRARYNAME", _LIBRARIES)
+        for shard in self._broker.default_database.shards:
+            await self._look_at(shard)
+
+    async def _look_at(self, shard: Shard) -> None:
+        found = await shard.command(b"FUNCTION", b"LIST", b"LIBRARYNAME", _LIBRARIES)
         names = {about[about.index(b"library_name") + 1] for about in found}
         now = monotonic()
         unused = names - {library().name} - self._broker.libraries_of_peers
         self._unused = {name: self._unused.get(name, now) for name in unused}
         for name, since in self._unused.items():
             if now - since >= self._unused_for:
-                await database.command(b"FUNCTION", b"DELETE", name)
+                await shard.command(b"FUNCTION", b"DELETE", name)
                 logger.info("deleted the library of functions %s, which no server uses", name.decode())
 
 
@@ -104,13 +107,16 @@ async def limit_storage(broker: Broker) -> None:
                 "refused" if is_reached else "accepted again",
                 limit,
             )
-        for database in broker.databases:
-            database.limit_storage(is_reached=is_reached)
+        for shard in broker.shards:
+            shard.limit_storage(is_reached=is_reached)
         await asyncio.sleep(_MEASURE_EVERY)
 
 
 async def stored_bytes(broker: Broker) -> int:
-    """Return how many bytes of memory the backend uses. Raises BackendError."""
-    text: bytes = await broker.default_database.command(b"INFO", b"memory")
-    found = re.search(rb"used_memory:(\d+)", text)
-    return int(found[1]) if found else 0
+    """Return how many bytes of memory the backend uses; a cluster's fullest node. Raises BackendError."""
+    used = [0]
+    for shard in broker.default_database.shards:
+        text: bytes = await shard.command(b"INFO", b"memory")
+        found = re.search(rb"used_memory:(\d+)", text)
+        used.append(int(found[1]) if found else 0)
+    return max(used)

@@ -49,8 +49,9 @@ class QueuePage:
         survey = self._context.survey
         await self._overview.look_at([key])
         about = {"db": key[0], "id": id_of(name), "name": printable(name)}
-        looked = await database.call_script(
-            look_script(), [base_key(database.prefix, name)], [b"%d" % _MOST, b"%d" % _MOST_BYTES], once=False
+        shard = database.shard_of(name)
+        looked = await shard.call_script(
+            look_script(), [base_key(shard.prefix, name)], [b"%d" % _MOST, b"%d" % _MOST_BYTES], once=False
         )
         if looked is None or key not in survey.queues:
             return {**about, "gone": True}
@@ -75,7 +76,7 @@ class QueuePage:
             "put": about[7], "put_bytes": about[8], "taken": about[9], "taken_bytes": about[10],
             "overflow": printable(about[11]), "paused_ms": about[17], "unique": printable(about[19]),
             "max_deliveries": about[20],
-            "dead_letter": printable(about[21].removeprefix(database.prefix + b":")),
+            "dead_letter": printable(about[21].removeprefix(database.prefix_of(name) + b":")),
             "timeouts": about[22], "dropped": about[23], "max_bytes": about[29],
             "producer": printable(about[4]), "producer_role": "free" if about[3] else "held",
             "consumer": printable(about[6]), "consumer_role": "free" if about[5] else "held",
@@ -126,11 +127,12 @@ async def _groups(database: Database, name: bytes, user: User) -> list[dict[str,
         found = (await database.run(verbs.GROUP, name, [b"list"]))[0]
     except Exception:  # it is no log, or there is no such queue
         return []
-    base = base_key(database.prefix, name)
+    prefix = database.prefix_of(name)
+    base = base_key(prefix, name)
     return [
         {
             "name": printable(key[len(base) + 1 :]),
-            "id": id_of(key[len(database.prefix) + 1 :]),
+            "id": id_of(key[len(prefix) + 1 :]),
             "next": following,
             "lag": lag,
             "reserved": reserved,
@@ -138,5 +140,5 @@ async def _groups(database: Database, name: bytes, user: User) -> list[dict[str,
             "missed": missed,
         }
         for key, following, lag, reserved, buried, missed in found
-        if user.may_access(key[len(database.prefix) + 1 :])
+        if user.may_access(key[len(prefix) + 1 :])
     ]

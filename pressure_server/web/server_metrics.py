@@ -147,7 +147,7 @@ async def backend_metrics(context: HttpContext) -> list[Metric]:
     info.add_metric((), {"version": broker.version, "embedded": "no" if embedded is None else "yes"})
     families: list[Metric] = [info]
     try:
-        text: bytes = await broker.default_database.command(b"INFO", b"memory")
+        text: bytes = await broker.default_database.shards[0].command(b"INFO", b"memory")
     except BackendError:
         return families
     fields = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)

@@ -22,6 +22,7 @@ from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import DEFAULT, OnFull, Options
+from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Ticket, Wait, WaiterCount
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
 from tests.model.backend import PREFIX, Backend
@@ -107,6 +108,7 @@ class World:
                 identity=b"me",
                 policy=policy,
                 waiters=WaiterCount(1000),
+                answers=Answers(),
             )
         self._lanes.housekeeping = Mock(spec=Housekeeping)
         self._watch.exists = self._backend.exists

@@ -146,7 +146,7 @@ async def pause_tube(client: BeanstalkSession, arguments: tuple[bytes, int]) -> 
         if not is_in_use(client, name):
             return replies.NOT_FOUND
         await client.database.run(
-            verbs.CREATE, name, Creation().arguments(client.database.prefix), client=client
+            verbs.CREATE, name, Creation().arguments(client.database.prefix_of(name)), client=client
         )
         await client.database.run(verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
     client.statistics.pauses[name] = seconds

@@ -228,7 +228,7 @@ async def _limits(client: RespSession) -> _Fields:
     broker, database = client.context.broker, client.session.database
     policy = broker.policy
     return {
-        "queues": await database.command(b"SCARD", queues_key(database.prefix)),
+        "queues": sum([await shard.command(b"SCARD", queues_key(shard.prefix)) for shard in database.shards]),
         "max_queues": policy.max_queues,
         "default_bound": policy.create_bound or 0,
         "default_max_bytes": policy.max_bytes,

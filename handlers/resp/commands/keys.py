@@ -142,12 +142,13 @@ async def _flush(client: Caller, database: Database) -> None:
     queues = [queue async for queue in database.queues()]
     held: list[bytes] = []
     errors: list[PressureError] = []
-    for some in portions(queues):
-        for queue, end in zip(some, await database.housekeeping.delete(some), strict=True):
-            if isinstance(end, PressureError):
-                errors.append(end)
-            elif end < 0:
-                held.append(queue)
+    for shard, its_queues in database.by_shard(queues):
+        for some in portions(its_queues):
+            for queue, end in zip(some, await shard.housekeeping.delete(some), strict=True):
+                if isinstance(end, PressureError):
+                    errors.append(end)
+                elif end < 0:
+                    held.append(queue)
     await _delete(client, database, held)
     if errors:
         raise errors[0]
@@ -184,7 +185,7 @@ async def flushall(client: Caller, words: Words) -> str:
     _check_flush(words)
     broker = client.session.context.broker
     errors: list[PressureError] = []
-    keyspace = await client.session.database.command(b"INFO", b"keyspace")
+    keyspace = await client.session.database.shards[0].command(b"INFO", b"keyspace")
     for number in re.findall(rb"^db(\d+):", keyspace, re.MULTILINE):
         try:
             await _flush(client, await broker.database(int(number)))

@@ -72,7 +72,7 @@ async def _do(
 ) -> Any:
     if action != groups.LIST:
         _check_access(client, groups.queue_of(log, group))
-    arguments = groups.arguments(client.database.prefix, action, log, group, start)
+    arguments = groups.arguments(client.database.prefix_of(log), action, log, group, start)
     try:
         return (await client.database.run(verbs.GROUP, log, arguments, client=client.session))[0]
     except QueueAlreadyExistsError:
@@ -135,7 +135,8 @@ async def group_seek(client: Caller, words: Words) -> str:
 async def group_list(client: Caller, words: Words) -> list[dict[bytes, object]]:
     """Describe each group."""
     found = await _do(client, groups.LIST, words[2])
-    all_groups = (groups.Group.of(client.database.prefix, words[2], one) for one in found)
+    prefix = client.database.prefix_of(words[2])
+    all_groups = (groups.Group.of(prefix, words[2], one) for one in found)
     return [{field.encode(): value for field, value in one._asdict().items()} for one in all_groups]
 
 

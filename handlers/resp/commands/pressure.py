@@ -109,7 +109,7 @@ async def create(client: Caller, words: Words) -> str | int:
     if creation.dead_letter is not None and not creation.max_deliveries:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
     _check_dead_letter(client, words[1], creation.dead_letter)
-    arguments = creation.arguments(client.database.prefix)
+    arguments = creation.arguments(_prefix_of(client, words[1], creation.dead_letter))
     try:
         await client.database.run(verbs.CREATE, words[1], arguments, client=client.session)
     except QueueAlreadyExistsError:
@@ -117,6 +117,11 @@ async def create(client: Caller, words: Words) -> str | int:
             return 0
         raise
     return 1 if may_exist else OK
+
+
+def _prefix_of(client: Caller, queue: bytes, dead_letter: bytes | None) -> bytes:
+    """Return the beginning of the keys of both queues. Raise CrossShardError."""
+    return client.database.prefix_of(queue, *([dead_letter] if dead_letter else []))
 
 
 def _check_dead_letter(client: Caller, queue: bytes, dead_letter: bytes | None) -> None:
@@ -162,7 +167,7 @@ async def alter(client: Caller, words: Words) -> str:
     if alteration.max_deliveries == 0 and alteration.dead_letter:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
     _check_dead_letter(client, words[1], alteration.dead_letter or None)
-    arguments = alteration.arguments(client.database.prefix)
+    arguments = alteration.arguments(_prefix_of(client, words[1], alteration.dead_letter))
     await client.database.run(verbs.ALTER, words[1], arguments, client=client.session)
     return OK
 
@@ -257,6 +262,7 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
     """
     about = (await client.database.run(verbs.INFO, words[1]))[0]
     waiting = client.database.waiting_on(words[1])
+    prefix = client.database.prefix_of(words[1])
     return {
         b"bound": about[0],
         b"length": about[1],
@@ -281,13 +287,14 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
         b"paused_ms": about[17],
         b"unique": about[19],
         b"max_deliveries": about[20],
-        b"dead_letter": about[21].removeprefix(client.database.prefix + b":"),
+        b"dead_letter": about[21].removeprefix(prefix + b":"),
         b"head_offset": int(about[24]) if about[24] else None,
         b"tail_offset": int(about[25]) if about[25] else None,
         b"groups": about[26],
-        b"group_of": about[27].removeprefix(client.database.prefix + b":"),
+        b"group_of": about[27].removeprefix(prefix + b":"),
         b"missed_messages": about[28],
         b"max_bytes": about[29],
+        b"prefix": prefix,
     }
 
 

@@ -5,6 +5,7 @@
 --          :ext:blocks            a list: the blocks that the queue has had
 --          ${PREFIX}!blocks       the index, a hash: block -> base key
 --          ${PREFIX}!last_block   the number of blocks given
+--          ${PREFIX}!shards       on a cluster: how many shards there are, and which one this is
 
 local the_call = require 'core/call'
 local queue = require 'core/queue'
@@ -34,7 +35,9 @@ local function new_block()
       call('HDEL', index, old)
     end
   end
-  local number = string.format('%.0f', call('INCR', the_call.own_key('last_block')) - 1)
+  -- On a cluster, the blocks of all shards together are numbered 0, 1, 2, …: a job's id tells its shard.
+  local shards, shard = string.match(call('GET', the_call.own_key('shards')) or '1 0', '^(%d+) (%d+)$')
+  local number = string.format('%.0f', (call('INCR', the_call.own_key('last_block')) - 1) * shards + shard)
   call('LPUSH', blocks, number)
   call('HSET', index, number, queue.base)
   call('HSET', queue.key_of('settings'), 'index', index)

@@ -13,8 +13,8 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import astuple, dataclass
 from functools import partial
 from itertools import count
 from math import ceil
@@ -28,7 +28,7 @@ from pressure_server.lua.layout import CUT, RECOVER, Header, Reply
 from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
 from pressure_server.queues.operations.operation import Delivery, Operation
-from pressure_server.queues.operations.owners import AnsweredClient
+from pressure_server.queues.operations.owners import Answers
 from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
@@ -61,12 +61,9 @@ _MAX_LOGGED = 5
 
 
 class CourierOwner(Protocol):
-    """The owner of a courier, which the courier tells of messages that go back.
+    """The owner of a courier, which the courier tells of messages that go back."""
 
-    While the reply to a call is shared out, `answered` collects the clients that have got replies.
-    """
-
-    answered: list[AnsweredClient] | None
+    answers: Answers
 
     def put_back(self, operation: Operation) -> None:
         """Put back the messages of an operation whose client has gone."""
@@ -97,6 +94,11 @@ class CallStatistics:
     seconds: float = 0.0
     failed: int = 0
     lost: int = 0
+
+    @classmethod
+    def total(cls, several: Iterable[CallStatistics]) -> CallStatistics:
+        """Return the sums."""
+        return cls(*map(sum, zip(*map(astuple, several), strict=True)))
 
 
 class Courier:
@@ -310,7 +312,7 @@ class Courier:
                 self._owner.when_back(partial(self.recover, [call.record], call.resolve))
             elif call.record:
                 self._forget([call.record])
-        self._owner.answered = []
+        self._owner.answers.clients = []
         for part, value in zip(call.parts, replies, strict=False):
             try:
                 part.received(value, delivery)

@@ -1,4 +1,4 @@
-"""The lane dispatcher: the lanes of one database, and what they need from the backend and the event loop."""
+"""The lane dispatcher: the lanes of one shard, and what they need from the backend and the event loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.lanes.reservations import Reservations
 from pressure_server.queues.names import BOUND, base_key, records_key, split_key
 from pressure_server.queues.operations.operation import Delivery, Line, Operation
-from pressure_server.queues.operations.owners import AnsweredClient, CoroutineOwner
+from pressure_server.queues.operations.owners import Answers, CoroutineOwner
 from pressure_server.queues.operations.wait import WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
@@ -47,7 +47,7 @@ _RETRY_AFTER = 1.0
 
 
 class LaneDispatcher:
-    """The lanes of one database, and their driver. A lane is made when a queue first needs one."""
+    """The lanes of one shard, and their driver. A lane is made when a queue first needs one."""
 
     def __init__(
         self,
@@ -60,6 +60,7 @@ class LaneDispatcher:
         identity: bytes,
         policy: Policy,
         waiters: WaiterCount,
+        answers: Answers,
     ) -> None:
         self.prefix = prefix
         self.waiters = waiters
@@ -85,8 +86,7 @@ class LaneDispatcher:
         # Lanes that have something to do, and others, which keep what they know of their queues.
         self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
         self._in_use = 0  # of the lanes
-        # See CourierOwner. If it is None, a client writes its replies itself.
-        self.answered: list[AnsweredClient] | None = None
+        self.answers = answers
         # Only servers that keep records look after jobs.
         self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records else None
         self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
@@ -361,7 +361,7 @@ class LaneDispatcher:
 
     def all_are_answered(self) -> None:
         """See CourierOwner. Let each client that the call has answered write its replies, once."""
-        answered, self.answered = self.answered, None
+        answered, self.answers.clients = self.answers.clients, None
         for client in answered or ():
             try:
                 client.flush()

@@ -40,6 +40,18 @@ class AnsweredClient(Protocol):
         """Write the replies that are ready."""
 
 
+class Answers:
+    """The `clients` that have got replies from the reply to a call; when it is shared out, they write these.
+
+    None if no reply is shared out: then a client writes its replies itself.
+    """
+
+    __slots__ = ("clients",)
+
+    def __init__(self) -> None:
+        self.clients: list[AnsweredClient] | None = None
+
+
 class CoroutineOwner(Owner):
     """The owner of operations that a coroutine waits for.
 

@@ -14,6 +14,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.repair.diagnosis import Finding, diagnose, suspicions
 from pressure_server.queues.repair.problems import FIXED, LONE_LIST, Problem
 from pressure_server.queues.repair.queue_snapshot import QueueSnapshot
+from pressure_server.queues.shard import Shard
 
 # Examinations in `wait` seconds: enough that a client in a tight loop is not seen with a role in all of them.
 LOOKS = 10
@@ -89,23 +90,24 @@ class Doctor:
 
         A queue comes once, unless SCAN returns it twice; an incomplete one may come once for each key.
         """
-        prefix, cursor = self._database.prefix + b":", b""
-        pattern = existence_pattern(self._database.prefix).removesuffix(BOUND)
-        while cursor != b"0":
-            cursor, keys = await self._database.command(
-                b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", _SCAN_COUNT
-            )
-            names = {name for key in keys if is_queue_name(name := _owner(key[len(prefix) :]))}
-            queues = {key[len(prefix) : -len(BOUND)] for key in keys if key.endswith(BOUND)} & names
-            yield [*queues, *await self._without_bound(names - queues)]
+        for shard in self._database.shards:
+            prefix, cursor = shard.prefix + b":", b""
+            pattern = existence_pattern(shard.prefix).removesuffix(BOUND)
+            while cursor != b"0":
+                cursor, keys = await shard.command(
+                    b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", _SCAN_COUNT
+                )
+                names = {name for key in keys if is_queue_name(name := _owner(key[len(prefix) :]))}
+                queues = {key[len(prefix) : -len(BOUND)] for key in keys if key.endswith(BOUND)} & names
+                yield [*queues, *await self._without_bound(shard, names - queues)]
 
-    async def _without_bound(self, names: Iterable[bytes]) -> list[bytes]:
+    async def _without_bound(self, shard: Shard, names: Iterable[bytes]) -> list[bytes]:
         """Return those that have no :bound. SCAN returns the others by their :bound."""
         names = list(names)
         if not names:
             return []
-        keys = [self._database.prefix + b":" + name + BOUND for name in names]
-        bounds = await self._database.command(b"MGET", *keys)
+        keys = [shard.prefix + b":" + name + BOUND for name in names]
+        bounds = await shard.command(b"MGET", *keys)
         return [name for name, bound in zip(names, bounds, strict=True) if bound is None]
 
     async def look_for(self, names: Iterable[bytes], cases: dict[bytes, Case]) -> int:
@@ -194,7 +196,8 @@ class Doctor:
 
     async def _ping(self) -> None:
         """Check that an error concerned only one queue. Raises BackendError if the backend is unavailable."""
-        await self._database.command(b"PING")
+        for shard in self._database.shards:
+            await shard.command(b"PING")
 
     async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, QueueSnapshot]]:
         examined: list[tuple[bytes, QueueSnapshot]] = []

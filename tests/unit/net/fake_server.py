@@ -19,8 +19,11 @@ from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.queues.database import Database
+from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
+from pressure_server.queues.placement import Placement
 from pressure_server.queues.policy import Policy
+from pressure_server.queues.shard import Shard
 from tests.model.connections import ModelDurability, ModelWatch
 from tests.unit.queues.fake_link import FakeLink
 
@@ -61,11 +64,12 @@ class Server:
     def __init__(self) -> None:
         commands.load()
         self.link = FakeLink()
-        self.database = Database(
+        self.shard = Shard(
             cast(Link, self.link), cast(Watch, ModelWatch()), Mock(spec=Turns),
             cast(Durability, ModelDurability(is_enabled=False)),
-            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(100),
+            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(100), answers=Answers(),
         )  # fmt: skip
+        self.database = Database([self.shard], Placement(b"p"))
         self.clients = Clients(10, 0.0, Access(AccessPolicy()), MemoryAccount(1 << 30, 1 << 20))
         broker = Mock()
         broker.default_database = self.database
@@ -79,7 +83,7 @@ class Server:
 
     def send(self) -> None:
         """Send what is ready, as a call of its own."""
-        self.database._courier.flush()
+        self.shard._courier.flush()
 
     def close(self) -> None:
         self.clients._ticking.cancel()

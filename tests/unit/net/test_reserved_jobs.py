@@ -18,7 +18,9 @@ from tests.unit.queues.operations_of import Recorder
 
 
 def database() -> Database:
-    return cast(Database, MagicMock())
+    made = MagicMock()
+    made.shard_of.return_value = made
+    return cast(Database, made)
 
 
 def reserved(*jobs: tuple[int, float], name: bytes = b"q") -> Operation:

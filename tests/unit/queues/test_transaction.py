@@ -42,6 +42,8 @@ class Backend:
         # Whether a condition that is waited for comes.
         self.comes = True
         self.database = database = MagicMock(prefix=b"p", is_stopping=False, policy=Policy(role_timeout=5.0))
+        database.common_shard.return_value = database
+        database.prefix_of.return_value = b"p"
         database.call_directly = self._call
         database.notifications.wait_for = self._wait_for
         self.waits: list[tuple[bytes, WaitCondition]] = []

@@ -21,7 +21,7 @@ from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
-from pressure_server.queues.operations.owners import AnsweredClient
+from pressure_server.queues.operations.owners import AnsweredClient, Answers
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 from tests.model.connections import ModelDurability, ModelWatch
@@ -44,6 +44,7 @@ class Harness:
         self.resolved: list[bool] = []
         self.back: list[bytes] = []
         self.times_without_records = 0
+        self.answers = Answers()
 
     async def _make_courier(self) -> Courier:
         return Courier(cast(Link, self.link), self, list(HEADER), b"p", RECORDS)
@@ -331,7 +332,7 @@ def test_operations_that_come_one_at_a_time_are_sent_at_the_end_of_the_read(runn
         return LaneDispatcher(
             cast(Link, link), cast(Watch, ModelWatch()), Mock(spec=Turns),
             cast(Durability, ModelDurability(is_enabled=False)),
-            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1),
+            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1), answers=Answers(),
         )  # fmt: skip
 
     lanes = runner.run(make_lanes())

@@ -20,6 +20,7 @@ from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import owned
 from pressure_server.queues.operations.operation import Operation, Owner
+from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 from tests.model.connections import ModelDurability, ModelWatch
@@ -51,7 +52,7 @@ class Harness:
         self.lanes = LaneDispatcher(
             cast(Link, self.link), cast(Watch, self.watch), Mock(spec=Turns),
             cast(Durability, ModelDurability(is_enabled=False)),
-            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1),
+            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1), answers=Answers(),
         )  # fmt: skip
         self.lanes.housekeeping = Mock(spec=Housekeeping)
 

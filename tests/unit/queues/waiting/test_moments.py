@@ -23,6 +23,7 @@ from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import DEFAULT, WAITS
+from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import Ticket, Wait, WaiterCount
 from pressure_server.queues.policy import BLOCK, Policy
 from tests.model.backend import PREFIX, Backend, Queue
@@ -63,7 +64,7 @@ class World:
             self.lanes = LaneDispatcher(
                 cast(Link, self.link), cast(Watch, self.watch), Mock(spec=Turns),
                 cast(Durability, ModelDurability(is_enabled=False)),
-                prefix=PREFIX, identity=b"me", waiters=WaiterCount(100),
+                prefix=PREFIX, identity=b"me", waiters=WaiterCount(100), answers=Answers(),
                 policy=Policy(create_bound=0, overflow=BLOCK, put_timeout=None, role_timeout=1e6),
             )  # fmt: skip
         self.lanes.housekeeping = Mock(spec=Housekeeping)

@@ -1,0 +1,28 @@
+"""The kinds of backends: from the URL to the address, and from the address to the route."""
+
+from __future__ import annotations
+
+from typing import TypeAlias
+
+from pressure_server.backend import cluster, sentinel
+from pressure_server.backend.address import Address
+from pressure_server.backend.cluster import ClusterAddress, ClusterRoute
+from pressure_server.backend.route import Route
+from pressure_server.backend.sentinel import SentinelAddress, SentinelRoute
+
+BackendAddress: TypeAlias = Address | SentinelAddress | ClusterAddress
+
+
+def address_of(url: str) -> BackendAddress:
+    """Return the address in the URL of a backend. Raises ValueError if it is invalid."""
+    scheme = url.partition("://")[0]
+    if scheme in sentinel.SCHEMES:
+        return SentinelAddress(url)
+    return ClusterAddress(url) if scheme in cluster.SCHEMES else Address(url)
+
+
+def route_to(address: BackendAddress) -> Route:
+    """Return a new route to the backend."""
+    if isinstance(address, SentinelAddress):
+        return SentinelRoute(address)
+    return ClusterRoute(address) if isinstance(address, ClusterAddress) else Route(address)

@@ -1,0 +1,53 @@
+"""Placement: which shard has a queue, and how the keys of a shard begin. Pure.
+
+On a cluster, the keys of a shard have a tag in braces, so they are in one slot. The tags are chosen so that
+the slots of the shards are spread evenly; the tag of the first shard does not depend on their number.
+"""
+
+from __future__ import annotations
+
+import re
+from binascii import crc_hqx
+from functools import lru_cache
+from itertools import count
+
+_SLOTS = 1 << 14
+# How many slots a tag may be from the beginning of its shard's part: the fewer, the harder to find.
+_NEAR = 16
+MOST_SHARDS = _SLOTS // _NEAR
+# A user's own tag: queues with the same one are in the same shard.
+_TAG = re.compile(rb"\{([^}]+)\}")
+# Names of which the shard is known without computing it.
+_KNOWN = 1 << 16
+
+
+class Placement:
+    """Where the queues of a server are. `prefixes` has the beginning of the keys for each shard."""
+
+    def __init__(self, prefix: bytes, shards: int | None = None) -> None:
+        """`shards` of None is a backend that is no cluster: one shard, whose keys begin with the prefix."""
+        self.prefixes = [prefix] if shards is None else [b"%b:{%d}" % (prefix, tag) for tag in _tags(shards)]
+        self.shard_of = lru_cache(_KNOWN)(self._shard_of) if len(self.prefixes) > 1 else _first
+
+    def _shard_of(self, name: bytes) -> int:
+        tag = _TAG.search(name)
+        # A group, log+group, is with its log.
+        return crc_hqx(tag[1] if tag else name.partition(b"+")[0], 0) % len(self.prefixes)
+
+
+def _first(_name: bytes) -> int:
+    return 0
+
+
+def _tags(shards: int) -> list[int]:
+    """Return a number for each shard, whose slot is near the beginning of the shard's part of all slots."""
+    tags: dict[int, int] = {}
+    for number in count():
+        shard, distance = divmod(_slot_of(number) * shards, _SLOTS)
+        if distance < _NEAR * shards and tags.setdefault(shard, number) == number and len(tags) == shards:
+            return [tags[one] for one in range(shards)]
+    raise AssertionError
+
+
+def _slot_of(number: int) -> int:
+    return crc_hqx(b"%d" % number, 0) % _SLOTS
