@@ -175,6 +175,7 @@ async def watch(client: Caller, words: Words) -> str:
     if client.session.transaction is not None:
         raise CommandError("ERR WATCH inside MULTI is not allowed")
     versions = client.session.watch(words[1:])
+    client.session.database.common_shard(*versions, *words[1:])
     for name in words[1:]:
         if name not in versions:
             versions[name] = (await client.session.database.run(verbs.VERSION, name))[0]
