@@ -110,9 +110,9 @@ class Link:
 
         `guard` goes with the keys of calls in a cluster (LibraryCall); it is empty if the names of the keys
         have no tag, as a cluster needs. `layout` is the number of shards and that of this one, if there are
-        several: the backend must have been used with the same. If `heartbeats` is set, a heartbeat goes first on each new channel.
-        If the answer differs from the last one, a peer has recovered this server's records. `is_back` is
-        called after each reconnect.
+        several: the backend must have been used with the same. If `heartbeats` is set, a heartbeat goes first
+        on each new channel. If the answer differs from the last one, a peer has recovered this server's
+        records. `is_back` is called after each reconnect.
         """
         self.heartbeats: Heartbeats | None = None
         # How many times the backend was lost, and is back.
@@ -261,7 +261,7 @@ class Link:
         self._route.note_cluster(address, await channel.command(b"CLUSTER", b"SLOTS"), self._guard)
 
     async def _check_layout(self, channel: Channel) -> None:
-        """Check that the backend has been used with as many shards; note how many, if it has not been used."""
+        """Check that the backend has been used with as many shards; note how many at its first use."""
         key = self._guard.removesuffix(b"guard") + b"shards"
         if self.heartbeats is not None:
             await channel.command(b"SET", key, self._layout, b"NX")

@@ -143,7 +143,8 @@ class Transaction(QueueOperations):
         Raises QueueChangedError if a queue has another version, QueueInUseError if a role is not free in
         time, StoppingError if the server stops while it waits for a role, CrossShardError if the queues are
         in different shards; then nothing has been done. Raises BackendError: after an OutcomeUnknownError the
-        operations may have been done, after a NotSafeError they have been. If it is cancelled after the call was done, the messages taken are put back.
+        operations may have been done, after a NotSafeError they have been. If it is cancelled after the call
+        was done, the messages taken are put back.
         """
         names = list(dict.fromkeys([*(versions or {}), *(operation.name for operation in self._operations)]))
         if not names:
