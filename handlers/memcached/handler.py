@@ -44,6 +44,11 @@ class MemcachedHandler:
         self._counts = Counts()
         self._values = Values(context.broker.default_database)
         if self._listener_options.mode == KV:
+            if len(context.broker.default_database.shards) > 1:
+                raise SettingsError(
+                    f"{listen}: values are kept on one node, and the backend is a cluster: use mode=queue, "
+                    "or set --prefix to a name in braces, such as {pressure}"
+                )
             context.background.add(asyncio.create_task(Sweeper(self._values).sweep()))
 
     def connect(self) -> Connection:

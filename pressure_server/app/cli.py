@@ -16,7 +16,7 @@ from pressure_server.app.backup_commands import backup_command, check_data_comma
 from pressure_server.app.doctor_command import doctor_command
 from pressure_server.app.option_types import GroupedCommand
 from pressure_server.app.process import hide_secrets
-from pressure_server.app.queues_command import queues_command, top_command
+from pressure_server.app.queues_command import queues_command, top_command, where_command
 from pressure_server.app.server import StartError, serve
 from pressure_server.app.server_options import shared_options
 from pressure_server.app.settings import Settings
@@ -115,7 +115,8 @@ def hash_password_command() -> None:
 
 
 for _command in (
-    doctor_command, queues_command, top_command, backup_command, restore_command, check_data_command,
+    doctor_command, queues_command, top_command, where_command, backup_command, restore_command,
+    check_data_command,
 ):  # fmt: skip
     cli.add_command(_command)
 

@@ -1,10 +1,11 @@
-"""`pressure-server queues` and `pressure-server top`: a table of the queues, once or live."""
+"""`pressure-server queues`, `top` and `where`: a table of the queues, once or live; where one is stored."""
 
 from __future__ import annotations
 
 import asyncio
 import curses
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -142,6 +143,25 @@ async def _look(store: Store, pattern: str) -> list[Surveyed]:
         survey = Survey(broker)
         await survey.run_once()
         return _matching(survey, pattern)
+
+
+@click.command("where", short_help="Say where a queue is stored.", params=shared_options(*STORE_OPTIONS))
+@click.argument("queue")
+def where_command(queue: str, **values: Any) -> None:
+    """Say which prefix the keys of QUEUE have, and which node has them.
+
+    On a cluster, both depend on the queue's shard. A native client uses the queue with this prefix. The queue
+    need not exist, and no server need run.
+
+    Exit status: 0, or 1 if the backend cannot be reached.
+    """
+    click.echo(uvloop.run(_find(Store(**values), os.fsencode(queue))))
+
+
+async def _find(store: Store, queue: bytes) -> str:
+    async with open_store(store) as broker:
+        shard = broker.default_database.shard_of(queue)
+        return f"prefix {printable(shard.prefix)}: on {shard.route}"
 
 
 @click.command("top", short_help="Show the queues as a live table.", params=shared_options(*STORE_OPTIONS))

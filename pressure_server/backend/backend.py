@@ -14,6 +14,7 @@ from pressure_server.backend.eviction import EvictionCheck
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
+from pressure_server.backend.outages import Outages
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
@@ -36,6 +37,7 @@ class Backend:
         identity: str,
         prefix: bytes,
         layout: bytes,
+        outages: Outages,
         library: Library,
         timeouts: Timeouts,
         durability: Level,
@@ -43,7 +45,9 @@ class Backend:
         changed: Callable[[bytes], None],
         watch_lost: Callable[[], None],
     ) -> None:
-        """Prepare, but do not connect. `library` is the library of functions, `layout` as for Link.
+        """Prepare, but do not connect. `library` is the library of functions.
+
+        `layout` and `outages` are as for Link.
 
         `changed` is called with each watched key that changes, whatever its database. `watch_lost` is called
         when no key is watched any longer.
@@ -51,6 +55,7 @@ class Backend:
         self.prefix = prefix
         self.route = route_to(address)
         self._layout = layout
+        self._outages = outages
         self._guard = prefix + b"!guard" if has_tag(prefix) else b""
         self._identity = identity
         self._library = library
@@ -71,7 +76,7 @@ class Backend:
         """Return a link to a database; the caller opens it."""
         return Link(
             self.route, number, self._library, self._identity, self._timeouts,
-            guard=self._guard, layout=self._layout,
+            guard=self._guard, layout=self._layout, outages=self._outages,
         )  # fmt: skip
 
     async def start(self, link: Link, *, to_look: bool) -> None:

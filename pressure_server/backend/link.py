@@ -18,6 +18,7 @@ import hiredis
 
 from pressure_server.backend.address import Address, Backoff
 from pressure_server.backend.greeting import BackendRefusedError, Greeting, greet
+from pressure_server.backend.outages import Outage, Outages
 from pressure_server.backend.refusal_log import BackendRefusals
 from pressure_server.backend.requests import (
     BackendRequest,
@@ -103,14 +104,23 @@ class Link:
     """
 
     def __init__(
-        self, route: Route, number: int, library: Library, name: str, timeouts: Timeouts,
-        *, guard: bytes, layout: bytes = b"",
-    ) -> None:  # fmt: skip
+        self,
+        route: Route,
+        number: int,
+        library: Library,
+        name: str,
+        timeouts: Timeouts,
+        *,
+        guard: bytes,
+        layout: bytes = b"",
+        outages: Outages | None = None,
+    ) -> None:
         """Prepare, but do not connect. `name` is the connections' client name.
 
         `guard` goes with the keys of calls in a cluster (LibraryCall); it is empty if the names of the keys
         have no tag, as a cluster needs. `layout` is the number of shards and that of this one, if there are
-        several: the backend must have been used with the same. If `heartbeats` is set, a heartbeat goes first
+        several: the backend must have been used with the same. `outages` are those of other links, too. If
+        `heartbeats` is set, a heartbeat goes first
         on each new channel. If the answer differs from the last one, a peer has recovered this server's
         records. `is_back` is called after each reconnect.
         """
@@ -127,7 +137,7 @@ class Link:
         self._layout = layout
         self.number = number
         self._library = library
-        self._name = name
+        self._client_name = name
         self._timeouts = timeouts
         self._channel: Channel | None = None
         self._greeting: Greeting | None = None
@@ -136,8 +146,9 @@ class Link:
         # The error if the backend refused the last heartbeat: then no epoch has begun.
         self._heartbeat_refusal: BaseException | None = None
         self._why_down: BackendError = BackendError(f"{route} has not been reached yet")
-        # The reasons for the present outage that are in the log.
-        self._logged_reasons: set[str] = set()
+        # What the log calls this link.
+        self.name = f"backend shard {layout.split()[1].decode()}" if layout else f"backend database {number}"
+        self._outage = Outage(self.name, outages or Outages())
         self._reopening: asyncio.Task[None] | None = None
         self._held: list[BackendRequest] = []
         # When this run of the backend was first reached, and the pause for housekeeping (see `rest`).
@@ -149,7 +160,7 @@ class Link:
         self._stalled: asyncio.TimerHandle | None = None
         self._stall = _FIRST_STALL
         self._closed = False
-        self._refusals = BackendRefusals(number)
+        self._refusals = BackendRefusals(self.name)
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -170,6 +181,11 @@ class Link:
         """
         is_well = self._loop.time() - self._alive_since > self._rest + _WELL_AFTER
         return 0.0 if is_well else self._rest
+
+    @property
+    def route(self) -> Route:
+        """The route to the node that has the database."""
+        return self._route
 
     @property
     def version(self) -> str:
@@ -209,7 +225,7 @@ class Link:
         try:
             address = await self._route.find()
             await address.open(channel)
-            greeting = await greet(channel, address, self.number, self._name, self._greeting)
+            greeting = await greet(channel, address, self.number, self._client_name, self._greeting)
             if greeting.is_cluster:
                 await self._note_cluster(channel, address)
             elif self._route.is_cluster:
@@ -291,9 +307,9 @@ class Link:
         fatal = sum(request.deaths >= most for request in held)
         if fatal and not self._rest:
             logger.warning(
-                "backend database %d died %d times with the same calls in flight: %d get an error, and are "
+                "%s died %d times with the same calls in flight: %d get an error, and are "
                 "not sent again; see the backend's log",
-                self.number, most, fatal,
+                self.name, most, fatal,
             )  # fmt: skip
         if fatal:
             self._rest = min(max(2 * self._rest, _FIRST_REST), _MAX_REST)
@@ -329,15 +345,11 @@ class Link:
             try:
                 await self.open()
             except BackendError as error:
-                if str(error) not in self._logged_reasons:
-                    self._logged_reasons.add(str(error))
-                    logger.warning("backend database %d: %s; trying again", self.number, error)
+                self._outage.report(error, "; trying again")
                 await backoff.pause()
             else:
                 self._reopening = None
-                self._logged_reasons.clear()
-                seconds = time.monotonic() - down_since
-                logger.info("backend database %d is back after %.1f seconds", self.number, seconds)
+                self._outage.end(time.monotonic() - down_since)
                 self.reconnects += 1
                 if self.is_back is not None:
                     self.is_back()
@@ -348,8 +360,7 @@ class Link:
             return
         self._channel = None
         self._why_down = self._lost_for(exc)
-        self._logged_reasons.add(str(self._why_down))
-        logger.warning("backend database %d: %s", self.number, self._why_down)
+        self._outage.report(self._why_down)
         self.keep_open()
 
     def _follow(self) -> None:
@@ -400,7 +411,7 @@ class Link:
                 self.begin_epoch()
             request.send(channel, partial(self._answered, request, channel))
         elif channel is None and (self._has_given_up or self._closed):
-            away = BackendError(f"the backend is away: {self._why_down}")
+            away = self._away()
             # Not at once: like a reply, the error must come after the caller has returned.
             self._loop.call_soon(request.received, away)
         else:
@@ -472,12 +483,11 @@ class Link:
     def _wait_for_move(self, request: BackendRequest, error: hiredis.ReplyError) -> None:
         """Send a request again later: its keys are being moved to another node, and nothing has been done."""
         why = BackendError(f"the keys of {self._route} are being moved to another node ({error})")
-        if str(why) not in self._logged_reasons:
-            self._logged_reasons.add(str(why))
-            logger.warning("backend database %d: %s: calls wait", self.number, why)
+        self._route.redirects[str(error).partition(" ")[0]] += 1
+        self._outage.report(why, ": calls wait")
         self._why_down = why
         if self._has_given_up:
-            request.received(BackendError(f"the backend is away: {why}"))
+            request.received(self._away())
             return
         self._hold(request)
         if self._stalled is None:
@@ -493,7 +503,7 @@ class Link:
     def _moved(self) -> None:
         """Go on: the keys that were being moved are where they were, or nothing is left of them to move."""
         self._end_stall()
-        self._logged_reasons.clear()
+        self._outage.end()
         self._has_given_up = False
         if self._giving_up is not None:
             self._giving_up.cancel()
@@ -529,9 +539,12 @@ class Link:
         self._has_given_up = True
         held, self._held = self._held, []
         for request in held:
-            away = BackendError(f"the backend is away: {self._why_down}")
             is_unknown = request.may_be_done and request.changes
-            request.received(OutcomeUnknownError() if is_unknown else away)
+            request.received(OutcomeUnknownError() if is_unknown else self._away())
+
+    def _away(self) -> BackendError:
+        whose = self.name if self._layout else "the backend"
+        return BackendError(f"{whose} is away: {self._why_down}")
 
     async def close(self) -> None:
         """Close the channel, stop reconnecting, and fail all held requests."""

@@ -23,8 +23,8 @@ _PLACE = re.compile(r"\s+script: .*", re.DOTALL)
 class BackendRefusals:
     """The refusals of one database."""
 
-    def __init__(self, number: int) -> None:
-        self._number = number
+    def __init__(self, name: str) -> None:
+        self._name = name
         # By error code: when the error last came.
         self._last: dict[str, float] = {}
         self._loop = asyncio.get_running_loop()
@@ -37,7 +37,7 @@ class BackendRefusals:
         if code not in _CODES:
             return
         if code not in self._last:
-            logger.warning("backend database %d refuses: %s", self._number, text, extra={"error": code})
+            logger.warning("%s refuses: %s", self._name, text, extra={"error": code})
         self._last[code] = self._loop.time()
         if self._looking is None:
             self._looking = self._loop.call_later(_QUIET, self._look)
@@ -47,7 +47,7 @@ class BackendRefusals:
         quiet_since = self._loop.time() - _QUIET
         for code in [code for code, when in self._last.items() if when <= quiet_since]:
             del self._last[code]
-            logger.info("backend database %d: no %s errors for 5 seconds", self._number, code)
+            logger.info("%s: no %s errors for 5 seconds", self._name, code)
         if self._last:
             self._looking = self._loop.call_at(min(self._last.values()) + _QUIET, self._look)
 

@@ -6,6 +6,7 @@ A link leads: if it cannot use a node, or is redirected, the route changes, and 
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -46,6 +47,10 @@ class Route:
         self._nodes = [address]
         self._turn = 0
         self._served: Address | None = None  # the node that a link has used last
+        # How often nodes have redirected requests, by the word of their error; and how often another one has
+        # come to serve.
+        self.redirects: Counter[str] = Counter()
+        self.changes = 0
         self._followers: list[Callable[[], None]] = []
 
     def __str__(self) -> str:
@@ -89,6 +94,7 @@ class Route:
         target = redirection(error)
         if target is None:
             return False
+        self.redirects["MOVED"] += 1
         host, port = target
         self.move(self.address.at(host or self.address.host, port))
         return True
@@ -105,6 +111,7 @@ class Route:
         """Note that a link uses this node now."""
         before, self._served = self._served, address
         if before is not None and before != address:
+            self.changes += 1
             logger.info("the queues are on %s now, no longer on %s", address, before)
             self.move(address)
 

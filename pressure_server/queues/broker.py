@@ -18,6 +18,7 @@ from pressure_server.backend.cluster import ClusterAddress
 from pressure_server.backend.greeting import BackendRefusedError, NoSuchDatabaseError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
+from pressure_server.backend.outages import Outages
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import library
 from pressure_server.queues.database import Database
@@ -93,12 +94,14 @@ class Broker:
         name = prefix.encode()
         self._is_sharded = isinstance(address, ClusterAddress) and not has_tag(name)
         self._placement = Placement(name, shards if self._is_sharded else None)
+        outages = Outages()
         self._backends = [
             Backend(
                 address,
                 identity=self.identity,
                 prefix=one,
                 layout=b"%d %d" % (shards, number) if self._is_sharded else b"",
+                outages=outages,
                 library=library(),
                 timeouts=timeouts or Timeouts(),
                 durability=durability or Level(),

@@ -110,13 +110,13 @@ class Peers:
         """Log when the backend begins to refuse something, and when it no longer does."""
         if refusal is None:
             if self._refused.pop(what, None) is not None:
-                logger.info("backend database %d no longer refuses %s", self._link.number, what)
+                logger.info("%s no longer refuses %s", self._link.name, what)
             return
         if what not in self._refused:
             logger.warning(
-                "backend database %d refuses %s, so PRESSURE.READY fails: messages taken by a server that "
+                "%s refuses %s, so PRESSURE.READY fails: messages taken by a server that "
                 "dies are not put back (%s)",
-                self._link.number, what, refusal,
+                self._link.name, what, refusal,
             )  # fmt: skip
         self._refused[what] = refusal
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -22,6 +22,7 @@ from prometheus_client.metrics_core import Metric
 from pressure_server import __version__
 from pressure_server.errors import BackendError
 from pressure_server.net.command_table import BUCKETS, CommandStatistics, all_statistics, upper_limit
+from pressure_server.queues.shard import Shard
 from pressure_server.web.http_requests import HttpContext
 from pressure_server.web.metric_families import counters, gauges
 
@@ -136,8 +137,36 @@ def call_metrics(context: HttpContext) -> Iterator[Metric]:
         _DATABASE,
         [(label, one.reconnects) for label, one in databases],
     )
+    yield from _shard_metrics(context.server.broker.default_database.shards)
     peers = context.server.broker.default_database.peer_count
     yield GaugeMetricFamily("pressure_peers", "Other servers on the backend.", peers)
+
+
+def _shard_metrics(shards: Sequence[Shard]) -> Iterator[Metric]:
+    """Yield the families about the nodes that have the shards; a backend that is no cluster has one."""
+    numbered = [(str(number), shard) for number, shard in enumerate(shards)]
+    yield gauges(
+        "pressure_shard_up",
+        "1 if the node that has the shard is connected.",
+        ("shard", "node"),
+        [((number, str(shard.route)), int(shard.is_up)) for number, shard in numbered],
+    )
+    yield counters(
+        "pressure_shard_redirects",
+        "Times that a node has sent calls elsewhere, or has let them wait while keys were moved.",
+        ("shard", "kind"),
+        [
+            ((number, kind.lower()), count)
+            for number, shard in numbered
+            for kind, count in sorted(shard.route.redirects.items())
+        ],
+    )
+    yield counters(
+        "pressure_shard_node_changes",
+        "Times that another node has come to have the shard: after a failover, or a move of its slot.",
+        ("shard",),
+        [((number,), shard.route.changes) for number, shard in numbered],
+    )
 
 
 async def backend_metrics(context: HttpContext) -> list[Metric]:

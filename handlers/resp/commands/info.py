@@ -8,7 +8,7 @@ import re
 import resource
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -22,6 +22,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import queues_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
+from pressure_server.queues.shard import Shard
 from pressure_server.queues.upkeep import stored_bytes
 
 # Monitoring calls INFO every few seconds. So a scan of limited length finds the queues of each database, and
@@ -221,6 +222,18 @@ async def _backend(client: RespSession) -> _Fields:
         "identity": broker.identity,
         "other_servers": client.session.database.peer_count,
         "prefix": client.context.settings.prefix,
+        **_shard_fields(broker.default_database.shards),
+    }
+
+
+def _shard_fields(shards: Sequence[Shard]) -> _Fields:
+    """Return a line for each shard of a cluster."""
+    if len(shards) == 1:
+        return {}
+    return {
+        f"shard_{number}": f"prefix={shard.prefix.decode()},node={shard.route},"
+        f"status={'up' if shard.is_up else 'down'},lost_calls={shard.call_statistics.lost}"
+        for number, shard in enumerate(shards)
     }
 
 

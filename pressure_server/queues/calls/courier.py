@@ -337,9 +337,9 @@ class Courier:
         if lost:
             self.statistics.lost += lost
             logger.warning(
-                "backend database %d lacks the last %d calls that it had answered: what they have put and "
+                "%s lacks the last %d calls that it had answered: what they have put and "
                 "taken is as before; see docs/guides/high-availability.md",
-                self._link.number, lost,
+                self._link.name, lost,
             )  # fmt: skip
 
     def _cut(self, number: int, left: list[bytes]) -> None:

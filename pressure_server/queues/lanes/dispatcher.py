@@ -11,6 +11,7 @@ from typing import Any
 
 from pressure_server.backend.durability import Durability, Follows
 from pressure_server.backend.link import Link
+from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import (
@@ -109,6 +110,11 @@ class LaneDispatcher:
     def is_up(self) -> bool:
         """Whether the backend can be reached."""
         return self._link.is_up
+
+    @property
+    def route(self) -> Route:
+        """The route to the node that has the keys."""
+        return self._link.route
 
     @property
     def reconnects(self) -> int:
