@@ -9,7 +9,9 @@ import secrets
 import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
+from math import ceil
 from typing import NamedTuple
 
 from pressure_server.backend.addresses import BackendAddress
@@ -236,7 +238,7 @@ class Broker:
                     linked.backend.durability,
                     prefix=linked.backend.prefix,
                     identity=self.identity.encode(),
-                    policy=self.policy,
+                    policy=replace(self.policy, max_queues=ceil(self.policy.max_queues / len(links))),
                     waiters=self.waiters,
                     answers=self._answers,
                 ),

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 from time import monotonic
 
 from pressure_server.errors import BackendError
@@ -114,9 +113,26 @@ async def limit_storage(broker: Broker) -> None:
 
 async def stored_bytes(broker: Broker) -> int:
     """Return how many bytes of memory the backend uses; a cluster's fullest node. Raises BackendError."""
-    used = [0]
+    return _used(await memory_fields(broker))
+
+
+async def memory_fields(broker: Broker) -> dict[str, str]:
+    """Return the fields of the backend's INFO memory: of a cluster, its fullest node's.
+
+    Raises BackendError if no node can be reached.
+    """
+    found: list[dict[str, str]] = []
     for shard in broker.default_database.shards:
-        text: bytes = await shard.command(b"INFO", b"memory")
-        found = re.search(rb"used_memory:(\d+)", text)
-        used.append(int(found[1]) if found else 0)
-    return max(used)
+        try:
+            text: bytes = await shard.command(b"INFO", b"memory")
+        except BackendError as error:
+            reason = error
+            continue
+        found.append(dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line))
+    if not found:
+        raise reason
+    return max(found, key=_used)
+
+
+def _used(fields: dict[str, str]) -> int:
+    return int(fields.get("used_memory", 0))

@@ -23,6 +23,7 @@ from pressure_server import __version__
 from pressure_server.errors import BackendError
 from pressure_server.net.command_table import BUCKETS, CommandStatistics, all_statistics, upper_limit
 from pressure_server.queues.shard import Shard
+from pressure_server.queues.upkeep import memory_fields
 from pressure_server.web.http_requests import HttpContext
 from pressure_server.web.metric_families import counters, gauges
 
@@ -176,10 +177,9 @@ async def backend_metrics(context: HttpContext) -> list[Metric]:
     info.add_metric((), {"version": broker.version, "embedded": "no" if embedded is None else "yes"})
     families: list[Metric] = [info]
     try:
-        text: bytes = await broker.default_database.shards[0].command(b"INFO", b"memory")
+        fields = await memory_fields(broker)
     except BackendError:
         return families
-    fields = dict(line.split(":", 1) for line in text.decode().splitlines() if ":" in line)
     for field, (name, help_text) in _MEMORY.items():
         families.append(GaugeMetricFamily(f"pressure_backend_{name}", help_text, float(fields.get(field, 0))))
     limits = [limit for limit in (broker.policy.max_stored_bytes, int(fields.get("maxmemory", 0))) if limit]

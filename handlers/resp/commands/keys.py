@@ -185,10 +185,13 @@ async def flushall(client: Caller, words: Words) -> str:
     _check_flush(words)
     broker = client.session.context.broker
     errors: list[PressureError] = []
-    keyspace = await client.session.database.shards[0].command(b"INFO", b"keyspace")
-    for number in re.findall(rb"^db(\d+):", keyspace, re.MULTILINE):
+    numbers: set[bytes] = set()
+    for shard in client.session.database.shards:
+        keyspace = await shard.command(b"INFO", b"keyspace")
+        numbers.update(re.findall(rb"^db(\d+):", keyspace, re.MULTILINE))
+    for number in sorted(map(int, numbers)):
         try:
-            await _flush(client, await broker.database(int(number)))
+            await _flush(client, await broker.database(number))
         except PressureError as error:
             errors.append(error)
     if errors:
