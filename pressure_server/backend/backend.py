@@ -54,6 +54,8 @@ class Backend:
         """
         self.prefix = prefix
         self.route = route_to(address)
+        if layout:
+            self.route.subject = f"shard {layout.split()[1].decode()} is"
         self._layout = layout
         self._outages = outages
         self._guard = prefix + b"!guard" if has_tag(prefix) else b""

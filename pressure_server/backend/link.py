@@ -365,7 +365,7 @@ class Link:
 
     def _follow(self) -> None:
         if self._channel is not None and self._address != self._route.address:
-            self._channel.abort(BackendError(f"the queues are on {self._route} now"))
+            self._channel.abort(BackendError(f"{self._route.subject} on {self._route} now"))
 
     def _lost_for(self, why: BaseException | None) -> BackendError:
         return BackendError(f"the connection to {self._address} was lost ({_reason(why)})")

@@ -40,6 +40,8 @@ class Route:
     fails_over = False
     # Whether the address says that it is a cluster.
     is_cluster = False
+    # What the log says is on a node.
+    subject = "the queues are"
 
     def __init__(self, address: Address) -> None:
         self.address = address
@@ -112,7 +114,7 @@ class Route:
         before, self._served = self._served, address
         if before is not None and before != address:
             self.changes += 1
-            logger.info("the queues are on %s now, no longer on %s", address, before)
+            logger.info("%s on %s now, no longer on %s", self.subject, address, before)
             self.move(address)
 
     def note_cluster(self, at: Address, slots: list[Any], key: bytes) -> None:

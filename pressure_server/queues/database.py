@@ -6,8 +6,9 @@ several goes to each of theirs, and is not one step if these are several.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from pressure_server.errors import CrossShardError, PressureError, QueueClosedError
 from pressure_server.queues.calls.courier import CallStatistics
@@ -23,6 +24,8 @@ from pressure_server.queues.reserving import reserve_best
 from pressure_server.queues.several_queues import SeveralQueues
 from pressure_server.queues.shard import SCAN_COUNT, Shard
 from pressure_server.text import printable
+
+_Result = TypeVar("_Result")
 
 # Most SCAN steps of `sample_queues`: the backend may hold millions of other keys.
 _MAX_SCAN_STEPS = 20
@@ -120,10 +123,13 @@ class Database(QueueOperations):
         client: Client | None = None,
     ) -> list[Any]:
         """See QueueOperations."""
-        found: dict[bytes, Any] = {}
-        for shard, some in self.by_shard(names):
-            found |= zip(some, await shard.run_each(verb, some, arguments, client), strict=True)
-        return [found[name] for name in names]
+        if len(self.shards) == 1:
+            return await self.shards[0].run_each(verb, names, arguments, client)
+        by_shard = list(self.by_shard(names))
+        results = await asyncio.gather(
+            *(shard.run_each(verb, some, arguments, client) for shard, some in by_shard)
+        )
+        return _in_order(names, by_shard, results)
 
     async def take(
         self,
@@ -192,10 +198,11 @@ class Database(QueueOperations):
 
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         """See QueueOperations. Queues of different shards are not read at one moment."""
-        found: dict[bytes, list[bytes] | None] = {}
-        for shard, some in self.by_shard(names):
-            found |= zip(some, await shard.ranges(some, first, last), strict=True)
-        return [found[name] for name in names]
+        if len(self.shards) == 1:
+            return await self.shards[0].ranges(names, first, last)
+        by_shard = list(self.by_shard(names))
+        results = await asyncio.gather(*(shard.ranges(some, first, last) for shard, some in by_shard))
+        return _in_order(names, by_shard, results)
 
     # Listing
 
@@ -264,3 +271,12 @@ class Database(QueueOperations):
     def call_statistics(self) -> CallStatistics:
         """The totals of the calls of the library."""
         return CallStatistics.total(shard.call_statistics for shard in self.shards)
+
+
+def _in_order(
+    names: Sequence[bytes], by_shard: Sequence[tuple[Shard, list[bytes]]], results: Sequence[list[_Result]]
+) -> list[_Result]:
+    """Return the results for the names, which came for the names of each shard."""
+    left = {shard: iter(of_shard) for (shard, _), of_shard in zip(by_shard, results, strict=True)}
+    shard_of = {name: shard for shard, some in by_shard for name in some}
+    return [next(left[shard_of[name]]) for name in names]
