@@ -341,7 +341,7 @@ def test_each_command_has_the_options_that_it_uses() -> None:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run_command(command, "--help").stdout, re.M))
 
     assert options("ping") == {"--help", "--config", "--listen", "--ready"}
-    common = {"--config", "--backend", "--backend-password-file", "--data-dir", "--prefix"}
+    common = {"--config", "--backend", "--backend-password-file", "--data-dir", "--prefix", "--shards"}
     assert options("doctor") == {"--help", "--repair", "--wait"} | common
     assert options("serve") > common | {
         "--listen", "--overflow", "--log-level", *(f"--{time}" for time in TIMES),

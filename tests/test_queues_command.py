@@ -83,6 +83,11 @@ def test_a_wrong_pattern_or_backend_is_an_error(backend: Valkey) -> None:
     assert "cannot be reached" in away.stderr or "away" in away.stderr or "refused" in away.stderr
 
 
+def test_where_says_how_the_keys_begin_and_which_node_has_them(backend: Valkey) -> None:
+    done = _run(backend, "where", "q")
+    assert (done.returncode, done.stdout) == (0, f"prefix __pressure__: on {backend.url.partition('?')[0]}\n")
+
+
 def test_top_needs_a_terminal(backend: Valkey) -> None:
     done = _run(backend, "top")
     assert done.returncode == 2
