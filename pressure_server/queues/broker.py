@@ -181,12 +181,9 @@ class Broker:
         If the backend is only down, raises BackendError with `to_look`; otherwise returns, and operations
         wait for the backend.
         """
-        links = [self._link(backend, self.address.database) for backend in self._backends]
-        self._add(links)
-        started = (
-            backend.start(link.link, to_look=to_look)
-            for backend, link in zip(self._backends, links, strict=True)
-        )
+        opened = [self._link(backend, self.address.database) for backend in self._backends]
+        self._add(opened)
+        started = (one.backend.start(one.link, to_look=to_look) for one in opened)
         failed = [one for one in await asyncio.gather(*started, return_exceptions=True) if one is not None]
         for error in sorted(failed, key=lambda one: not isinstance(one, BackendRefusedError)):
             raise error
@@ -227,7 +224,7 @@ class Broker:
             old_peers = None if self._is_sharded else OldPeers(*ours)
         return _Linked(backend, link, peers, old_peers)
 
-    def _add(self, links: Sequence[_Linked]) -> Database:
+    def _add(self, opened: Sequence[_Linked]) -> Database:
         places = [
             _Place(
                 *linked,
@@ -238,12 +235,12 @@ class Broker:
                     linked.backend.durability,
                     prefix=linked.backend.prefix,
                     identity=self.identity.encode(),
-                    policy=replace(self.policy, max_queues=ceil(self.policy.max_queues / len(links))),
+                    policy=replace(self.policy, max_queues=ceil(self.policy.max_queues / len(opened))),
                     waiters=self.waiters,
                     answers=self._answers,
                 ),
             )
-            for linked in links
+            for linked in opened
         ]
         database = Database([place.shard for place in places], self._placement)
         self._databases[database.database_number] = database

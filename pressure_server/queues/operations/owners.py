@@ -41,9 +41,9 @@ class AnsweredClient(Protocol):
 
 
 class Answers:
-    """The `clients` that have got replies from the reply to a call; when it is shared out, they write these.
+    """The clients that a call has answered so far: when its reply has been shared out, each writes once.
 
-    None if no reply is shared out: then a client writes its replies itself.
+    `clients` is None at other times: then a client writes its replies itself.
     """
 
     __slots__ = ("clients",)
