@@ -29,6 +29,8 @@ _Result = TypeVar("_Result")
 
 # Most SCAN steps of `sample_queues`: the backend may hold millions of other keys.
 _MAX_SCAN_STEPS = 20
+# The most names of queues whose shard is known without computing it, and the longest, in bytes.
+_MOST_KNOWN, _LONGEST_KNOWN = 20_000, 256
 # The options of a command that takes several messages, and waits for the first only.
 UP_TO_COUNT = Options(waits=True, wait_for_first=True)
 
@@ -44,6 +46,7 @@ class Database(QueueOperations):
         self.database_number = first.database_number
         self.policy = first.policy
         self.answers = first.answers
+        self._known: dict[bytes, Shard] = {}
         # The shards to which operations of the present read have gone.
         self._touched: dict[Shard, None] = {}
         if len(shards) == 1:
@@ -52,7 +55,14 @@ class Database(QueueOperations):
 
     def shard_of(self, name: bytes) -> Shard:
         """Return the shard that has the queue, or would have it."""
-        return self.shards[self._placement.shard_of(name)]
+        shard = self._known.get(name)
+        if shard is None:
+            shard = self.shards[self._placement.shard_of(name)]
+            if len(name) <= _LONGEST_KNOWN:
+                if len(self._known) >= _MOST_KNOWN:
+                    self._known.clear()
+                self._known[name] = shard
+        return shard
 
     def shard_of_block(self, block: int) -> Shard:
         """Return the shard whose queues have the job ids of this block (lua/kinds/job_ids.lua)."""

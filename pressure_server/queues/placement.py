@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from binascii import crc_hqx
-from functools import lru_cache
 from itertools import count
 
 _SLOTS = 1 << 14
@@ -17,8 +16,6 @@ _NEAR = 16
 MOST_SHARDS = _SLOTS // _NEAR
 # A user's own tag: queues with the same one are in the same shard.
 _TAG = re.compile(rb"\{([^}]+)\}")
-# Names of which the shard is known without computing it.
-_KNOWN = 1 << 16
 
 
 class Placement:
@@ -27,16 +24,12 @@ class Placement:
     def __init__(self, prefix: bytes, shards: int | None = None) -> None:
         """`shards` of None is a backend that is no cluster: one shard, whose keys begin with the prefix."""
         self.prefixes = [prefix] if shards is None else [b"%b:{%d}" % (prefix, tag) for tag in _tags(shards)]
-        self.shard_of = lru_cache(_KNOWN)(self._shard_of) if len(self.prefixes) > 1 else _first
 
-    def _shard_of(self, name: bytes) -> int:
+    def shard_of(self, name: bytes) -> int:
+        """Return the number of the shard that has a queue."""
         tag = _TAG.search(name)
         # A group, log+group, is with its log.
         return crc_hqx(tag[1] if tag else name.partition(b"+")[0], 0) % len(self.prefixes)
-
-
-def _first(_name: bytes) -> int:
-    return 0
 
 
 def _tags(shards: int) -> list[int]:
