@@ -70,16 +70,13 @@ def _start_of(word: bytes) -> bytes:
 async def _do(
     client: Caller, action: bytes, log: bytes, group: bytes = b"", start: bytes = groups.HEAD
 ) -> Any:
-    queue = groups.queue_of(log, group)
     if action != groups.LIST:
-        _check_access(client, queue)
-    # A tag in the group's name would have it in another shard.
-    prefix = client.database.prefix_of(log, *([queue] if action != groups.LIST else []))
-    arguments = groups.arguments(prefix, action, log, group, start)
+        _check_access(client, groups.queue_of(log, group))
+    arguments = groups.arguments(client.database.prefix_of(log), action, log, group, start)
     try:
         return (await client.database.run(verbs.GROUP, log, arguments, client=client.session))[0]
     except QueueAlreadyExistsError:
-        raise QueueAlreadyExistsError(printable(queue)) from None
+        raise QueueAlreadyExistsError(printable(groups.queue_of(log, group))) from None
 
 
 def _check_access(client: Caller, queue: bytes) -> None:
