@@ -98,7 +98,7 @@ class Queue:
         """Recover as if the broker were dead. Return the number of messages that have come back."""
         (key,) = self.direct.keys("*!calls:*")
         self.direct.hset(key, "epoch", 0)
-        _, _, _, back = self.do(self._broker.default_database.recover(key))
+        _, _, _, back = self.do(self._broker.default_database.shards[0].recover(key))
         return sum(back.values())
 
     def run_together(self, form: Form, clients: list[Receiver]) -> list[list[bytes]]:
@@ -132,7 +132,7 @@ class Queue:
         """Return when no call is in flight."""
         database = self._broker.default_database
         # Otherwise put-backs are sent a few loop iterations later, perhaps after the reply below.
-        database.send_put_backs()
+        database.shards[0].send_put_backs()
         self.do(database.run(verbs.EXISTS, b"q"))
 
     def close(self) -> None:
@@ -404,7 +404,7 @@ def test_a_message_expires_by_the_backend_s_clock(queue: Queue) -> None:
 def test_an_expired_message_does_not_wake_a_waiting_peek(queue: Queue) -> None:
     queue.put(b"old", 1, LONG_PAST)
     assert queue.run(forms.PEEK) == [[]]
-    changes = queue._broker.default_database.notifications
+    changes = queue._broker.default_database.shards[0].notifications
     assert not queue.do(changes.wait_for(b"q", WaitCondition.MESSAGE, 0.2))
 
 
