@@ -48,9 +48,7 @@ _MAX_DEATHS = 3
 _MAX_EPOCH_RETRIES = 3
 # The most redirections to other nodes that are followed at once.
 _MAX_REDIRECTIONS = 5
-_DISAGREEMENT = (
-    "the nodes of the cluster redirect to each other: they do not agree on who has the queues' slot"
-)
+_DISAGREEMENT = "the nodes of the cluster redirect to each other: they do not agree on the slot's owner"
 # Seconds before calls are sent again whose keys are being moved to another node, at first and at most.
 _FIRST_STALL, _MAX_STALL = 0.02, 2.0
 # Seconds for which requests are held: if the backend is one node, and if another one takes over.
