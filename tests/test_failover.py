@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.nodes import wait_until
 from tests.support.programs import StartServer
-from tests.support.traffic import KEY, NODE_TIMEOUT, OUTAGE, start_on_cluster, under_traffic
+from tests.support.traffic import KEY, NODE_TIMEOUT, OUTAGE, said, start_on_cluster, under_traffic
 
 pytestmark = pytest.mark.clients
 
@@ -17,7 +19,7 @@ pytestmark = pytest.mark.clients
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three masters with a replica each."""
-    made = Cluster(tmp_path_factory.mktemp("cluster"), replicas=1, node_timeout=NODE_TIMEOUT)
+    made = Cluster(tmp_path_factory.mktemp("cluster"), replicas=1, node_timeout=NODE_TIMEOUT, can_be_cut=True)
     asyncio.run(made.__aenter__())
     yield made
     asyncio.run(made.__aexit__(None, None, None))
@@ -46,5 +48,48 @@ def test_a_replica_of_a_cluster_is_promoted_under_load(start_server: StartServer
             master = await cluster.master_of(KEY)
             await cluster.fail_over((await cluster.replicas_of(master))[0])
         assert traffic.longest < OUTAGE
+
+    asyncio.run(play())
+
+
+def test_a_master_that_is_cut_off_loses_nothing_acknowledged(
+    start_server: StartServer, cluster: Cluster
+) -> None:
+    """It serves until the node timeout has passed, and its replica is promoted. Later it is a replica."""
+    server = start_on_cluster(start_server, cluster, "--durability", "replica:1")
+
+    async def play() -> None:
+        master = await cluster.master_of(KEY)
+        async with under_traffic(server) as traffic:
+            # See test_messages_whose_put_back_is_lost_are_back_after_a_failover.
+            traffic.takes = False
+            await traffic.goes_on()
+            async with cluster.cut_off(master):
+                new = await cluster.wait_for_new_master(KEY, master)
+                await wait_until(lambda: said(server, f":{new.port} now"), "the server to use the new master")
+            await cluster.wait_until_connected(master)
+            traffic.takes = True
+        assert traffic.unsure
+        assert traffic.longest < NODE_TIMEOUT + OUTAGE
+
+    asyncio.run(play())
+
+
+def test_calls_wait_while_a_node_loads_its_data(start_server: StartServer, tmp_path: Path) -> None:
+    """A master that has loaded its data answers CLUSTERDOWN for two seconds."""
+
+    async def play() -> None:
+        slowly = ("--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
+        async with Cluster(tmp_path, *slowly, masters=1, persistence="snapshots") as cluster:
+            (node,) = cluster.nodes
+            server = start_on_cluster(start_server, cluster)
+            async with under_traffic(server):
+                await node.command(
+                    "EVAL", "for i = 1, ARGV[1] do redis.call('SET', KEYS[1] .. i, i) end", 1, "{p}", 500
+                )
+                node.terminate()
+                node.launch()
+                await wait_until(lambda: said(server, "LOADING"), "the node to be loading")
+            assert server.log.count("LOADING") == 1
 
     asyncio.run(play())
