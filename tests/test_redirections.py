@@ -99,7 +99,7 @@ def test_servers_look_for_the_slot_without_haste(
             used, opened = sum(map(processor_seconds, servers)) - used, await connections() - opened
             print(f"{opened} connections, {used:.2f} s of processor time")
             assert is_refused(refusal, "BACKEND")
-            assert re.search(f"the backend is away: {reason}", str(refusal))
+            assert re.search(f"BACKEND the backend is away: {reason}", str(hasty("LLEN", "q")))
             assert opened < CONNECTIONS
             assert used < SECONDS
             assert not patient.has_reply()
