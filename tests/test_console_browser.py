@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
+from tests.support.faults import lose_calls
 from tests.support.guards import users_toml
-from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.requirements import need
 from tests.test_doctor_command import kill_a_producer
 
@@ -449,6 +450,18 @@ def test_the_page_reconnects_after_a_restart(
     with again.client() as client:
         client.rpush("after", "x")
         expect(page.locator("tbody a")).to_have_text("after")
+
+
+def test_calls_that_the_backend_lost_are_shown(
+    start_server: StartServer, start_valkey: StartValkey, open_page: Open
+) -> None:
+    valkey = start_valkey()
+    server = start_server("--backend", valkey.url, "--http", "http://127.0.0.1:0")
+    page = open_page(server)
+    expect(page.locator(".totals")).to_be_visible()
+    expect(page.locator(".attention")).to_have_count(0)
+    lose_calls(server, valkey, 3)
+    expect(page.locator(".attention")).to_have_text("3 answered calls lost by the backend")
 
 
 def test_errors_of_scripts_are_shown_and_reported(

@@ -52,12 +52,12 @@ async def greet(
     told = await _must(channel, address, b"INFO", b"server")
     info = told.decode(errors="replace") if isinstance(told, bytes) else ""
     version = _supported_version(info, address)
+    is_cluster = re.search(r"^(redis|server)_mode:cluster", info, re.MULTILINE) is not None
     if number:
-        await _select(channel, address, number)
+        await _select(channel, address, number, is_cluster=is_cluster)
     with suppress(BackendReplyError):  # not permitted: CLIENT LIST then shows no name
         await channel.command(b"CLIENT", b"SETNAME", name.encode())
     run = re.search(r"^run_id:(\S+)", info, re.MULTILINE)
-    is_cluster = re.search(r"^(redis|server)_mode:cluster", info, re.MULTILINE) is not None
     client = await channel.command(b"CLIENT", b"ID")
     greeting = Greeting(version, run[1] if run else "", client, is_cluster)
     if before is not None and before.run == greeting.run:
@@ -76,13 +76,16 @@ async def _must(channel: BackendConnection, address: Address, *command: bytes) -
         raise BackendRefusedError(f"{address}: {error}") from error
 
 
-async def _select(channel: BackendConnection, address: Address, number: int) -> None:
+async def _select(channel: BackendConnection, address: Address, number: int, *, is_cluster: bool) -> None:
     try:
         await _must(channel, address, b"SELECT", b"%d" % number)
     except BackendRefusedError as error:
         answered = error.__cause__.__cause__ if error.__cause__ is not None else None
         if str(answered).startswith("ERR"):  # NOPERM and NOAUTH say nothing about the database
-            raise NoSuchDatabaseError(str(error)) from error
+            why = str(error)
+            if is_cluster:
+                why = f"{address} is a node of a cluster, which has no database {number}: set 0 in --backend"
+            raise NoSuchDatabaseError(why) from error
         raise
 
 

@@ -49,6 +49,7 @@ _MAX_DEATHS = 3
 _MAX_EPOCH_RETRIES = 3
 # The most redirections to other nodes that are followed at once.
 _MAX_REDIRECTIONS = 5
+_DISAGREEMENT = "the nodes of the cluster redirect to each other: they do not agree on the slot's owner"
 # Seconds before calls are sent again whose keys are being moved to another node, at first and at most.
 _FIRST_STALL, _MAX_STALL = 0.02, 2.0
 # Seconds for which requests are held: if the backend is one node, and if another one takes over.
@@ -203,19 +204,24 @@ class Link:
         Raises BackendRefusedError, or BackendError if a retry may help.
         """
         redirections, others = 0, self._route.node_count
+        unusable: BackendError | None = None
         while True:
             try:
                 await self._open()
             except BackendRefusedError:
                 raise
             except BackendError as error:
-                if redirections < _MAX_REDIRECTIONS and self._route.redirected(error):
+                is_redirected = self._route.redirected(error)
+                if is_redirected and redirections < _MAX_REDIRECTIONS:
                     redirections += 1
                     continue
+                if not is_redirected:
+                    unusable = error
                 self._route.failed()
                 others -= 1
                 if others <= 0:
-                    raise
+                    self._why_down = unusable or BackendError(_DISAGREEMENT)
+                    raise self._why_down from error
             else:
                 return
 

@@ -178,6 +178,8 @@ class BackendConnection(asyncio.Protocol):
         """Abort the connection for the reason `why`; `lost` follows."""
         if self._transport is not None:
             self._refusal = self._refusal or why
+            # Whatever is written from now on gets no reply.
+            self.is_open = False
             self._transport.abort()
 
     def lost(self, why: Exception | None) -> None:

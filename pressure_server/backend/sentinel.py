@@ -7,9 +7,10 @@ import logging
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode, urlsplit
 
-from redis.exceptions import RedisError
+from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
 from pressure_server.backend.address import Address
+from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError
 
@@ -22,6 +23,9 @@ _OF_SENTINELS = "sentinel_"
 # Seconds between questions to the Sentinels, and for which they may answer.
 _ASK_EVERY = 0.25
 _ANSWER_TIMEOUT = 1.0
+# A Sentinel wants another password, or does not know the master's name.
+_REFUSALS = (AuthenticationError, ResponseError)
+_CHECK = "; check the master's name, sentinel_username and sentinel_password in --backend"
 
 
 class SentinelAddress:
@@ -82,7 +86,10 @@ class SentinelRoute(Route):
         self._sentinels: list[Any] = [one.client(0) for one in address.sentinels]
         self._unknown = address.unknown
         self._epoch = 0  # of the newest master: it grows with each failover
-        self._is_silent = False  # whether no Sentinel answered when they were asked last
+        self._is_silent = False  # whether the log says that no Sentinel names the master
+        # Why none did when they were asked last, and whether all refused to.
+        self._why_silent = ""
+        self._are_refusing = False
         self._looking: asyncio.Task[None] | None = None
 
     def __str__(self) -> str:
@@ -92,13 +99,14 @@ class SentinelRoute(Route):
     async def find(self) -> Address:
         """Return the master's address: the last known one if no Sentinel answers.
 
-        Raises BackendError if none has been known.
+        Raises BackendError if none has been known, BackendRefusedError if no Sentinel will ever name one.
         """
         master = await self._ask()
         if master is not None:
             self.address = master
         elif self.address == self._unknown:
-            raise BackendError(f"no Sentinel of {self._about} names the master")
+            error = BackendRefusedError if self._are_refusing else BackendError
+            raise error(f"no Sentinel of {self._about} names the master: {self._why_silent}")
         return self.address
 
     async def start(self) -> None:
@@ -125,29 +133,38 @@ class SentinelRoute(Route):
     async def _ask(self) -> Address | None:
         """Return the master that became one last. Some Sentinels may not have heard of it yet."""
         told = await asyncio.gather(*map(self._ask_one, self._sentinels))
-        found = [one for one in told if one is not None]
-        if bool(found) == self._is_silent:
-            self._is_silent = not found
-            if self._is_silent:
-                logger.warning("no Sentinel of %s names the master: the last one is used", self._about)
-            else:
-                logger.info("the Sentinels of %s name the master again", self._about)
+        found = [one for one in told if not isinstance(one, Exception)]
         if not found:
+            self._note_silence([one for one in told if isinstance(one, Exception)])
             return None
+        if self._is_silent:
+            self._is_silent = False
+            logger.info("the Sentinels of %s name the master again", self._about)
         newest = max(found, key=_epoch_of)
-        if _epoch_of(newest) < self._epoch:
+        if _epoch_of(newest) < self._epoch and len(found) < len(told):
             return self.address  # those that answer have not heard of it
         self._epoch = _epoch_of(newest)
         return self._unknown.at(newest["ip"], int(newest["port"]))
 
-    async def _ask_one(self, sentinel: Any) -> dict[str, Any] | None:
+    def _note_silence(self, errors: list[Exception]) -> None:
+        refusals = [error for error in errors if isinstance(error, _REFUSALS)]
+        self._are_refusing = len(refusals) == len(errors)
+        first = (refusals or errors)[0]
+        self._why_silent = (str(first) or type(first).__name__) + (_CHECK if self._are_refusing else "")
+        if not self._is_silent and self.address != self._unknown:
+            self._is_silent = True
+            logger.warning(
+                "no Sentinel of %s names the master (%s): the last one is used", self._about, self._why_silent
+            )
+
+    async def _ask_one(self, sentinel: Any) -> dict[str, Any] | Exception:
         try:
             async with asyncio.timeout(_ANSWER_TIMEOUT):
                 about: dict[str, Any] = await sentinel.sentinel_master(self._name)
                 return about
         except (RedisError, OSError, RuntimeError, TimeoutError) as error:
             logger.debug("a Sentinel of %s does not answer: %s", self._about, error)
-            return None
+            return error
 
 
 def _epoch_of(told: dict[str, Any]) -> int:

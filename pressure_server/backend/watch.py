@@ -71,6 +71,7 @@ class Watch:
         self._address = route.address  # of the connection
         self._connection: _WatchConnection | None = None
         self._keeping: asyncio.Task[None] | None = None
+        self._backoff = Backoff()
         self._number = 0
         self._polling = 0
         # Watched keys that are no longer needed, oldest first, and their databases.
@@ -121,7 +122,10 @@ class Watch:
         def answered(reply: Any) -> None:
             if isinstance(reply, Exception) and (is_moving(reply) or redirection(reply)):
                 # The node no longer has the keys, or not yet: the next connection watches them.
+                connection.lacks_keys = True
                 connection.abort(reply)
+            elif not isinstance(reply, Exception):
+                self._backoff.reset()
             armed(reply if isinstance(reply, int) else None, values[0] if values else None)
 
         connection.send(None, b"CLIENT", b"CACHING", b"YES")
@@ -164,7 +168,6 @@ class Watch:
         self._changed(key)
 
     async def _keep(self) -> None:
-        backoff = Backoff()
         while True:
             connection, address = _WatchConnection(self._told, self._answer_timeout), self._route.address
             try:
@@ -178,12 +181,11 @@ class Watch:
                 connection.close()
                 self.attempted.set()
                 logger.debug("cannot watch keys of the backend: %s", error)
-                await backoff.pause()
+                await self._backoff.pause()
                 continue
             if address != self._route.address:
                 connection.close()
                 continue
-            backoff.reset()
             self._number = 0
             self._connection, self._address = connection, address
             self._lost()
@@ -191,6 +193,11 @@ class Watch:
             await connection.forgotten.wait()
             self._connection = None
             self._lost()
+            if connection.lacks_keys:
+                # So does the next one, if the nodes of a cluster do not agree on the owner of the slot.
+                await self._backoff.pause()
+            else:
+                self._backoff.reset()
 
     async def _greet(self, connection: _WatchConnection, address: Address) -> bool:
         """Log in and turn tracking on; return False if the backend refuses. Raises BackendError."""
@@ -233,6 +240,8 @@ class _WatchConnection(BackendConnection):
         self._changed = changed
         self._to_send: list[bytes] = []
         self._loop = asyncio.get_running_loop()
+        # Whether the node has refused to watch keys, as another one has them.
+        self.lacks_keys = False
         self.forgotten = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:

@@ -241,6 +241,7 @@ class Overview:
     def _server(self) -> dict[str, Any]:
         totals = self._context.survey.totals
         clients = self._context.server.clients
+        databases = self._context.server.broker.databases
         return {
             "not_ready": self._context.not_ready,
             "queues": len(self._context.survey.queues),
@@ -253,6 +254,7 @@ class Overview:
             "blocked": sum(one.is_waiting for one in clients.connected),
             "throttled": clients.memory.throttled,
             "commands": clients.commands_per_second,
+            "lost_calls": sum(one.call_statistics.lost for one in databases),
             "problems": self._problems.count,
             "is_complete": self._context.survey.rounds > 0,
         }

@@ -89,7 +89,9 @@ class CallRelay(BackendRelay):
 
     new_link = _CallLink
 
-    def __init__(self, backend: Path, path: Path) -> None:
+    def __init__(self, backend: Path, path: Path | None = None, *, prefix: str = "__pressure__") -> None:
+        """Listen as BackendRelay does. `prefix` is that of the servers that connect."""
+        self._prefix = prefix
         # The replies to the calls that had a plan.
         self.seen: list[bytes] = []
         # Requests that have not reached the backend, with the connections that the server has given up.
@@ -115,7 +117,7 @@ class CallRelay(BackendRelay):
         """
         with self._lock:
             self._stays_shut = stays_shut
-            self._key = f"__pressure__:{queue}".encode()
+            self._key = f"{self._prefix}:{queue}".encode()
             self._plan = deque(cuts)
             self._before = before
 

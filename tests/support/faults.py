@@ -76,6 +76,19 @@ def supervised(valkey: Valkey) -> Iterator[list[float]]:
 # Backends.
 
 
+def lose_calls(server: Server, valkey: Valkey, count: int) -> None:
+    """Let the backend come back without the last calls that it has answered. Return when it is back."""
+    with server.client() as client, valkey.client() as direct:
+        client.rpush("kept", "x")
+        direct.save()
+        for number in range(count):
+            client.rpush("lost", number)
+        valkey.kill()
+        valkey.start()
+        wait_for(lambda: " is back after " in server.log, "the server to be connected again")
+        assert client.llen("lost") == 0
+
+
 @contextmanager
 def killed(valkey: Valkey) -> Iterator[None]:
     """Kill the backend, and start it again at the end of the block."""

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Iterable, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -26,6 +26,8 @@ from tests.support.programs import TIMEOUT
 NAME = "mymaster"
 # The intervals of Sentinel that decide how soon it notices, in milliseconds (defaults: ten to twenty times).
 _QUICK = ("INFO-PERIOD", 500, "PUBLISH-PERIOD", 200, "ASK-PERIOD", 200, "PING-PERIOD", 100)
+# The user of Sentinels and replicas, if they can be cut off.
+_PEERS = Login("secret", "peers")
 
 
 class SentinelSet:
@@ -49,11 +51,14 @@ class SentinelSet:
         login: Login | None = None,
         sentinel_login: Login | None = None,
         tls: Tls | None = None,
+        can_be_cut: bool = False,
     ) -> None:
         """Prepare, but start nothing. `options` are for the master and its replicas.
 
-        With `quick`, Sentinels look more often than they do by default.
+        With `quick`, Sentinels look more often than they do by default. With `can_be_cut`, Sentinels and
+        replicas log in as a user of their own.
         """
+        peers = _PEERS if can_be_cut else login
         self.engine = engine
         self.down_after = down_after
         self._quick = quick
@@ -61,7 +66,9 @@ class SentinelSet:
         node_ports, sentinel_ports = ports[: 1 + replicas], ports[1 + replicas :]
         self.nodes: list[Node] = []
         for number, port in enumerate(node_ports):
-            lines = [*_login_lines(login), *(_replication_lines(login) if login else ())]
+            lines = [*_login_lines(login), *(_replication_lines(peers) if peers else ())]
+            if can_be_cut:
+                lines.append(f"user {_PEERS.user} on >{_PEERS.password} ~* &* +@all")
             if number > 0:
                 lines.append(f"replicaof {LOCAL} {node_ports[0]}")
             home = folder / f"node-{number}"
@@ -81,7 +88,7 @@ class SentinelSet:
                 f"sentinel monitor {NAME} {LOCAL} {node_ports[0]} {sentinels // 2 + 1}",
                 f"sentinel down-after-milliseconds {NAME} {round(down_after * 1000)}",
                 f"sentinel failover-timeout {NAME} {round(failover_timeout * 1000)}",
-                *(_sentinel_lines(login, sentinel_login)),
+                *(_sentinel_lines(peers, sentinel_login)),
                 # What Sentinel would find out in some seconds.
                 *[f"sentinel known-replica {NAME} {LOCAL} {replica}" for replica in node_ports[1:]],
                 *[
@@ -159,6 +166,21 @@ class SentinelSet:
 
         found: Node = await wait_until(has_taken_over, f"a new master instead of {old}", timeout)
         return found
+
+    @asynccontextmanager
+    async def cut_off(self, master: Node) -> AsyncIterator[None]:
+        """Cut a master off from its replicas and all Sentinels. Clients still reach it.
+
+        The set must have been made with `can_be_cut`, and with a login of another user than `default`.
+        """
+        await master.command("ACL", "SETUSER", _PEERS.user, "off")
+        await master.command("CLIENT", "KILL", "USER", _PEERS.user)
+        try:
+            yield
+        finally:
+            await master.command("ACL", "SETUSER", _PEERS.user, "on")
+            # Sentinels keep the connections on which they could not log in for 15 seconds.
+            await master.command("CLIENT", "KILL", "USER", "default")
 
     async def wait_until_settled(self, timeout: float = TIMEOUT) -> None:
         """Return when all running nodes follow the master, and all running Sentinels could fail over."""

@@ -73,6 +73,7 @@ function totals(server) {
     [server.closed, "closed queue", ""],
     [server.buried, "buried job", ""],
     [server.throttled, "throttled client", ""],
+    [server.lost_calls, "answered call", "lost by the backend"],
   ].filter(([count]) => count);
   return [
     server.not_ready && h("p", { class: "failed" }, `Not ready: ${server.not_ready}`),

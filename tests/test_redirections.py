@@ -1,0 +1,138 @@
+"""Nodes of a cluster redirect to a node that is away, or to each other; settings that none can serve."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.cluster import Cluster, LegacyMove
+from tests.support.measures import processor_seconds
+from tests.support.nodes import free_ports, wait_until
+from tests.support.programs import StartServer, refused_start
+from tests.support.traffic import KEY, PREFIX, start_on_cluster
+from tests.support.waiters import Waiter, create, is_refused, wait_for_waiting
+
+pytestmark = pytest.mark.clients
+# What two servers may use in the second for which they look for the node. A busy loop opens thousands of
+# connections, and uses the whole second.
+CONNECTIONS, SECONDS = 250, 0.6
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three masters. Nodes of Valkey would soon agree again by themselves."""
+    made = Cluster(tmp_path_factory.mktemp("redirections"))
+    asyncio.run(made.__aenter__())
+    yield made
+    asyncio.run(made.__aexit__(None, None, None))
+
+
+async def move_to_a_node_that_is_away(move: LegacyMove) -> None:
+    """Move the slot to a node whose port, as all nodes name it, refuses connections."""
+    await move.target.announce_port(free_ports(1)[0])
+    await move.begin()
+    await move.migrate()
+    await move.finish()
+
+
+async def let_it_come_back(move: LegacyMove) -> None:
+    """Let all nodes name the port of the node."""
+    await move.target.announce_port(0)
+
+
+async def move_only_by_the_source(move: LegacyMove) -> None:
+    """Let the source say that the target has the slot, which still says that the source has it."""
+    await move.begin()
+    await move.migrate()
+    await move.source.command("CLUSTER", "SETSLOT", move.slot, "NODE", move.target.identity)
+
+
+async def let_them_agree(move: LegacyMove) -> None:
+    """Tell the target, too."""
+    await move.announce(move.target)
+
+
+@pytest.mark.parametrize(
+    ("lose", "find", "reason"),
+    [
+        (move_to_a_node_that_is_away, let_it_come_back, r"no connection to \S+: Connection refused"),
+        (move_only_by_the_source, let_them_agree, "the nodes of the cluster redirect to each other"),
+    ],
+    ids=["away", "each other"],
+)
+def test_servers_look_for_the_slot_without_haste(
+    start_server: StartServer,
+    cluster: Cluster,
+    lose: Callable[[LegacyMove], Awaitable[None]],
+    find: Callable[[LegacyMove], Awaitable[None]],
+    reason: str,
+) -> None:
+    """After the grace of one server its clients get the reason. The other server has more time."""
+    servers = [start_on_cluster(start_server, cluster, "--backend-grace", grace) for grace in ("1", "60")]
+
+    name = lose.__name__
+
+    async def connections() -> int:
+        found = [await node.info("stats") for node in cluster.nodes]
+        return sum(int(stats["total_connections_received"]) for stats in found)
+
+    async def play() -> None:
+        with ExitStack() as stack:
+            for number, server in enumerate(servers):
+                # The server watches keys only if clients wait.
+                client = stack.enter_context(server.client())
+                create(client, f"{name} {number}")
+                stack.enter_context(Waiter(server.port)).send("BLPOP", f"{name} {number}", "0")
+                wait_for_waiting(client, f"{name} {number}", consumers=1)
+            hasty, patient = (stack.enter_context(Waiter(server.port)) for server in servers)
+            length = hasty("RPUSH", "q", "a")
+            source = await cluster.master_of(KEY)
+            move = await cluster.legacy_move(KEY, next(node for node in cluster.nodes if node is not source))
+            await lose(move)
+            used, opened = sum(map(processor_seconds, servers)), await connections()
+            patient.send("RPUSH", "q", "b")
+            refusal = hasty("RPUSH", "q", "never")
+            used, opened = sum(map(processor_seconds, servers)) - used, await connections() - opened
+            print(f"{opened} connections, {used:.2f} s of processor time")
+            assert is_refused(refusal, "BACKEND")
+            assert re.search(f"BACKEND the backend is away: {reason}", str(hasty("LLEN", "q")))
+            assert opened < CONNECTIONS
+            assert used < SECONDS
+            assert not patient.has_reply()
+            await find(move)
+            assert patient.reply() == length + 1
+
+            async def is_found() -> bool:
+                return not isinstance(hasty("LLEN", "q"), Exception)
+
+            await wait_until(is_found, "the other server to find the slot")
+            assert hasty("LRANGE", "q", -2, -1) == [b"a", b"b"]
+
+    asyncio.run(play())
+    for server in servers:
+        assert len(re.findall(reason, server.log)) == 1, server.log
+
+
+@pytest.mark.parametrize(
+    ("database", "options", "to_do"),
+    [
+        (3, ("--prefix", PREFIX), "which has no database 3: set 0 in --backend"),
+        (0, (), "set --prefix to a name in braces, such as {pressure}"),
+        (
+            0,
+            ("--listen", "memcached://127.0.0.1:0?mode=kv"),
+            "set --prefix to a name in braces, such as {pressure}",
+        ),
+    ],
+)
+def test_settings_that_no_cluster_can_serve(
+    cluster: Cluster, database: int, options: tuple[str, ...], to_do: str
+) -> None:
+    url = f"redis://127.0.0.1:{cluster.nodes[0].port}/{database}"
+    refusal = refused_start("--backend", url, *options)
+    assert "is a node of a cluster" in refusal
+    assert to_do in refusal

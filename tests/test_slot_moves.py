@@ -1,0 +1,244 @@
+"""The slot of all queues moves to another master, in both ways. Clients notice a pause."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack, asynccontextmanager
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.call_relay import NO_REPLY, CallRelay
+from tests.support.cluster import Cluster, ClusterNode
+from tests.support.faults import kill
+from tests.support.large import fill, number_of
+from tests.support.native import NativeSteps, run, step_until
+from tests.support.nodes import Engine, wait_until
+from tests.support.programs import TIMEOUT, Client, Server, StartServer
+from tests.support.traffic import KEY, OUTAGE, PREFIX, said, start_on_cluster, under_traffic
+from tests.support.waiters import Waiter, wait_for_waiting
+
+pytestmark = pytest.mark.clients
+SOCKET = "socket"
+MOVING = "are being moved to another node"
+
+
+@pytest.fixture(scope="module", params=Engine)
+def started_cluster(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Cluster]:
+    """Three masters, which also listen on unix sockets in their folders."""
+    made = Cluster(tmp_path_factory.mktemp("moves"), "--unixsocket", SOCKET, engine=request.param)
+    asyncio.run(made.__aenter__())
+    yield made
+    asyncio.run(made.__aexit__(None, None, None))
+
+
+@pytest.fixture
+def cluster(started_cluster: Cluster) -> Cluster:
+    """Three masters without data."""
+
+    async def flush() -> None:
+        for node in started_cluster.nodes:
+            await node.command("FLUSHALL")
+
+    asyncio.run(flush())
+    return started_cluster
+
+
+async def another(cluster: Cluster, master: ClusterNode) -> ClusterNode:
+    return next(node for node in cluster.nodes if node is not master)
+
+
+@asynccontextmanager
+async def moving(cluster: Cluster) -> AsyncIterator[None]:
+    """Move the slot. Redis refuses calls while the block runs; Valkey moves the slot at once."""
+    target = await another(cluster, await cluster.master_of(KEY))
+    if cluster.engine is Engine.VALKEY:
+        moves = asyncio.create_task(cluster.move_atomically(KEY, target))
+        yield
+        await moves
+    else:
+        move = await cluster.legacy_move(KEY, target)
+        await move.begin()
+        yield
+        await move.migrate()
+        await move.finish()
+
+
+async def wait_until_refused(cluster: Cluster, server: Server) -> None:
+    """Return when calls of the server are refused. Valkey refuses them only for a moment."""
+    if cluster.engine is Engine.REDIS:
+        await wait_until(lambda: said(server, MOVING), "calls to be refused")
+
+
+def test_a_slot_moves_under_load(start_server: StartServer, cluster: Cluster) -> None:
+    server = start_on_cluster(start_server, cluster)
+
+    async def play() -> None:
+        for _ in range(2):
+            async with under_traffic(server) as traffic, moving(cluster):
+                await wait_until_refused(cluster, server)
+            assert traffic.longest < OUTAGE
+
+    asyncio.run(play())
+
+
+@pytest.mark.parametrize(("words", "reply"), [(("RPUSH", "q", "b"), 2), (("LPOP", "q"), b"a")])
+def test_a_lost_reply_is_asked_for_again_at_the_new_master(
+    start_server: StartServer, cluster: Cluster, words: tuple[str, ...], reply: Any
+) -> None:
+    async def play() -> None:
+        source = await cluster.master_of(KEY)
+        with CallRelay(source.folder / SOCKET, prefix=PREFIX) as relay:
+            await source.announce_port(relay.port)
+            server = start_server("--backend", relay.url, "--prefix", PREFIX)
+            with Waiter(server.port) as waiter:
+                waiter("RPUSH", "q", "a")
+                relay.plan(NO_REPLY, stays_shut=True)
+                waiter.send(*words)
+                await wait_until(lambda: is_true(relay.is_shut), "the reply to be lost")
+                async with moving(cluster):
+                    assert not waiter.has_reply()
+                assert waiter.reply() == reply
+                assert waiter("LRANGE", "q", 0, -1) == ([b"a", b"b"] if reply == 2 else [])
+        await source.announce_port(0)
+
+    asyncio.run(play())
+
+
+async def is_true(value: Any) -> bool:
+    """Return whether the value is true, as a condition of `wait_until`."""
+    return bool(value)
+
+
+def test_the_messages_of_a_killed_server_are_back_after_the_move(
+    start_server: StartServer, cluster: Cluster
+) -> None:
+    dying, living = (start_on_cluster(start_server, cluster, "--proxy-timeout", "1") for _ in range(2))
+
+    async def play() -> None:
+        with living.client() as client, Waiter(dying.port) as taking:
+            fill(client, 50)
+            taking.send("LPOP", "q", 50)
+            await wait_until(lambda: is_true(taking.has_reply()), "the reply to begin")
+            assert client.llen("q") == 0
+            async with moving(cluster):
+                kill(dying)
+                await wait_until_refused(cluster, living)
+            await wait_until(lambda: is_true(client.llen("q") == 50), "the messages to be back")
+            assert [number_of(found) for found in client.lrange("q", 0, -1)] == list(range(50))
+
+    asyncio.run(play())
+
+
+class CurrentMaster:
+    """A native client's connection: it follows when the slot has moved."""
+
+    def __init__(self, connection: Client) -> None:
+        self.connection = connection
+
+    def execute_command(self, *words: Any) -> Any:
+        return self.connection.execute_command(*words)
+
+
+def test_a_server_waits_for_the_turn_of_a_native_client(start_server: StartServer, cluster: Cluster) -> None:
+    server = start_on_cluster(start_server, cluster)
+
+    async def play() -> None:
+        with ExitStack() as stack:
+            source = await cluster.master_of(KEY)
+            connection: Any = CurrentMaster(stack.enter_context(direct(source)))
+            native = NativeSteps(connection, "q", "native", prefix=PREFIX)
+            run(native.create())
+            puts = native.put(b"native")
+            step_until(puts, lambda: not connection.execute_command("EXISTS", f"{PREFIX}:q:producer_free"))
+            waiter = stack.enter_context(Waiter(server.port))
+            waiter.send("RPUSH", "q", "server")
+            await wait_until(lambda: has_blocked(source), "the server to wait in line")
+            async with moving(cluster):
+                assert not waiter.has_reply()
+            target = await cluster.master_of(KEY)
+            await wait_until(lambda: has_blocked(target), "the server to wait in line again")
+            connection.connection = stack.enter_context(direct(target))
+            run(puts)
+            assert waiter.reply() == 2
+            assert waiter("LRANGE", "q", 0, -1) == [b"native", b"server"]
+
+    asyncio.run(play())
+
+
+def direct(node: ClusterNode) -> Client:
+    """Return a synchronous client of a node."""
+    return redis.Redis(port=node.port)
+
+
+async def has_blocked(node: ClusterNode) -> bool:
+    """Return whether clients are blocked at a node."""
+    return (await node.info("clients"))["blocked_clients"] != "0"
+
+
+def test_a_lease_that_ends_while_the_slot_moves(start_server: StartServer, cluster: Cluster) -> None:
+    server = start_on_cluster(start_server, cluster)
+
+    async def play() -> None:
+        with Waiter(server.port) as first, Waiter(server.port) as second:
+            first("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
+            job = first("PRESSURE.PUT", "jobs", "job", "TTR", "60")
+            began = time.monotonic()
+            assert first("PRESSURE.RESERVE", "jobs", "TTR", "0.5") == [b"jobs", job, b"job", 1]
+            second.send("PRESSURE.RESERVE", "jobs", "TIMEOUT", "0")
+            async with moving(cluster):
+                await wait_until_refused(cluster, server)
+                await wait_until(lambda: is_true(time.monotonic() > began + 1), "the lease to end")
+            assert second.reply() == [b"jobs", job, b"job", 2]
+            assert first("PRESSURE.ACK", "jobs", job) == 0
+            assert second("PRESSURE.ACK", "jobs", job) == 1
+
+    asyncio.run(play())
+
+
+def test_clients_wait_on_while_the_slot_moves(start_server: StartServer, cluster: Cluster) -> None:
+    server = start_on_cluster(start_server, cluster)
+
+    async def play() -> None:
+        with server.client() as client, ExitStack() as stack:
+            client.execute_command("PRESSURE.CREATE", "full", "BOUND", "1")
+            client.rpush("full", "a")
+            putting, taking, leaving = (stack.enter_context(Waiter(server.port)) for _ in range(3))
+            putting.send("PRESSURE.PUT", "full", "b", "TIMEOUT", "0")
+            taking.send("BLPOP", "empty", "0")
+            leaving.send("BLPOP", "other", "0.3")
+            wait_for_waiting(client, "full", producers=1)
+            async with moving(cluster):
+                assert leaving.reply(timeout=5) is None
+                assert not putting.has_reply()
+            assert client.lpop("full") == b"a"
+            assert putting.reply() == 1
+            client.rpush("empty", "c")
+            assert taking.reply() == [b"empty", b"c"]
+
+    asyncio.run(play())
+
+
+def test_values_of_memcached_move_too(start_server: StartServer, cluster: Cluster) -> None:
+    server = start_on_cluster(start_server, cluster, "--listen", "memcached://127.0.0.1:0?mode=kv")
+
+    async def play() -> None:
+        with socket.create_connection(("127.0.0.1", server.port_of("memcached")), TIMEOUT) as connection:
+            lines = connection.makefile("rwb", buffering=0)
+            lines.write(b"set a 0 0 1\r\nA\r\n")
+            assert lines.readline() == b"STORED\r\n"
+            async with moving(cluster):
+                lines.write(b"set b 0 0 1\r\nB\r\n")
+                await wait_until_refused(cluster, server)
+            assert lines.readline() == b"STORED\r\n"
+            lines.write(b"get a b\r\n")
+            found = [lines.readline() for _ in range(5)]
+            assert found == [b"VALUE a 0 1\r\n", b"A\r\n", b"VALUE b 0 1\r\n", b"B\r\n", b"END\r\n"]
+
+    asyncio.run(play())

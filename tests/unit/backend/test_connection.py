@@ -1,0 +1,21 @@
+"""A connection to the backend: what may be sent on it."""
+
+from __future__ import annotations
+
+import asyncio
+from unittest import mock
+
+from pressure_server.backend.resp import BackendConnection
+
+
+def test_nothing_more_is_sent_on_a_connection_that_is_being_aborted() -> None:
+    """A request that is written before `connection_lost` would count as one that may have been done."""
+
+    async def play() -> None:
+        connection = BackendConnection(answer_timeout=1.0)
+        connection.connection_made(mock.Mock(asyncio.Transport))
+        assert connection.is_open
+        connection.abort()
+        assert not connection.is_open
+
+    asyncio.run(play())
