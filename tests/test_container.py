@@ -27,11 +27,16 @@ from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from pressure_server.backend.addresses import address_of
+from pressure_server.backend.cluster import ClusterAddress
+from pressure_server.backend.sentinel import SentinelAddress
 from tests.support.programs import TIMEOUT, wait_for
 from tests.support.requirements import need, need_registry
 
 ROOT = Path(__file__).parent.parent
 COMPOSE = ROOT / "deploy/docker-compose.yml"
+COMPOSE_CLUSTER = ROOT / "deploy/docker-compose.cluster.yml"
+COMPOSE_SENTINEL = ROOT / "deploy/docker-compose.sentinel.yml"
 IMAGE = ROOT / "deploy/image"
 REQUIREMENTS = IMAGE / "requirements.txt"
 # Variables that the build gets from the environment of the tests.
@@ -382,10 +387,19 @@ def test_the_parser_reads_comments_flags_and_continued_lines() -> None:
         _ = stage.last("RUN").words
 
 
-def compose() -> dict[str, Any]:
-    """Return the compose file."""
-    parsed: dict[str, Any] = yaml.safe_load(COMPOSE.read_text())
+def compose(file: Path = COMPOSE) -> dict[str, Any]:
+    """Return a compose file."""
+    parsed: dict[str, Any] = yaml.safe_load(file.read_text())
     return parsed
+
+
+def addresses_of(services: dict[str, Any], prefix: str) -> dict[str, str]:
+    """Return the fixed addresses of the services whose names begin with `prefix`."""
+    return {
+        name: service["networks"]["default"]["ipv4_address"]
+        for name, service in services.items()
+        if name.startswith(prefix)
+    }
 
 
 def test_the_compose_file_starts_a_server_and_a_redis(stages: list[Stage]) -> None:
@@ -415,9 +429,50 @@ def test_prometheus_and_grafana_start_only_with_their_profile() -> None:
         assert all(port.startswith("127.0.0.1:") for port in services[name]["ports"])
 
 
-def test_what_the_compose_file_mounts_exists() -> None:
+@pytest.mark.parametrize("file", [COMPOSE_CLUSTER, COMPOSE_SENTINEL], ids=lambda file: file.name)
+def test_the_other_compose_files_run_the_same_server(file: Path) -> None:
+    server, usual = (compose(one)["services"]["pressure-server"] for one in (file, COMPOSE))
+    for key in ("build", "image", "ports", "healthcheck", "stop_grace_period", "restart"):
+        assert server[key] == usual[key]
+    assert server["environment"]["PRESSURE_HTTP"] == usual["environment"]["PRESSURE_HTTP"]
+    services = compose(file)["services"]
+    for needed in (name for service in services.values() for name in service.get("depends_on", ())):
+        assert needed in services
+
+
+def test_a_compose_file_starts_a_cluster_of_three_masters() -> None:
+    services = compose(COMPOSE_CLUSTER)["services"]
+    nodes = addresses_of(services, "node-")
+    assert len(set(nodes.values())) == 6
+    created = re.findall(r"([\d.]+):6379", services["create-cluster"]["command"][-1])
+    assert created == list(nodes.values())
+    assert set(services["create-cluster"]["depends_on"]) == set(nodes)
+    environment = services["pressure-server"]["environment"]
+    address = address_of(environment["PRESSURE_BACKEND"])
+    assert isinstance(address, ClusterAddress)
+    assert {node.host for node in address.nodes} <= set(nodes.values())
+    assert all(services[name]["volumes"] == [f"{name}:/data"] for name in nodes)
+
+
+def test_a_compose_file_starts_a_master_that_sentinels_watch() -> None:
+    services = compose(COMPOSE_SENTINEL)["services"]
+    master, *replicas = addresses_of(services, "redis-").items()
+    assert "replicaof" not in str(services[master[0]]["command"])
+    assert all(f"replicaof {master[1]} 6379" in services[name]["command"] for name, _ in replicas)
+    sentinels = addresses_of(services, "sentinel-")
+    assert all(
+        f"sentinel monitor queues {master[1]} 6379 2" in services[name]["command"] for name in sentinels
+    )
+    backend = services["pressure-server"]["environment"]["PRESSURE_BACKEND"]
+    assert backend == f"redis+sentinel://{','.join(f'{name}:26379' for name in sentinels)}/queues/0"
+    assert isinstance(address_of(backend), SentinelAddress)
+    assert all(services[name]["volumes"] == [f"{name}:/data"] for name in (*sentinels, master[0]))
+
+
+@pytest.mark.parametrize("file", [COMPOSE, COMPOSE_CLUSTER, COMPOSE_SENTINEL], ids=lambda file: file.name)
+def test_what_the_compose_file_mounts_exists(file: Path) -> None:
     """The dashboard and the alerts are checked by tests of their own."""
-    parsed = compose()
+    parsed = compose(file)
     for service in parsed["services"].values():
         for mount in service.get("volumes", ()):
             source = mount.partition(":")[0]

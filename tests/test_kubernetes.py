@@ -15,6 +15,9 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from pressure_server import __version__
+from pressure_server.backend.addresses import address_of
+from pressure_server.backend.cluster import ClusterAddress
+from pressure_server.backend.sentinel import SentinelAddress
 from tests.support.programs import TIMEOUT
 from tests.support.requirements import need, require
 
@@ -22,7 +25,7 @@ pytestmark = pytest.mark.clients
 
 ROOT = Path(__file__).parent.parent
 FOLDER = ROOT / "deploy/kubernetes"
-OVERLAYS = ("embedded", "external", "example")
+OVERLAYS = ("embedded", "external", "cluster", "sentinel", "example")
 # An old release that clusters still run, and the newest that the checker knows.
 RELEASES = ("1.29", "1.37")
 Manifest = dict[str, Any]
@@ -142,6 +145,7 @@ def test_the_overlays_have_what_they_are_for() -> None:
     kinds = {name: sorted(one["kind"] for one in rendered(FOLDER / name)) for name in OVERLAYS}
     assert kinds["embedded"] == [*shared, "StatefulSet"]
     assert kinds["external"] == ["Deployment", *shared]
+    assert kinds["cluster"] == kinds["sentinel"] == kinds["external"]
     assert kinds["example"] == ["Deployment", *shared, "ServiceMonitor"]
     assert {one["metadata"]["namespace"] for one in rendered(FOLDER / "example")} == {"queues"}
 
@@ -162,6 +166,16 @@ def test_several_servers_share_an_external_backend() -> None:
     assert workload(manifests)["spec"]["replicas"] > 1
     assert variables_of(manifests)["PRESSURE_BACKEND"] == "redis://redis:6379/0"
     assert {"port": 6379} in only(manifests, "NetworkPolicy")["spec"]["egress"][0]["ports"]
+
+
+@pytest.mark.parametrize(("overlay", "kind"), [("cluster", ClusterAddress), ("sentinel", SentinelAddress)])
+def test_several_servers_share_a_backend_that_fails_over(overlay: str, kind: type) -> None:
+    manifests = rendered(FOLDER / overlay)
+    assert workload(manifests)["spec"]["replicas"] > 1
+    backend = variables_of(manifests)["PRESSURE_BACKEND"]
+    assert isinstance(address_of(backend), kind)
+    permitted = {port["port"] for port in only(manifests, "NetworkPolicy")["spec"]["egress"][0]["ports"]}
+    assert {int(port) for port in re.findall(r":(\d+)", backend)} | {6379} == permitted
 
 
 def test_a_password_reaches_the_servers_and_prometheus() -> None:
