@@ -22,7 +22,7 @@ from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, find_handler
-from pressure_server.net.listener import MAX_HANDSHAKES, Listener, ListenerUrl
+from pressure_server.net.listener import MAX_HANDSHAKES, Listener, ListenerUrl, SettingsError
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.net.slow_log import SlowLog
 from pressure_server.queues.broker import Broker
@@ -115,7 +115,7 @@ class Server:
             await self._start()
             await self._is_to_stop.wait()
             await self._drain()
-        except (StartError, BackendRefusedError, _StoppedError) as error:
+        except (StartError, SettingsError, BackendRefusedError, _StoppedError) as error:
             # Sign off, so that peers do not consider this server dead.
             await self._broker.settle(self._settings.drain_timeout)
             if not isinstance(error, _StoppedError):

@@ -142,10 +142,10 @@ class Broker:
         return self.default_database.is_up
 
     def check_readiness(self) -> None:
-        """Raise BackendError, with a reason, if no shard is ready: new clients should use another server."""
+        """Raise BackendError, with the reasons, if no shard is ready for new clients."""
         reasons = [self._why_not_ready(backend) for backend in self._backends]
         if all(reasons):
-            raise next(filter(None, reasons))
+            raise BackendError("; ".join(dict.fromkeys(map(str, reasons))))
 
     def _why_not_ready(self, backend: Backend) -> BackendError | None:
         try:

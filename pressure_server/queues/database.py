@@ -235,7 +235,7 @@ class Database(QueueOperations):
         """
         names: dict[bytes, None] = {}
         cursor = b"0"
-        for _ in range(_MAX_SCAN_STEPS):
+        for _ in range(max(_MAX_SCAN_STEPS, 2 * len(self.shards))):
             cursor, found = await self.scan(cursor)
             names.update(dict.fromkeys(found))
             if cursor == b"0":

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from itertools import islice
 from operator import add, attrgetter, sub
 from time import monotonic
@@ -211,36 +211,46 @@ class Survey:
 
     async def run_once(self) -> None:
         """Look at all queues now, without pauses. Raise BackendError."""
-        await self._round(monotonic(), 0)
+        for error in (await self._round(monotonic(), 0)).values():
+            raise error
 
     async def run(self) -> None:
         """Survey all queues again and again, until cancelled."""
         while True:
             began = monotonic()
-            try:
-                await self._round(began, _PAUSE_PER_QUEUE if self.rounds else _FIRST_PAUSE_PER_QUEUE)
-            except BackendError as error:
+            away = await self._round(began, _PAUSE_PER_QUEUE if self.rounds else _FIRST_PAUSE_PER_QUEUE)
+            for error in away.values():
                 logger.debug("the survey of queues is not complete: %s", error)
             self.seconds = monotonic() - began
             await asyncio.sleep(max(_ROUND - self.seconds, _ROUND / 10))
 
-    async def _round(self, began: float, pause: float) -> None:
-        """Look at all queues, and pause for so many seconds for each."""
-        for shard in self._broker.shards:
-            cursor, waiting = b"0", dict[bytes, None]()
-            while True:
-                cursor, names = await shard.scan(cursor)
-                waiting.update(dict.fromkeys(names))
-                while waiting and (len(waiting) >= _AT_ONCE or cursor == b"0"):
-                    some = list(islice(waiting, _AT_ONCE))
-                    for name in some:
-                        del waiting[name]
-                    await self._look(shard, some)
-                    await asyncio.sleep(pause * len(some))
-                if cursor == b"0":
-                    break
-                await asyncio.sleep(pause)
-        await self._finish(began)
+    async def _round(self, began: float, pause: float) -> dict[Shard, BackendError]:
+        """Look at all queues, and pause for so many seconds for each. Return the shards that are away."""
+        away: dict[Shard, BackendError] = {}
+        shards = self._broker.shards
+        for shard in shards:
+            try:
+                await self._round_of(shard, pause)
+            except BackendError as error:
+                away[shard] = error
+        if len(away) < len(shards):
+            await self._finish(began, away)
+        return away
+
+    async def _round_of(self, shard: Shard, pause: float) -> None:
+        cursor, waiting = b"0", dict[bytes, None]()
+        while True:
+            cursor, names = await shard.scan(cursor)
+            waiting.update(dict.fromkeys(names))
+            while waiting and (len(waiting) >= _AT_ONCE or cursor == b"0"):
+                some = list(islice(waiting, _AT_ONCE))
+                for name in some:
+                    del waiting[name]
+                await self._look(shard, some)
+                await asyncio.sleep(pause * len(some))
+            if cursor == b"0":
+                return
+            await asyncio.sleep(pause)
 
     async def _look(self, shard: Shard, names: Sequence[bytes]) -> None:
         keys = [base_key(shard.prefix, name) for name in names]
@@ -271,8 +281,12 @@ class Survey:
             if more:
                 self.counts[count] += more
 
-    async def _finish(self, began: float) -> None:
-        """Forget queues that the round has not found, and add up the others, a few at a time."""
+    async def _finish(self, began: float, away: Collection[Shard]) -> None:
+        """Forget queues that the round has not found, and add up the others, a few at a time.
+
+        Those in shards that are `away` are as they were.
+        """
+        databases = {database.database_number: database for database in self._broker.databases}
         sums, types, oldest = [0] * 8, Counter[str](), 0.0
         # Not the items: the garbage collector would look at 100 000 new tuples, which takes 60 ms.
         keys = list(self.queues)
@@ -281,7 +295,7 @@ class Survey:
                 queue = self.queues.get(key)
                 if queue is None:
                     continue
-                if queue.at < began:
+                if queue.at < began and databases[key[0]].shard_of(key[1]) not in away:
                     self.queues.pop(key, None)
                     continue
                 types[queue.figures.type.decode()] += 1

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from time import monotonic
 
-from pressure_server.errors import BackendError
+from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.lua.scripts import library, sweep_script
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.names import garbage_key
@@ -57,8 +58,8 @@ class Libraries:
         """`unused_for` is for how many seconds no server must have used a library."""
         self._broker = broker
         self._unused_for = unused_for
-        # Libraries that no server uses, and since when this server knows.
-        self._unused: dict[bytes, float] = {}
+        # Libraries that no server uses, by the shard on whose node they are, and since when this is known.
+        self._unused: dict[tuple[Shard, bytes], float] = {}
 
     async def run(self) -> None:
         """Look at regular intervals, until cancelled."""
@@ -74,19 +75,20 @@ class Libraries:
 
         Servers with another prefix may use them: these load them again.
         """
+        used, now = {library().name} | self._broker.libraries_of_peers, monotonic()
+        unused: dict[tuple[Shard, bytes], float] = {}
         for shard in self._broker.default_database.shards:
-            await self._look_at(shard)
-
-    async def _look_at(self, shard: Shard) -> None:
-        found = await shard.command(b"FUNCTION", b"LIST", b"LIBRARYNAME", _LIBRARIES)
-        names = {about[about.index(b"library_name") + 1] for about in found}
-        now = monotonic()
-        unused = names - {library().name} - self._broker.libraries_of_peers
-        self._unused = {name: self._unused.get(name, now) for name in unused}
-        for name, since in self._unused.items():
+            found = await shard.command(b"FUNCTION", b"LIST", b"LIBRARYNAME", _LIBRARIES)
+            for about in found:
+                name = about[about.index(b"library_name") + 1]
+                if name not in used:
+                    unused[shard, name] = self._unused.get((shard, name), now)
+        self._unused = unused
+        for (shard, name), since in unused.items():
             if now - since >= self._unused_for:
-                await shard.command(b"FUNCTION", b"DELETE", name)
-                logger.info("deleted the library of functions %s, which no server uses", name.decode())
+                with suppress(BackendReplyError):  # another shard's node may be the same
+                    await shard.command(b"FUNCTION", b"DELETE", name)
+                    logger.info("deleted the library of functions %s, which no server uses", name.decode())
 
 
 async def limit_storage(broker: Broker) -> None:
