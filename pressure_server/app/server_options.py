@@ -116,7 +116,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         option(
             "--backend",
             "The Redis or Valkey that stores the queues: redis://HOST:PORT/DATABASE, rediss:// for TLS, "
-            "unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DATABASE, or embedded: to run a "
+            "unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DATABASE, "
+            "redis+cluster://HOST:PORT,HOST:PORT, or embedded: to run a "
             "Valkey inside this server. If neither this option nor its variable is set, REDIS_SERVER, "
             "REDIS_PORT and REDIS_DB select a Redis.",
             default=EMBEDDED,
