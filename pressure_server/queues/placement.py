@@ -15,7 +15,7 @@ _SLOTS = 1 << 14
 # How many slots a tag may be from the beginning of its shard's part: the fewer, the harder to find.
 _NEAR = 16
 MOST_SHARDS = _SLOTS // _NEAR
-# A user's own tag: queues with the same one are in the same shard.
+# A user's own tag, before the first `+`: queues with the same one are in the same shard.
 _TAG = re.compile(rb"\{([^}]+)\}")
 # Names of which the shard is known without computing it.
 _KNOWN = 1 << 16
@@ -30,9 +30,10 @@ class Placement:
         self.shard_of = lru_cache(_KNOWN)(self._shard_of) if len(self.prefixes) > 1 else _first
 
     def _shard_of(self, name: bytes) -> int:
-        tag = _TAG.search(name)
-        # A group, log+group, is with its log.
-        return crc_hqx(tag[1] if tag else name.partition(b"+")[0], 0) % len(self.prefixes)
+        # A group, log+group, is with its log, also if its own name has a tag.
+        log = name.partition(b"+")[0]
+        tag = _TAG.search(log)
+        return crc_hqx(tag[1] if tag else log, 0) % len(self.prefixes)
 
 
 def _first(_name: bytes) -> int:
