@@ -120,10 +120,11 @@ class Database(QueueOperations):
         client: Client | None = None,
     ) -> list[Any]:
         """See QueueOperations."""
-        found: dict[bytes, Any] = {}
+        found: dict[Shard, Iterator[Any]] = {}
         for shard, some in self.by_shard(names):
-            found |= zip(some, await shard.run_each(verb, some, arguments, client), strict=True)
-        return [found[name] for name in names]
+            found[shard] = iter(await shard.run_each(verb, some, arguments, client))
+        # A name may come twice, with two results.
+        return [next(found[self.shard_of(name)]) for name in names]
 
     async def take(
         self,
@@ -192,10 +193,10 @@ class Database(QueueOperations):
 
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         """See QueueOperations. Queues of different shards are not read at one moment."""
-        found: dict[bytes, list[bytes] | None] = {}
+        found: dict[Shard, Iterator[list[bytes] | None]] = {}
         for shard, some in self.by_shard(names):
-            found |= zip(some, await shard.ranges(some, first, last), strict=True)
-        return [found[name] for name in names]
+            found[shard] = iter(await shard.ranges(some, first, last))
+        return [next(found[self.shard_of(name)]) for name in names]
 
     # Listing
 
