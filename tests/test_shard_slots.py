@@ -1,7 +1,8 @@
 """Slots: no script of a server touches a key outside the slot of the keys that it declares.
 
 A cluster moves each slot by itself. A script that leaves its slot works as long as both slots are on one
-node, and fails half way after a move. Engines do not refuse all such scripts; MONITOR shows what each does.
+node, and fails half way after a move. Redis refuses a function of a library that does so, which makes the
+workload fail; it lets other scripts do so, and MONITOR shows what each of them does.
 """
 
 from __future__ import annotations
