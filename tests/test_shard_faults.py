@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import pytest
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.nodes import Engine, wait_until
 from tests.support.programs import Server, StartServer, wait_for
+from tests.support.protocols import RESP, Wire
 from tests.support.shard_traffic import traffic_on
 from tests.support.sharded import (
     LISTENERS,
@@ -125,23 +127,24 @@ def test_waits_and_reservations_outlive_the_move_of_their_slots(
 def test_a_killed_server_is_recovered_in_all_shards(start_server: StartServer, cluster: Cluster) -> None:
     timeout = ("--proxy-timeout", "1")
     doomed, peer = (started(start_server, cluster, *timeout) for _ in range(2))
-    names, jobs = queue_in_each("taken"), queue_in_each("reserved")
-    # A reply that fills all buffers: what comes after it does not reach the client.
-    large = queue_in(0, "large")
-    with peer.client() as client, Waiter(doomed.port) as waiter, Waiter(doomed.port) as worker:
-        client.rpush(large, *[bytes(1 << 20)] * 16)
-        for name, queue in zip(names, jobs, strict=True):
-            client.rpush(name, "1", "2", "3")
+    # Replies that fill all buffers, so that the clients do not get them as a whole.
+    names, jobs = [queue_in(shard, "taken") for shard in range(0, SHARDS, 3)], queue_in_each("reserved")
+    messages = [b"%d" % number + bytes(1 << 20) for number in range(8)]
+    with ExitStack() as stack:
+        client, worker = stack.enter_context(peer.client()), stack.enter_context(Waiter(doomed.port))
+        for queue in jobs:
             client.rpush(queue, "job")
             assert worker("PRESSURE.RESERVE", queue)[2] == b"job"
-        takes = [packed("LPOP", name, 2) for name in names]
-        waiter.socket.sendall(b"".join([packed("LPOP", large, 16), *takes]))
+        for name in names:
+            client.rpush(name, *messages, "last")
+            wire = stack.enter_context(Wire(RESP, doomed, small_buffers=True))
+            wire.send(packed("LPOP", name, len(messages)))
         wait_for(lambda: all(client.llen(name) == 1 for name in names), "all messages to be taken")
         doomed.process.kill()
         doomed.process.wait()
-        wait_for(lambda: all(client.llen(name) == 3 for name in names), "the messages to be back")
-        assert [client.lrange(name, 0, -1) for name in names] == [[b"1", b"2", b"3"]] * SHARDS
-        assert client.llen(large) == 16
+        for name in names:
+            wait_for(lambda name=name: client.llen(name) == 9, "the messages to be back")  # type: ignore[misc]
+            assert client.lrange(name, 0, -1) == [*messages, b"last"]
         for queue in jobs:
             assert client.execute_command("PRESSURE.RESERVE", queue, "TIMEOUT", 20)[2] == b"job"
         wait_for(lambda: client.info("backend")["other_servers"] == 0, "the dead server to be forgotten")
