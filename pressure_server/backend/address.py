@@ -6,7 +6,7 @@ import asyncio
 import random
 from ssl import SSLContext
 from typing import Any
-from urllib.parse import urlsplit, urlunsplit
+from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from redis.asyncio import ConnectionPool, Redis
 from redis.asyncio.retry import Retry
@@ -30,18 +30,13 @@ class Address:
     """
 
     def __init__(self, url: str) -> None:
-        # Errors quote neither the URL nor urllib's message: in a mistyped URL, any part may be the password.
+        parts = split_url(url)
         try:
-            url.encode()
-            parts = urlsplit(url)
             # Reading `port` validates it. The resolver encodes the host as IDNA, too.
             self._port = parts.port or 6379
             (parts.hostname or "").encode("idna")
         except ValueError:
-            raise ValueError(
-                "invalid host or port: write redis://[user:password@]host:port/db, "
-                "and special characters of the password as %XX"
-            ) from None
+            raise _invalid_host() from None
         if parts.scheme not in SCHEMES:
             raise ValueError(
                 "its URL must be embedded:, or begin with redis://, rediss://, unix://, redis+sentinel:// or "
@@ -120,6 +115,25 @@ class Address:
         tls = getattr(self._connection, "ssl_context", None)
         context: SSLContext | None = tls.get() if tls is not None else None
         return context
+
+
+def split_url(url: str) -> SplitResult:
+    """Return the parts of a backend's URL. Raises ValueError if it has none.
+
+    The error quotes neither the URL nor urllib's message: in a mistyped URL, any part may be the password.
+    """
+    try:
+        url.encode()
+        return urlsplit(url)
+    except ValueError:
+        raise _invalid_host() from None
+
+
+def _invalid_host() -> ValueError:
+    return ValueError(
+        "invalid host or port: write redis://[user:password@]host:port/db, "
+        "and special characters of the password as %XX"
+    )
 
 
 def _in_brackets(host: str) -> str:

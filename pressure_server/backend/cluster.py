@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from typing import Any
-from urllib.parse import urlsplit
 
-from pressure_server.backend.address import Address
+from pressure_server.backend.address import Address, split_url
 from pressure_server.backend.route import Route
 
 SCHEMES = ("redis+cluster", "rediss+cluster")
+_ONLY_DATABASE_0 = "a cluster has only database 0: write redis+cluster://host:7000,host:7000"
 
 
 class ClusterAddress:
@@ -21,14 +21,18 @@ class ClusterAddress:
     database = 0
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        parts = split_url(url)
         login, at, hosts = parts.netloc.rpartition("@")
         if not all(hosts.split(",")):
             raise ValueError("a node of the cluster is missing: write redis+cluster://host:7000,host:7000")
         if parts.path.strip("/") not in ("", "0"):
-            raise ValueError("a cluster has only database 0: write redis+cluster://host:7000,host:7000")
+            raise ValueError(_ONLY_DATABASE_0)
         scheme = parts.scheme.partition("+")[0]
-        self.nodes = [Address(f"{scheme}://{login}{at}{host}/0?{parts.query}") for host in hosts.split(",")]
+        # As Address.at writes it, so that a node of the map is known to be the same.
+        query = f"?{parts.query}" if parts.query else ""
+        self.nodes = [Address(f"{scheme}://{login}{at}{host}/0{query}") for host in hosts.split(",")]
+        if self.nodes[0].database:
+            raise ValueError(_ONLY_DATABASE_0)
         self.password = self.nodes[0].password
         self._shown = f"{parts.scheme}://{hosts}"
 

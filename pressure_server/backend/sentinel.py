@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 from typing import Any
-from urllib.parse import parse_qsl, quote, urlencode, urlsplit
+from urllib.parse import parse_qsl, quote, urlencode
 
 from redis.exceptions import AuthenticationError, RedisError, ResponseError
 
-from pressure_server.backend.address import Address
+from pressure_server.backend.address import Address, split_url
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError
@@ -37,7 +37,7 @@ class SentinelAddress:
     """
 
     def __init__(self, url: str) -> None:
-        parts = urlsplit(url)
+        parts = split_url(url)
         login, at, hosts = parts.netloc.rpartition("@")
         name, _, database = parts.path.strip("/").partition("/")
         if not hosts or not name:

@@ -14,7 +14,7 @@ _SLOTS = 1 << 14
 # How many slots a tag may be from the beginning of its shard's part: the fewer, the harder to find.
 _NEAR = 16
 MOST_SHARDS = _SLOTS // _NEAR
-# A user's own tag: queues with the same one are in the same shard.
+# A user's own tag, before the first `+`: queues with the same one are in the same shard.
 _TAG = re.compile(rb"\{([^}]+)\}")
 
 
@@ -27,9 +27,10 @@ class Placement:
 
     def shard_of(self, name: bytes) -> int:
         """Return the number of the shard that has a queue."""
-        tag = _TAG.search(name)
-        # A group, log+group, is with its log.
-        return crc_hqx(tag[1] if tag else name.partition(b"+")[0], 0) % len(self.prefixes)
+        # A group, log+group, is with its log, also if its own name has a tag.
+        log = name.partition(b"+")[0]
+        tag = _TAG.search(log)
+        return crc_hqx(tag[1] if tag else log, 0) % len(self.prefixes)
 
 
 def _tags(shards: int) -> list[int]:

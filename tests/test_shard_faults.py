@@ -1,0 +1,208 @@
+"""Faults of a cluster with shards: slots move, masters and servers die. Other shards go on."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.support.cluster import Cluster, ClusterNode
+from tests.support.nodes import Engine, wait_until
+from tests.support.programs import Server, StartServer, wait_for
+from tests.support.protocols import RESP, Wire
+from tests.support.shard_traffic import traffic_on
+from tests.support.sharded import (
+    LISTENERS,
+    PLACEMENT,
+    SHARDS,
+    queue_in,
+    queue_in_each,
+    started_cluster,
+    url_of,
+)
+from tests.support.waiters import AsyncWaiter, Waiter, packed, wait_for_blocked
+
+pytestmark = pytest.mark.clients
+NODE_TIMEOUT = 1.0
+# Seconds: for how long a shard is away if its master dies, and a turn in a shard that has no part in it.
+OUTAGE, UNDISTURBED = NODE_TIMEOUT + 3, 1.0
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three masters of Debian's Redis."""
+    with started_cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+def started(start_server: StartServer, cluster: Cluster, *options: str) -> Server:
+    return start_server("--backend", url_of(cluster), "--backend-timeout", "1", *LISTENERS, *options)
+
+
+async def another(cluster: Cluster, than: ClusterNode) -> ClusterNode:
+    """Return another master."""
+    return next(node for node in cluster.nodes if node is not than)
+
+
+async def said(server: Server, text: str) -> bool:
+    """Return whether the log has a text."""
+    return text in server.log
+
+
+def test_slots_of_some_shards_move_step_by_step_under_load(
+    start_server: StartServer, cluster: Cluster
+) -> None:
+    server = started(start_server, cluster)
+    moving, others = {2, 9}, set(range(SHARDS)) - {2, 9}
+
+    async def play() -> None:
+        async with traffic_on(server) as traffic:
+            for shard in sorted(moving):
+                key = PLACEMENT.prefixes[shard]
+                move = await cluster.legacy_move(key, await another(cluster, await cluster.master_of(key)))
+                before = server.log.count("are being moved to another node")
+                await move.begin()
+
+                async def waits(before: int = before) -> bool:
+                    return server.log.count("are being moved to another node") > before
+
+                await wait_until(waits, "calls to wait")
+                # While this shard waits, all others serve.
+                await traffic.go_on(others)
+                assert traffic.slowest(others) < UNDISTURBED
+                await move.migrate()
+                await move.finish()
+                await traffic.go_on(moving)
+            assert traffic.slowest(others) < UNDISTURBED
+
+    asyncio.run(play())
+    server.stop()
+    assert "ERROR" not in server.log
+
+
+def test_slots_of_some_shards_move_at_once_under_load(start_server: StartServer, tmp_path: Path) -> None:
+    moving, others = {2, 9}, set(range(SHARDS)) - {2, 9}
+
+    async def play() -> None:
+        async with Cluster(tmp_path, engine=Engine.VALKEY) as cluster:
+            server = started(start_server, cluster)
+            async with traffic_on(server) as traffic:
+                for shard in sorted(moving):
+                    key = PLACEMENT.prefixes[shard]
+                    target = await another(cluster, await cluster.master_of(key))
+                    await cluster.move_atomically(key, target)
+                    assert await cluster.master_of(key) is target
+                    await traffic.go_on(set(range(SHARDS)))
+                assert traffic.slowest(moving) < OUTAGE
+                assert traffic.slowest(others) < UNDISTURBED
+            server.stop()
+
+    asyncio.run(play())
+
+
+def test_waits_and_reservations_outlive_the_move_of_their_slots(
+    start_server: StartServer, cluster: Cluster
+) -> None:
+    server = started(start_server, cluster)
+    shard = 6
+    key, waited, jobs = PLACEMENT.prefixes[shard], queue_in(shard, "waited"), queue_in(shard, "jobs")
+    with server.client() as client, Waiter(server.port) as one, Waiter(server.port) as several:
+        client.rpush(jobs, "job")
+        _, job, *_ = one("PRESSURE.RESERVE", jobs, "TIMEOUT", 5)
+        several.send("BLPOP", queue_in(1, "other"), waited, queue_in(12, "other"), 0)
+        wait_for_blocked(client, 1)
+        other = asyncio.run(another(cluster, asyncio.run(cluster.master_of(key))))
+        asyncio.run(cluster.move(key, other))
+        client.rpush(waited, "message")
+        assert several.reply() == [waited.encode(), b"message"]
+        assert one("PRESSURE.ACK", jobs, job) == 1
+        client.flushall()
+
+
+def test_a_killed_server_is_recovered_in_all_shards(start_server: StartServer, cluster: Cluster) -> None:
+    timeout = ("--proxy-timeout", "1")
+    doomed, peer = (started(start_server, cluster, *timeout) for _ in range(2))
+    # Replies that fill all buffers, so that the clients do not get them as a whole.
+    names, jobs = [queue_in(shard, "taken") for shard in range(0, SHARDS, 3)], queue_in_each("reserved")
+    messages = [b"%d" % number + bytes(1 << 20) for number in range(8)]
+    with ExitStack() as stack:
+        client, worker = stack.enter_context(peer.client()), stack.enter_context(Waiter(doomed.port))
+        for queue in jobs:
+            client.rpush(queue, "job")
+            assert worker("PRESSURE.RESERVE", queue)[2] == b"job"
+        for name in names:
+            client.rpush(name, *messages, "last")
+            wire = stack.enter_context(Wire(RESP, doomed, small_buffers=True))
+            wire.send(packed("LPOP", name, len(messages)))
+        wait_for(lambda: all(client.llen(name) == 1 for name in names), "all messages to be taken")
+        doomed.process.kill()
+        doomed.process.wait()
+        for name in names:
+            wait_for(lambda name=name: client.llen(name) == 9, "the messages to be back")  # type: ignore[misc]
+            assert client.lrange(name, 0, -1) == [*messages, b"last"]
+        for queue in jobs:
+            assert client.execute_command("PRESSURE.RESERVE", queue, "TIMEOUT", 20)[2] == b"job"
+        wait_for(lambda: client.info("backend")["other_servers"] == 0, "the dead server to be forgotten")
+        client.flushall()
+    peer.stop()
+    assert len([line for line in peer.log.splitlines() if "has died" in line]) == SHARDS
+
+
+def test_a_new_server_recovers_a_killed_one_in_all_shards(
+    start_server: StartServer, cluster: Cluster
+) -> None:
+    timeout = ("--proxy-timeout", "1")
+    doomed = started(start_server, cluster, *timeout)
+    jobs = queue_in_each("reserved")
+    with doomed.client() as client:
+        for queue in jobs:
+            client.rpush(queue, "job")
+            assert client.execute_command("PRESSURE.RESERVE", queue)[2] == b"job"
+    doomed.process.kill()
+    doomed.process.wait()
+    later = started(start_server, cluster, *timeout)
+    with later.client() as client:
+        for queue in jobs:
+            assert client.execute_command("PRESSURE.RESERVE", queue, "TIMEOUT", 20)[2] == b"job"
+        client.flushall()
+
+
+@pytest.mark.slow
+def test_a_master_is_killed_and_other_shards_serve_on(start_server: StartServer, tmp_path: Path) -> None:
+    async def play() -> None:
+        nodes: Any = {"replicas": 1, "node_timeout": NODE_TIMEOUT, "full_coverage": False}
+        async with Cluster(tmp_path, **nodes) as cluster:
+            server = started(start_server, cluster, "--durability", "replica:1")
+            master = await cluster.master_of(PLACEMENT.prefixes[3])
+            masters = [await cluster.master_of(prefix) for prefix in PLACEMENT.prefixes]
+            away = {shard for shard in range(SHARDS) if masters[shard] is master}
+            others = set(range(SHARDS)) - away
+            probes = [(await AsyncWaiter.connect(server.port), shard) for shard in sorted(away)]
+            async with traffic_on(server) as traffic:
+                master.kill()
+                began = time.monotonic()
+
+                async def outage(probe: AsyncWaiter, shard: int) -> float:
+                    # A read: a change would wait for the next replica.
+                    assert isinstance(await probe("LLEN", queue_in(shard, "probed")), int)
+                    return time.monotonic() - began
+
+                outages = [asyncio.create_task(outage(*probe)) for probe in probes]
+                await traffic.go_on(others)
+                await cluster.wait_for_new_master(PLACEMENT.prefixes[3], master)
+                longest = max(await asyncio.gather(*outages))
+                undisturbed = traffic.slowest(others)
+                print(f"outage {longest:.2f} s, elsewhere {undisturbed:.2f} s")
+                await master.start()
+                await cluster.wait_until_connected(master)
+                await traffic.go_on(away)
+            assert undisturbed < UNDISTURBED
+            assert longest < OUTAGE
+            server.stop()
+
+    asyncio.run(play())
