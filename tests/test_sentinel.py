@@ -224,11 +224,6 @@ def test_a_server_starts_before_its_sentinels(start_server: StartServer, sentine
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    reason="The server does not repeat a put-back that the new master lacks: the messages stay in the record "
-    "of the call that took them, until the server ends and another one recovers them.",
-)
 def test_messages_whose_put_back_is_lost_are_back_after_a_failover(
     start_server: StartServer, sentinels: SentinelSet
 ) -> None:
@@ -238,6 +233,7 @@ def test_messages_whose_put_back_is_lost_are_back_after_a_failover(
         master, replica = sentinels.nodes
         with server.client() as client, Waiter(server.port) as taking:
             fill(client, 50)
+            await wait_until(lambda: has(replica, "__pressure__:q", 50), "the replica to have the messages")
             taking.send("LPOP", "q", 50)
             await wait_until(lambda: has(replica, "__pressure__:q", 0), "the replica to have the take")
             await stop_replication(master)

@@ -23,7 +23,8 @@ from typing import Any, Protocol
 
 from pressure_server.backend.link import Link
 from pressure_server.backend.requests import Channel
-from pressure_server.errors import OutcomeUnknownError
+from pressure_server.backend.resp import wait_for_reply
+from pressure_server.errors import BackendReplyError, OutcomeUnknownError
 from pressure_server.lua.layout import CUT, RECOVER, Header, Reply
 from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
@@ -133,6 +134,8 @@ class Courier:
         self._unneeded: list[bytes] = []
         # The numbers of the latest calls that have changed something, and have been answered.
         self._answered: deque[int] = deque(maxlen=_MOST_ANSWERED)
+        # Records of which messages went back lately: a new master may lack that (`count_lost`).
+        self._went_back: deque[bytes] = deque(maxlen=_MOST_ANSWERED)
         self._dropping: asyncio.TimerHandle | None = None
         self._prefix_size = len(prefix) + 1
         self._is_logged = logger.isEnabledFor(logging.DEBUG)
@@ -189,6 +192,10 @@ class Courier:
         if self._dropping is None:
             self._dropping = self._loop.call_later(_DROP_AFTER, self.drop_records)
 
+    def note_put_back(self, number: int) -> None:
+        """Note that messages of the call with this number go back to their queues."""
+        self._went_back.append(b"%d" % number)
+
     def drop_records(self) -> None:
         """Drop the records that are no longer needed, without waiting for another call."""
         if self._dropping is not None:
@@ -203,7 +210,9 @@ class Courier:
         `fields` are the records, latest first. `follows` is called with the number of blocks that the call of
         the first record had done; 0 if there is no such record.
         """
+        self.ready(self._recovery_of(fields, follows), goes_first=True)
 
+    def _recovery_of(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> Block:
         def received(reply: Any, _delivery: Delivery | None) -> None:
             if isinstance(reply, Exception) or reply[2]:
                 self._owner.when_back(partial(self.recover, fields, follows))
@@ -212,7 +221,7 @@ class Courier:
             self._owner.messages_are_back(reply[4::2])
             follows(reply[1])
 
-        self.ready(Block((self._records,), RECOVER, list(fields), received), goes_first=True)
+        return Block((self._records,), RECOVER, list(fields), received)
 
     def _send(self) -> None:
         self._is_about_to_send = False
@@ -327,8 +336,17 @@ class Courier:
     async def count_lost(self, channel: Channel) -> None:
         """Count the calls that another run of the backend lacks, although they had been answered.
 
-        Raises BackendError.
+        It may also have records that were dropped: messages in them are in no queue. If some had gone back,
+        all go back again, before a call that is sent again drops the record; otherwise they had been
+        delivered, and the record is dropped again. Raises BackendError.
         """
+        fields = set(filter(bytes.isdigit, await channel.command(b"HKEYS", self._records)))
+        went_back = fields & set(self._went_back)
+        await self._recover_on(channel, sorted(went_back, key=int, reverse=True))
+        delivered = fields - went_back - self._kept
+        self._kept |= delivered
+        for field in delivered:
+            self.record_done(field)
         last = await channel.command(b"HGET", self._records, b"last")
         found = _NUMBER.search(last or b"")
         number = int(found[0]) if found else 0
@@ -341,6 +359,24 @@ class Courier:
                 "taken is as before; see docs/guides/high-availability.md",
                 self._link.name, lost,
             )  # fmt: skip
+
+    async def _recover_on(self, channel: Channel, fields: list[bytes]) -> None:
+        """Put back the messages in records, in this order, before anything else is sent."""
+        while fields:
+            call = Call(self.header, self._records, lambda _call, _reply: None)
+            for field in fields[:_MAX_BLOCKS]:
+                self._recovery_of([field]).pack_into(call)
+            try:
+                reply = await wait_for_reply((b"FCALL",), partial(call.send, channel))
+            except BackendReplyError:
+                # What is held must not wait for that. Some messages may come only when this server ends.
+                for field in reversed(fields):
+                    self.recover([field])
+                return
+            done = reply[_REPLY_SIZE:]
+            for part, value in zip(call.parts, done, strict=False):
+                part.received(value, None)
+            fields = fields[len(done) :]
 
     def _cut(self, number: int, left: list[bytes]) -> None:
         arguments = [b"%d" % number, *left]

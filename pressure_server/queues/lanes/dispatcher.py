@@ -355,6 +355,8 @@ class LaneDispatcher:
 
     def put_back(self, operation: Operation) -> None:
         """Put back the messages of an operation whose client has gone."""
+        for delivery, _ in operation.deliveries or ():
+            self._courier.note_put_back(delivery.number)
         self._lane(operation.name).put_backs.put_back(operation)
 
     def messages_are_back(self, bases: Sequence[bytes]) -> None:

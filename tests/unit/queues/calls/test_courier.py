@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -12,6 +13,7 @@ import pytest
 
 from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link
+from pressure_server.backend.requests import Channel
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, OutcomeUnknownError
@@ -21,7 +23,7 @@ from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
-from pressure_server.queues.operations.owners import AnsweredClient, Answers
+from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 from tests.model.connections import ModelDurability, ModelWatch
@@ -87,8 +89,6 @@ class Harness:
     def wait_for_call(self) -> None:
         self._runner.run(asyncio.wait_for(self.link.called.get(), TIMEOUT))
 
-    answered: list[AnsweredClient] | None = None
-
     def put_back(self, _operation: Operation) -> None:
         raise AssertionError("nothing was taken")
 
@@ -114,6 +114,55 @@ def runner() -> Iterator[asyncio.Runner]:
 @pytest.fixture
 def harness(runner: asyncio.Runner) -> Harness:
     return Harness(runner)
+
+
+class NewMaster:
+    """A channel to a node that has some records."""
+
+    epoch = 2
+    guard = b""
+    library = SimpleNamespace(name=b"library")
+
+    def __init__(self, *records: bytes) -> None:
+        self.records = records
+        self.calls: list[list[bytes]] = []
+
+    async def command(self, *words: bytes) -> Any:
+        return [b"epoch", b"last", *self.records] if words[0] == b"HKEYS" else b"1 10"
+
+    def send_packed(self, received: Callable[[Any], None], pieces: list[bytes]) -> None:
+        """Let each block put a message back, or refuse the call."""
+        reader = hiredis.Reader()
+        reader.feed(b"".join(pieces))
+        words = reader.gets()
+        blocks = int(words[2]) - 1  # each has the key of the records
+        self.calls.append(words[3 + blocks + 1 + len(Header) :])
+        received([0, *([0, 1, 0, b"", b"p:q%d" % number, 1] for number in range(blocks))])
+
+
+def test_records_that_a_new_master_still_has_go_back_again_or_are_dropped_again(
+    harness: Harness, runner: asyncio.Runner
+) -> None:
+    """Those of calls whose messages went back: the latest first, at once. The others had been delivered."""
+    for number in (3, 10, 11):
+        harness.courier.note_put_back(number)
+    master = NewMaster(b"2", b"10", b"3")
+    runner.run(harness.courier.count_lost(cast(Channel, master)))
+    assert master.calls == [[b"1", b"1", RECOVER, b"10", b"1", b"1", RECOVER, b"3"]]
+    assert harness.back == [b"p:q0", b"p:q1"]
+    harness.courier.drop_records()
+    (call,) = harness.link.calls
+    assert (call.parts, call.header[Header.DONE]) == ([], b"2")
+
+
+def test_a_record_of_a_call_in_flight_is_left_to_that_call(harness: Harness, runner: asyncio.Runner) -> None:
+    harness.add(b"a")
+    harness.courier.flush()
+    runner.run(harness.courier.count_lost(cast(Channel, master := NewMaster(b"1"))))
+    assert not master.calls
+    harness.link.reply([1, 5])
+    harness.courier.drop_records()
+    assert harness.header(Header.DONE) == b"1"
 
 
 def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None:
