@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from operator import add, attrgetter, sub
 from time import monotonic
@@ -225,22 +225,35 @@ class Survey:
             await asyncio.sleep(max(_ROUND - self.seconds, _ROUND / 10))
 
     async def _round(self, began: float, pause: float) -> None:
-        """Look at all queues, and pause for so many seconds for each."""
+        """Look at all queues, and pause for so many seconds for each.
+
+        Raises BackendError, after the other shards, if a shard is away. Its queues keep their figures.
+        """
+        away: dict[Shard, BackendError] = {}
         for shard in self._broker.shards:
-            cursor, waiting = b"0", dict[bytes, None]()
-            while True:
-                cursor, names = await shard.scan(cursor)
-                waiting.update(dict.fromkeys(names))
-                while waiting and (len(waiting) >= _AT_ONCE or cursor == b"0"):
-                    some = list(islice(waiting, _AT_ONCE))
-                    for name in some:
-                        del waiting[name]
-                    await self._look(shard, some)
-                    await asyncio.sleep(pause * len(some))
-                if cursor == b"0":
-                    break
-                await asyncio.sleep(pause)
-        await self._finish(began)
+            try:
+                await self._look_at_all(shard, pause)
+            except BackendError as error:
+                away[shard] = error
+        if len(away) < len(self._broker.shards):
+            await self._finish(began, away)
+        if away:
+            raise next(iter(away.values()))
+
+    async def _look_at_all(self, shard: Shard, pause: float) -> None:
+        cursor, waiting = b"0", dict[bytes, None]()
+        while True:
+            cursor, names = await shard.scan(cursor)
+            waiting.update(dict.fromkeys(names))
+            while waiting and (len(waiting) >= _AT_ONCE or cursor == b"0"):
+                some = list(islice(waiting, _AT_ONCE))
+                for name in some:
+                    del waiting[name]
+                await self._look(shard, some)
+                await asyncio.sleep(pause * len(some))
+            if cursor == b"0":
+                return
+            await asyncio.sleep(pause)
 
     async def _look(self, shard: Shard, names: Sequence[bytes]) -> None:
         keys = [base_key(shard.prefix, name) for name in names]
@@ -271,8 +284,12 @@ class Survey:
             if more:
                 self.counts[count] += more
 
-    async def _finish(self, began: float) -> None:
-        """Forget queues that the round has not found, and add up the others, a few at a time."""
+    async def _finish(self, began: float, away: Container[Shard]) -> None:
+        """Forget queues that the round has not found, and add up the others, a few at a time.
+
+        Queues of shards that are away stay: they would be counted as new when their shard is back.
+        """
+        databases = {database.database_number: database for database in self._broker.databases}
         sums, types, oldest = [0] * 8, Counter[str](), 0.0
         # Not the items: the garbage collector would look at 100 000 new tuples, which takes 60 ms.
         keys = list(self.queues)
@@ -281,7 +298,7 @@ class Survey:
                 queue = self.queues.get(key)
                 if queue is None:
                     continue
-                if queue.at < began:
+                if queue.at < began and databases[key[0]].shard_of(key[1]) not in away:
                     self.queues.pop(key, None)
                     continue
                 types[queue.figures.type.decode()] += 1
