@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -12,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.support.cluster import Cluster, ClusterNode
+from tests.support.http_requests import request
 from tests.support.nodes import Engine, wait_until
 from tests.support.programs import Server, StartServer, wait_for
 from tests.support.protocols import RESP, Wire
@@ -25,7 +27,7 @@ from tests.support.sharded import (
     started_cluster,
     url_of,
 )
-from tests.support.waiters import AsyncWaiter, Waiter, packed, wait_for_blocked
+from tests.support.waiters import AsyncWaiter, Waiter, is_refused, packed, wait_for_blocked
 
 pytestmark = pytest.mark.clients
 NODE_TIMEOUT = 1.0
@@ -206,3 +208,41 @@ def test_a_master_is_killed_and_other_shards_serve_on(start_server: StartServer,
             server.stop()
 
     asyncio.run(play())
+
+
+def test_with_a_dead_master_the_server_is_ready_and_the_survey_goes_on(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    with started_cluster(tmp_path, full_coverage=False) as cluster:
+        server = started(start_server, cluster, "--backend-grace", "0.5")
+        masters = [asyncio.run(cluster.master_of(prefix)) for prefix in PLACEMENT.prefixes]
+        # Not the last ones: what follows them is still looked at.
+        dead = masters[0]
+        alive = [shard for shard in range(SHARDS) if masters[shard] is not dead]
+        with server.client() as client, Waiter(server.port) as waiter:
+            for queue in queue_in_each():
+                client.sadd(queue, "a")
+            wait_for(lambda: messages_counted(server) == SHARDS, "the survey to see all queues")
+            dead.kill()
+            refused = waiter("SADD", queue_in(0), "b")
+            assert re.match(r"BACKEND shard 0 is away|BACKEND backend shard 0 is away", str(refused))
+            assert client.execute_command("PRESSURE.READY")
+            for shard in alive:
+                assert client.sadd(queue_in(shard), "b") == 1
+            # The queues of the dead master keep their figures.
+            wait_for(lambda: messages_counted(server) == SHARDS + len(alive), "the survey to see the puts")
+            up = re.findall(r'pressure_shard_up\{[^}]*shard="(\d+)"[^}]*\} 1\.0', metrics(server))
+            assert sorted(map(int, up)) == alive
+            # Commands on all queues need all shards.
+            assert is_refused(waiter("DBSIZE"), "BACKEND")
+            assert waiter("PING") in ("PONG", b"PONG")
+
+
+def metrics(server: Server) -> str:
+    return request(server, "/metrics").text
+
+
+def messages_counted(server: Server) -> float:
+    """Return the number of messages in all queues, as the metrics have it."""
+    found = re.findall(r"^pressure_messages(?:\{[^}]*\})? ([\d.]+)$", metrics(server), re.MULTILINE)
+    return sum(map(float, found))

@@ -166,10 +166,14 @@ def test_keys_that_are_damaged_do_not_stop_the_survey(
     client.sadd("bad", "x")
     direct.delete("__pressure__:bad")
     direct.set("__pressure__:bad", "not a list")
+    client.sadd("odd", "x")
+    direct.set("__pressure__:odd:stats:produced_messages", "abc")
 
     async def scenario(survey: Survey) -> None:
         await survey.run_once()
-        assert list(survey.queues) == [(0, b"good")]
+        assert set(survey.queues) == {(0, b"good"), (0, b"odd")}
+        odd = survey.queues[0, b"odd"].figures
+        assert (odd.put, odd.length) == (0, 1)
 
     _with_survey(backend, scenario)
 

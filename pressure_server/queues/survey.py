@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import Counter, deque
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 from itertools import islice
 from operator import add, attrgetter, sub
 from time import monotonic
@@ -211,33 +211,36 @@ class Survey:
 
     async def run_once(self) -> None:
         """Look at all queues now, without pauses. Raise BackendError."""
-        for error in (await self._round(monotonic(), 0)).values():
-            raise error
+        await self._round(monotonic(), 0)
 
     async def run(self) -> None:
         """Survey all queues again and again, until cancelled."""
         while True:
             began = monotonic()
-            away = await self._round(began, _PAUSE_PER_QUEUE if self.rounds else _FIRST_PAUSE_PER_QUEUE)
-            for error in away.values():
+            try:
+                await self._round(began, _PAUSE_PER_QUEUE if self.rounds else _FIRST_PAUSE_PER_QUEUE)
+            except BackendError as error:
                 logger.debug("the survey of queues is not complete: %s", error)
             self.seconds = monotonic() - began
             await asyncio.sleep(max(_ROUND - self.seconds, _ROUND / 10))
 
-    async def _round(self, began: float, pause: float) -> dict[Shard, BackendError]:
-        """Look at all queues, and pause for so many seconds for each. Return the shards that are away."""
+    async def _round(self, began: float, pause: float) -> None:
+        """Look at all queues, and pause for so many seconds for each.
+
+        Raises BackendError, after the other shards, if a shard is away. Its queues keep their figures.
+        """
         away: dict[Shard, BackendError] = {}
-        shards = self._broker.shards
-        for shard in shards:
+        for shard in self._broker.shards:
             try:
-                await self._round_of(shard, pause)
+                await self._look_at_all(shard, pause)
             except BackendError as error:
                 away[shard] = error
-        if len(away) < len(shards):
+        if len(away) < len(self._broker.shards):
             await self._finish(began, away)
-        return away
+        if away:
+            raise next(iter(away.values()))
 
-    async def _round_of(self, shard: Shard, pause: float) -> None:
+    async def _look_at_all(self, shard: Shard, pause: float) -> None:
         cursor, waiting = b"0", dict[bytes, None]()
         while True:
             cursor, names = await shard.scan(cursor)
@@ -281,10 +284,10 @@ class Survey:
             if more:
                 self.counts[count] += more
 
-    async def _finish(self, began: float, away: Collection[Shard]) -> None:
+    async def _finish(self, began: float, away: Container[Shard]) -> None:
         """Forget queues that the round has not found, and add up the others, a few at a time.
 
-        Those in shards that are `away` are as they were.
+        Queues of shards that are away stay: they would be counted as new when their shard is back.
         """
         databases = {database.database_number: database for database in self._broker.databases}
         sums, types, oldest = [0] * 8, Counter[str](), 0.0

@@ -32,6 +32,11 @@ local function lag_of(log, following)
   return math.max(0, consumed + call('LLEN', log) - math.max(consumed, following))
 end
 
+-- Return the number in a key or field; 0 if there is none, or if it is damaged.
+local function number(value)
+  return tonumber(value or 0) or 0
+end
+
 local function figures_of(base)
   local values = call('MGET', base .. ':bound', base .. ':ext:made', base .. ':stats:produced_messages',
     base .. ':stats:produced_bytes', base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
@@ -53,10 +58,10 @@ local function figures_of(base)
     end
   end
   return {
-    kind, length, tonumber(values[1]) or 0, tonumber(settings[2] or 0), call('EXISTS', base .. ':closed'),
-    tonumber(values[3] or 0), tonumber(values[4] or 0), tonumber(values[5] or 0), tonumber(values[6] or 0),
-    jobs[1], jobs[2], jobs[3], jobs[4], math.max(0, tonumber(settings[7] or 0) - now), age,
-    tonumber(settings[3] or dropped or 0), tonumber(settings[4] or 0), tonumber(settings[5] or 0), tonumber(settings[6] or 0),
+    kind, length, number(values[1]), number(settings[2]), call('EXISTS', base .. ':closed'),
+    number(values[3]), number(values[4]), number(values[5]), number(values[6]),
+    jobs[1], jobs[2], jobs[3], jobs[4], math.max(0, number(settings[7]) - now), age,
+    number(settings[3] or dropped), number(settings[4]), number(settings[5]), number(settings[6]),
   }
 end
 
