@@ -549,7 +549,7 @@ class Link:
             request.received(OutcomeUnknownError() if is_unknown else self._away())
 
     def _away(self) -> BackendError:
-        whose = self.name if self._layout else "the backend"
+        whose = self.name.removeprefix("backend ") if self._layout else "the backend"
         return BackendError(f"{whose} is away: {self._why_down}")
 
     async def close(self) -> None:

@@ -75,6 +75,13 @@ class Database(QueueOperations):
             found.setdefault(self.shard_of(name), []).append(name)
         yield from found.items()
 
+    def is_away(self, name: bytes) -> bool:
+        """Return whether the shard of the queue cannot be reached, but another one can.
+
+        Commands on several queues then do not wait for this one.
+        """
+        return len(self.shards) > 1 and not self.shard_of(name).is_up and self.is_up
+
     def common_shard(self, first: bytes, *others: bytes) -> Shard:
         """Return the shard of several queues. Raises CrossShardError if they are in different ones."""
         shard = self.shard_of(first)
@@ -150,15 +157,15 @@ class Database(QueueOperations):
     ) -> tuple[bytes, list[bytes]] | None:
         """Take up to `count` messages from the first queue that has any; wait `timeout` seconds for one.
 
-        A `timeout` of None waits forever. Queues are tried in the given order. A queue that does not exist is
-        waited for. Returns the queue's name and at least one message, or None when the time is up. A take
-        that waits raises QueueClosedError when a queue is closed and empty, and QueueDoesNotExistError when a
-        queue is deleted.
+        A `timeout` of None waits forever. Queues are tried in the given order, but those that are away last.
+        A queue that does not exist is waited for. Returns the queue's name and at least one message, or None
+        when the time is up. A take that waits raises QueueClosedError when a queue is closed and empty, and
+        QueueDoesNotExistError when a queue is deleted.
         """
         options = WAITS if count == 1 else UP_TO_COUNT
 
         async def take_now(some: Sequence[bytes]) -> tuple[bytes, list[bytes]] | None:
-            for name in some:
+            for name in sorted(some, key=self.is_away):
                 try:
                     messages = await self.run(verbs.GET, name, [], count, Wait(0), client, options)
                 except QueueClosedError:

@@ -146,6 +146,8 @@ async def _look_once(
     overdue: list[bytes] = []
     groups: set[bytes] = set()
     for shard, its_names in queues.by_shard(names):
+        if queues.is_away(its_names[0]):
+            continue  # those who wait there are tried when it is back
         for first in range(0, len(its_names), _QUEUES_AT_ONCE):
             some = its_names[first : first + _QUEUES_AT_ONCE]
             keys = [base_key(shard.prefix, name) for name in some]

@@ -36,6 +36,9 @@ class Lanes(Protocol):
     def due_soon(self, name: bytes) -> float | None:
         """See LaneDispatcher.due_soon."""
 
+    def is_away(self, name: bytes) -> bool:
+        """See Database.is_away."""
+
 
 class SeveralQueues:
     """One wait of a command on several queues."""
@@ -64,9 +67,9 @@ class SeveralQueues:
 
         Call `end` afterwards, in any case.
 
-        Queues in `to_try` are tried in turn. The others are assumed to have nothing when this is called:
-        their operations join the lines untried. `how` says how the operations wait; its timeout is for all
-        of them together.
+        Queues in `to_try` are tried in turn, unless they are away. The others are assumed to have nothing
+        when this is called: their operations join the lines untried. `how` says how the operations wait; its
+        timeout is for all of them together.
         """
         loop, first = asyncio.get_running_loop(), self._owner.first_ended
         if not to_try:
@@ -76,7 +79,7 @@ class SeveralQueues:
         self._owner.tries_more = True
         for number, name in enumerate(list(self._left), 1):
             operation = self._operation(name, arguments, size, how)
-            if name in to_try:
+            if name in to_try and not self._lanes.is_away(name):
                 self._lanes.submit(operation)
                 await self._owner.wait_until_tried()
             else:

@@ -33,6 +33,9 @@ class Lanes:
     def due_soon(self, _name: bytes) -> float | None:
         return None
 
+    def is_away(self, _name: bytes) -> bool:
+        return False
+
 
 class RecordingClient:
     """A client that notes what it takes over."""
