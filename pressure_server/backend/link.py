@@ -120,10 +120,10 @@ class Link:
 
         `guard` goes with the keys of calls in a cluster (LibraryCall); it is empty if the names of the keys
         have no tag, as a cluster needs. `layout` is the number of shards and that of this one, if there are
-        several: the backend must have been used with the same. `outages` are those of other links, too. If
-        `heartbeats` is set, a heartbeat goes first
-        on each new channel. If the answer differs from the last one, a peer has recovered this server's
-        records. `is_back` is called after each reconnect.
+        several: the backend must have been used with the same. `outages` are those of other links, too.
+
+        If `heartbeats` is set, a heartbeat goes first on each new channel. If the answer differs from the
+        last one, a peer has recovered this server's records. `is_back` is called after each reconnect.
         """
         self.heartbeats: Heartbeats | None = None
         # How many times the backend was lost, and is back.
