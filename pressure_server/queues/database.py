@@ -49,7 +49,10 @@ class Database(QueueOperations):
         self._known: dict[bytes, Shard] = {}
         # The shards to which operations of the present read have gone.
         self._touched: dict[Shard, None] = {}
-        if len(shards) == 1:
+        if len(shards) > 1:
+            for shard in shards:
+                shard.others_are_up = lambda: self.is_up
+        else:
             # One call less for each request.
             self.add, self.end_of_read = first.add, first.end_of_read  # type: ignore[method-assign] # the same
 
@@ -80,7 +83,7 @@ class Database(QueueOperations):
 
         Commands on several queues then do not wait for this one.
         """
-        return len(self.shards) > 1 and not self.shard_of(name).is_up and self.is_up
+        return self.shard_of(name).is_away
 
     def common_shard(self, first: bytes, *others: bytes) -> Shard:
         """Return the shard of several queues. Raises CrossShardError if they are in different ones."""

@@ -88,6 +88,13 @@ class Driver(Protocol):
     peer_count: int
 
     @property
+    def is_away(self) -> bool:
+        """Whether the backend of these lanes cannot be reached, but that of other shards can.
+
+        Operations with a ticket are not sent then: their commands would wait for this shard alone.
+        """
+
+    @property
     def notifications(self) -> KeyWatcher:
         """The watcher of queues."""
 

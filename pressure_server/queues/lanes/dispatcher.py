@@ -70,6 +70,8 @@ class LaneDispatcher:
         self.is_stopping = False
         # The number of other servers on the backend, whose clients may wait for the same messages.
         self.peer_count = 0
+        # Whether other shards of the database are up; None if there are none.
+        self.others_are_up: Callable[[], bool] | None = None
         self._link = link
         self._durability = durability
         # Whether changes must be durable before clients are answered.
@@ -110,6 +112,11 @@ class LaneDispatcher:
     def is_up(self) -> bool:
         """Whether the backend can be reached."""
         return self._link.is_up
+
+    @property
+    def is_away(self) -> bool:
+        """See Driver."""
+        return self.others_are_up is not None and not self._link.is_up and self.others_are_up()
 
     @property
     def route(self) -> Route:
@@ -456,6 +463,11 @@ class LaneDispatcher:
                 self.call_later(self._link.pause_after_deaths, follows)
             else:
                 follows()
+        if self.others_are_up is not None:
+            # Operations with a ticket have not been tried meanwhile.
+            for lane in list(self._lanes.values()):
+                if lane.waiting is not None:
+                    lane.wake_up()
 
     def changed(self, key: bytes) -> None:
         """Note that a watched key has changed, maybe in another database."""

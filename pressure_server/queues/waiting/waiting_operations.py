@@ -119,7 +119,9 @@ class WaitingOperations:
         operations: list[Operation] = []
         for line, in_line in self._lines.items():
             if in_line and (woken or line in served):
-                operations += in_line.take_first(served.get(line, 0), self._host.wake_up)
+                operations += in_line.take_first(
+                    served.get(line, 0), self._host.wake_up, admits_tickets=not self._driver.is_away
+                )
         if self._lines[Line.PRODUCERS]:
             # New puts join the line after the operations that already wait for room.
             first = next(iter(self._lines[Line.PRODUCERS]))
@@ -289,7 +291,9 @@ class WaitingOperations:
     def admits(self, operation: Operation) -> bool:
         """Return whether an operation may be tried. If another operation has its ticket, it waits instead."""
         wait = operation.wait
-        if wait is None or wait.ticket is None or wait.ticket.try_acquire(wait, self._host.wake_up):
+        if wait is None or wait.ticket is None:
+            return True
+        if not self._driver.is_away and wait.ticket.try_acquire(wait, self._host.wake_up):
             return True
         if not wait.ticket.served:
             self.append_untried(operation, WaitCondition.MESSAGE, None)

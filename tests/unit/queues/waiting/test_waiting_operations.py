@@ -55,7 +55,9 @@ class World:
         self.host = MagicMock(is_in_flight=False)
         self.host.name = b"q"
         policy = Policy(put_timeout=3.0, role_timeout=2.0)
-        self.driver = driver = MagicMock(is_stopping=False, waiters=WaiterCount(limit), policy=policy)
+        self.driver = driver = MagicMock(
+            is_stopping=False, is_away=False, waiters=WaiterCount(limit), policy=policy
+        )
         driver.time = lambda: self.clock.now
         driver.call_at = self.clock.call_at
         driver.call_later = lambda seconds, follows: self.clock.call_at(self.clock.now + seconds, follows)
@@ -458,6 +460,18 @@ def test_the_operations_of_one_command_are_not_tried_one_after_the_other() -> No
     world.waiting_gets(1)
     world.waiting.try_all()
     world.host.wake_up.assert_called_once()
+
+
+def test_operations_with_a_ticket_are_not_tried_in_a_shard_that_is_away() -> None:
+    world = World()
+    shared = get(options=WAITS, wait=Wait(None, ticket=Ticket()))
+    (alone,) = world.waiting_gets(1)
+    world.driver.is_away = True
+    assert not world.waiting.admits(shared)
+    assert world.waiting.next_operations([], woken=True) == [alone]
+    world.in_vain(alone)
+    world.driver.is_away = False
+    assert world.waiting.next_operations([], woken=True) == [alone, shared]
 
 
 def test_an_operation_whose_ticket_another_has_waits_untried() -> None:
