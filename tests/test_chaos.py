@@ -301,6 +301,8 @@ def test_clients_that_hang_up_in_a_stall_lose_no_message(tmp_path: Path) -> None
     assert len(in_stalls) == len(hang_ups.PATHS)
 
 
+# A server that gets no processor time for six seconds is taken for dead, and its messages come twice.
+@pytest.mark.alone
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_no_message_is_doubled_if_only_connections_break(tmp_path: Path) -> None:
