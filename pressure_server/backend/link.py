@@ -119,8 +119,9 @@ class Link:
         """Prepare, but do not connect. `name` is the connections' client name.
 
         `guard` goes with the keys of calls in a cluster (LibraryCall); it is empty if the names of the keys
-        have no tag, as a cluster needs. `layout` is the number of shards and that of this one, if there are
-        several: the backend must have been used with the same. `outages` are those of other links, too.
+        have no tag, as a cluster needs. On a cluster, `layout` says how many shards there are, and which one
+        this is, such as `16 3`: the link refuses a backend that was used with another number. All links of a
+        server share `outages`.
 
         If `heartbeats` is set, a heartbeat goes first on each new channel. If the answer differs from the
         last one, a peer has recovered this server's records. `is_back` is called after each reconnect.

@@ -44,7 +44,7 @@ class PackedWords(list[bytes]):
     word_count = 0
 
     def add(self, words: Sequence[bytes]) -> None:
-        """Append words. Those of other callers than this method may come in fewer pieces."""
+        """Append words in three pieces each. Callers may also append words in one piece (`packed`)."""
         for word in words:
             self += (LENGTHS[len(word)], word, CRLF)
         self.word_count += len(words)

@@ -147,7 +147,7 @@ async def _look_once(
     groups: set[bytes] = set()
     for shard, its_names in queues.by_shard(names):
         if queues.is_away(its_names[0]):
-            continue  # those who wait there are tried when it is back
+            continue  # operations that wait in its queues are tried when the shard is back
         for first in range(0, len(its_names), _QUEUES_AT_ONCE):
             some = its_names[first : first + _QUEUES_AT_ONCE]
             keys = [base_key(shard.prefix, name) for name in some]

@@ -90,7 +90,7 @@ class CallRelay(BackendRelay):
     new_link = _CallLink
 
     def __init__(self, backend: Path, path: Path | None = None, *, prefix: str = "__pressure__") -> None:
-        """Listen as BackendRelay does. `prefix` is that of the servers that connect."""
+        """Listen as BackendRelay does. Servers that connect use this `prefix`."""
         self._prefix = prefix
         # The replies to the calls that had a plan.
         self.seen: list[bytes] = []

@@ -89,9 +89,9 @@ class Driver(Protocol):
 
     @property
     def is_away(self) -> bool:
-        """Whether the backend of these lanes cannot be reached, but that of other shards can.
+        """Whether this server cannot reach the shard of these lanes, but can reach another one.
 
-        Operations with a ticket are not sent then: their commands would wait for this shard alone.
+        Lanes then send no operations with a ticket: the commands would wait for this shard alone.
         """
 
     @property

@@ -143,7 +143,7 @@ class NewMaster:
 def test_records_that_a_new_master_still_has_go_back_again_or_are_dropped_again(
     harness: Harness, runner: asyncio.Runner
 ) -> None:
-    """Those of calls whose messages went back: the latest first, at once. The others had been delivered."""
+    """A record whose messages went back is recovered, the latest first. Any other had been delivered."""
     for number in (3, 10, 11):
         harness.courier.note_put_back(number)
     master = NewMaster(b"2", b"10", b"3")
