@@ -221,11 +221,12 @@ def test_with_a_dead_master_the_server_is_ready_and_the_survey_goes_on(
         alive = [shard for shard in range(SHARDS) if masters[shard] is not dead]
         waits = [f"{{{queue_in(shard)}}}waits" for shard in (0, alive[0])]
         with server.client() as client, Waiter(server.port) as waiter, Waiter(server.port) as waiting:
+            # Long before the kill: the waiting client has no call in flight then.
+            waiting.send("BLPOP", *waits, 0)
+            wait_for_blocked(client, 1)
             for queue in queue_in_each():
                 client.sadd(queue, "a")
             wait_for(lambda: messages_counted(server) == SHARDS, "the survey to see all queues")
-            waiting.send("BLPOP", *waits, 0)
-            wait_for_blocked(client, 1)
             dead.kill()
             # Of a put that was under way it is not known whether it has been done.
             wait_for(

@@ -209,7 +209,8 @@ class Link:
         while True:
             try:
                 await self._open()
-            except BackendRefusedError:
+            except BackendRefusedError as error:
+                self._why_down = error
                 raise
             except BackendError as error:
                 is_redirected = self._route.redirected(error)
@@ -217,7 +218,7 @@ class Link:
                     redirections += 1
                     continue
                 if not is_redirected:
-                    unusable = error
+                    self._why_down = unusable = error
                 self._route.failed()
                 others -= 1
                 if others <= 0:
@@ -249,9 +250,7 @@ class Link:
         except BackendError as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
-                self._why_down = self._lost_for(error.__cause__)
-                raise self._why_down from error
-            self._why_down = error
+                raise self._lost_for(error.__cause__) from error
             raise
         except BaseException:
             channel.close()

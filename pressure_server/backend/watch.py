@@ -159,6 +159,10 @@ class Watch:
         if self._connection is not None and self._address != self._route.address:
             self._connection.abort()
 
+    def _poll_if_lost(self) -> None:
+        if self._connection is None:
+            self._lost()
+
     def _poll(self, armed: Armed) -> None:
         self._polling -= 1
         armed(None, None)
@@ -168,6 +172,7 @@ class Watch:
         self._changed(key)
 
     async def _keep(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             connection, address = _WatchConnection(self._told, self._answer_timeout), self._route.address
             try:
@@ -192,7 +197,9 @@ class Watch:
             self.attempted.set()
             await connection.forgotten.wait()
             self._connection = None
-            self._lost()
+            # Not at once: if the node has died, the link may not know it yet. A call that it sends now would
+            # be lost, and its client would be told that it may have been done.
+            loop.call_later(_POLL, self._poll_if_lost)
             if connection.lacks_keys:
                 # So does the next one, if the nodes of a cluster do not agree on the owner of the slot.
                 await self._backoff.pause()
