@@ -1,6 +1,6 @@
-"""The handshake on a new connection: log in, check the version, select the database.
+"""The handshake on a new channel: log in, check the version, select the database, load the library.
 
-It also closes the connection that the new one replaces.
+It also closes the connection that the new one replaces. On a cluster, it finds the node that has the keys.
 """
 
 from __future__ import annotations
@@ -11,7 +11,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.resp import BackendConnection, is_temporary
+from pressure_server.backend.requests import Channel
+from pressure_server.backend.resp import (
+    BackendConnection,
+    is_refusal_of_writes,
+    is_temporary,
+    wait_for_reply,
+)
+from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError, BackendReplyError
 
 OLDEST_REDIS, OLDEST_VALKEY = (7, 0), (7, 2)
@@ -65,6 +72,46 @@ async def greet(
         with suppress(BackendReplyError):
             await channel.command(b"CLIENT", b"KILL", b"ID", b"%d" % before.client)
     return greeting
+
+
+async def join_cluster(channel: Channel, address: Address, route: Route, guard: bytes) -> None:
+    """Tell the route of the nodes of the cluster; `guard` is the key that goes with calls (LibraryCall).
+
+    Raises MovedError if another node has the keys, BackendRefusedError if they may be on several nodes.
+    """
+    if not guard:
+        raise BackendRefusedError(
+            f"{address} is a node of a cluster, where all keys of this server must be on one node: set "
+            "--prefix to a name in braces, such as {pressure}, or give the cluster as redis+cluster://…"
+        )
+    channel.guard = guard
+    route.note_cluster(address, await channel.command(b"CLUSTER", b"SLOTS"), guard)
+
+
+async def check_layout(channel: Channel, layout: bytes, *, is_user: bool) -> None:
+    """Check that a shard of a cluster has been used with this layout, such as `16 3`, or not at all.
+
+    With `is_user`, note the layout at its first use. Raises BackendRefusedError if there is another one.
+    """
+    key = channel.guard.removesuffix(b"guard") + b"shards"
+    if is_user:
+        await channel.command(b"SET", key, layout, b"NX")
+    found: bytes = await channel.command(b"GET", key) or layout
+    if found != layout:
+        before, now = (int(noted.split(b" ")[0]) for noted in (found, layout))
+        raise BackendRefusedError(
+            f"the queues under this prefix are in {before} shards, not in {now}: set --shards {before}, "
+            "or another --prefix"
+        )
+
+
+async def load_library(channel: Channel) -> None:
+    """Load the library. If the backend accepts no writes at present, it may have the library."""
+    try:
+        await wait_for_reply((b"FUNCTION",), channel.load)
+    except BackendReplyError as error:
+        if not is_refusal_of_writes(error):
+            raise
 
 
 async def _must(channel: BackendConnection, address: Address, *command: bytes) -> Any:

@@ -16,8 +16,17 @@ from typing import Any, Protocol
 
 import hiredis
 
-from pressure_server.backend.address import Address, Backoff
-from pressure_server.backend.greeting import BackendRefusedError, Greeting, greet
+from pressure_server.backend.address import Backoff
+from pressure_server.backend.deaths import MAX_DEATHS, Deaths
+from pressure_server.backend.greeting import (
+    BackendRefusedError,
+    Greeting,
+    check_layout,
+    greet,
+    join_cluster,
+    load_library,
+)
+from pressure_server.backend.held import HeldRequests
 from pressure_server.backend.outages import Outage, Outages
 from pressure_server.backend.refusal_log import BackendRefusals
 from pressure_server.backend.requests import (
@@ -30,7 +39,6 @@ from pressure_server.backend.requests import (
 )
 from pressure_server.backend.resp import (
     is_moving,
-    is_refusal_of_writes,
     is_retryable,
     is_stale_epoch,
     is_temporary,
@@ -42,23 +50,14 @@ from pressure_server.lua.scripts import Library, Script
 
 logger = logging.getLogger(__name__)
 
-# A request that was in flight at this many deaths of the backend is not sent again.
-_MAX_DEATHS = 3
 # A call whose epoch has ended is sent again at most this often. After that, the reason can only be that the
 # backend refuses new epochs.
 _MAX_EPOCH_RETRIES = 3
 # The most redirections to other nodes that are followed at once.
 _MAX_REDIRECTIONS = 5
 _DISAGREEMENT = "the nodes of the cluster redirect to each other: they do not agree on the slot's owner"
-# Seconds before calls are sent again whose keys are being moved to another node, at first and at most.
-_FIRST_STALL, _MAX_STALL = 0.02, 2.0
 # Seconds for which requests are held: if the backend is one node, and if another one takes over.
 _GRACE, _GRACE_OF_FAILOVER = 5.0, 20.0
-# Seconds for which housekeeping leaves a backend alone that dies of calls: doubled at each further death, and
-# 0 again after the backend has lived for _WELL_AFTER longer.
-_FIRST_REST = 1.0
-_MAX_REST = 60.0
-_WELL_AFTER = 30.0
 
 
 @dataclass(frozen=True)
@@ -152,15 +151,8 @@ class Link:
         self.name = f"backend shard {layout.split()[1].decode()}" if layout else f"backend database {number}"
         self._outage = Outage(self.name, outages or Outages())
         self._reopening: asyncio.Task[None] | None = None
-        self._held: list[BackendRequest] = []
-        # When this run of the backend was first reached, and the pause for housekeeping (see `rest`).
-        self._alive_since = 0.0
-        self._rest = 0.0
-        self._giving_up: asyncio.TimerHandle | None = None
-        self._has_given_up = False
-        # Sends what is held because its keys are being moved, and the pause before that.
-        self._stalled: asyncio.TimerHandle | None = None
-        self._stall = _FIRST_STALL
+        self._held = HeldRequests(self)
+        self._deaths = Deaths(self.name)
         self._closed = False
         self._refusals = BackendRefusals(self.name)
         self._loop = asyncio.get_running_loop()
@@ -168,7 +160,7 @@ class Link:
     @property
     def is_up(self) -> bool:
         """Whether the backend is connected, and does not refuse calls for longer than the grace."""
-        return self._channel is not None and not self._has_given_up
+        return self._channel is not None and not self._held.has_given_up
 
     @property
     def why_down(self) -> BackendError:
@@ -176,13 +168,19 @@ class Link:
         return self._why_down
 
     @property
-    def pause_after_deaths(self) -> float:
-        """For how many seconds put-backs and housekeeping must leave the backend alone, as it dies of calls.
+    def is_connected(self) -> bool:
+        """Whether there is a channel to the backend."""
+        return self._channel is not None
 
-        Put-backs are repeated until they succeed: one that kills the backend is repeated less and less often.
-        """
-        is_well = self._loop.time() - self._alive_since > self._rest + _WELL_AFTER
-        return 0.0 if is_well else self._rest
+    @property
+    def grace(self) -> float:
+        """For how many seconds requests are held while the backend is away."""
+        return self._timeouts.grace_of(self._route)
+
+    @property
+    def pause_after_deaths(self) -> float:
+        """See Deaths.pause."""
+        return self._deaths.pause
 
     @property
     def route(self) -> Route:
@@ -235,12 +233,12 @@ class Link:
             await address.open(channel)
             greeting = await greet(channel, address, self.number, self._client_name, self._greeting)
             if greeting.is_cluster:
-                await self._note_cluster(channel, address)
+                await join_cluster(channel, address, self._route, self._guard)
             elif self._route.is_cluster:
                 raise BackendRefusedError(f"{address} is no node of a cluster: give it as redis://…")
-            await self._load(channel)
+            await load_library(channel)
             if self._layout:
-                await self._check_layout(channel)
+                await check_layout(channel, self._layout, is_user=self.heartbeats is not None)
             signed = await self._sign(channel, self.heartbeats) if self.heartbeats is not None else None
             is_new = self._greeting is None or self._greeting.run != greeting.run
             # A peer has taken this server for dead, and recovered the records that would tell what was done.
@@ -258,13 +256,8 @@ class Link:
         self._channel, self._greeting, self._last_heartbeat_reply = channel, greeting, signed
         self._address = address
         self._route.serves(address)
-        self._has_given_up = False
-        if self._giving_up is not None:
-            self._giving_up.cancel()
-            self._giving_up = None
-        self._end_stall()
-        held, self._held = self._held, []
-        most_deaths = self._count_death(held) if is_new else _MAX_DEATHS
+        held = self._held.end_grace()
+        most_deaths = self._deaths.count(held) if is_new else MAX_DEATHS
         for request in held:
             if request.may_be_done and request.changes and was_buried:
                 request.received(OutcomeUnknownError())
@@ -272,54 +265,6 @@ class Link:
                 request.received(BackendDiedError(request.deaths))
             else:
                 self.send(request)
-
-    async def _note_cluster(self, channel: Channel, address: Address) -> None:
-        if not self._guard:
-            raise BackendRefusedError(
-                f"{address} is a node of a cluster, where all keys of this server must be on one node: set "
-                "--prefix to a name in braces, such as {pressure}, or give the cluster as redis+cluster://…"
-            )
-        channel.guard = self._guard
-        self._route.note_cluster(address, await channel.command(b"CLUSTER", b"SLOTS"), self._guard)
-
-    async def _check_layout(self, channel: Channel) -> None:
-        """Check that the backend has been used with as many shards; note how many at its first use."""
-        key = self._guard.removesuffix(b"guard") + b"shards"
-        if self.heartbeats is not None:
-            await channel.command(b"SET", key, self._layout, b"NX")
-        found: bytes = await channel.command(b"GET", key) or self._layout
-        if found != self._layout:
-            before, now = (int(layout.split(b" ")[0]) for layout in (found, self._layout))
-            raise BackendRefusedError(
-                f"the queues under this prefix are in {before} shards, not in {now}: set --shards {before}, "
-                "or another --prefix"
-            )
-
-    async def _load(self, channel: Channel) -> None:
-        """Load the library. If the backend accepts no writes at present, it may have the library."""
-        try:
-            await wait_for_reply((b"FUNCTION",), channel.load)
-        except BackendReplyError as error:
-            if not is_refusal_of_writes(error):
-                raise
-
-    def _count_death(self, held: Sequence[BackendRequest]) -> int:
-        """Count a death of the backend. Return at how many deaths a request is not sent again."""
-        self._rest = self.pause_after_deaths
-        self._alive_since = self._loop.time()
-        most = 1 if self._rest else _MAX_DEATHS
-        for request in held:
-            request.deaths += request.may_be_done
-        fatal = sum(request.deaths >= most for request in held)
-        if fatal and not self._rest:
-            logger.warning(
-                "%s died %d times with the same calls in flight: %d get an error, and are "
-                "not sent again; see the backend's log",
-                self.name, most, fatal,
-            )  # fmt: skip
-        if fatal:
-            self._rest = min(max(2 * self._rest, _FIRST_REST), _MAX_REST)
-        return most
 
     async def _sign(self, channel: Channel, heartbeats: Heartbeats) -> Any:
         """Send a heartbeat and return the answer; if the backend refuses it, the last answer."""
@@ -342,7 +287,7 @@ class Link:
     def keep_open(self) -> None:
         """Try in the background until a channel is open."""
         if self._reopening is None and not self._closed:
-            self._begin_grace()
+            self._held.begin_grace()
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
@@ -410,26 +355,26 @@ class Link:
     def send(self, request: BackendRequest) -> None:
         """Send a request; hold it while the backend is away, or fail it if the grace is over."""
         channel = self._channel
-        if self._stalled is not None and not self._has_given_up:
-            self._hold(request)
+        if self._held.is_stalled:
+            self._held.hold(request)
         elif channel is not None and channel.is_open:
             if self.heartbeats is not None and self.heartbeats.overdue_at < time.monotonic():
                 self.begin_epoch()
             request.send(channel, partial(self._answered, request, channel))
-        elif channel is None and (self._has_given_up or self._closed):
+        elif channel is None and (self._held.has_given_up or self._closed):
             away = self._away()
             # Not at once: like a reply, the error must come after the caller has returned.
             self._loop.call_soon(request.received, away)
         else:
-            self._hold(request)
+            self._held.hold(request)
 
     def _answered(self, request: BackendRequest, channel: Channel, reply: Any) -> None:
         if type(reply) is OutcomeUnknownError and not self._closed and not request.once:
             request.may_be_done = True
-            self._hold(request)
+            self._held.hold(request)
             return
         if type(reply) is list and hiredis.ReplyError not in map(type, reply):
-            if self._stall > _FIRST_STALL and isinstance(request, LibraryCall):
+            if self._held.was_stalled and isinstance(request, LibraryCall):
                 self._moved()
             request.received(reply)
             return
@@ -438,11 +383,11 @@ class Link:
             if is_whole and request.repeats(error, channel, partial(self._answered, request, channel)):
                 return
             if is_moving(error):
-                self._wait_for_move(request, error)
+                self._stall(request, error)
                 return
             if is_retryable(error):
                 # Nothing has been done. After READONLY, a new connection may lead to the promoted replica.
-                self._hold(request)
+                self._held.hold(request)
                 self._route.redirected(error)
                 channel.abort(error)
                 return
@@ -455,7 +400,7 @@ class Link:
             if is_stale_epoch(error) and self._heartbeat_refusal is not None:
                 reply = self._heartbeat_refusal
             self._refusals.hear(error)
-        if self._has_given_up and not isinstance(reply, Exception):
+        if self._held.has_given_up and not isinstance(reply, Exception):
             self._moved()
         request.received(reply)
 
@@ -486,67 +431,29 @@ class Link:
         channel.send(None, b"SCRIPT", b"LOAD", script.text)
         channel.call(script, keys, arguments, signed)
 
-    def _wait_for_move(self, request: BackendRequest, error: hiredis.ReplyError) -> None:
+    def _stall(self, request: BackendRequest, error: hiredis.ReplyError) -> None:
         """Send a request again later: its keys are being moved to another node, and nothing has been done."""
         why = BackendError(f"the keys of {self._route} are being moved to another node ({error})")
         self._route.redirects[str(error).partition(" ")[0]] += 1
         self._outage.report(why, ": calls wait")
         self._why_down = why
-        if self._has_given_up:
+        if self._held.has_given_up:
             request.received(self._away())
-            return
-        self._hold(request)
-        if self._stalled is None:
-            self._stalled = self._loop.call_later(self._stall, self._send_held)
-            self._stall = min(2 * self._stall, _MAX_STALL)
-
-    def _send_held(self) -> None:
-        self._stalled = None
-        held, self._held = self._held, []
-        for request in held:
-            self.send(request)
+        else:
+            self._held.stall(request)
 
     def _moved(self) -> None:
         """Go on: the keys that were being moved are where they were, or nothing is left of them to move."""
-        self._end_stall()
         self._outage.end()
-        self._has_given_up = False
-        if self._giving_up is not None:
-            self._giving_up.cancel()
-            self._giving_up = None
-        self._send_held()
+        for request in self._held.end_grace():
+            self.send(request)
         if self.is_back is not None:
             self.is_back()
 
-    def _end_stall(self) -> None:
-        self._stall = _FIRST_STALL
-        if self._stalled is not None:
-            self._stalled.cancel()
-            self._stalled = None
-
-    def _hold(self, request: BackendRequest) -> None:
-        """Keep a request until the backend is back, or the grace is over."""
-        self._begin_grace()
-        self._held.append(request)
-
-    def _begin_grace(self) -> None:
-        grace = self._timeouts.grace_of(self._route)
-        if not grace:
-            self._has_given_up = True
-        if self._giving_up is None:
-            self._giving_up = self._loop.call_later(grace, self._give_up)
-
-    def _give_up(self) -> None:
-        """Fail all held requests: the grace is over."""
-        self._giving_up = None
-        if self._channel is not None and not (self._held or self._closed):
-            self._end_stall()
-            return
-        self._has_given_up = True
-        held, self._held = self._held, []
-        for request in held:
-            is_unknown = request.may_be_done and request.changes
-            request.received(OutcomeUnknownError() if is_unknown else self._away())
+    def fail(self, request: BackendRequest) -> None:
+        """Fail a request: the grace is over."""
+        is_unknown = request.may_be_done and request.changes
+        request.received(OutcomeUnknownError() if is_unknown else self._away())
 
     def _away(self) -> BackendError:
         whose = self.name.removeprefix("backend ") if self._layout else "the backend"
@@ -555,13 +462,10 @@ class Link:
     async def close(self) -> None:
         """Close the channel, stop reconnecting, and fail all held requests."""
         self._closed = True
-        self._end_stall()
         self._refusals.close()
         if self._reopening is not None:
             self._reopening.cancel()
-        if self._giving_up is not None:
-            self._giving_up.cancel()
-        self._give_up()
+        self._held.close()
         if self._channel is not None:
             self._channel.close()
 
