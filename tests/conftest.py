@@ -12,10 +12,15 @@ import pytest
 
 from handlers.resp.table import FOLLOWED_VERSION
 from tests.support.hostile import Victim, started_victim
-from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey
 from tests.support.requirements import need, require
 from tests.support.side_by_side import Pair
+from tests.support.spread import SpreadValkey
 from tests.support.waiters import Waiter
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--on-cluster", action="store_true", help="the shared backend is a cluster: spread.py")
 
 
 @pytest.hookimpl(trylast=True)
@@ -37,8 +42,11 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session")
-def shared_backend(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
-    valkey = Valkey(tmp_path_factory.mktemp("backend"))
+def shared_backend(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Valkey]:
+    made = SpreadValkey if request.config.getoption("--on-cluster") else Valkey
+    valkey = made(tmp_path_factory.mktemp("backend"))
     yield valkey
     valkey.stop()
 
@@ -53,9 +61,7 @@ def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFacto
 @pytest.fixture
 def backend(shared_backend: Valkey) -> Valkey:
     """A backend without data, and without blocked clients of the previous test."""
-    with shared_backend.client() as client:
-        wait_for(lambda: client.info("clients")["blocked_clients"] == 0, "blocked clients to go")
-        client.flushall()
+    shared_backend.flush()
     return shared_backend
 
 

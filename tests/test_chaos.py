@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.chaos.messages import flags_of, make_name, message, name_of
 from tests.chaos.plan import Fault, Kind, Timeouts
 from tests.chaos.run import Outcome, Settings, run
 from tests.support.ledger import Doubled, Event, Strange
+from tests.support.nodes import Engine
 from tests.support.waiters import packed
 
 # Short, but so long that no proxy is taken for dead if only connections break.
@@ -287,6 +289,18 @@ def test_a_run_reports_lost_doubled_and_forged_messages(tmp_path: Path) -> None:
 def test_no_message_is_lost_whatever_breaks(tmp_path: Path) -> None:
     faults = plan.make(plan.KINDS, len(plan.KINDS), 2, TIMEOUTS, SEED)
     outcome = outcome_of(settings(tmp_path, faults, messages=5000))
+    assert report.failures(outcome) == []
+
+
+# A busy machine would make replicas take over unasked.
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_no_message_is_lost_whatever_happens_to_a_cluster(tmp_path: Path) -> None:
+    faults = plan.make([*dict.fromkeys(plan.KINDS_OF_CLUSTER)], 6, 2, TIMEOUTS, SEED)
+    timeouts = TIMEOUTS._replace(grace=20.0)
+    wanted = settings(tmp_path, faults, messages=2000)
+    outcome = outcome_of(replace(wanted, timeouts=timeouts, cluster_of=Engine.REDIS))
     assert report.failures(outcome) == []
 
 

@@ -16,7 +16,7 @@ from tests.support.cluster import Cluster, ClusterNode
 from tests.support.http_requests import request
 from tests.support.nodes import Engine, wait_until
 from tests.support.programs import Server, StartServer, wait_for
-from tests.support.protocols import RESP, Wire
+from tests.support.protocols import BEANSTALK, RESP, Wire
 from tests.support.shard_traffic import traffic_on
 from tests.support.sharded import (
     LISTENERS,
@@ -250,6 +250,16 @@ def test_with_a_dead_master_the_server_is_ready_and_the_survey_goes_on(
             wait_for(lambda: messages_counted(server) == SHARDS + len(alive), "the survey to see the puts")
             up = re.findall(r'pressure_shard_up\{[^}]*shard="(\d+)"[^}]*\} 1\.0', metrics(server))
             assert sorted(map(int, up)) == alive
+            # So do INFO and stats; their totals are those of the other shards.
+            about = client.info("everything")
+            assert about["shard_0"]["status"] == "down"
+            there = len([*alive, waits[1]])
+            assert about["queues"] == about["queues_listed"] == about["db0"]["keys"] == there
+            assert not about["queues_complete"]
+            with Wire(BEANSTALK, server) as beanstalk:
+                beanstalk.send(b"stats\r\n")
+                lines = beanstalk.read(int(beanstalk.read_line().split()[1]))
+                assert b"\ncurrent-jobs-ready: %d\n" % (2 * len(alive)) in lines
             # Commands on all queues need all shards.
             assert is_refused(waiter("DBSIZE"), "BACKEND")
             assert waiter("PING") in ("PONG", b"PONG")

@@ -241,29 +241,37 @@ class Database(QueueOperations):
     async def sample_queues(self) -> tuple[list[bytes], bool]:
         """Return names of queues, each once, and whether these are all queues.
 
-        The number of SCAN steps is limited, so callers may ask every few seconds.
+        The number of SCAN steps is limited, so callers may ask every few seconds. Queues of shards that are
+        away are missing.
         """
         names: dict[bytes, None] = {}
-        cursor = b"0"
-        for _ in range(max(_MAX_SCAN_STEPS, 2 * len(self.shards))):
-            cursor, found = await self.scan(cursor)
-            names.update(dict.fromkeys(found))
-            if cursor == b"0":
-                return list(names), True
-        return list(names), False
+        steps = max(_MAX_SCAN_STEPS // len(self.shards), 2)
+        is_complete = True
+        for shard in self.shards:
+            cursor, steps_left = b"0", 0 if shard.is_away else steps
+            while steps_left:
+                cursor, found = await shard.scan(cursor)
+                names.update(dict.fromkeys(found))
+                steps_left = 0 if cursor == b"0" else steps_left - 1
+            is_complete = is_complete and not shard.is_away and cursor == b"0"
+        return list(names), is_complete
 
-    async def queues(self) -> AsyncIterator[bytes]:
-        """Yield the names of all queues, each once."""
-        seen: set[bytes] = set()
-        cursor = b"0"
-        while True:
-            cursor, names = await self.scan(cursor)
-            for name in names:
-                if name not in seen:
-                    seen.add(name)
-                    yield name
-            if cursor == b"0":
-                return
+    async def queues(self, *, reachable: bool = False) -> AsyncIterator[bytes]:
+        """Yield the names of all queues, each once; with `reachable`, without those of shards that are away.
+
+        Raises BackendError.
+        """
+        for shard in self.shards:
+            if reachable and shard.is_away:
+                continue
+            seen: set[bytes] = set()
+            cursor = b""
+            while cursor != b"0":
+                cursor, names = await shard.scan(cursor or b"0")
+                for name in names:
+                    if name not in seen:
+                        seen.add(name)
+                        yield name
 
     # The shards together
 
@@ -271,6 +279,11 @@ class Database(QueueOperations):
     def is_up(self) -> bool:
         """Whether the backend of a shard can be reached."""
         return any(shard.is_up for shard in self.shards)
+
+    @property
+    def reachable_shards(self) -> list[Shard]:
+        """The shards that are not away; all if the backend of none can be reached."""
+        return [shard for shard in self.shards if not shard.is_away]
 
     @property
     def is_stopping(self) -> bool:

@@ -124,7 +124,7 @@ async def memory_fields(broker: Broker) -> dict[str, str]:
     Raises BackendError if no node can be reached.
     """
     found: list[dict[str, str]] = []
-    for shard in broker.default_database.shards:
+    for shard in broker.default_database.reachable_shards:
         try:
             text: bytes = await shard.command(b"INFO", b"memory")
         except BackendError as error:

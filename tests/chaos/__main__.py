@@ -14,10 +14,13 @@ from pathlib import Path
 
 from tests.chaos import plan, report
 from tests.chaos.run import Settings, run
+from tests.support.nodes import Engine
 
 # In seconds. Shorter than the server's defaults, so that faults often last longer than a timeout. A fault of
 # a connection must be shorter than the proxy's timeout, or the proxy is taken for dead.
 TIMEOUTS = plan.Timeouts(proxy=8.0, backend=1.5, grace=2.0)
+# The server's default for a cluster: longer than a failover takes.
+_GRACE_OF_CLUSTER = 20.0
 
 
 def main() -> int:
@@ -26,7 +29,10 @@ def main() -> int:
     kinds = plan.kinds(only_connections=arguments.only == "connections")
     if arguments.only == "hang-ups":
         kinds = [plan.CLIENTS_HANG_UP]
-    timeouts = plan.Timeouts(arguments.proxy_timeout, arguments.backend_timeout, arguments.backend_grace)
+    if arguments.cluster:
+        kinds = plan.KINDS_OF_CLUSTER
+    grace = arguments.backend_grace or (_GRACE_OF_CLUSTER if arguments.cluster else TIMEOUTS.grace)
+    timeouts = plan.Timeouts(arguments.proxy_timeout, arguments.backend_timeout, grace)
     settings = Settings(
         messages=arguments.messages,
         faults=plan.make(kinds, arguments.faults, arguments.proxies, timeouts, arguments.seed),
@@ -34,6 +40,7 @@ def main() -> int:
         timeouts=timeouts,
         folder=arguments.folder or Path(tempfile.mkdtemp(prefix="chaos-")),
         seed=arguments.seed,
+        cluster_of=arguments.cluster and Engine(arguments.cluster),
     )
     print(f"seed {arguments.seed}, logs and data in {settings.folder}", flush=True)
     began = time.monotonic()
@@ -57,10 +64,15 @@ def _arguments() -> argparse.Namespace:
         choices=("connections", "hang-ups"),
         help="break connections and no process; or only let clients hang up in stalls",
     )
+    parser.add_argument(
+        "--cluster",
+        choices=[engine.value for engine in Engine],
+        help="three masters with a replica each: slots move, replicas take over, masters and servers die",
+    )
     for option, default in (
         ("--proxy-timeout", TIMEOUTS.proxy),
         ("--backend-timeout", TIMEOUTS.backend),
-        ("--backend-grace", TIMEOUTS.grace),
+        ("--backend-grace", None),
     ):
         parser.add_argument(option, type=float, default=default, help="the server's option, in seconds")
     parser.add_argument("--folder", type=Path, help="new folder for logs and data; default: a temporary one")

@@ -19,13 +19,13 @@ from tests.chaos.ledger import NamedLedger
 from tests.chaos.memcached import Item
 from tests.chaos.messages import message
 from tests.chaos.producers import Pace, Sender
+from tests.chaos.tags import beside, together
 from tests.support.ledger import Event
 from tests.support.waiters import Words
 
-# A queue that is closed and empty.
-CLOSED = "closed"
-# Prefix of the names of queues into which reliable consumers move messages.
-OWN = "own-"
+# Ends of names: of queues that are closed and empty, and, followed by its own name, of the queue into which a
+# reliable consumer moves messages.
+CLOSED, OWN = "closed", "own-"
 # Commands that take messages.
 TAKING = ("SPOP", "LPOP", "RPOP", "BLPOP", "LMPOP", "BLMPOP", "get")
 # Seconds for which a blocking get waits, and between two commands of a client that finds no message.
@@ -127,8 +127,8 @@ class TransactionConsumer(Consumer):
     async def round(self) -> bool:
         queue = self.chance.choice(self.queues)
         forms: list[Words] = [
-            ("BLPOP", CLOSED, queue, 0.1),
-            ("LMPOP", 2, CLOSED, queue, "LEFT", "COUNT", 2),
+            ("BLPOP", beside(queue, CLOSED), queue, 0.1),
+            ("LMPOP", 2, beside(queue, CLOSED), queue, "LEFT", "COUNT", 2),
         ]
         commands = [self.chance.choice(forms)]
         self.receive_replies(commands, await self._transaction(commands))
@@ -152,7 +152,7 @@ class Exchanger(TransactionConsumer):
     pace: Pace
 
     async def round(self) -> bool:
-        source, sink = self.chance.sample(self.queues, 2)
+        source, sink = self.chance.sample(self.chance.choice(together(self.queues)), 2)
         names = [] if self.pace.is_over else self.sender.new(sink, 3)
         puts: list[Words] = [("SADD", sink, *map(message, names))] if names else []
         gets: list[Words] = [("SPOP", source, 5), ("LPOP", source)]
@@ -165,13 +165,14 @@ class Exchanger(TransactionConsumer):
 
 @dataclass
 class ReliableConsumer(Consumer):
-    """Moves messages to a queue of its own, and removes them after reading them.
+    """Moves messages from queues with the same tag to one of its own, and removes them after reading them.
 
     After an error or a break it looks into its own queue first.
     """
 
     def __post_init__(self) -> None:
-        self._own = OWN + self.caller.name
+        self.queues = self.chance.choice(together(self.queues))
+        self._own = beside(self.queues[0], OWN + self.caller.name)
         # Messages that were read, and may still be in the queue.
         self._read: set[bytes] = set()
         self._must_look = True

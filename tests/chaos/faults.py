@@ -7,12 +7,16 @@ import contextlib
 import random
 import signal
 import socket
+import subprocess
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
 from datetime import datetime, timedelta
 
+from redis.crc import key_slot
+
 from tests.chaos import plan
+from tests.chaos.backends import ClusterBackend, SingleBackend
 from tests.chaos.causes import Incident
 from tests.chaos.consumers import OWN
 from tests.chaos.hang_ups import HangUps
@@ -20,16 +24,19 @@ from tests.chaos.messages import flags_of, name_of
 from tests.chaos.once import LOG_PREFIX, ONCE_PREFIX
 from tests.chaos.plan import Fault, Kind, Target
 from tests.chaos.stand import Proxy, Stand
+from tests.support.cluster import Cluster
 from tests.support.faults import (
     SCRIPTS_FLUSHED,
     SUBSCRIBERS_DISCONNECTED,
     BackendFault,
     hanging,
-    killed,
     stopped,
 )
-from tests.support.programs import Client
+from tests.support.nodes import Engine
+from tests.support.programs import Client, Valkey
 from tests.support.relay import Relay
+from tests.support.requirements import need
+from tests.support.sharded import PLACEMENT
 from tests.support.waiters import packed
 
 _PREFIX = b"__pressure__:"
@@ -94,13 +101,23 @@ class Faults:
         async with _in_a_thread(stopped(self._proxy(fault).process)):
             await asyncio.sleep(fault.seconds)
 
+    @property
+    def _valkey(self) -> Valkey:
+        assert isinstance(self._stand.backend, SingleBackend)
+        return self._stand.backend.valkey
+
     async def _break_backend(self, fault: Fault, _chance: random.Random) -> None:
-        async with _in_a_thread(_BACKEND_FAULTS[fault.kind](self._stand.backend)):
+        async with _in_a_thread(_BACKEND_FAULTS[fault.kind](self._valkey)):
             await asyncio.sleep(fault.seconds)
+
+    async def _break_cluster(self, fault: Fault, chance: random.Random) -> None:
+        backend = self._stand.backend
+        assert isinstance(backend, ClusterBackend)
+        await _CLUSTER_FAULTS[fault.kind](backend.cluster, fault.seconds, chance)
 
     async def _hang_up(self, fault: Fault, chance: random.Random) -> None:
         """Let clients send and close while the backend is stopped, so that no reply is on its way."""
-        async with self._hang_ups.prepared(fault.place), _in_a_thread(hanging(self._stand.backend)):
+        async with self._hang_ups.prepared(fault.place), _in_a_thread(hanging(self._valkey)):
             await self._hang_ups.send_and_close(fault.seconds, chance)
 
     async def _break_line(self, fault: Fault, chance: random.Random) -> None:
@@ -131,7 +148,7 @@ class Faults:
         harm = _HARM_TO_LOGS.get(fault.kind)
 
         def act() -> bool:
-            with self._stand.backend.client() as control:
+            with self._valkey.client() as control:
                 if harm is not None:
                     return harm(control)
                 return any(_harm(control, key, fault.kind) for key in _queues(control))
@@ -165,8 +182,8 @@ def _queues(control: Client) -> list[bytes]:
     their messages may have been read.
     """
     bases = [key.removesuffix(b":bound") for key in control.keys(_PREFIX + b"*:bound")]
-    others = tuple(_PREFIX + prefix.encode() for prefix in (OWN, ONCE_PREFIX, LOG_PREFIX))
-    return [base for base in bases if not base.startswith(others)]
+    others = tuple(_PREFIX + prefix.encode() for prefix in (ONCE_PREFIX, LOG_PREFIX))
+    return [base for base in bases if not base.startswith(others) and b"}" + OWN.encode() not in base]
 
 
 def _harm(control: Client, key: bytes, kind: Kind) -> bool:
@@ -204,6 +221,49 @@ _HARM_TO_LOGS: dict[Kind, Callable[[Client], bool]] = {
     plan.COPIED_ONCE: lambda control: _copy_in(control, ONCE_PREFIX.encode() + b"*"),
     plan.COPIED_IN_LOG: lambda control: _copy_in(control, LOG_PREFIX.encode() + b"*"),
     plan.STOLEN_FROM_GROUP: _steal_from_group,
+}
+
+
+async def _move_slot(cluster: Cluster, seconds: float, chance: random.Random) -> None:
+    """Move the slot of a shard to another master; keys stay apart for so many seconds."""
+    slot = key_slot(chance.choice(PLACEMENT.prefixes))
+    source = await cluster.master_of(slot)
+    target = chance.choice([node for node in await cluster.masters() if node is not source])
+    if cluster.engine is Engine.VALKEY:
+        await cluster.move_atomically(slot, target)
+        return
+    move = await cluster.legacy_move(slot, target)
+    await move.begin()
+    keys = await move.keys_left()
+    if keys:
+        await move.migrate(*chance.sample(keys, chance.randint(1, len(keys))))
+    await asyncio.sleep(seconds)
+    await move.migrate()
+    await move.finish()
+
+
+async def _fail_over(cluster: Cluster, _seconds: float, chance: random.Random) -> None:
+    """Let a replica take the place of a master that is well."""
+    master = chance.choice(await cluster.masters())
+    await cluster.fail_over(chance.choice(await cluster.replicas_of(master)))
+
+
+async def _kill_master(cluster: Cluster, seconds: float, chance: random.Random) -> None:
+    """Kill a master, and start it as a replica after another one has taken its place."""
+    master = chance.choice(await cluster.masters())
+    slots = await cluster.slots_of(master)
+    master.kill()
+    await cluster.wait_for_new_master(slots[0], master)
+    await asyncio.sleep(seconds)
+    await master.start()
+    await cluster.wait_until_connected(master)
+    await cluster.wait_until_agreed()
+
+
+_CLUSTER_FAULTS: dict[Kind, Callable[[Cluster, float, random.Random], Awaitable[None]]] = {
+    plan.SLOT_MOVED: _move_slot,
+    plan.FAILED_OVER: _fail_over,
+    plan.MASTER_KILLED: _kill_master,
 }
 
 # The beginnings of garbage.
@@ -244,9 +304,29 @@ _LINE_FAULTS: dict[Kind, Callable[[Relay, random.Random], None]] = {
     ),
 }
 
+
+@contextmanager
+def _killed(valkey: Valkey) -> Iterator[None]:
+    """Kill the backend, and start it again at the end of the block with a sound append-only file.
+
+    If the file ends in the middle of a transaction's command, Redis 7.0 cuts that command off, and not the
+    transaction; after a second restart half of the transaction is done (valkey-io/valkey#4342).
+    """
+    valkey.kill()
+    try:
+        yield
+    finally:
+        manifest = valkey.folder / "appendonlydir" / "appendonly.aof.manifest"
+        subprocess.run(
+            [need("redis-check-aof", "redis-tools"), "--fix", manifest],
+            input=b"y\n", capture_output=True, check=True,
+        )  # fmt: skip
+        valkey.start()
+
+
 _BACKEND_FAULTS: dict[Kind, BackendFault] = {
-    plan.BACKEND_KILLED: killed,
-    plan.BACKEND_AWAY: killed,
+    plan.BACKEND_KILLED: _killed,
+    plan.BACKEND_AWAY: _killed,
     plan.BACKEND_STOPPED: hanging,
     plan.BACKEND_HANGS: hanging,
     plan.CLIENTS_KILLED: SUBSCRIBERS_DISCONNECTED,
@@ -257,6 +337,7 @@ _ACTIONS: dict[Kind, Callable[[Faults, Fault, random.Random], Awaitable[None]]] 
     **dict.fromkeys((plan.PROXY_KILLED, plan.PROXY_DEAD, plan.PROXY_ENDED), Faults._end_proxy),
     **dict.fromkeys((plan.PROXY_STOPPED, plan.PROXY_ZOMBIE), Faults._stop_proxy),
     **dict.fromkeys(_BACKEND_FAULTS, Faults._break_backend),
+    **dict.fromkeys(_CLUSTER_FAULTS, Faults._break_cluster),
     plan.CLIENTS_HANG_UP: Faults._hang_up,
     **dict.fromkeys(_LINE_FAULTS, Faults._break_line),
     plan.GARBAGE: Faults._send_garbage,

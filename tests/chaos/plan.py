@@ -62,6 +62,9 @@ CLIENTS_HALF_CUT = Kind("client line cut in a reply", Target.CLIENT_LINE, 0.2, 0
 CLIENTS_STALLED = Kind("client line stalled", Target.CLIENT_LINE, 0.2, 2.0)
 CLIENTS_SLOW = Kind("client line slow", Target.CLIENT_LINE, 0.5, 2.0)
 CLIENTS_REFUSED = Kind("client line refused", Target.CLIENT_LINE, 0.2, 1.0)
+SLOT_MOVED = Kind("slot moved", Target.BACKEND, 0.0, 0.5)
+FAILED_OVER = Kind("failover asked for", Target.BACKEND, 0.0, 0.0)
+MASTER_KILLED = Kind("master killed", Target.BACKEND, 0.0, 1.0, breaks_a_process=True)
 GARBAGE = Kind("garbage sent", Target.PROXY, 0.0, 0.0)
 BURST = Kind("burst of connections", Target.PROXY, 0.0, 0.0)
 
@@ -73,6 +76,10 @@ KINDS = (
     BACKEND_GONE,
     CLIENTS_CUT, CLIENTS_HALF_CUT, CLIENTS_STALLED, CLIENTS_SLOW, CLIENTS_REFUSED,
     GARBAGE, BURST,
+)  # fmt: skip
+# Those of a cluster, as often as they come in each turn.
+KINDS_OF_CLUSTER = (
+    *[SLOT_MOVED] * 6, *[FAILED_OVER] * 2, MASTER_KILLED, PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT,
 )  # fmt: skip
 
 # Faults that no server can prevent. The run must report them.
@@ -113,7 +120,7 @@ def kinds(*, only_connections: bool) -> Sequence[Kind]:
 
 
 def make(among: Sequence[Kind], count: int, proxies: int, timeouts: Timeouts, seed: int) -> list[Fault]:
-    """Return `count` faults. Each kind comes once before any kind comes again."""
+    """Return `count` faults. Each of `among` comes once before any comes again."""
     chance = random.Random(seed)
     faults: list[Fault] = []
     while len(faults) < count:

@@ -31,11 +31,15 @@ from tests.chaos.plan import Fault, Timeouts
 from tests.chaos.producers import Pace, Producer, Sender
 from tests.chaos.redis_workers import DetachedWorker, JobProducer, RedisKicker, RedisWorker
 from tests.chaos.stand import Stand
+from tests.chaos.tags import beside
 from tests.chaos.workers import Worker
+from tests.support.nodes import Engine
 
-# Queues with their bounds; 0 for none.
-QUEUES = {"wide": 0, "wider": 0, "narrow": 20, "tight": 300}
+# Queues with their bounds; 0 for none. Exchanges and moves are between those with the same tag.
+QUEUES = {"wide": 0, "{wide}r": 0, "narrow": 20, "{narrow}tight": 300}
 _NAMES = list(QUEUES)
+# beanstalk has no names with braces.
+_PLAIN_NAMES = ["wide", "narrow"]
 # Queues of jobs with their bounds; None for one that the first put creates. Takers take from `mixed`, too.
 TUBES = {"tube": 300, "urgent": 300, "small": 40, "created": None, "mixed": 300}
 _TUBES = list(TUBES)
@@ -98,6 +102,8 @@ class Settings:
     timeouts: Timeouts
     folder: Path
     seed: int
+    # The backend is a cluster of this engine; None for one process.
+    cluster_of: Engine | None = None
 
 
 @dataclass
@@ -152,7 +158,7 @@ class Outcome:
 async def run(settings: Settings, say: Say) -> Outcome:
     """Run the test. `say` receives lines of progress."""
     outcome = Outcome(settings)
-    stand = Stand(settings.folder, settings.proxies, settings.timeouts, outcome.journal)
+    stand = Stand(settings.folder, settings.proxies, settings.timeouts, outcome.journal, settings.cluster_of)
     try:
         await stand.start()
         outcome.began = time.monotonic()
@@ -240,10 +246,12 @@ class _Work:
             if bound is None:
                 continue
             await caller.ask(("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", "BLOCK"))
-        for queue in (*_LEFT_QUEUES, CLOSED):
+        closed = {beside(queue, CLOSED) for queue in (*QUEUES, *LOGS)}
+        for queue in (*_LEFT_QUEUES, *closed):
             await caller.ask(("PRESSURE.CREATE", queue))
         await self._log_clients.create_queues(caller)
-        await caller.ask(("PRESSURE.CLOSE", CLOSED))
+        for queue in closed:
+            await caller.ask(("PRESSURE.CLOSE", queue))
         caller.close()
 
     def _sender(self, caller: Caller) -> Sender:
@@ -279,7 +287,7 @@ class _Work:
         for _ in range(_HALF_CLOSERS):
             name_and_proxy = self._maker.next("half-closer")
             consumers.append(
-                HalfCloser(*name_and_proxy, self._ledger, self._journal, _NAMES, self._maker.chance())
+                HalfCloser(*name_and_proxy, self._ledger, self._journal, _PLAIN_NAMES, self._maker.chance())
             )
         return consumers
 
@@ -326,13 +334,14 @@ class _Work:
 
     def _lengths(self) -> dict[str, int]:
         """Return the lengths of queues that are not empty in the backend, with their jobs in any state."""
-        prefix = "__pressure__:"
-        with self._stand.backend.client(decode_responses=True) as control:
-            bases = [key.removesuffix(":bound") for key in control.keys(f"{prefix}*:bound")]
-            lengths = {
-                base.removeprefix(prefix): control.llen(base) + control.hlen(f"{base}:ext:jobs")
-                for base in bases
-            }
+        lengths: dict[str, int] = {}
+        for control in self._stand.backend.clients():
+            for prefix in self._stand.backend.prefixes:
+                for key in control.keys(f"{prefix}*:bound"):
+                    base = key.removesuffix(":bound")
+                    length = control.llen(base) + control.hlen(f"{base}:ext:jobs")
+                    lengths[base.removeprefix(prefix)] = length
+            control.close()
         return {queue: length for queue, length in lengths.items() if length}
 
     async def _audit(self) -> None:
@@ -383,14 +392,11 @@ class _Work:
 
     def _audit_jobs(self) -> None:
         """Complain of what is left of jobs in the backend."""
-        with self._stand.backend.client(decode_responses=True) as control:
-            left = [
-                key
-                for state in ("ready", "delayed", "reserved", "buried")
-                for key in control.keys(f"__pressure__:*:ext:{state}")
-            ]
-        for key in left:
-            self._journal.complain(f"there are no jobs, but {key} is left")
+        for control in self._stand.backend.clients():
+            for state in ("ready", "delayed", "reserved", "buried"):
+                for key in control.keys(f"__pressure__:*:ext:{state}"):
+                    self._journal.complain(f"there are no jobs, but {key} is left")
+            control.close()
 
     async def _report_progress(self) -> None:
         while True:

@@ -1,19 +1,23 @@
-"""The test stand: the backend, the proxies, and the relays on both sides of each proxy."""
+"""The test stand: the backend, the proxies, and the relays on both sides of each proxy.
+
+A cluster has no relays before it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import re
-import shutil
 from collections.abc import Iterator
-from contextlib import ExitStack
+from contextlib import AsyncExitStack
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 from subprocess import Popen
 
+from tests.chaos.backends import Backend, ClusterBackend, SingleBackend
 from tests.chaos.journal import Journal
 from tests.chaos.plan import Timeouts
-from tests.support.programs import Server, Valkey
+from tests.support.nodes import Engine
+from tests.support.programs import Server
 from tests.support.relay import Relay, connected
 
 # No proxy may log a line with one of these.
@@ -30,22 +34,28 @@ class Proxy:
     `beanstalk_port` and `beanstalk_relay_port` for beanstalk.
     """
 
-    def __init__(self, name: str, folder: Path, environment: dict[str, str], journal: Journal) -> None:
+    def __init__(
+        self, name: str, folder: Path, backend: Backend, environment: dict[str, str], journal: Journal
+    ) -> None:
         self.name = name
         self.port = self.memcached_port = self.memcached_relay_port = 0
         self.beanstalk_port = self.beanstalk_relay_port = 0
         self.client_relay: Relay
         self.backend_relay: Relay
         self._folder = folder
+        self._backend = backend
         self._environment = environment
         self._journal = journal
         self._server: Server | None = None
         self._runs = 0
 
-    def listen(self, backend: str) -> None:
-        """Start the relays. `backend` is the path of the backend's socket."""
+    def listen(self) -> None:
+        """Start the relays."""
         self.backend_relay, self.client_relay = Relay(), Relay()
-        self.backend_relay.listen(lambda: connected(backend))
+        backend = self._backend
+        if isinstance(backend, SingleBackend):
+            socket = str(backend.valkey.socket)
+            self.backend_relay.listen(lambda: connected(socket))
         self.client_relay.listen(lambda: connected(("127.0.0.1", self.port)))
         self.memcached_relay_port = self.client_relay.listen(
             lambda: connected(("127.0.0.1", self.memcached_port))
@@ -61,7 +71,7 @@ class Proxy:
             log = self._folder / f"proxy-{self.name}-{self._runs}.log"
             try:
                 self._server = await asyncio.to_thread(
-                    Server, log, "--backend", f"redis://127.0.0.1:{self.backend_relay.port}",
+                    Server, log, *self._backend.server_options(self.backend_relay.port),
                     "--listen", "memcached://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0",
                     environment=self._environment,
                 )  # fmt: skip
@@ -99,30 +109,31 @@ class Proxy:
 class Stand:
     """The backend and the proxies, from `start` to `close`. Logs and data stay in `folder`."""
 
-    def __init__(self, folder: Path, proxies: int, timeouts: Timeouts, journal: Journal) -> None:
+    def __init__(
+        self, folder: Path, proxies: int, timeouts: Timeouts, journal: Journal, cluster_of: Engine | None
+    ) -> None:
+        """Prepare. With `cluster_of`, the backend is a cluster of this engine."""
         environment = {
             "PRESSURE_PROXY_TIMEOUT": str(timeouts.proxy),
             "PRESSURE_BACKEND_TIMEOUT": str(timeouts.backend),
             "PRESSURE_BACKEND_GRACE": str(timeouts.grace),
         }
         self.folder = folder
-        self.backend: Valkey
-        self.proxies = [Proxy("abcdefgh"[n], folder, environment, journal) for n in range(proxies)]
-        self._journal = journal
-        self._cleanup = ExitStack()
+        self.backend: Backend
+        if cluster_of is None:
+            self.backend = SingleBackend(folder / "backend")
+        else:
+            self.backend = ClusterBackend(folder / "cluster", cluster_of)
+        self.proxies = [
+            Proxy("abcdefgh"[n], folder, self.backend, environment, journal) for n in range(proxies)
+        ]
+        self._cleanup = AsyncExitStack()
 
     async def start(self) -> None:
         """Start the backend and the proxies. Return when they answer."""
-        data = self.folder / "backend"
-        data.mkdir(parents=True)
-        self.backend = await asyncio.to_thread(
-            Valkey, data, "--appendonly", "yes", "--appendfsync", "always",
-            "--auto-aof-rewrite-percentage", "0",  # the file is evidence of every message
-            binary=shutil.which("redis-server"),
-        )  # fmt: skip
-        self._cleanup.callback(self.backend.stop)
+        await self.backend.start(self._cleanup)
         for proxy in self.proxies:
-            proxy.listen(str(self.backend.socket))
+            proxy.listen()
             self._cleanup.callback(proxy.kill)
         await asyncio.gather(*(proxy.start() for proxy in self.proxies))
 
@@ -136,11 +147,11 @@ class Stand:
         for proxy in self.proxies:
             await proxy.client_relay.close()
             await proxy.backend_relay.close()
-        await asyncio.to_thread(self._cleanup.close)
+        await self._cleanup.aclose()
 
     @property
     def append_only_files(self) -> list[Path]:
-        """The backend's append-only files, in order."""
+        """The append-only files of a backend that is one process, in order."""
         return sorted(self.folder.glob("backend/appendonlydir/*.aof"))
 
     def complaints_in_logs(self) -> Iterator[str]:

@@ -172,6 +172,14 @@ class Cluster:
         found: list[ClusterNode] = await wait_until(agreed, "the nodes to agree")
         return found[number]
 
+    async def masters(self) -> list[ClusterNode]:
+        """Return the masters that have slots. All running nodes must agree on them."""
+
+        async def agreed() -> list[ClusterNode] | None:
+            return await self._masters_told_by(self.nodes)
+
+        return list(dict.fromkeys(await wait_until(agreed, "the nodes to agree")))
+
     async def replicas_of(self, master: ClusterNode) -> list[ClusterNode]:
         """Return the replicas of a master, as it knows them."""
         return [

@@ -97,6 +97,12 @@ class Valkey:
     def client(self, **options: Any) -> Client:
         return redis.Redis(unix_socket_path=str(self.socket), **{**_PATIENT, **options})
 
+    def flush(self) -> None:
+        """Delete all data, when the blocked clients of the previous test are gone."""
+        with self.client() as client:
+            wait_for(lambda: client.info("clients")["blocked_clients"] == 0, "blocked clients to go")
+            client.flushall()
+
     def kill(self, number: int = signal.SIGKILL) -> None:
         self.process.send_signal(number)
         self.process.wait(TIMEOUT)

@@ -241,7 +241,9 @@ async def _limits(client: RespSession) -> _Fields:
     broker, database = client.context.broker, client.session.database
     policy = broker.policy
     return {
-        "queues": sum([await shard.command(b"SCARD", queues_key(shard.prefix)) for shard in database.shards]),
+        "queues": sum(
+            [await shard.command(b"SCARD", queues_key(shard.prefix)) for shard in database.reachable_shards]
+        ),
         "max_queues": policy.max_queues,
         "default_bound": policy.create_bound or 0,
         "default_max_bytes": policy.max_bytes,
@@ -285,7 +287,8 @@ _DEFAULT = {title.lower().encode() for title in _SECTIONS} - _NOT_BY_DEFAULT
 async def info_text(client: RespSession, wanted: list[bytes]) -> str:
     """Return the wanted sections, or the default ones if `wanted` is empty.
 
-    Sections that need the backend are empty while it is down.
+    Sections that need the backend are empty while it is down. If a shard of a cluster is away, they count
+    those of the others.
     """
     names = {name.lower() for name in wanted} or {b"default"}
     if b"default" in names:

@@ -28,6 +28,7 @@ class FakeShard:
     database_number = 0
     policy = Policy()
     answers = Answers()
+    is_away = False
 
     def __init__(self, number: int, prefix: bytes) -> None:
         self.number = number
@@ -57,7 +58,7 @@ class FakeShard:
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         return [[self._answer(name), b"%d" % first, b"%d" % last] for name in names]
 
-    async def scan(self, cursor: bytes, _count: int) -> tuple[bytes, list[bytes]]:
+    async def scan(self, cursor: bytes, _count: int = 10) -> tuple[bytes, list[bytes]]:
         step = int(cursor)
         return b"%d" % ((step + 1) % len(self.steps)), self.steps[step]
 
@@ -200,6 +201,21 @@ def test_a_sample_has_some_queues_of_each_shard() -> None:
         shard.steps = [[b"%d" % shard.number]]
     names, is_complete = asyncio.run(world.database.sample_queues())
     assert (len(names), is_complete) == (32, True)
+
+
+def test_shards_that_are_away_are_left_out_of_a_sample_and_of_what_is_reachable() -> None:
+    world = World()
+    for shard in world.shards:
+        shard.steps = [[b"%d" % shard.number]]
+    world.shards[1].is_away = True
+
+    async def names() -> list[bytes]:
+        return [name async for name in world.database.queues(reachable=True)]
+
+    assert asyncio.run(names()) == [b"0", b"2", b"3"]
+    assert asyncio.run(world.database.sample_queues()) == ([b"0", b"2", b"3"], False)
+    reachable = cast(list[FakeShard], world.database.reachable_shards)
+    assert [shard.number for shard in reachable] == [0, 2, 3]
 
 
 def test_the_end_of_a_read_is_told_only_to_the_shards_that_it_has_used() -> None:
