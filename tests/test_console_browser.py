@@ -14,6 +14,7 @@ from tests.support.faults import lose_calls
 from tests.support.guards import users_toml
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.requirements import need
+from tests.support.sharded import PLACEMENT, SHARDS, run_in_a_thread, started_cluster, url_of
 from tests.test_doctor_command import kill_a_producer
 
 pytestmark = pytest.mark.clients
@@ -462,6 +463,27 @@ def test_calls_that_the_backend_lost_are_shown(
     expect(page.locator(".attention")).to_have_count(0)
     lose_calls(server, valkey, 3)
     expect(page.locator(".attention")).to_have_text("3 answered calls lost by the backend")
+
+
+def test_the_shards_of_a_cluster_are_shown(
+    start_server: StartServer, open_page: Open, tmp_path: Path
+) -> None:
+    with started_cluster(tmp_path, full_coverage=False) as cluster:
+        server = start_server("--backend", url_of(cluster), "--http", "http://127.0.0.1:0")
+        page = open_page(server)
+        shards = page.locator("details.shards")
+        expect(shards.locator("summary")).to_have_text(f"{SHARDS} shards")
+        shards.locator("summary").click()
+        last = shards.locator("tbody tr").last
+        prefix = PLACEMENT.prefixes[-1].decode()
+        node = run_in_a_thread(cluster.master_of(prefix))
+        shown = last.locator("td").all_inner_texts()
+        assert shown[:-1] == [str(SHARDS - 1), prefix, f"redis://127.0.0.1:{node.port}", "ready"]
+        node.kill()
+        expect(shards.locator("summary")).to_have_text(re.compile(rf"{SHARDS} shards, \d not ready"))
+        expect(last.locator(".badge")).to_have_text("not ready")
+        # It is open without a click in a new page, too.
+        assert open_page(server).locator("details.shards").get_attribute("open") is not None
 
 
 def test_errors_of_scripts_are_shown_and_reported(

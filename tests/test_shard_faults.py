@@ -11,17 +11,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
 
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.http_requests import request
 from tests.support.nodes import Engine, wait_until
-from tests.support.programs import Server, StartServer, wait_for
+from tests.support.programs import Server, StartServer, run_command, wait_for
 from tests.support.protocols import BEANSTALK, RESP, Wire
 from tests.support.shard_traffic import traffic_on
 from tests.support.sharded import (
     LISTENERS,
     PLACEMENT,
     SHARDS,
+    direct_to,
     queue_in,
     queue_in_each,
     started_cluster,
@@ -210,6 +212,54 @@ def test_a_master_is_killed_and_other_shards_serve_on(start_server: StartServer,
     asyncio.run(play())
 
 
+def test_shards_whose_node_refuses_all_scripts_are_not_ready(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    """After a cross-slot command in a script, Valkey 9.1.2 refuses all scripts until it is restarted."""
+    with started_cluster(tmp_path, engine=Engine.VALKEY, full_coverage=False) as cluster:
+        server = started(start_server, cluster, "--proxy-timeout", "1")
+        masters = [asyncio.run(cluster.master_of(prefix)) for prefix in PLACEMENT.prefixes]
+        refusing = [shard for shard in range(SHARDS) if masters[shard] is masters[0]]
+        script = "return redis.call('MGET', ARGV[1], ARGV[2])"
+        with direct_to(masters[0]) as direct, server.client() as client:
+            for _ in range(2):
+                with pytest.raises(redis.ResponseError, match="non local key"):
+                    direct.eval(script, 0, *(PLACEMENT.prefixes[shard] for shard in refusing[:2]))
+
+            def not_ready() -> list[int]:
+                lines = client.info("backend")
+                return [shard for shard in range(SHARDS) if lines[f"shard_{shard}"]["status"] == "down"]
+
+            wait_for(lambda: not_ready() == refusing, "the shards of the node not to be ready")
+            assert client.execute_command("PRESSURE.READY")
+            assert server.log.count("refuses this server's heartbeat, so it is not ready") == len(refusing)
+            for shard in range(SHARDS):
+                if shard in refusing:
+                    with pytest.raises(redis.ResponseError, match="non local key"):
+                        client.sadd(queue_in(shard), "a")
+                else:
+                    assert client.sadd(queue_in(shard), "a") == 1
+            masters[0].kill()
+            asyncio.run(masters[0].start())
+            wait_for(lambda: not not_ready(), "the shards to be ready")
+            assert client.sadd(queue_in(refusing[0]), "a") == 1
+
+
+def _check_commands_of_the_shell(backend: str, away: str, there: str) -> None:
+    """Check what the commands say of queues that are away, and of others."""
+    options = ("--backend", backend)
+    listed = run_command("queues", *options)
+    assert (listed.returncode, there in listed.stdout, away in listed.stdout) == (1, True, False)
+    assert "queues are missing: shard 0 is away: " in listed.stderr
+    examined = run_command("doctor", "--wait", "0.1", *options)
+    assert (examined.returncode, "no problems" in examined.stdout) == (2, True)
+    assert "shard 0 is away: " in examined.stderr
+    assert run_command("where", there, *options).returncode == 0
+    where = run_command("where", away, *options)
+    assert (where.returncode, where.stdout) == (1, "")
+    assert "shard 0 is away: " in where.stderr
+
+
 def test_with_a_dead_master_the_server_is_ready_and_the_survey_goes_on(
     start_server: StartServer, tmp_path: Path
 ) -> None:
@@ -260,6 +310,7 @@ def test_with_a_dead_master_the_server_is_ready_and_the_survey_goes_on(
                 beanstalk.send(b"stats\r\n")
                 lines = beanstalk.read(int(beanstalk.read_line().split()[1]))
                 assert b"\ncurrent-jobs-ready: %d\n" % (2 * len(alive)) in lines
+            _check_commands_of_the_shell(url_of(cluster), queue_in(0), queue_in(alive[0]))
             # Commands on all queues need all shards.
             assert is_refused(waiter("DBSIZE"), "BACKEND")
             assert waiter("PING") in ("PONG", b"PONG")

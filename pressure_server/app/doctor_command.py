@@ -37,8 +37,8 @@ def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) 
     operation, its queue can get stuck. This command checks one QUEUE, or all queues if none is named. It does
     not need a running server, and does not disturb one.
 
-    Exit status: 0 if there are no problems or all were repaired, 1 if problems remain, 2 if the queues
-    could not be checked.
+    Exit status: 0 if there are no problems or all were repaired, 1 if problems remain, 2 if the queues, or
+    those of a shard, could not be checked.
     """
     try:
         return uvloop.run(_examine(Store(**values), queue, repair, wait))
@@ -77,6 +77,8 @@ async def _examine(store: Store, queue: str | None, repair: bool, wait: float) -
                 f"'{printable(name)}' is named like a queue's key, but does not belong to a queue: {reason}\n"
             )
         click.echo(_summary(queues, in_trouble, len(cases), len(doctor.unreadable), repair))
+        if doctor.named is None and (away := broker.shards_away):
+            raise BackendError("; ".join(map(str, away)))
         return 1 if cases or doctor.unreadable else 0
 
 

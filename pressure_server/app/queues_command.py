@@ -126,9 +126,10 @@ def queues_command(pattern: str, as_json: bool, sort: str, **values: Any) -> Non
     PATTERN is a pattern as for KEYS; without it all queues of the backend's database are listed. The command
     does not need a running server, and changes nothing.
 
-    Exit status: 0, or 1 if the backend cannot be reached.
+    Exit status: 0, or 1 if the backend, or a shard of it, cannot be reached.
     """
-    queues = sorted_by_column(uvloop.run(_look(Store(**values), pattern)), TOTALS, sort)
+    found, missing = uvloop.run(_look(Store(**values), pattern))
+    queues = sorted_by_column(found, TOTALS, sort)
     if as_json:
         for queue in queues:
             row = {column.title: column.value(queue) for column in TOTALS}
@@ -136,13 +137,20 @@ def queues_command(pattern: str, as_json: bool, sort: str, **values: Any) -> Non
     else:
         for line in lines_of(queues, TOTALS):
             click.echo(line)
+    if missing:
+        raise BackendError("queues are missing: " + "; ".join(map(str, missing)))
 
 
-async def _look(store: Store, pattern: str) -> list[Surveyed]:
+async def _look(store: Store, pattern: str) -> tuple[list[Surveyed], list[BackendError]]:
+    """Return the queues that match, and why others are missing."""
+    missing: list[BackendError] = []
     async with open_store(store) as broker:
         survey = Survey(broker)
-        await survey.run_once()
-        return _matching(survey, pattern)
+        try:
+            await survey.run_once()
+        except BackendError as error:
+            missing = broker.shards_away or [error]
+        return _matching(survey, pattern), missing
 
 
 @click.command("where", short_help="Say where a queue is stored.", params=shared_options(*STORE_OPTIONS))
@@ -161,6 +169,7 @@ def where_command(queue: str, **values: Any) -> None:
 async def _find(store: Store, queue: bytes) -> str:
     async with open_store(store) as broker:
         shard = broker.default_database.shard_of(queue)
+        await shard.command(b"PING")
         return f"prefix {printable(shard.prefix)}: on {shard.route}"
 
 
@@ -193,7 +202,6 @@ def _matching(survey: Survey, pattern: str) -> list[Surveyed]:
 async def _show_live(store: Store, pattern: str, interval: float) -> None:
     async with open_store(store) as broker:
         survey = Survey(broker)
-        await survey.run_once()
         screen = curses.initscr()
         try:
             curses.noecho()

@@ -362,7 +362,7 @@ class Link:
                 self.begin_epoch()
             request.send(channel, partial(self._answered, request, channel))
         elif channel is None and (self._held.has_given_up or self._closed):
-            away = self._away()
+            away = self.away()
             # Not at once: like a reply, the error must come after the caller has returned.
             self._loop.call_soon(request.received, away)
         else:
@@ -438,7 +438,7 @@ class Link:
         self._outage.report(why, ": calls wait")
         self._why_down = why
         if self._held.has_given_up:
-            request.received(self._away())
+            request.received(self.away())
         else:
             self._held.stall(request)
 
@@ -453,9 +453,10 @@ class Link:
     def fail(self, request: BackendRequest) -> None:
         """Fail a request: the grace is over."""
         is_unknown = request.may_be_done and request.changes
-        request.received(OutcomeUnknownError() if is_unknown else self._away())
+        request.received(OutcomeUnknownError() if is_unknown else self.away())
 
-    def _away(self) -> BackendError:
+    def away(self) -> BackendError:
+        """Return why the backend cannot be reached, with the number of the shard."""
         whose = self.name.removeprefix("backend ") if self._layout else "the backend"
         return BackendError(f"{whose} is away: {self._why_down}")
 

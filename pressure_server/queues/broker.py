@@ -143,9 +143,13 @@ class Broker:
 
     def check_readiness(self) -> None:
         """Raise BackendError, with the reasons, if no shard is ready for new clients."""
-        reasons = [self._why_not_ready(backend) for backend in self._backends]
+        reasons = self.why_not_ready()
         if all(reasons):
             raise BackendError("; ".join(dict.fromkeys(map(str, reasons))))
+
+    def why_not_ready(self) -> list[BackendError | None]:
+        """Return, for each shard, why it is not ready for new clients; None if it is."""
+        return [self._why_not_ready(backend) for backend in self._backends]
 
     def _why_not_ready(self, backend: Backend) -> BackendError | None:
         try:
@@ -159,6 +163,11 @@ class Broker:
         except BackendError as reason:
             return reason
         return None
+
+    @property
+    def shards_away(self) -> list[BackendError]:
+        """Why shards cannot be reached, each with its number."""
+        return [place.link.away() for place in self._places if not place.link.is_up]
 
     @property
     def grace(self) -> float:
@@ -178,15 +187,16 @@ class Broker:
         """Open the default database. With `to_look`, change nothing there.
 
         Raises BackendRefusedError if the backend can never be used, or cannot give the durability asked for.
-        If the backend is only down, raises BackendError with `to_look`; otherwise returns, and operations
-        wait for the backend.
+        If the backend, or all shards of it, are only down, raises BackendError with `to_look`; otherwise
+        returns, and operations wait for the backend.
         """
         opened = [self._link(backend, self.address.database) for backend in self._backends]
         self._add(opened)
         started = (one.backend.start(one.link, to_look=to_look) for one in opened)
         failed = [one for one in await asyncio.gather(*started, return_exceptions=True) if one is not None]
         for error in sorted(failed, key=lambda one: not isinstance(one, BackendRefusedError)):
-            raise error
+            if isinstance(error, BackendRefusedError) or not self.is_up:
+                raise error
         for place in self._places:
             if place.link.is_up and not to_look:
                 await place.shard.role_turns.end_noted_turns()

@@ -114,7 +114,7 @@ class Peers:
             return
         if what not in self._refused:
             logger.warning(
-                "%s refuses %s, so PRESSURE.READY fails: messages taken by a server that "
+                "%s refuses %s, so it is not ready (PRESSURE.READY): messages taken by a server that "
                 "dies are not put back (%s)",
                 self._link.name, what, refusal,
             )  # fmt: skip

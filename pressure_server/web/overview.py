@@ -238,6 +238,23 @@ class Overview:
             "warnings": warnings_of(queue, waiting[Line.PRODUCERS]),
         }
 
+    def _shards(self) -> list[dict[str, Any]]:
+        """Return the shards of a cluster."""
+        broker = self._context.server.broker
+        shards = broker.default_database.shards
+        if len(shards) == 1:
+            return []
+        return [
+            {
+                "number": number,
+                "prefix": printable(shard.prefix),
+                "node": str(shard.route),
+                "not_ready": "" if reason is None else str(reason),
+                "lost_calls": shard.call_statistics.lost,
+            }
+            for number, (shard, reason) in enumerate(zip(shards, broker.why_not_ready(), strict=True))
+        ]
+
     def _server(self) -> dict[str, Any]:
         totals = self._context.survey.totals
         clients = self._context.server.clients
@@ -256,5 +273,6 @@ class Overview:
             "commands": clients.commands_per_second,
             "lost_calls": sum(one.call_statistics.lost for one in databases),
             "problems": self._problems.count,
+            "shards": self._shards(),
             "is_complete": self._context.survey.rounds > 0,
         }

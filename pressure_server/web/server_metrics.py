@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import platform
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -22,7 +22,7 @@ from prometheus_client.metrics_core import Metric
 from pressure_server import __version__
 from pressure_server.errors import BackendError
 from pressure_server.net.command_table import BUCKETS, CommandStatistics, all_statistics, upper_limit
-from pressure_server.queues.shard import Shard
+from pressure_server.queues.broker import Broker
 from pressure_server.queues.upkeep import memory_fields
 from pressure_server.web.http_requests import HttpContext
 from pressure_server.web.metric_families import counters, gauges
@@ -138,19 +138,22 @@ def call_metrics(context: HttpContext) -> Iterator[Metric]:
         _DATABASE,
         [(label, one.reconnects) for label, one in databases],
     )
-    yield from _shard_metrics(context.server.broker.default_database.shards)
+    yield from _shard_metrics(context.server.broker)
     peers = context.server.broker.default_database.peer_count
     yield GaugeMetricFamily("pressure_peers", "Other servers on the backend.", peers)
 
 
-def _shard_metrics(shards: Sequence[Shard]) -> Iterator[Metric]:
+def _shard_metrics(broker: Broker) -> Iterator[Metric]:
     """Yield the families about the nodes that have the shards; a backend that is no cluster has one."""
-    numbered = [(str(number), shard) for number, shard in enumerate(shards)]
+    numbered = [(str(number), shard) for number, shard in enumerate(broker.default_database.shards)]
     yield gauges(
         "pressure_shard_up",
-        "1 if the node that has the shard is connected.",
+        "1 if the node that has the shard is connected, and refuses nothing that this server needs.",
         ("shard", "node"),
-        [((number, str(shard.route)), int(shard.is_up)) for number, shard in numbered],
+        [
+            ((number, str(shard.route)), int(reason is None))
+            for (number, shard), reason in zip(numbered, broker.why_not_ready(), strict=True)
+        ],
     )
     yield counters(
         "pressure_shard_redirects",

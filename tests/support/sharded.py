@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 
@@ -15,6 +16,8 @@ from pressure_server.queues.placement import Placement
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.nodes import LOCAL
 from tests.support.programs import TIMEOUT, Server
+
+Result = TypeVar("Result")
 
 PREFIX = b"__pressure__"
 SHARDS = 16
@@ -49,15 +52,21 @@ def url_of(cluster: Cluster) -> str:
     return f"redis+cluster://{cluster.addresses}"
 
 
+def run_in_a_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine, in an event loop of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
+
+
 @contextmanager
 def started_cluster(folder: Path, **options: Any) -> Iterator[Cluster]:
-    """Start a cluster, for tests that have no event loop."""
+    """Start a cluster, for tests that have no event loop, or another one."""
     made = Cluster(folder, **options)
-    asyncio.run(made.__aenter__())
+    run_in_a_thread(made.__aenter__())
     try:
         yield made
     finally:
-        asyncio.run(made.__aexit__(None, None, None))
+        run_in_a_thread(made.__aexit__(None, None, None))
 
 
 @contextmanager

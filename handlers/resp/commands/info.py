@@ -8,7 +8,7 @@ import re
 import resource
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
@@ -18,11 +18,11 @@ from handlers.resp.table import FOLLOWED_VERSION, PROTOCOL
 from pressure_server import __version__
 from pressure_server.errors import PressureError
 from pressure_server.net.command_table import CommandStatistics, all_statistics
+from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import queues_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
-from pressure_server.queues.shard import Shard
 from pressure_server.queues.upkeep import stored_bytes
 
 # Monitoring calls INFO every few seconds. So a scan of limited length finds the queues of each database, and
@@ -222,18 +222,19 @@ async def _backend(client: RespSession) -> _Fields:
         "identity": broker.identity,
         "other_servers": client.session.database.peer_count,
         "prefix": client.context.settings.prefix,
-        **_shard_fields(broker.default_database.shards),
+        **_shard_fields(broker),
     }
 
 
-def _shard_fields(shards: Sequence[Shard]) -> _Fields:
+def _shard_fields(broker: Broker) -> _Fields:
     """Return a line for each shard of a cluster."""
+    shards = broker.default_database.shards
     if len(shards) == 1:
         return {}
     return {
         f"shard_{number}": f"prefix={shard.prefix.decode()},node={shard.route},"
-        f"status={'up' if shard.is_up else 'down'},lost_calls={shard.call_statistics.lost}"
-        for number, shard in enumerate(shards)
+        f"status={'down' if reason else 'up'},lost_calls={shard.call_statistics.lost}"
+        for number, (shard, reason) in enumerate(zip(shards, broker.why_not_ready(), strict=True))
     }
 
 

@@ -88,9 +88,10 @@ class Doctor:
     async def queues(self) -> AsyncIterator[list[bytes]]:
         """Yield the names of all queues, and of incomplete ones without :bound, some at a time.
 
-        A queue comes once, unless SCAN returns it twice; an incomplete one may come once for each key.
+        A queue comes once, unless SCAN returns it twice; an incomplete one may come once for each key. Those
+        of shards that are away do not come.
         """
-        for shard in self._database.shards:
+        for shard in self._database.reachable_shards:
             prefix, cursor = shard.prefix + b":", b""
             pattern = existence_pattern(shard.prefix).removesuffix(BOUND)
             while cursor != b"0":
@@ -196,7 +197,7 @@ class Doctor:
 
     async def _ping(self) -> None:
         """Check that an error concerned only one queue. Raises BackendError if the backend is unavailable."""
-        for shard in self._database.shards:
+        for shard in self._database.reachable_shards:
             await shard.command(b"PING")
 
     async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, QueueSnapshot]]:

@@ -84,11 +84,44 @@ function totals(server) {
   ];
 }
 
+const SHARD_COLUMNS = ["Shard", "Prefix", "Node", "State", "Lost calls"];
+
+/** Return the table of the shards of a cluster, open if one is not ready. */
+function shardTable(shards) {
+  if (!shards.length) return null;
+  const unready = shards.filter((shard) => shard.not_ready).length;
+  const rows = shards.map((shard) => [
+    shard.number,
+    shard.prefix,
+    shard.node,
+    shard.not_ready ? h("span", { class: "badge problem", title: shard.not_ready }, "not ready") : "ready",
+    orDash(shard.lost_calls),
+  ]);
+  return h(
+    "details",
+    { class: "shards", open: unready > 0 },
+    h("summary", {}, counted(shards.length, "shard"), unready > 0 && `, ${unready} not ready`),
+    h(
+      "div",
+      { class: "wide", tabindex: 0, role: "region", "aria-label": "Table of shards" },
+      h(
+        "table",
+        {},
+        h("caption", { class: "hidden" }, "Shards"),
+        h("thead", {}, h("tr", {}, SHARD_COLUMNS.map((title) => h("th", { scope: "col" }, title)))),
+        h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", {}, cell))))),
+      ),
+    ),
+  );
+}
+
 /** Show the overview in an element. Return an object with `close`. */
 export function showOverview(main, me, lost) {
   const view = { sort: "name", order: "up", filter: "", page: 0 };
   const summary = h("div", {});
   const showTotals = keeper(summary);
+  const shards = h("div", {});
+  const showShards = keeper(shards);
   const filter = h("input", {
     type: "search",
     id: "filter",
@@ -123,6 +156,7 @@ export function showOverview(main, me, lost) {
 
   function show(data) {
     showTotals(data.server, totals);
+    showShards(data.server.shards, shardTable);
     table.update(data.rows);
     pages.update(data.page, data.pages, data.matching);
     main.removeAttribute("aria-busy");
@@ -132,6 +166,7 @@ export function showOverview(main, me, lost) {
   main.replaceChildren(
     h("h1", {}, "Queues"),
     summary,
+    shards,
     h(
       "div",
       { class: "bar" },
