@@ -10,10 +10,15 @@ WORKERS ?= 6
 LOCK ?=
 # What chaos takes, as in: make chaos CHAOS="--messages 500000 --faults 200 --seed 1"
 CHAOS ?=
+# The tests of commands of all protocols.
+COMMAND_TESTS := beanstalk_clients beanstalk_comparison beanstalk_protocol command_keys examples functions groups \
+	half_close jobs keys large_queue limits lists log_fields logs marks memcached_clients memcached_commands \
+	message_queue moving observing orders outcomes pressure_commands protocol redis_compatibility server_commands \
+	sets transactions trimming turns waiting waiting_ends waiting_for_roles
 INSTALLED := $(VENV)/installed
 RUNNABLE := $(VENV)/runnable
 
-.PHONY: run test test-quick lint format bench chaos docs sync-client man lock sbom clean
+.PHONY: run test test-quick test-on-cluster lint format bench chaos docs sync-client man lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -47,6 +52,10 @@ endef
 
 test: $(INSTALLED)
 	$(call run_tests,slow or not slow)
+
+# What clients see of all commands, on a cluster: tests/support/spread.py.
+test-on-cluster: $(INSTALLED)
+	$(BIN)/pytest --numprocesses $(WORKERS) --on-cluster $(addprefix tests/test_,$(addsuffix .py,$(COMMAND_TESTS)))
 
 test-quick: $(INSTALLED)
 	$(call run_tests,not slow)

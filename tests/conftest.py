@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from handlers.resp.table import FOLLOWED_VERSION
+from tests.support import on_cluster
 from tests.support.hostile import Victim, started_victim
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey
 from tests.support.requirements import need, require
@@ -24,11 +25,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(trylast=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Order the tests so that each xdist worker runs its share of slow tests first, and quick ones last.
 
     xdist gives each worker an equal part of the list; a worker that has finished steals tests from another.
     """
+    if config.getoption("--on-cluster"):
+        for item in items:
+            on_cluster.mark(item)
     slow = [item for item in items if item.get_closest_marker("slow")]
     quick = [item for item in items if not item.get_closest_marker("slow")]
     workers, size = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)), len(items)

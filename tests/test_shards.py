@@ -346,6 +346,21 @@ def test_beanstalk_finds_jobs_of_all_shards_by_their_ids(server: Server) -> None
         assert other("peek 999999") == b"NOT_FOUND"
 
 
+def test_jobs_are_found_by_their_ids_after_somebody_has_emptied_the_nodes(
+    cluster: Cluster, server: Server
+) -> None:
+    for _ in range(2):
+        with Beanstalk(server) as connection:
+            jobs: list[bytes] = []
+            for tube in queue_in_each("tube"):
+                connection(f"use {tube}")
+                jobs.append(connection("put 1 0 60", b"a").removeprefix(b"INSERTED "))
+            assert len(set(jobs)) == SHARDS
+            for job in jobs:
+                assert connection(f"delete {job.decode()}") == b"DELETED"
+        on_each(cluster, lambda direct: direct.flushall())
+
+
 def stats_of(connection: Beanstalk, job: int) -> bytes:
     """Return the text of stats-job."""
     size = int(connection(f"stats-job {job}").removeprefix(b"OK "))

@@ -93,16 +93,24 @@ async def check_layout(channel: Channel, layout: bytes, *, is_user: bool) -> Non
 
     With `is_user`, note the layout at its first use. Raises BackendRefusedError if there is another one.
     """
-    key = channel.guard.removesuffix(b"guard") + b"shards"
     if is_user:
-        await channel.command(b"SET", key, layout, b"NX")
-    found: bytes = await channel.command(b"GET", key) or layout
+        await channel.command(*noting(channel, layout))
+    found: bytes = await channel.command(b"GET", _layout_key(channel)) or layout
     if found != layout:
         before, now = (int(noted.split(b" ")[0]) for noted in (found, layout))
         raise BackendRefusedError(
             f"the queues under this prefix are in {before} shards, not in {now}: set --shards {before}, "
             "or another --prefix"
         )
+
+
+def noting(channel: Channel, layout: bytes) -> tuple[bytes, ...]:
+    """Return the command that notes the layout, unless one is noted."""
+    return b"SET", _layout_key(channel), layout, b"NX"
+
+
+def _layout_key(channel: Channel) -> bytes:
+    return channel.guard.removesuffix(b"guard") + b"shards"
 
 
 async def load_library(channel: Channel) -> None:

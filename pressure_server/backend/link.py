@@ -25,6 +25,7 @@ from pressure_server.backend.greeting import (
     greet,
     join_cluster,
     load_library,
+    noting,
 )
 from pressure_server.backend.held import HeldRequests
 from pressure_server.backend.outages import Outage, Outages
@@ -427,6 +428,9 @@ class Link:
         self._epoch += 1
         channel.epoch = self._epoch
         script, keys, arguments = self.heartbeats.heartbeat(channel.epoch)
+        if self._layout:
+            # It is gone if somebody has emptied the node.
+            channel.send(None, *noting(channel, self._layout))
         # If the script had to be loaded first, requests sent next would arrive before the heartbeat.
         channel.send(None, b"SCRIPT", b"LOAD", script.text)
         channel.call(script, keys, arguments, signed)

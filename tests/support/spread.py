@@ -1,6 +1,6 @@
 """A cluster in place of the shared backend: `pytest --on-cluster`.
 
-Tests that look into the backend, or break it, are skipped. The list `on_cluster.txt` has those that fail.
+Tests that look into the backend, or break it, are skipped. on_cluster.py has those that cannot pass.
 """
 
 from __future__ import annotations
