@@ -212,6 +212,37 @@ def test_a_master_is_killed_and_other_shards_serve_on(start_server: StartServer,
     asyncio.run(play())
 
 
+def test_a_server_starts_while_the_replica_of_one_shard_is_missing(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    with started_cluster(tmp_path, replicas=1, full_coverage=False) as cluster:
+        master = asyncio.run(cluster.master_of(PLACEMENT.prefixes[0]))
+        (replica,) = asyncio.run(cluster.replicas_of(master))
+        other = next(
+            shard for shard in range(SHARDS)
+            if asyncio.run(cluster.master_of(PLACEMENT.prefixes[shard])) is not master
+        )  # fmt: skip
+        replica.kill()
+        with direct_to(master) as direct:
+            wait_for(lambda: not direct.info("replication")["connected_slaves"], "the master to notice")
+        server = started(start_server, cluster, "--durability", "replica:1", "--backend-grace", "1")
+        assert "needs 1 connected replicas; the backend has 0" in server.log
+        with server.client() as client:
+            assert client.sadd(queue_in(other), "a") == 1
+            with pytest.raises(redis.ResponseError, match="is not known to be safe"):
+                client.sadd(queue_in(0), "a")
+            asyncio.run(replica.start())
+            asyncio.run(cluster.wait_until_connected(replica))
+
+            def is_safe() -> bool:
+                try:
+                    return client.sadd(queue_in(0), "b") in (0, 1)
+                except redis.ResponseError:
+                    return False
+
+            wait_for(is_safe, "puts to be safe")
+
+
 def test_shards_whose_node_refuses_all_scripts_are_not_ready(
     start_server: StartServer, tmp_path: Path
 ) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from pressure_server.backend.address import Backoff
 from pressure_server.backend.greeting import BackendRefusedError, greet
-from pressure_server.backend.levels import DurabilityUnavailableError, Level
+from pressure_server.backend.levels import DurabilityUnavailableError, Level, ReplicasMissingError
 from pressure_server.backend.link import Timeouts
 from pressure_server.backend.resp import BackendConnection, is_retryable
 from pressure_server.backend.route import Route
@@ -70,7 +70,8 @@ class Durability:
     async def start(self) -> None:
         """Connect, and reconnect whenever the connection breaks.
 
-        Raises BackendRefusedError if the backend cannot be used, or cannot provide the level.
+        Raises BackendRefusedError if the backend cannot be used, or cannot provide the level. Replicas may be
+        missing if another node takes over when one dies: that may have just happened.
         """
         if not self.is_enabled:
             return
@@ -78,7 +79,10 @@ class Durability:
         try:
             await self._open()
         except (DurabilityUnavailableError, BackendRefusedError) as error:
-            raise BackendRefusedError(str(error)) from error
+            if not (isinstance(error, ReplicasMissingError) and self._route.fails_over):
+                raise BackendRefusedError(str(error)) from error
+            self._why_down = error
+            self._say(str(error))
         except BackendError as error:
             self._why_down = error
         self._keeping = asyncio.create_task(self._keep())

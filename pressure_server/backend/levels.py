@@ -15,6 +15,10 @@ class DurabilityUnavailableError(BackendError):
     """The backend cannot provide the level; the text says why."""
 
 
+class ReplicasMissingError(DurabilityUnavailableError):
+    """Too few replicas are connected at present."""
+
+
 @dataclass(frozen=True)
 class Level:
     """A durability level: `replicas` replicas must have a change, or with `fsync` the backend's disk.
@@ -50,11 +54,12 @@ class Level:
         """Return the command that waits for the level, without its timeout; None if a reply alone is proof.
 
         `config` has the backend's settings for its append-only file, or is None if it does not reveal them.
-        `replicas` is the number of connected replicas. Raises DurabilityUnavailableError.
+        `replicas` is the number of connected replicas. Raises DurabilityUnavailableError; if that is because
+        of their number, ReplicasMissingError.
         """
         if self.replicas:
             if replicas < self.replicas:
-                raise DurabilityUnavailableError(
+                raise ReplicasMissingError(
                     f"durability {self} needs {self.replicas} connected replicas; the backend has {replicas}"
                 )
             return (b"WAIT", b"%d" % self.replicas)
