@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.native import NativeSteps, QueueClosedError, Steps, run, step_until
+from pressure_server import client as library
+from tests.support.native import NativeClient, NativeSteps, QueueClosedError, Steps, run, step_until
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -610,6 +611,16 @@ def test_a_watched_queue_that_was_created_and_deleted_is_unchanged(client: Clien
     client.sadd("q", "a")
     client.delete("q")
     assert transact(waiter, "SADD q b") == [1]
+
+
+def test_a_watched_queue_that_native_clients_created_and_deleted_is_unchanged(
+    backend: Valkey, direct: Client, waiter: Waiter
+) -> None:
+    waiter("WATCH", "q")
+    with library.Queue("q", backend.url) as queue:
+        queue.create(0)
+    NativeClient(direct, "q").delete()
+    assert transact(waiter, "SADD r b") == [1]
 
 
 # ---------------------------------------------------------------- deletions, sizes and closed queues

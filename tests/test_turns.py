@@ -9,6 +9,7 @@ import pytest
 from pressure_server.backend.address import Address
 from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
+from tests.support.native import NativeClient
 from tests.support.programs import TIMEOUT, Client, Valkey, keys_left, wait_for
 from tests.support.waiters import Waiter, blocked, create, is_refused, wait_for_blocked
 
@@ -37,6 +38,24 @@ def test_a_second_turn_is_noted_until_it_ends(backend: Valkey, direct: Client, f
         await turns.disconnect()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("move", ["LMOVE q other LEFT RIGHT", "RPOPLPUSH q other", "SMOVE q other a"])
+def test_a_move_in_a_turn_leaves_room_for_native_producers(client: Client, direct: Client, move: str) -> None:
+    """The server's own turn is no native consumer, which would push the :not_full token itself."""
+    queue = NativeClient(direct, "q")
+    queue.create(1)
+    queue.put(b"a")
+    base = "__pressure__:q:"
+    assert direct.lmove(f"{base}consumer_free", f"{base}ext:consumer_turn") == b"1"
+    client.execute_command(*move.split())
+    assert client.smembers("other") == {b"a"}
+    assert [direct.llen(base + token) for token in ("consumer_free", "not_full", "ext:consumer_turn")] == [
+        1,
+        1,
+        0,
+    ]
+    queue.put_non_blocking(b"b")
 
 
 def test_a_turn_withdrawn_before_the_server_blocks_takes_no_token(backend: Valkey, direct: Client) -> None:

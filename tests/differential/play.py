@@ -108,6 +108,15 @@ def _names_several_queues(commands: tuple[Words, ...]) -> bool:
     return len(known) == len(commands) > 1 and len(names) > 1
 
 
+def _needs_a_role_at_once(worlds: list[World]) -> bool:
+    """Return whether a client, when its wait ends, goes on with a command that fails if a role is held."""
+    return any(
+        client.waiting and any(str(words[0]).endswith("NOWAIT") for words in client.pending)
+        for world in worlds
+        for client in world.clients
+    )
+
+
 async def _ask(control: RespWire, *words: Any) -> Any:
     await control.send((words,))
     async with asyncio.timeout(TIMEOUT):
@@ -176,6 +185,9 @@ class _Playing:
         ):
             return False
         name, *arguments = step.commands[0]
+        # A native client gives its role back after others have seen what it did.
+        if name.startswith("native ") and others_go_on and _needs_a_role_at_once(self._worlds):
+            return False
         # A native Delete deletes the list last, with messages that were put just before.
         if name == "native delete" and others_go_on:
             return False

@@ -76,9 +76,11 @@ function move.move(options, other, wanted)
   elseif other == from then
     return go_round(options, message, wanted, id), 0
   end
+  local turn = queue.turn
   queue.enter(other)
   local result, left, go_on = put.put({ existing = options.into, unique = options.unique }, '1', { message })
   queue.enter(from)
+  queue.turn = turn
   if left and left > 0 then
     return {}, 1
   elseif type(result) == 'table' and result.err then

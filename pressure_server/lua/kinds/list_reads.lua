@@ -119,12 +119,13 @@ function list_reads.offsets()
   return '', '', 0
 end
 
--- Return a text that changes with every put, get, close, delete and create.
+-- Return a text that changes with every put, get, close, delete and create. A native Delete leaves what this server has
+-- noted of how the queue was made.
 function list_reads.version()
   local stats = call('MGET', queue.base .. ':stats:produced_messages', queue.base .. ':stats:consumed_messages')
   local newest = call('LINDEX', queue.base, 0)
   return string.format('%s %d %s %s %d %s %s', queue.bound and 'is' or 'is not', queue.length, stats[1] or '',
-    stats[2] or '', queue.is_closed() and 1 or 0, queue.made or '', newest and redis.sha1hex(newest)
+    stats[2] or '', queue.is_closed() and 1 or 0, queue.bound and queue.made or '', newest and redis.sha1hex(newest)
     .. redis.sha1hex(call('LINDEX', queue.base, -1)) or '')
 end
 
