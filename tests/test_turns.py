@@ -50,11 +50,8 @@ def test_a_move_in_a_turn_leaves_room_for_native_producers(client: Client, direc
     assert direct.lmove(f"{base}consumer_free", f"{base}ext:consumer_turn") == b"1"
     client.execute_command(*move.split())
     assert client.smembers("other") == {b"a"}
-    assert [direct.llen(base + token) for token in ("consumer_free", "not_full", "ext:consumer_turn")] == [
-        1,
-        1,
-        0,
-    ]
+    tokens = ("consumer_free", "not_full", "ext:consumer_turn")
+    assert [direct.llen(base + token) for token in tokens] == [1, 1, 0]
     queue.put_non_blocking(b"b")
 
 
