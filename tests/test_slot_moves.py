@@ -202,6 +202,29 @@ def test_a_lease_that_ends_while_the_slot_moves(start_server: StartServer, clust
     asyncio.run(play())
 
 
+def test_a_script_that_reads_several_queues_waits_for_keys_that_have_left(
+    start_server: StartServer, cluster: Cluster
+) -> None:
+    server = start_on_cluster(start_server, cluster)
+
+    async def play() -> None:
+        with Waiter(server.port) as client:
+            for queue in ("a", "b"):
+                client("RPUSH", queue, f"in {queue}")
+            move = await cluster.legacy_move(KEY, await another(cluster, await cluster.master_of(KEY)))
+            await move.begin()
+            lists = {f"{PREFIX}:a".encode(), f"{PREFIX}:b".encode()}
+            await move.migrate(*[key for key in await move.keys_left() if key not in lists])
+            assert set(await move.keys_left()) == lists
+            client.send("PRESSURE.RESERVE", "a", "b")
+            await wait_until(lambda: said(server, MOVING), "the call to wait")
+            await move.migrate()
+            await move.finish()
+            assert client.reply()[2] == b"in a"
+
+    asyncio.run(play())
+
+
 def test_clients_wait_on_while_the_slot_moves(start_server: StartServer, cluster: Cluster) -> None:
     server = start_on_cluster(start_server, cluster)
 

@@ -432,7 +432,7 @@ class Link:
             # It is gone if somebody has emptied the node.
             channel.send(None, *noting(channel, self._layout))
         # If the script had to be loaded first, requests sent next would arrive before the heartbeat.
-        channel.send(None, b"SCRIPT", b"LOAD", script.text)
+        channel.load_script(script)
         channel.call(script, keys, arguments, signed)
 
     def _stall(self, request: BackendRequest, error: hiredis.ReplyError) -> None:

@@ -43,7 +43,7 @@ class Channel(BackendConnection):
         super().__init__(answer_timeout)
         self.epoch = epoch
         self.library = library
-        # The key that goes with every call in a cluster: see LibraryCall.
+        # The key that goes with every call and script in a cluster: see LibraryCall.
         self.guard = b""
         self._tell = tell
         # Why the backend did not load the library when it was last sent, if it did not.
@@ -76,8 +76,14 @@ class Channel(BackendConnection):
 
         `received` gets the reply. Raises BackendError if there is no connection.
         """
+        if self.guard:
+            script, keys = script.guarded, (*keys, self.guard)
         words = (b"EVALSHA", script.digest, b"%d" % len(keys), *keys, *arguments)
         self.send(partial(self._answered, script, words, received, _MAX_LOADS), *words)
+
+    def load_script(self, script: Script) -> None:
+        """Load a script, so that its next call need not. Raises BackendError if there is no connection."""
+        self.send(None, b"SCRIPT", b"LOAD", (script.guarded if self.guard else script).text)
 
     def _answered(
         self, script: Script, words: tuple[bytes, ...], received: Received, loads: int, reply: Any

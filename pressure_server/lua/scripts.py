@@ -33,6 +33,11 @@ class Script:
         """The SHA-1 digest of the text, for EVALSHA."""
         return hashlib.sha1(self.text, usedforsecurity=False).hexdigest().encode()
 
+    @cached_property
+    def guarded(self) -> Script:
+        """The script that is called with one more key, the guard (LibraryCall), which it does not see."""
+        return Script(b"KEYS[#KEYS] = nil\n" + self.text)
+
 
 @dataclass(frozen=True)
 class Library:
