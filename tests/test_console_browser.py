@@ -483,7 +483,7 @@ def test_the_shards_of_a_cluster_are_shown(
         expect(shards.locator("summary")).to_have_text(re.compile(rf"{SHARDS} shards, \d not ready"))
         expect(last.locator(".badge")).to_have_text("not ready")
         # It is open without a click in a new page, too.
-        assert open_page(server).locator("details.shards").get_attribute("open") is not None
+        expect(open_page(server).locator("details.shards[open]")).to_be_visible()
 
 
 def test_errors_of_scripts_are_shown_and_reported(

@@ -284,7 +284,10 @@ def _check_commands_of_the_shell(backend: str, away: str, there: str) -> None:
     assert "queues are missing: shard 0 is away: " in listed.stderr
     examined = run_command("doctor", "--wait", "0.1", *options)
     assert (examined.returncode, "no problems" in examined.stdout) == (2, True)
-    assert "shard 0 is away: " in examined.stderr
+    assert "queues are missing: shard 0 is away: " in examined.stderr
+    named = run_command("doctor", "--wait", "0.1", away, *options)
+    assert (named.returncode, named.stdout) == (2, "")
+    assert "shard 0 is away: " in named.stderr
     assert run_command("where", there, *options).returncode == 0
     where = run_command("where", away, *options)
     assert (where.returncode, where.stdout) == (1, "")

@@ -77,8 +77,8 @@ async def _examine(store: Store, queue: str | None, repair: bool, wait: float) -
                 f"'{printable(name)}' is named like a queue's key, but does not belong to a queue: {reason}\n"
             )
         click.echo(_summary(queues, in_trouble, len(cases), len(doctor.unreadable), repair))
-        if doctor.named is None and (away := broker.shards_away):
-            raise BackendError("; ".join(map(str, away)))
+        if doctor.missing:
+            raise BackendError("queues are missing: " + "; ".join(map(str, doctor.missing)))
         return 1 if cases or doctor.unreadable else 0
 
 

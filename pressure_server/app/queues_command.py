@@ -9,6 +9,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 import click
@@ -138,19 +139,19 @@ def queues_command(pattern: str, as_json: bool, sort: str, **values: Any) -> Non
         for line in lines_of(queues, TOTALS):
             click.echo(line)
     if missing:
-        raise BackendError("queues are missing: " + "; ".join(map(str, missing)))
+        raise BackendError(f"queues are missing: {missing}")
 
 
-async def _look(store: Store, pattern: str) -> tuple[list[Surveyed], list[BackendError]]:
-    """Return the queues that match, and why others are missing."""
-    missing: list[BackendError] = []
+async def _look(store: Store, pattern: str) -> tuple[list[Surveyed], str]:
+    """Return the queues that match, and why others are missing, if they are."""
+    why = ""
     async with open_store(store) as broker:
         survey = Survey(broker)
         try:
             await survey.run_once()
         except BackendError as error:
-            missing = broker.shards_away or [error]
-        return _matching(survey, pattern), missing
+            why = str(error)
+        return _matching(survey, pattern), why
 
 
 @click.command("where", short_help="Say where a queue is stored.", params=shared_options(*STORE_OPTIONS))
@@ -202,6 +203,8 @@ def _matching(survey: Survey, pattern: str) -> list[Surveyed]:
 async def _show_live(store: Store, pattern: str, interval: float) -> None:
     async with open_store(store) as broker:
         survey = Survey(broker)
+        with suppress(BackendError):  # the table says what is missing
+            await survey.run_once()
         screen = curses.initscr()
         try:
             curses.noecho()

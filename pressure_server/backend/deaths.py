@@ -1,4 +1,4 @@
-"""Deaths of the backend: which requests were in flight at several, and how long it is left alone then."""
+"""Deaths of the backend: requests that may cause them are not sent again, and housekeeping pauses."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ logger = logging.getLogger(__name__)
 
 # A request that was in flight at this many deaths of the backend is not sent again.
 MAX_DEATHS = 3
-# Seconds for which housekeeping leaves a backend alone that dies of calls: doubled at each further death, and
-# 0 again after the backend has lived for _WELL_AFTER longer.
+# Seconds for which housekeeping pauses after calls have killed the backend: doubled at each further death,
+# and 0 again after the backend has lived for _WELL_AFTER longer.
 _FIRST_REST = 1.0
 _MAX_REST = 60.0
 _WELL_AFTER = 30.0
@@ -38,7 +38,7 @@ class Deaths:
         return 0.0 if is_well else self._rest
 
     def count(self, held: Sequence[BackendRequest]) -> int:
-        """Count a death, for the requests that were in flight. Return at how many one is not sent again."""
+        """Count a death, for the requests that were in flight. Return after how many a request fails."""
         self._rest = self.pause
         self._alive_since = time.monotonic()
         most = 1 if self._rest else MAX_DEATHS

@@ -70,8 +70,8 @@ class Durability:
     async def start(self) -> None:
         """Connect, and reconnect whenever the connection breaks.
 
-        Raises BackendRefusedError if the backend cannot be used, or cannot provide the level. Replicas may be
-        missing if another node takes over when one dies: that may have just happened.
+        Raises BackendRefusedError if the backend cannot be used, or cannot provide the level. Missing
+        replicas are no error with Sentinel or a cluster: a failover may be under way.
         """
         if not self.is_enabled:
             return

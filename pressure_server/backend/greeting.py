@@ -77,7 +77,8 @@ async def greet(
 async def join_cluster(channel: Channel, address: Address, route: Route, guard: bytes) -> None:
     """Tell the route of the nodes of the cluster; `guard` is the key that goes with calls (LibraryCall).
 
-    Raises MovedError if another node has the keys, BackendRefusedError if they may be on several nodes.
+    Raises MovedError if another node has the keys, BackendRefusedError if there is no guard, as the prefix
+    has no tag.
     """
     if not guard:
         raise BackendRefusedError(
@@ -114,7 +115,7 @@ def _layout_key(channel: Channel) -> bytes:
 
 
 async def load_library(channel: Channel) -> None:
-    """Load the library. If the backend accepts no writes at present, it may have the library."""
+    """Load the library. A refusal of writes is ignored: the library may be there."""
     try:
         await wait_for_reply((b"FUNCTION",), channel.load)
     except BackendReplyError as error:

@@ -10,7 +10,7 @@ from typing import Protocol
 
 from pressure_server.backend.requests import BackendRequest
 
-# Seconds before calls are sent again whose keys are being moved to another node, at first and at most.
+# Seconds until a call whose keys are being moved to another node is sent again, at first and at most.
 _FIRST_STALL, _MAX_STALL = 0.02, 2.0
 
 
@@ -72,7 +72,7 @@ class HeldRequests:
             self._giving_up = self._loop.call_later(grace, self._grace_is_over)
 
     def end_grace(self) -> list[BackendRequest]:
-        """Return what is held, for the backend is back, or the keys are no longer being moved."""
+        """End the grace, for the backend is back, or the keys have moved. Return what is held, to be sent."""
         self.has_given_up = False
         if self._giving_up is not None:
             self._giving_up.cancel()

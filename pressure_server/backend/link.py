@@ -363,7 +363,7 @@ class Link:
                 self.begin_epoch()
             request.send(channel, partial(self._answered, request, channel))
         elif channel is None and (self._held.has_given_up or self._closed):
-            away = self.away()
+            away = self._away()
             # Not at once: like a reply, the error must come after the caller has returned.
             self._loop.call_soon(request.received, away)
         else:
@@ -375,7 +375,7 @@ class Link:
             self._held.hold(request)
             return
         if type(reply) is list and hiredis.ReplyError not in map(type, reply):
-            if self._held.was_stalled and isinstance(request, LibraryCall):
+            if self._held.was_stalled and isinstance(request, LibraryCall | HandlerCall):
                 self._moved()
             request.received(reply)
             return
@@ -401,7 +401,8 @@ class Link:
             if is_stale_epoch(error) and self._heartbeat_refusal is not None:
                 reply = self._heartbeat_refusal
             self._refusals.hear(error)
-        if self._held.has_given_up and not isinstance(reply, Exception):
+        is_over = self._held.has_given_up or (self._held.was_stalled and isinstance(request, HandlerCall))
+        if is_over and not isinstance(reply, Exception):
             self._moved()
         request.received(reply)
 
@@ -442,7 +443,7 @@ class Link:
         self._outage.report(why, ": calls wait")
         self._why_down = why
         if self._held.has_given_up:
-            request.received(self.away())
+            request.received(self._away())
         else:
             self._held.stall(request)
 
@@ -457,10 +458,9 @@ class Link:
     def fail(self, request: BackendRequest) -> None:
         """Fail a request: the grace is over."""
         is_unknown = request.may_be_done and request.changes
-        request.received(OutcomeUnknownError() if is_unknown else self.away())
+        request.received(OutcomeUnknownError() if is_unknown else self._away())
 
-    def away(self) -> BackendError:
-        """Return why the backend cannot be reached, with the number of the shard."""
+    def _away(self) -> BackendError:
         whose = self.name.removeprefix("backend ") if self._layout else "the backend"
         return BackendError(f"{whose} is away: {self._why_down}")
 

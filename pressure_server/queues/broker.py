@@ -149,25 +149,22 @@ class Broker:
 
     def why_not_ready(self) -> list[BackendError | None]:
         """Return, for each shard, why it is not ready for new clients; None if it is."""
-        return [self._why_not_ready(backend) for backend in self._backends]
+        places: dict[Backend, list[_Place]] = {backend: [] for backend in self._backends}
+        for place in self._places:
+            places[place.backend].append(place)
+        return [self._why_not_ready(backend, places[backend]) for backend in self._backends]
 
-    def _why_not_ready(self, backend: Backend) -> BackendError | None:
+    def _why_not_ready(self, backend: Backend, places: Sequence[_Place]) -> BackendError | None:
         try:
-            for place in self._places:
-                if place.backend is backend:
-                    if place.shard.database_number == self.address.database and not place.link.is_up:
-                        raise BackendError(f"the backend is away: {place.link.why_down}")
-                    if place.peers is not None:
-                        place.peers.check_readiness()
+            for place in places:
+                if place.shard.database_number == self.address.database and not place.link.is_up:
+                    raise BackendError(f"the backend is away: {place.link.why_down}")
+                if place.peers is not None:
+                    place.peers.check_readiness()
             backend.check_readiness()
         except BackendError as reason:
             return reason
         return None
-
-    @property
-    def shards_away(self) -> list[BackendError]:
-        """Why shards cannot be reached, each with its number."""
-        return [place.link.away() for place in self._places if not place.link.is_up]
 
     @property
     def grace(self) -> float:
@@ -195,8 +192,12 @@ class Broker:
         started = (one.backend.start(one.link, to_look=to_look) for one in opened)
         failed = [one for one in await asyncio.gather(*started, return_exceptions=True) if one is not None]
         for error in sorted(failed, key=lambda one: not isinstance(one, BackendRefusedError)):
-            if isinstance(error, BackendRefusedError) or not self.is_up:
+            is_only_away = isinstance(error, BackendError) and not isinstance(error, BackendRefusedError)
+            if not (is_only_away and self.is_up):
                 raise error
+        for one in opened:
+            if not one.link.is_up:
+                one.link.keep_open()
         for place in self._places:
             if place.link.is_up and not to_look:
                 await place.shard.role_turns.end_noted_turns()

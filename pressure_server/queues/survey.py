@@ -238,7 +238,7 @@ class Survey:
         if len(away) < len(self._broker.shards):
             await self._finish(began, away)
         if away:
-            raise next(iter(away.values()))
+            raise BackendError("; ".join(map(str, away.values())))
 
     async def _look_at_all(self, shard: Shard, pause: float) -> None:
         cursor, waiting = b"0", dict[bytes, None]()

@@ -288,8 +288,8 @@ _DEFAULT = {title.lower().encode() for title in _SECTIONS} - _NOT_BY_DEFAULT
 async def info_text(client: RespSession, wanted: list[bytes]) -> str:
     """Return the wanted sections, or the default ones if `wanted` is empty.
 
-    Sections that need the backend are empty while it is down. If a shard of a cluster is away, they count
-    those of the others.
+    Sections that need the backend are empty while it is down. If a shard of a cluster is away, its queues are
+    not counted.
     """
     names = {name.lower() for name in wanted} or {b"default"}
     if b"default" in names:

@@ -82,25 +82,36 @@ class Doctor:
         self.wait = wait
         self.named = named
         self.unreadable: dict[bytes, str] = {}
+        self.missing: list[BackendError] = []
         self._database = database
         self._loop = asyncio.get_running_loop()
 
     async def queues(self) -> AsyncIterator[list[bytes]]:
         """Yield the names of all queues, and of incomplete ones without :bound, some at a time.
 
-        A queue comes once, unless SCAN returns it twice; an incomplete one may come once for each key. Those
-        of shards that are away do not come.
+        A queue comes once, unless SCAN returns it twice; an incomplete one may come once for each key.
+        `missing` then has the reason for each shard that is away.
         """
-        for shard in self._database.reachable_shards:
-            prefix, cursor = shard.prefix + b":", b""
-            pattern = existence_pattern(shard.prefix).removesuffix(BOUND)
-            while cursor != b"0":
-                cursor, keys = await shard.command(
-                    b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", _SCAN_COUNT
-                )
-                names = {name for key in keys if is_queue_name(name := _owner(key[len(prefix) :]))}
-                queues = {key[len(prefix) : -len(BOUND)] for key in keys if key.endswith(BOUND)} & names
-                yield [*queues, *await self._without_bound(shard, names - queues)]
+        self.missing = []
+        for shard in self._database.shards:
+            try:
+                async for names in self._queues_of(shard):
+                    yield names
+            except BackendError as error:
+                if not shard.is_away:
+                    raise
+                self.missing.append(error)
+
+    async def _queues_of(self, shard: Shard) -> AsyncIterator[list[bytes]]:
+        prefix, cursor = shard.prefix + b":", b""
+        pattern = existence_pattern(shard.prefix).removesuffix(BOUND)
+        while cursor != b"0":
+            cursor, keys = await shard.command(
+                b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", _SCAN_COUNT
+            )
+            names = {name for key in keys if is_queue_name(name := _owner(key[len(prefix) :]))}
+            queues = {key[len(prefix) : -len(BOUND)] for key in keys if key.endswith(BOUND)} & names
+            yield [*queues, *await self._without_bound(shard, names - queues)]
 
     async def _without_bound(self, shard: Shard, names: Iterable[bytes]) -> list[bytes]:
         """Return those that have no :bound. SCAN returns the others by their :bound."""
@@ -181,7 +192,7 @@ class Doctor:
                 try:
                     done = await self.fix(case)
                 except BackendError as error:
-                    await self._ping()
+                    await self._ping(name)
                     failed.add(name)
                     done = [f"nothing, because {error}"]
                 report(case, self.fixable(case), done)
@@ -195,10 +206,9 @@ class Doctor:
             await self.confirm(again)
             cases.update(again)
 
-    async def _ping(self) -> None:
-        """Check that an error concerned only one queue. Raises BackendError if the backend is unavailable."""
-        for shard in self._database.reachable_shards:
-            await shard.command(b"PING")
+    async def _ping(self, name: bytes) -> None:
+        """Check that an error concerned only this queue. Raises BackendError if its shard is unavailable."""
+        await self._database.shard_of(name).command(b"PING")
 
     async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, QueueSnapshot]]:
         examined: list[tuple[bytes, QueueSnapshot]] = []
@@ -208,7 +218,7 @@ class Doctor:
                 if not isinstance(reply, BaseException):
                     examined.append((name, QueueSnapshot.of(reply)))
                     continue
-                await self._ping()
+                await self._ping(name)
                 if len(self.unreadable) < _MAX_UNREADABLE:
                     self.unreadable[name] = str(reply)
         return examined

@@ -2,7 +2,7 @@
 
 import { act, CREATE, may } from "./actions.js";
 import { listen } from "./api.js";
-import { h, keeper } from "./dom.js";
+import { fill, h, keeper } from "./dom.js";
 import { bytes, counted, duration, number, orDash, rate } from "./format.js";
 import { sparkline } from "./sparkline.js";
 import { pager, Table } from "./table.js";
@@ -86,33 +86,29 @@ function totals(server) {
 
 const SHARD_COLUMNS = ["Shard", "Prefix", "Node", "State", "Lost calls"];
 
-/** Return the table of the shards of a cluster, open if one is not ready. */
-function shardTable(shards) {
-  if (!shards.length) return null;
-  const unready = shards.filter((shard) => shard.not_ready).length;
-  const rows = shards.map((shard) => [
-    shard.number,
-    shard.prefix,
-    shard.node,
-    shard.not_ready ? h("span", { class: "badge problem", title: shard.not_ready }, "not ready") : "ready",
-    orDash(shard.lost_calls),
-  ]);
-  return h(
-    "details",
-    { class: "shards", open: unready > 0 },
-    h("summary", {}, counted(shards.length, "shard"), unready > 0 && `, ${unready} not ready`),
-    h(
-      "div",
-      { class: "wide", tabindex: 0, role: "region", "aria-label": "Table of shards" },
-      h(
-        "table",
-        {},
-        h("caption", { class: "hidden" }, "Shards"),
-        h("thead", {}, h("tr", {}, SHARD_COLUMNS.map((title) => h("th", { scope: "col" }, title)))),
-        h("tbody", {}, rows.map((cells) => h("tr", {}, cells.map((cell) => h("td", {}, cell))))),
-      ),
-    ),
-  );
+/** Return the table of the shards of a cluster, which opens when one is not ready: `element`, and `update(shards)`. */
+function shardTable() {
+  const summary = h("summary", {});
+  const rows = h("tbody", {});
+  const head = h("tr", {}, SHARD_COLUMNS.map((title) => h("th", { scope: "col" }, title)));
+  const table = h("table", {}, h("caption", { class: "hidden" }, "Shards"), h("thead", {}, head), rows);
+  const region = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Table of shards" }, table);
+  const element = h("details", { class: "shards", hidden: true }, summary, region);
+  let unready = 0;
+  return {
+    element,
+    update(shards) {
+      const before = unready;
+      unready = shards.filter((shard) => shard.not_ready).length;
+      element.hidden = !shards.length;
+      if (unready > before) element.open = true;
+      fill(summary, counted(shards.length, "shard"), unready > 0 && `, ${unready} not ready`);
+      const state = (shard) =>
+        shard.not_ready ? [h("span", { class: "badge problem" }, "not ready"), ` ${shard.not_ready}`] : "ready";
+      const cells = (shard) => [shard.number, shard.prefix, shard.node, state(shard), orDash(shard.lost_calls)];
+      fill(rows, shards.map((shard) => h("tr", {}, cells(shard).map((cell) => h("td", {}, cell)))));
+    },
+  };
 }
 
 /** Show the overview in an element. Return an object with `close`. */
@@ -120,8 +116,7 @@ export function showOverview(main, me, lost) {
   const view = { sort: "name", order: "up", filter: "", page: 0 };
   const summary = h("div", {});
   const showTotals = keeper(summary);
-  const shards = h("div", {});
-  const showShards = keeper(shards);
+  const shards = shardTable();
   const filter = h("input", {
     type: "search",
     id: "filter",
@@ -156,7 +151,7 @@ export function showOverview(main, me, lost) {
 
   function show(data) {
     showTotals(data.server, totals);
-    showShards(data.server.shards, shardTable);
+    shards.update(data.server.shards);
     table.update(data.rows);
     pages.update(data.page, data.pages, data.matching);
     main.removeAttribute("aria-busy");
@@ -166,7 +161,7 @@ export function showOverview(main, me, lost) {
   main.replaceChildren(
     h("h1", {}, "Queues"),
     summary,
-    shards,
+    shards.element,
     h(
       "div",
       { class: "bar" },
