@@ -73,7 +73,7 @@ def is_empty(store: tuple[str, str]) -> bool:
 
 
 def has_messages(server: Server, count: int) -> bool:
-    """Return whether more than so many messages wait."""
+    """Return whether the queue has more than `count` messages."""
     with server.client() as client:
         return int(client.scard("work")) > count
 

@@ -37,8 +37,8 @@ def doctor_command(queue: str | None, repair: bool, wait: float, **values: Any) 
     operation, its queue can get stuck. This command checks one QUEUE, or all queues if none is named. It does
     not need a running server, and does not disturb one.
 
-    Exit status: 0 if there are no problems or all were repaired, 1 if problems remain, 2 if the queues, or
-    those of a shard, could not be checked.
+    Exit status: 0 if there are no problems or all were repaired, 1 if problems remain, 2 if queues
+    could not be checked, for example because a shard is away.
     """
     try:
         return uvloop.run(_examine(Store(**values), queue, repair, wait))

@@ -257,9 +257,9 @@ class Database(QueueOperations):
         return list(names), is_complete
 
     async def queues(self, *, reachable: bool = False) -> AsyncIterator[bytes]:
-        """Yield the names of all queues, each once; with `reachable`, without those of shards that are away.
+        """Yield the names of all queues, each once.
 
-        Raises BackendError.
+        If a shard is away, raises BackendError; with `reachable`, leaves its queues out.
         """
         for shard in self.shards:
             if reachable and shard.is_away:

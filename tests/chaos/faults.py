@@ -225,7 +225,7 @@ _HARM_TO_LOGS: dict[Kind, Callable[[Client], bool]] = {
 
 
 async def _move_slot(cluster: Cluster, seconds: float, chance: random.Random) -> None:
-    """Move the slot of a shard to another master; keys stay apart for so many seconds."""
+    """Move the slot of a shard to another master. For `seconds`, each of the two has some of its keys."""
     slot = key_slot(chance.choice(PLACEMENT.prefixes))
     source = await cluster.master_of(slot)
     target = chance.choice([node for node in await cluster.masters() if node is not source])

@@ -77,7 +77,7 @@ KINDS = (
     CLIENTS_CUT, CLIENTS_HALF_CUT, CLIENTS_STALLED, CLIENTS_SLOW, CLIENTS_REFUSED,
     GARBAGE, BURST,
 )  # fmt: skip
-# Those of a cluster, as often as they come in each turn.
+# The kinds for a cluster. Each stands here as often as it comes before all kinds come again.
 KINDS_OF_CLUSTER = (
     *[SLOT_MOVED] * 6, *[FAILED_OVER] * 2, MASTER_KILLED, PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT,
 )  # fmt: skip

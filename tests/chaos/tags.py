@@ -18,7 +18,7 @@ def beside(queue: str, name: str) -> str:
 
 
 def together(queues: Iterable[str]) -> list[list[str]]:
-    """Return the queues in lists of those that have the same tag."""
+    """Return a list of queues for each tag."""
     found: dict[str, list[str]] = {}
     for queue in queues:
         found.setdefault(tag_of(queue), []).append(queue)

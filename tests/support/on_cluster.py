@@ -11,7 +11,7 @@ _IDS = "the ids of jobs do not begin with 1"
 _CURSORS = "a scan goes from shard to shard, and may return nothing at first"
 _DATABASES = "a cluster has one database"
 _VALUES = "values of memcached are on one node"
-_PREFIX = "the prefix of a queue is that of its shard"
+_PREFIX = "PRESSURE.INFO tells the prefix of the queue's shard"
 _ONE_NODE = "a thread looks into the backend's one node"
 
 # By a pattern for the end of a test's id, after `tests/test_`.

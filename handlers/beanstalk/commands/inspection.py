@@ -131,7 +131,7 @@ async def stats_tube(client: BeanstalkSession, name: bytes) -> bytes:
     "stats", "Describes the server, and all jobs that the user may see: `OK <bytes>` and YAML.", needs="read"
 )
 async def stats(client: BeanstalkSession, _nothing: None) -> bytes:
-    """Describe the server. The jobs are those of all reachable queues that the user may access."""
+    """Describe the server, and count the jobs in queues that can be reached and that the user may access."""
     reachable = client.database.queues(reachable=True)
     names = [queue async for queue in reachable if client.user.may_access(queue)]
     jobs: Counter[str] = Counter()
