@@ -118,7 +118,7 @@ class BeanstalkSession(Session):
 
     def permit_tube(self, tube: bytes) -> None:
         """Raise DeniedCommandError if the user may not use the tube."""
-        if not self.user.is_unrestricted and not self.user.may_access(tube):
+        if not self.user.may_access(tube):
             self._deny(Refusal.QUEUE)
 
     def _deny(self, why: Refusal) -> None:
@@ -205,9 +205,11 @@ class BeanstalkSession(Session):
 
     def _check(self, entry: Command) -> None:
         """Raise DeniedCommandError if the user may not use the command on any tube."""
+        if entry in self.user.allowed:
+            return
         if self.user is NOBODY and entry.name not in _BEFORE_LOGIN:
             raise DeniedCommandError
-        if not self.user.is_unrestricted and entry.refusal(self.user, tuple) is not None:
+        if entry.refusal(self.user, tuple) is not None:
             self._deny(Refusal.COMMAND)
 
     def abandoned_reply(self) -> bytes:

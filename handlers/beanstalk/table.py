@@ -23,7 +23,7 @@ class FormatError(Exception):
     """The line is not well-formed: the reply is BAD_FORMAT."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Command(TableEntry):
     """A command in the table: `parse` turns the rest of its line into arguments, or raises FormatError."""
 

@@ -238,7 +238,7 @@ class MemcachedSession(Session):
         words = command.words
         if not entry.accepts(len(words)):
             raise WordCountError
-        if self.user.is_unrestricted:
+        if entry in self.user.allowed:
             return
         keys = entry.keys_of(words)
         # Only `get` and `gets` have options; in other commands `/open` is part of the name.

@@ -18,7 +18,7 @@ _TITLES = {QUEUE: "Queues (`mode=queue`)", KV: "Keys and values (`mode=kv`)"}
 AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Command(TableEntry):
     """A command in the table. `keys` is the slice of the words that are keys or queue names."""
 

@@ -210,7 +210,7 @@ class RespSession(Session):
             if entry.subcommands and len(command) > 1:
                 # The function of a container finds it again: these commands are rare.
                 self.command_statistics = find_subcommand(command).statistics
-            if not self.user.is_unrestricted:
+            if entry not in self.user.allowed:
                 self.check(entry, command)
             if self.transaction is not None and entry.name not in _NEVER_QUEUED:
                 # COMMAND may also be called without a subcommand.
@@ -254,7 +254,7 @@ class RespSession(Session):
                 or entry is None
                 or entry.repeated is None
                 or not entry.accepts(3 if command.thirds else 2)
-                or not (self.user.is_unrestricted or self._may(entry, command.words))
+                or not (entry in self.user.allowed or self._may(entry, command.words))
             ):
                 self.execute_instead(command.commands())
                 return

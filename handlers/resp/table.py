@@ -54,7 +54,7 @@ _TITLES = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Command(TableEntry):
     """A command's entry in the table. The name of a subcommand is `container|sub`."""
 

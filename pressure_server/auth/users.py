@@ -58,9 +58,9 @@ class User:
     rights: frozenset[str] = frozenset(RIGHTS)
 
     @cached_property
-    def is_unrestricted(self) -> bool:
-        """Whether the user has all rights on all queues."""
-        return self.has_all_queues and self.rights == frozenset(RIGHTS)
+    def allowed(self) -> set[object]:
+        """The commands that the user may execute on every queue, as far as that has been decided."""
+        return set()
 
     @cached_property
     def has_all_queues(self) -> bool:

@@ -123,7 +123,7 @@ class Refusal(Enum):
     QUEUE = "key"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class TableEntry:
     """A command in the table.
 
@@ -151,10 +151,14 @@ class TableEntry:
         `queues` is called if it matters which queues the request names. It is None if the request names none:
         it acts on the whole server. To administer the server, a user needs the right to all queues. To read
         it, a user does not: commands that list queues show only those that the user may use.
+
+        If the queues do not matter, the command becomes one of `user.allowed`, and this need not be asked
+        again.
         """
         if not user.rights.issuperset(self.needs):
             return Refusal.COMMAND
         if user.has_all_queues or not self.needs:
+            user.allowed.add(self)
             return None
         if queues is None:
             return Refusal.COMMAND if "administer" in self.needs else None

@@ -95,7 +95,7 @@ async def _execute_in_one_call(
 def _start(caller: TransactionCaller, entry: Command, words: Words) -> Begun:
     session = caller.session
     try:
-        if not session.user.is_unrestricted:
+        if entry not in session.user.allowed:
             session.check(entry, words, by_exec=True)
         coroutine = entry.function(caller, words)
     except Exception as reason:

@@ -42,7 +42,6 @@ def test_a_users_file_defines_users_and_rights() -> None:
     assert user.rights == {"put", "get"}
     assert user.may_access(b"q:1")
     assert not user.may_access(b"r")
-    assert not user.is_unrestricted
     assert users.initial is NOBODY
 
 
@@ -119,7 +118,8 @@ def test_a_similar_password_is_refused(tried: bytes) -> None:
 @given(st.text(max_size=8).filter(lambda name: name != "default"), PASSWORDS)
 def test_without_users_each_client_is_the_default_user(name: str, tried: bytes) -> None:
     users = users_without_login()
-    assert users.initial.is_unrestricted
+    assert users.initial.rights == set(RIGHTS)
+    assert users.initial.has_all_queues
     assert users.log_in("default", tried) is users.initial
     assert users.log_in(name, tried) is None
 
@@ -156,12 +156,6 @@ def test_a_user_may_access_a_queue_if_a_pattern_matches(patterns: list[str], que
 def test_a_name_of_megabytes_needs_access_to_all_queues() -> None:
     assert User("ada").may_access(b"a" * 10**6)
     assert not User("ada", queues=("a*",)).may_access(b"a" * 10**6)
-
-
-@given(st.frozensets(st.sampled_from(RIGHTS)), st.lists(st.sampled_from(["*", "a*"]), max_size=2))
-def test_an_unrestricted_user_has_all_rights_on_all_queues(rights: frozenset[str], queues: list[str]) -> None:
-    user = User("ada", queues=tuple(queues), rights=rights)
-    assert user.is_unrestricted == (rights == set(RIGHTS) and "*" in queues)
 
 
 DIGESTS = st.frozensets(st.sampled_from([password_digest(bytes([n])) for n in range(3)]))
