@@ -73,14 +73,6 @@ def limited(backend: Valkey, start_server: StartServer) -> Server:
     )
 
 
-@pytest.fixture
-def unlimited(backend: Valkey, start_server: StartServer) -> Server:
-    """A server that buffers more than these tests send."""
-    return start_server(
-        "--backend", backend.url, "--max-message-bytes", str(MESSAGE), "--max-buffered-bytes", "1gb"
-    )
-
-
 def stat(client: Client, section: str, name: str) -> int:
     """Return a number from INFO."""
     return int(client.info(section)[name])
@@ -280,36 +272,6 @@ def test_requests_after_one_that_waits_count_as_memory(limited: Server) -> None:
                     waiter.socket.sendall(packed("BLPOP", "never", 0) + b"a\n" * 30_000)
             wait_for_evicted(client, 1)
         assert found.grown < 2 * LIMIT
-
-
-@pytest.mark.parametrize(
-    ("begin", "command", "refused"),
-    [
-        ("PING", ("WATCH",), "ERR too many watched queues"),
-        ("MULTI", ("SADD", "q"), "ERR the transaction is too large"),
-    ],
-)
-def test_watched_names_and_queued_commands_have_a_limit(
-    unlimited: Server, begin: str, command: tuple[str, ...], refused: str
-) -> None:
-    with unlimited.client() as client:
-        with Waiter(unlimited.port) as waiter:
-            waiter(begin)
-            for number in range(71):
-                assert waiter(*command, b"%03d" % number + bytes(MB - 3)) in (b"OK", b"QUEUED")
-                assert (number + 1) * MB <= buffered(client) < (number + 3) * MB, number
-            assert refused in str(waiter(*command, *[b"%03d" % number + bytes(MB) for number in range(4)]))
-        wait_until_freed(client)
-
-
-def test_a_name_watched_again_is_counted_once(unlimited: Server) -> None:
-    with Waiter(unlimited.port) as waiter:
-        for _ in range(80):
-            assert waiter("WATCH", bytes(MB)) == b"OK"
-        names = [b"%d" % number + bytes(MB) for number in range(120)]
-        assert waiter("WATCH", *names[:60]) == b"OK"
-        assert "too many watched queues" in str(waiter("WATCH", *names[60:]))
-        assert waiter("WATCH", "q") == b"OK"  # the refused names are not counted
 
 
 def test_a_single_client_may_fill_the_limit_with_a_transaction(limited: Server) -> None:
