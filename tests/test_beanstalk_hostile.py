@@ -147,10 +147,7 @@ def test_watched_tubes_count_as_the_client_s_memory(backend: Valkey, start_serve
 
 
 @pytest.mark.slow
-@leavings
-def test_thousands_of_jobs_of_a_client_that_vanishes_are_ready_again(
-    victim: Victim, leave: Callable[[Wire], object]
-) -> None:
+def test_thousands_of_jobs_of_a_client_that_vanishes_are_ready_again(victim: Victim) -> None:
     count = 20_000
     victim.observer.rpush("q", *range(count))
     greedy = victim.attack(BEANSTALK)
@@ -159,7 +156,7 @@ def test_thousands_of_jobs_of_a_client_that_vanishes_are_ready_again(
         with greedy.sending(b"reserve-with-timeout 0\r\n" * (count - 1)):
             assert greedy.replies(count - 1)[-1] == b"RESERVED %d\r\n%d" % (len(str(count - 1)), count - 1)
         assert victim.observer.llen("q") == 0
-        leave(greedy)
+        greedy.reset()
         wait_for(lambda: victim.observer.llen("q") == count, "all jobs to be back")
     assert victim.observer.lrange("q", 0, -1) == [b"%d" % number for number in range(count)]
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests.support.faults import stopped
 from tests.support.ledger import Ledger
-from tests.support.native import NativeClient, NativeSteps, QueueInUseError, Steps
+from tests.support.native import NativeSteps, QueueInUseError, Steps
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -44,21 +44,11 @@ SEED = int(os.environ.get("PRESSURE_SEED", "1"))
 
 GETS: list[Words] = [
     ("BLPOP", "q", 0),
-    ("BRPOP", "q", "60.5"),
-    ("BLPOP", "other", "q", "third", 0),
-    ("BLPOP", "q", "other", 0),
-    ("BLMPOP", 0, 1, "q", "LEFT"),
     ("BLMPOP", 0, 3, "other", "q", "third", "LEFT", "COUNT", 5),
     ("BLMOVE", "q", "moved", "LEFT", "RIGHT", 0),
-    ("BRPOPLPUSH", "q", "moved", 0),
-    ("PRESSURE.GET", "q"),
 ]
 PUTS: list[Words] = [
-    ("SADD", "q", "x"),
     ("SADD", "q", *(f"x{n}" for n in range(10))),
-    ("LPUSH", "q", "x"),
-    ("LPUSH", "q", *(f"x{n}" for n in range(10))),
-    ("PRESSURE.PUT", "q", "x"),
     ("PRESSURE.PUT", "q", "x", "NX", "TIMEOUT", 60),
 ]
 
@@ -107,18 +97,6 @@ def drain(client: Client, queue: str) -> list[bytes]:
     while taken := client.lpop(queue, 1000):
         messages += taken
     return messages
-
-
-@each_disconnect
-@pytest.mark.parametrize("get", GETS, ids=name_of)
-def test_a_waiting_get_takes_nothing_after_its_client_leaves(
-    server: Server, client: Client, get: Words, how: str
-) -> None:
-    create(client, "q")
-    leave(wait_in_line(server, client, *get), how, client)
-    client.sadd("q", "m")
-    assert client.smembers("q") == {b"m"}
-    assert client.exists("moved") == 0
 
 
 @each_disconnect
@@ -176,30 +154,12 @@ def test_a_message_taken_for_a_client_that_leaves_goes_to_the_next_in_line(
             wait_for_blocked(client, 1)
         end_leaving(leaving, how)
         assert putting.reply() == 1
-    if get[0] in ("BLMOVE", "BRPOPLPUSH"):
+    if get[0] == "BLMOVE":
         # The move takes and puts in one step, so the next in line gets another message.
         assert drain(client, "moved") == [b"m"]
         client.sadd("q", "m")
     assert waiter.reply() == [b"q", b"m"]
     assert not drain(client, "q")
-
-
-@each_disconnect
-@pytest.mark.parametrize("get", GETS, ids=name_of)
-def test_no_message_is_lost_when_it_arrives_as_its_client_leaves(
-    server: Server, client: Client, direct: Client, get: Words, how: str
-) -> None:
-    create(client, "q")
-    leaving = wait_in_line(server, client, *get)
-    # The server sees the message and the end of the connection at the same time.
-    with stopped(server.process):
-        NativeClient(direct, "q").put(b"m")
-        begin_to_leave(leaving, how)
-    replies = end_leaving(leaving, how)
-    wait_for_waiting(client, "q")
-    wait_for_blocked(client, 0)
-    moved = drain(client, "moved")
-    assert drain(client, "q") + moved == ([b"m"] if moved or not replies else [])
 
 
 @each_disconnect

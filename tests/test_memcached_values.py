@@ -259,11 +259,6 @@ def test_odd_requests_get_memcached_s_replies_with_the_listed_exceptions(
         assert (memcached(request_) != wire(request_)) == (request_ in DIFFERENT)
 
 
-def test_a_block_without_a_valid_size_ends_the_connection(wire: ValuesWire) -> None:
-    wire.send(b"set a 0 0 x\r\n")
-    assert wire.rest() == b"CLIENT_ERROR bad command line format\r\n"
-
-
 @pytest.mark.clients
 def test_memccapable_passes(server: Server) -> None:
     program = need("memccapable", "libmemcached-tools")

@@ -484,7 +484,7 @@ def test_a_native_delete_waits_with_clients_for_the_same_role(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("command", ["PRESSURE.DELETE", "DEL", "UNLINK"])
+@pytest.mark.parametrize("command", ["PRESSURE.DELETE", "DEL"])
 @in_each_role
 def test_a_delete_that_met_a_stopped_native_client_leaves_nothing_in_the_end(
     backend: Valkey, impatient: Server, direct: Client, command: str, role: Role

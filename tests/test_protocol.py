@@ -132,12 +132,8 @@ def test_a_server_has_one_unique_name_in_all_roles_queues_and_databases(
     assert len(set(names)) == 2
 
 
-@pytest.mark.parametrize("by_flag", [True, False], ids=["flag", "environment"])
-def test_all_keys_begin_with_the_prefix(
-    backend: Valkey, direct: Client, start_server: StartServer, by_flag: bool
-) -> None:
-    arguments = ["--backend", backend.url, *(["--prefix", "mine"] if by_flag else [])]
-    server = start_server(*arguments, environment={} if by_flag else {"PRESSURE_PREFIX": "mine"})
+def test_all_keys_begin_with_the_prefix(backend: Valkey, direct: Client, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url, environment={"PRESSURE_PREFIX": "mine"})
     native = NativeClient(direct, "q", prefix="mine")
     native.create()
     with server.client() as client:

@@ -47,11 +47,8 @@ def test_a_get_waits_for_the_consumer_role(
     ("role", "words"),
     [
         ("producer", ("SADD", "q", "x")),
-        ("producer", ("PRESSURE.PUT", "q", "x")),
         ("consumer", ("SPOP", "q")),
-        ("consumer", ("BLPOP", "q", "0")),
         ("consumer", ("BLPOP", "other", "q", "0")),
-        ("consumer", ("BLMOVE", "q", "d", "LEFT", "LEFT", "0")),
     ],
 )
 def test_after_the_role_timeout_an_error_names_the_holder(
