@@ -116,7 +116,7 @@ def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
 
     access = SimpleNamespace(users=users_with_password(SECRET.encode()), logins=_Logins())
     context = Mock(clients=Mock(access=access, ids=count(1)))
-    client = MemcachedSession(context, ListenerOptions(QUEUE, flush_all=False), Counts(), Mock())
+    client = MemcachedSession(context, ListenerOptions(QUEUE, flush_all=False), Counts(), "", Mock())
     client.connection = Mock()
     coroutine = client.execute(Request([b"set", b"any"], data.encode()))
     assert coroutine is not None

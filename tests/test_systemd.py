@@ -78,7 +78,7 @@ def test_the_server_and_its_valkey_work_under_the_restrictions_of_the_unit(
         [
             sys.executable, "-m", "tests.support.confined", str(UNIT),
             sys.executable, "-m", "pressure_server", "serve", "--listen", f"resp://127.0.0.1:{port}",
-            "--data-dir", str(data), "--durability", "fsync", "--max-clients", "20000",
+            "--data-dir", str(data), "--durability", "fsync", "--max-clients", "20000", "--workers", "2",
         ],
         cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log.open("w"), stderr=subprocess.STDOUT,
     )  # fmt: skip

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from handlers.beanstalk import commands
 from handlers.beanstalk.listener_state import JobIndex, Statistics
+from handlers.beanstalk.reports import Reporter
 from handlers.beanstalk.session import BeanstalkSession
+from handlers.beanstalk.table import PROTOCOL
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context, request_line
 from pressure_server.net.listener import ListenerUrl, SettingsError
@@ -34,12 +36,16 @@ class BeanstalkHandler:
         commands.load()
         self._context = context
         self._statistics = Statistics()
+        reporter = Reporter(context.clients, self._statistics)
+        self._report = context.clients.add_report(PROTOCOL, reporter.report)
         self._index = JobIndex(context.broker.default_database)
         self._max_job_size = min(max_job_size_of(listen), context.settings.max_message_bytes)
 
     def connect(self) -> Connection:
         """Return the connection object for a new client."""
-        session = BeanstalkSession(self._context, self._statistics, self._index, self._max_job_size)
+        session = BeanstalkSession(
+            self._context, self._statistics, self._report, self._index, self._max_job_size
+        )
         return Connection(self._context.clients, session)
 
     @staticmethod

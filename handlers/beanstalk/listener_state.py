@@ -19,7 +19,7 @@ _MAX_KNOWN = 100_000
 
 
 class Statistics:
-    """The counts of one listener."""
+    """The counts of one listener, in this process."""
 
     def __init__(self) -> None:
         self.commands: Counter[str] = Counter()

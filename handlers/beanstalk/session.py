@@ -61,16 +61,21 @@ class BeanstalkSession(Session):
         "is_producer",
         "is_worker",
         "max_job_size",
+        "report",
         "statistics",
         "used",
         "watched",
         "watched_bytes",
     )
 
-    def __init__(self, context: Context, statistics: Statistics, index: JobIndex, max_job_size: int) -> None:
+    def __init__(
+        self, context: Context, statistics: Statistics, report: str, index: JobIndex, max_job_size: int
+    ) -> None:
+        """`report` is the name of the listener's reports: see reports.py."""
         super().__init__(context.clients, context.broker.default_database, RequestParser(max_job_size))
         self.context = context
         self.statistics = statistics
+        self.report = report
         self.index = index
         self.max_job_size = max_job_size
         # Whether a reserve of many tubes runs.

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 
 from handlers.memcached import commands
+from handlers.memcached.reports import Reporter
 from handlers.memcached.session import Counts, ListenerOptions, MemcachedSession
-from handlers.memcached.table import KV, MODES, QUEUE
+from handlers.memcached.table import KV, MODES, PROTOCOL, QUEUE
 from handlers.memcached.values import Sweeper, Values
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context, request_line
@@ -42,6 +43,7 @@ class MemcachedHandler:
         self._context = context
         self._listener_options = options_of(listen)
         self._counts = Counts()
+        self._report = context.clients.add_report(PROTOCOL, Reporter(context.clients, self._counts).report)
         self._values = Values(context.broker.default_database)
         if self._listener_options.mode == KV:
             if len(context.broker.default_database.shards) > 1:
@@ -53,7 +55,9 @@ class MemcachedHandler:
 
     def connect(self) -> Connection:
         """Return the connection object for a new client."""
-        session = MemcachedSession(self._context, self._listener_options, self._counts, self._values)
+        session = MemcachedSession(
+            self._context, self._listener_options, self._counts, self._report, self._values
+        )
         return Connection(self._context.clients, session)
 
     @staticmethod

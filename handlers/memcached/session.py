@@ -85,7 +85,7 @@ class ListenerOptions:
 
 @dataclass(slots=True)
 class Counts:
-    """The counts of one listener's commands."""
+    """The counts of one listener's commands, in this process."""
 
     gets: int = 0
     hits: int = 0
@@ -124,14 +124,18 @@ class MemcachedSession(Session):
     PROTOCOL = PROTOCOL
     BATCH = Repeated
     TOO_LARGE = RequestError(_UNAUTHENTICATED, closes=True)
-    __slots__ = ("_commands", "context", "counts", "open_reads", "options", "values")
+    __slots__ = ("_commands", "context", "counts", "open_reads", "options", "report", "values")
 
-    def __init__(self, context: Context, options: ListenerOptions, counts: Counts, values: Values) -> None:
+    def __init__(
+        self, context: Context, options: ListenerOptions, counts: Counts, report: str, values: Values
+    ) -> None:
+        """`report` is the name of the report of the listener's counts, in all processes of the server."""
         parser = RequestParser(context.settings.max_message_bytes)
         super().__init__(context.clients, context.broker.default_database, parser)
         self.context = context
         self.options = options
         self.counts = counts
+        self.report = report
         self.values = values
         self.open_reads = OpenReads()
         self._commands = COMMANDS[options.mode]

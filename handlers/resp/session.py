@@ -160,6 +160,16 @@ class RespSession(Session):
         self.null = NULL[protocol]
 
     @property
+    def details(self) -> dict[str, Any]:
+        """See Session. The commands since MULTI, -1 outside a transaction, and their size; the protocol."""
+        transaction = self.transaction
+        return {
+            "multi": -1 if transaction is None else len(transaction.queued),
+            "multi-mem": 0 if transaction is None else transaction.size,
+            "resp": self.protocol,
+        }
+
+    @property
     def extra_bytes(self) -> int:
         """The bytes of queued commands and watched names."""
         return self.watched_bytes + (self.transaction.size if self.transaction is not None else 0)

@@ -61,7 +61,7 @@ def cli() -> None:
 
 
 @cli.command("serve", short_help="Run the server.", cls=GroupedCommand, params=shared_options())
-def serve_command(log_level: str, log_format: str, **values: Any) -> None:
+def serve_command(**values: Any) -> None:
     """Run the server until it receives SIGTERM or SIGINT.
 
     SIGHUP reloads the users, the passwords and the TLS files. Times are in seconds or have a unit (250ms,
@@ -69,7 +69,7 @@ def serve_command(log_level: str, log_format: str, **values: Any) -> None:
     the command line takes precedence over the environment, and the environment over the --config file.
     """
     settings = Settings(**values)
-    log_output.configure(log_level, log_format)
+    log_output.configure(settings.log_level, settings.log_format)
     uvloop.run(serve(settings))
 
 

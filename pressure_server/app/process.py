@@ -8,6 +8,8 @@ import re
 import resource
 import sys
 from collections.abc import Iterable
+from contextlib import suppress
+from math import ceil
 from pathlib import Path
 
 from setproctitle import setproctitle
@@ -52,6 +54,17 @@ def _folders(cgroups: Path, own: Path) -> list[Path]:
             ours = cgroups / line[len("0::/") :]
             folders += [ours, *ours.parents]
     return [folder for folder in dict.fromkeys(folders) if folder == cgroups or cgroups in folder.parents]
+
+
+def processors(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
+    """Return how many processors the process may use: fewer than the machine has if its cgroups say so."""
+    found = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
+    for folder in _folders(cgroups, own):
+        # Of cgroups version 2: microseconds of processor time in each period, or `max`.
+        with suppress(OSError, ValueError):
+            quota, period = (folder / "cpu.max").read_text().split()
+            found.append(ceil(int(quota) / int(period)))
+    return max(1, min(found))
 
 
 def clients_possible(wanted: int, each: int, others: int) -> int:

@@ -10,21 +10,27 @@ import os
 import signal
 from collections.abc import Coroutine, Iterator
 from functools import partial
+from itertools import count
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.app.process import clients_possible, memory_limit
 from pressure_server.app.service_manager import ServiceManager
 from pressure_server.app.settings import Settings
 from pressure_server.app.store import EMBEDDED
+from pressure_server.app.workers.assignment import Assignment, share_of
+from pressure_server.app.workers.channel import ASK_ALL, MONITORS, READY, Channel
+from pressure_server.app.workers.crew import Crew, CrewError
 from pressure_server.auth.access_policy import Access, AccessError
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError
+from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, find_handler
-from pressure_server.net.listener import MAX_HANDSHAKES, Listener, ListenerUrl, SettingsError
+from pressure_server.net.listener import MAX_HANDSHAKES, BoundSockets, Listener, ListenerUrl, SettingsError
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.net.slow_log import SlowLog
+from pressure_server.net.workers import AskAll, Process, Workers
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.peers import PeerDetection
@@ -47,6 +53,10 @@ _STOPPING = (signal.SIGTERM, signal.SIGINT)
 _OTHER_FILES = 64
 # Seconds that a stop may take besides the times of the drain: Valkey gets 60 to write its data.
 _STOP_MARGIN = 65.0
+# Seconds that workers may take to end, besides the times of the drain.
+_WORKERS_MARGIN = 5.0
+# Seconds between looks at which databases the workers use.
+_FOLLOW_EVERY = 5.0
 # For gc.set_threshold. Requests in flight have thousands of objects: with Python's default of 700, garbage
 # collection took an eighth of the time.
 _GARBAGE_THRESHOLDS = (50_000, 20, 50)
@@ -68,24 +78,34 @@ async def serve(settings: Settings) -> None:
 class Server:
     """One run of the server. Raise StartError or SettingsError if the settings cannot be used."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, assignment: Assignment | None = None, supervisor: Channel | None = None
+    ) -> None:
+        """A worker has an assignment, and a channel to its supervisor."""
         self._settings = settings
+        self._assignment = assignment
+        self._supervisor = supervisor
+        self._crew: Crew | None = None
         self._handlers = {listen: find_handler(listen.handler) for listen in settings.listen}
         try:
             self._access = Access(settings.access_policy)
         except AccessError as error:
             raise StartError(str(error)) from error
-        self._manager = ServiceManager(os.environ)
+        self._manager = ServiceManager(os.environ if assignment is None else {})
         self._embedded: Embedded | None = None
-        if settings.backend == EMBEDDED:
-            self._embedded = Embedded(settings.data_dir, fsync=settings.durability.fsync)
+        address = None if settings.backend == EMBEDDED else settings.address()
+        if address is None:
+            embedded = Embedded(settings.data_dir, fsync=settings.durability.fsync)
+            address = Address(embedded.url)
+            self._embedded = embedded if assignment is None else None  # the supervisor runs it
+        is_alone = settings.backend == EMBEDDED and settings.workers == 1 and assignment is None
         self._broker = Broker(
-            settings.address() if self._embedded is None else Address(self._embedded.url),
+            address,
             prefix=settings.prefix,
             shards=settings.shards,
             policy=settings.policy,
             timeouts=settings.timeouts,
-            peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=self._embedded is None),
+            peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=not is_alone),
             durability=settings.durability,
             allow_eviction=settings.allow_eviction,
         )
@@ -98,12 +118,30 @@ class Server:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self._survey = Survey(self._broker)
+        self._bound: list[BoundSockets] = []
         self._listeners: list[Listener] = []
         self._http: HttpListener | None = None
         self._is_to_stop = asyncio.Event()
         # Set when the backend is started.
+        self._process: Process | None = None
         self._clients: Clients
         self._context: Context
+
+    def stop(self) -> None:
+        """Stop, as after SIGTERM."""
+        self._is_to_stop.set()
+
+    async def answer(self, question: str, arguments: tuple[Any, ...]) -> Any:
+        """Answer the supervisor of this worker; None while the server is starting."""
+        if self._process is None:
+            return None
+        if question == MONITORS:
+            others_watch, lines = arguments
+            self._clients.show_to_others(wanted=others_watch)
+            if lines:
+                self._clients.monitors.show(lines)
+            return None
+        return await self._process.answer(question, arguments)
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raise StartError or BackendError."""
@@ -113,11 +151,15 @@ class Server:
         loop.add_signal_handler(signal.SIGHUP, self._access.reload)
         try:
             await self._start()
-            await self._is_to_stop.wait()
+            await self._until_stop()
             await self._drain()
-        except (StartError, SettingsError, BackendRefusedError, _StoppedError) as error:
+            if self._crew is not None and self._crew.is_lost.is_set():
+                raise StartError("no worker can be started any longer: the log has the reasons")
+        except (StartError, SettingsError, BackendRefusedError, CrewError, _StoppedError) as error:
             # Sign off, so that peers do not consider this server dead.
             await self._broker.settle(self._settings.drain_timeout)
+            if isinstance(error, CrewError):
+                raise StartError(str(error)) from error
             if not isinstance(error, _StoppedError):
                 raise
             logger.info("stopping: startup was not complete")
@@ -135,9 +177,17 @@ class Server:
         self._tasks = [asyncio.create_task(run()) for run in self._background]
         settings = self._settings
         memory = MemoryAccount(settings.buffered_bytes(memory_limit()), settings.max_message_bytes)
-        slow_log = SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len)
-        self._clients = Clients(self._max_clients(), settings.idle_timeout, self._access, memory, slow_log)
-        self._context = Context(settings.handler_settings, self._broker, self._clients)
+        # Numbers that no other worker gives.
+        first, step = (1, 1) if self._assignment is None else self._assignment.numbers
+        slow_log = SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len, count(first - 1, step))
+        self._clients = Clients(
+            self._max_clients(), settings.idle_timeout, self._access, memory, slow_log, count(first, step)
+        )
+        if self._supervisor is not None:
+            self._clients.monitors.tell_others = partial(self._supervisor.tell, MONITORS)
+        self._process = Process(self._clients, self._broker)
+        workers = Workers(self._ask_all()) if self._is_one_of_many else Workers.alone(self._process)
+        self._context = Context(settings.handler_settings, self._broker, self._clients, workers)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         loop.add_signal_handler(signal.SIGUSR1, self._refuse_jobs)
@@ -146,7 +196,15 @@ class Server:
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
         self._announce()
 
-    async def _unless_stopped(self, starting: Coroutine[Any, Any, None]) -> None:
+    async def _until_stop(self) -> None:
+        """Wait until the server is told to stop, or has no workers any longer."""
+        if self._crew is None:
+            await self._is_to_stop.wait()
+            return
+        with contextlib.suppress(_StoppedError):
+            await self._unless_stopped(self._crew.is_lost.wait())
+
+    async def _unless_stopped(self, starting: Coroutine[Any, Any, object]) -> None:
         """Await `starting`. If the server is told to stop first, cancel it and raise _StoppedError."""
         started, stopped = asyncio.create_task(starting), asyncio.create_task(self._is_to_stop.wait())
         await asyncio.wait((started, stopped), return_when=asyncio.FIRST_COMPLETED)
@@ -159,6 +217,8 @@ class Server:
 
     def _max_clients(self) -> int:
         """Return how many clients may connect, by --max-clients and the limit on open files."""
+        if self._settings.workers > 1:
+            return self._settings.max_clients  # each worker looks for itself
         tls_listeners = sum(listen.tls for listen in self._settings.listen)
         http_files = 0 if self._settings.http is None else _FILES_OF_TLS * MAX_CONNECTIONS
         return clients_possible(
@@ -168,11 +228,18 @@ class Server:
         )
 
     async def _listen(self) -> None:
-        """Open the listeners. Raise StartError."""
-        for listen, handler in self._handlers.items():
-            connect = handler(self._context, listen).connect
-            with _listening_on(listen):
-                self._listeners.append(await Listener.open(listen, connect, self._access.tls))
+        """Open the listeners, or start the workers that do. Raise StartError."""
+        await self._bind()
+        if self._settings.workers > 1:
+            share = share_of(self._settings, memory_limit())
+            self._crew = Crew(share, self._settings.workers, self._bound)
+            self._context.check_workers = self._crew.check_readiness
+            self._tasks.append(asyncio.create_task(self._follow_databases()))
+            await self._unless_stopped(self._crew.start())
+        else:
+            for bound, handler in zip(self._bound, self._handlers.values(), strict=True):
+                connect = handler(self._context, bound.listen).connect
+                self._listeners.append(await Listener.open(bound, connect, self._access.tls))
         if self._settings.http_settings is not None:
             # A server without --http need not have aiohttp in memory; see web/http_settings.py.
             from pressure_server.web.http_listener import HttpListener
@@ -187,11 +254,49 @@ class Server:
                     HttpContext(self._context, self._survey, http, self._embedded, resp)
                 )
             logger.info("listening on %s: console, metrics and health checks", self._http.listen)
-        self._context.listening += [listener.listen for listener in self._listeners]
+        self._context.listening += [bound.listen for bound in self._bound]
+
+    async def _bind(self) -> None:
+        """Bind the sockets of the listeners, or take those that the supervisor has bound."""
+        if self._assignment is not None:
+            self._bound = self._assignment.sockets()
+            return
+        for listen in self._handlers:
+            with _listening_on(listen):
+                self._bound.append(await BoundSockets.bind(listen))
+
+    def _ask_all(self) -> AskAll:
+        """Return what asks all workers a question."""
+
+        async def ask_all(question: str, *arguments: Any) -> list[Any]:
+            if self._crew is not None:
+                return await self._crew.ask(question, *arguments)
+            if self._supervisor is None:
+                return []  # the workers are not started yet
+            answers: list[Any] | None = await self._supervisor.ask(ASK_ALL, question, *arguments)
+            return answers or []
+
+        return ask_all
+
+    @property
+    def _is_one_of_many(self) -> bool:
+        return self._settings.workers > 1 or self._supervisor is not None
+
+    async def _follow_databases(self) -> None:
+        """Open the databases that the workers use, so that the console and the metrics show them."""
+        while True:
+            with contextlib.suppress(PressureError):
+                for number in await self._context.workers.databases():
+                    await self._broker.database(number)
+            await asyncio.sleep(_FOLLOW_EVERY)
 
     def _announce(self) -> None:
-        """Log what the server uses, and tell the service manager that clients can connect."""
+        """Log what the server uses, and report to its supervisor or service manager that it is ready."""
         broker = self._broker
+        if self._supervisor is not None:
+            self._supervisor.tell(READY)
+            logger.info("serving, the name of this process is '%s'", broker.identity)
+            return
         for listen in self._context.listening:
             logger.info("listening on %s", listen)
         version = broker.version if broker.is_up else "not connected yet"
@@ -223,10 +328,14 @@ class Server:
         with self._manager.reloading():
             sessions = self._http.sessions() if self._http is not None else ()
             self._access.reload([*self._clients.connected, *sessions])
+        if self._crew is not None:
+            self._crew.forward(signal.SIGHUP)
 
     def _refuse_jobs(self) -> None:
         """Accept no more jobs from beanstalk clients, as beanstalkd does after SIGUSR1."""
         self._context.is_draining = True
+        if self._crew is not None:
+            self._crew.forward(signal.SIGUSR1)
         logger.info("drain mode (SIGUSR1): puts of beanstalk clients get DRAINING")
 
     async def _drain(self) -> None:
@@ -234,15 +343,18 @@ class Server:
         settings = self._settings
         self._context.is_stopping = True
         self._manager.stopping(settings.drain_delay + settings.drain_timeout + _STOP_MARGIN)
+        stopping = None if self._crew is None else asyncio.create_task(self._stop_workers(self._crew))
         if settings.drain_delay:
             logger.info(
                 "stopping: not ready for new clients; draining begins in %g seconds", settings.drain_delay
             )
             await asyncio.sleep(settings.drain_delay)
-        logger.info("draining: accepting no new clients, %d connected", len(self._clients.connected))
-        for listener in self._listeners:
-            listener.close()
+        if self._crew is None:
+            logger.info("draining: accepting no new clients, %d connected", len(self._clients.connected))
+        self._close_listeners()
         self._broker.end_waits()
+        if stopping is not None:
+            await stopping
         seconds = _CLIENTS_PART * settings.drain_timeout
         if cut_off := await self._clients.drain(seconds):
             logger.warning(
@@ -254,6 +366,15 @@ class Server:
                 "restart, recovers them"
             )
 
+    async def _stop_workers(self, crew: Crew) -> None:
+        await crew.stop(self._settings.drain_delay + self._settings.drain_timeout + _WORKERS_MARGIN)
+
+    def _close_listeners(self) -> None:
+        for listener in self._listeners:
+            listener.close()
+        for bound in self._bound:
+            bound.close()
+
     async def _exit(self) -> None:
         """Close everything that was started. From here on signals are ignored."""
         try:
@@ -262,8 +383,9 @@ class Server:
             # Until here, so that /readyz tells that the server is stopping.
             if self._http is not None:
                 await self._http.close()
-            for listener in self._listeners:
-                listener.close()
+            if self._crew is not None:
+                await self._stop_workers(self._crew)
+            self._close_listeners()
             await self._broker.close()
         finally:
             if self._embedded is not None:

@@ -102,6 +102,14 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             callback=_http,
         ),
         option(
+            "--workers",
+            "The number of processes that serve clients; 0 means one for each processor. They share the "
+            "listeners, and the limits on clients, waiting operations and buffers. Several pay off when one "
+            "processor is busy.",
+            default=1,
+            type=Integer(0, 128),
+        ),
+        option(
             "--metrics-queues",
             "The most queues with metrics of their own. Sums over all queues are always there.",
             default=100,

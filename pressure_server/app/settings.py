@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from pressure_server.app.process import processors
 from pressure_server.app.store import EMBEDDED, Store
 from pressure_server.auth.access_policy import AccessPolicy, TlsFiles
 from pressure_server.backend.levels import Level
@@ -27,6 +28,7 @@ class Settings(Store):
 
     listen: tuple[ListenerUrl, ...]
     http: ListenerUrl | None
+    workers: int
     metrics_queues: int
     metrics_match: str
     default_bound: int
@@ -62,10 +64,14 @@ class Settings(Store):
     tls_certificate: Path | None
     tls_key: Path | None
     tls_client_ca: Path | None
+    log_level: str
+    log_format: str
 
     def __post_init__(self) -> None:
         """Check that the values can be used together. Raise SettingsError."""
         super().__post_init__()
+        if not self.workers:
+            object.__setattr__(self, "workers", processors())
         if self.password is not None and self.password_file is not None:
             raise SettingsError("the password is given twice, by --password and by --password-file")
         if self.tls_certificate is None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
+from typing import Any
 
 from pressure_server.net.clients import Clients
 from pressure_server.net.command_table import UNKNOWN
@@ -16,7 +20,7 @@ class ClientFacts:
     Addresses are in Redis's format. `age` and `idle` are in seconds; `idle` is the time since the client sent
     something. `command` is the command that was executed last, empty if there is none or it is unknown.
     `waits_on` are the queues on which the client waits. `held_bytes` are its buffers in the server, among
-    them the `unsent_bytes` of replies.
+    them the `unsent_bytes` of replies. `details` are what only its protocol has.
     """
 
     id: int
@@ -41,11 +45,77 @@ class ClientFacts:
     is_throttled: bool
     is_monitor: bool
     is_read: bool
+    details: Mapping[str, Any]
 
     @property
     def library(self) -> str:
         """The name and version of the client's library, if it has told them."""
         return f"{self.library_name} {self.library_version}".strip()
+
+
+# By what clients can be sorted.
+SORTS: dict[str, Callable[[Session], Any]] = {
+    "id": lambda client: client.id,
+    "bytes": lambda client: client.connection.held_bytes(),
+    "idle": lambda client: -client.connection.active,
+    "protocol": lambda client: client.PROTOCOL,
+    "user": lambda client: client.user_name,
+}
+# Clients that are looked at between two pauses.
+_AT_ONCE = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Which clients to select: those that match `filter`, the first `most` of them in the order of `sort`."""
+
+    sort: str
+    descending: bool
+    filter: str
+    most: int
+
+
+@dataclass(frozen=True, slots=True)
+class SelectedClients:
+    """Selected clients, each with its value in the order. `matching` clients match the filter."""
+
+    matching: int
+    first: list[tuple[Any, ClientFacts]]
+
+    @classmethod
+    async def of(cls, clients: Clients, selection: Selection) -> SelectedClients:
+        """Select clients, with pauses."""
+        value_of, everyone = SORTS[selection.sort], sessions_of(clients)
+        found: list[tuple[Any, Session]] = []
+        for first in range(0, len(everyone), _AT_ONCE):
+            found += [
+                (value_of(one), one)
+                for one in everyone[first : first + _AT_ONCE]
+                if not selection.filter or _matches(one, selection.filter)
+            ]
+            await asyncio.sleep(0)
+        found.sort(key=itemgetter(0), reverse=selection.descending)
+        return cls(len(found), [(value, facts_of(one)) for value, one in found[: selection.most]])
+
+    @classmethod
+    def merged(cls, several: Sequence[SelectedClients], selection: Selection) -> SelectedClients:
+        """Return what is selected from the clients of several processes."""
+        found = [one for each in several for one in each.first]
+        found.sort(key=itemgetter(0), reverse=selection.descending)
+        return cls(sum(each.matching for each in several), found[: selection.most])
+
+
+def _matches(client: Session, text: str) -> bool:
+    words = (
+        client.addresses.client,
+        client.PROTOCOL,
+        client.user_name,
+        client.name.decode(),
+        client.library_name,
+        client.command_statistics.name,
+        *(queue.decode("utf-8", "replace") for queue in client.waits_on()),
+    )
+    return any(text in word for word in words)
 
 
 def facts_of(client: Session) -> ClientFacts:
@@ -75,6 +145,7 @@ def facts_of(client: Session) -> ClientFacts:
         is_throttled=connection.is_throttled,
         is_monitor=client in clients.monitors,
         is_read=connection.is_read,
+        details=client.details,
     )
 
 

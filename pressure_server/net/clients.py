@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import count
 from typing import Any, Protocol
 
@@ -88,6 +88,7 @@ class Clients:
         access: Access,
         memory: MemoryAccount,
         slow_log: SlowLog | None = None,
+        ids: Iterator[int] | None = None,
     ) -> None:
         self.access = access
         self.max_clients = max_clients
@@ -102,7 +103,10 @@ class Clients:
         self.connected: set[Connected] = set()
         self.disconnects = DisconnectWatch()
         self.deliveries = Deliveries()
-        self.ids = count(1)
+        # The ids of connections: no two processes of one server give the same.
+        self.ids = ids if ids is not None else count(1)
+        # What listeners report to all processes of the server, by the name of the report.
+        self.reports: dict[str, Callable[[Any], Any]] = {}
         self.accepted = 0
         self.rejected = 0
         self.commands = 0
@@ -127,17 +131,36 @@ class Clients:
             self._log.opened(client)
         return b""
 
+    def add_report(self, protocol: str, report: Callable[[Any], Any]) -> str:
+        """Let a listener of this protocol report about something; return the report's name, for Workers.
+
+        All processes of a server have the same listeners, in the same order, so the names are the same.
+        """
+        name = f"{protocol} {len(self.reports)}"
+        self.reports[name] = report
+        return name
+
     def monitor(self, client: Connected) -> None:
         """Show the commands of all clients to this client, from the next read on."""
         self.monitors.add(client)
-        if self.monitors not in self.observers:
-            self.observers.append(self.monitors)
+        self._observe()
 
     def end_monitor(self, client: object) -> None:
         """Show a client no more commands, if it is a monitor."""
-        self.monitors.remove(client)
-        if not self.monitors and self.monitors in self.observers:
-            self.observers.remove(self.monitors)
+        if client in self.monitors:
+            self.monitors.remove(client)
+            self._observe()
+
+    def show_to_others(self, *, wanted: bool) -> None:
+        """Tell the other processes of this server what the clients send, or no longer."""
+        self.monitors.others_watch = wanted
+        self._observe()
+
+    def _observe(self) -> None:
+        self.observers[:] = [one for one in self.observers if one is not self.monitors]
+        if self.monitors or self.monitors.others_watch:
+            self.observers.append(self.monitors)
+        self.monitors.tell_of_change()
 
     def remove(self, client: Connected, reason: str) -> None:
         """Remove a client whose connection has ended."""

@@ -56,6 +56,15 @@ class CommandStatistics:
         self.seconds = 0.0
         self.latencies = [0] * BUCKETS
 
+    def add(self, other: CommandStatistics) -> None:
+        """Add the counts that another process has for the command."""
+        self.calls += other.calls
+        self.rejected += other.rejected
+        self.failed += other.failed
+        self.errors += other.errors
+        self.seconds += other.seconds
+        self.latencies = [mine + more for mine, more in zip(self.latencies, other.latencies, strict=True)]
+
     def measure(self, seconds: float) -> None:
         """Count the latency of a call."""
         self.seconds += seconds
@@ -108,6 +117,14 @@ def all_statistics() -> list[CommandStatistics]:
     found = [one for commands in _BY_PROTOCOL.values() for one in commands.values()]
     used = [one for one in found if one.calls or one.rejected]
     return sorted(used, key=lambda one: (one.protocol, one.name))
+
+
+def total_statistics(several: Iterable[CommandStatistics]) -> list[CommandStatistics]:
+    """Return the sum of what several processes have for each command, by protocol and name."""
+    totals: dict[tuple[str, str], CommandStatistics] = {}
+    for one in several:
+        totals.setdefault((one.protocol, one.name), CommandStatistics(one.protocol, one.name)).add(one)
+    return [total for _, total in sorted(totals.items())]
 
 
 def reset_statistics() -> None:

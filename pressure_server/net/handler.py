@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import ssl
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from importlib.metadata import entry_points
 from time import time
@@ -18,6 +19,7 @@ from pressure_server.errors import DrainingError
 from pressure_server.net.clients import Clients
 from pressure_server.net.connection import Connection
 from pressure_server.net.listener import ListenerUrl, SettingsError
+from pressure_server.net.workers import Workers
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.survey import Survey
 
@@ -43,6 +45,7 @@ class Context:
     settings: HandlerSettings
     broker: Broker
     clients: Clients
+    workers: Workers
     listening: list[ListenerUrl] = field(default_factory=list)
     started: float = field(default_factory=time)
     is_stopping: bool = False
@@ -53,10 +56,14 @@ class Context:
     # Background tasks of handlers. The event loop holds only weak references to tasks.
     background: set[asyncio.Task[None]] = field(default_factory=set)
 
+    # Raises PressureError if no process accepts clients.
+    check_workers: Callable[[], None] = lambda: None
+
     def check_readiness(self) -> None:
         """Raise DrainingError or BackendError if the server is not ready for new clients."""
         if self.is_stopping:
             raise DrainingError()
+        self.check_workers()
         self.broker.check_readiness()
 
 

@@ -12,7 +12,7 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from ssl import SSLContext, SSLError
@@ -90,41 +90,83 @@ class ListenerUrl:
         return cls(handler, host=parts.hostname, port=port, tls=tls, options=options)
 
 
-class Listener:
-    """One listening socket. `listen` is its URL, with the chosen port if port 0 was requested."""
+class BoundSockets:
+    """The sockets that are bound to a listener's address: a name may have several addresses.
 
-    def __init__(self, server: asyncio.Server, listen: ListenerUrl, handshakes: Handshakes | None) -> None:
-        self._server = server
-        self._handshakes = handshakes
+    `listen` is the URL, with the chosen port if port 0 was requested. Only the process that has bound them
+    removes the file of a Unix socket.
+    """
+
+    def __init__(self, listen: ListenerUrl, sockets: Sequence[socket.socket]) -> None:
         self.listen = listen
-        self._file = _file_at(listen.path)
+        self.sockets = sockets
+        self._file: tuple[int, int] | None = None
+
+    @classmethod
+    async def bind(cls, listen: ListenerUrl) -> BoundSockets:
+        """Bind sockets, which queue clients from now on. Raise OSError."""
+        if listen.path:
+            _remove_stale_socket(listen.path)
+            bound = cls(listen, [socket.socket(socket.AF_UNIX)])
+            bound.sockets[0].bind(listen.path)
+            bound._file = _file_at(listen.path)
+        else:
+            # asyncio knows which addresses a name has; its server would keep the sockets for itself.
+            binder = await asyncio.get_running_loop().create_server(
+                asyncio.Protocol, listen.host, listen.port, start_serving=False
+            )
+            sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in binder.sockets]
+            binder.close()
+            bound = cls(replace(listen, port=sockets[0].getsockname()[1]), sockets)
+        for one in bound.sockets:
+            one.listen(_BACKLOG)
+        return bound
+
+    def remove_file(self) -> None:
+        """Remove the socket file. May be called again."""
+        if self._file is not None and self._file == _file_at(self.listen.path):
+            os.unlink(self.listen.path)
+        self._file = None
+
+    def close(self) -> None:
+        """Close the sockets, and remove the socket file. May be called again."""
+        self.remove_file()
+        for one in self.sockets:
+            one.close()
+
+
+class Listener:
+    """The listener at one URL: it accepts the clients of its sockets."""
+
+    def __init__(
+        self, bound: BoundSockets, servers: Sequence[asyncio.Server], handshakes: Handshakes | None
+    ) -> None:
+        self._bound = bound
+        self._servers = servers
+        self._handshakes = handshakes
+        self.listen = bound.listen
 
     @classmethod
     async def open(
-        cls, listen: ListenerUrl, connect: Callable[[], asyncio.BaseProtocol], tls: Callable[[], SSLContext]
+        cls, bound: BoundSockets, connect: Callable[[], asyncio.BaseProtocol], tls: Callable[[], SSLContext]
     ) -> Listener:
-        """Listen, and create a connection with `connect` for each client. Raise OSError.
+        """Accept clients, and create a connection with `connect` for each. Raise OSError.
 
         If the listener uses TLS, `tls` returns the SSL context for each handshake.
         """
         loop = asyncio.get_running_loop()
-        handshakes = Handshakes(tls, connect) if listen.tls else None
+        handshakes = Handshakes(tls, connect) if bound.listen.tls else None
         begin = handshakes.greet if handshakes is not None else connect
-        if listen.path:
-            _remove_stale_socket(listen.path)
-            server = await loop.create_unix_server(begin, listen.path, backlog=_BACKLOG)
-        else:
-            server = await loop.create_server(begin, listen.host, listen.port, backlog=_BACKLOG)
-            listen = replace(listen, port=server.sockets[0].getsockname()[1])
-        return cls(server, listen, handshakes)
+        create = loop.create_unix_server if bound.listen.path else loop.create_server
+        servers = [await create(begin, sock=one, backlog=_BACKLOG) for one in bound.sockets]
+        return cls(bound, servers, handshakes)
 
     def close(self) -> None:
         """Stop accepting clients, cancel handshakes, and remove the socket file. May be called again."""
         # Remove the file while listening: no other server takes the path before, but one may do so after.
-        if self._file is not None and self._file == _file_at(self.listen.path):
-            os.unlink(self.listen.path)
-        self._file = None
-        self._server.close()
+        self._bound.remove_file()
+        for server in self._servers:
+            server.close()
         if self._handshakes is not None:
             self._handshakes.close()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from time import time
 from typing import Any, Protocol
 
@@ -67,6 +67,11 @@ class Monitors:
 
     def __init__(self) -> None:
         self._monitors: set[Monitor] = set()
+        # Whether clients of other processes of this server are monitors, and what tells these processes
+        # whether this one has monitors, and lines for theirs.
+        self.others_watch = False
+        self.tell_others: Callable[[bool, bytes], None] = lambda _has_monitors, _lines: None
+        self._told = False  # whether the others know of monitors here
         # Lines that are sent in the next iteration of the event loop: each write is a system call.
         self._lines: list[bytes] = []
 
@@ -84,6 +89,12 @@ class Monitors:
         """Remove a connection, if it is a monitor."""
         self._monitors.discard(monitor)
 
+    def tell_of_change(self) -> None:
+        """Tell the other processes whether this one has monitors, if that has changed."""
+        if bool(self) is not self._told:
+            self._told = bool(self)
+            self.tell_others(self._told, b"")
+
     def received(self, client: Monitored, commands: Sequence[Any]) -> None:
         """See clients.Observer. Show the commands as Redis's MONITOR does."""
         shown = [words for command in commands for words in client.words_of(command)]
@@ -99,12 +110,18 @@ class Monitors:
         self._lines += [where + line_of(words) + b"\r\n" for words in shown]
 
     def _send(self) -> None:
-        """Send the lines.
+        """Send the lines to all monitors."""
+        lines = b"".join(self._lines)
+        self._lines.clear()
+        if self.others_watch:
+            self.tell_others(bool(self), lines)
+        self.show(lines)
+
+    def show(self, lines: bytes) -> None:
+        """Send these lines to the monitors of this process.
 
         Disconnect a monitor whose user no longer has the right to it, or that reads too slowly.
         """
-        lines = b"".join(self._lines)
-        self._lines.clear()
         for monitor in list(self._monitors):
             if not _may_monitor(monitor.user):
                 monitor.break_off("its user may no longer use MONITOR")

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from abc import abstractmethod
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from time import perf_counter
 from typing import Any, ClassVar, Protocol, cast
 
@@ -139,6 +139,11 @@ class Session(Client):
     def count_of(self, command: Any) -> int:
         """Return the number of commands for which a parsed request stands."""
         return command.count if type(command) is self.BATCH else 1
+
+    @property
+    def details(self) -> Mapping[str, Any]:
+        """What only clients of this protocol have; see ClientFacts."""
+        return {}
 
     @property
     def extra_bytes(self) -> int:

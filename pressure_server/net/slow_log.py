@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import count
 from time import time
@@ -31,10 +31,11 @@ class SlowCommand:
 class SlowLog:
     """The `length` latest commands that took `threshold` seconds or longer; none if it is negative."""
 
-    def __init__(self, threshold: float, length: int) -> None:
+    def __init__(self, threshold: float, length: int, numbers: Iterator[int] | None = None) -> None:
+        """`numbers` are those that the commands get: no two processes of one server give the same."""
         self.threshold = threshold if threshold >= 0 else float("inf")
         self.length = length
-        self._numbers = count()
+        self._numbers = numbers if numbers is not None else count()
         self._commands: deque[SlowCommand] = deque(maxlen=length)
 
     def __len__(self) -> int:

@@ -131,9 +131,9 @@ class Database(QueueOperations):
         """See LaneDispatcher.due_soon."""
         return self.shard_of(name).due_soon(name)
 
-    def waiting_on(self, name: bytes) -> dict[Line, int]:
-        """See LaneDispatcher.waiting_on."""
-        return self.shard_of(name).waiting_on(name)
+    def waiting(self, names: Sequence[bytes] | None = None) -> dict[bytes, dict[Line, int]]:
+        """See LaneDispatcher.waiting."""
+        return {name: lines for shard in self.shards for name, lines in shard.waiting(names).items()}
 
     async def run_each(
         self,

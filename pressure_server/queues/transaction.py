@@ -133,10 +133,6 @@ class Transaction(QueueOperations):
                 raise found
         return [None if isinstance(found, PressureError) else found for found in ranges]
 
-    def waiting_on(self, name: bytes) -> dict[Line, int]:
-        """See LaneDispatcher.waiting_on."""
-        return self._database.waiting_on(name)
-
     async def commit(self, versions: Mapping[bytes, bytes] | None = None) -> None:
         """Do all submitted operations, if the queues in `versions` still have these versions (verb VERSION).
 

@@ -17,7 +17,6 @@ import hiredis
 from aiohttp import web
 
 from pressure_server.errors import BackendError
-from pressure_server.net.client_facts import sessions_of
 from pressure_server.net.session import Session
 from pressure_server.queues.repair.doctor import Case, Doctor
 from pressure_server.web.http_requests import (
@@ -252,12 +251,10 @@ async def _repair(request: web.Request, body: Body) -> web.StreamResponse:
 async def _disconnect(request: web.Request, body: Body) -> web.StreamResponse:
     """Disconnect a client."""
     require_administrator(request[USER])
-    clients = request.app[CONTEXT].server.clients
-    wanted = [one for one in sessions_of(clients) if one.id == body.get("client")]
-    if not wanted:
+    client = body.get("client")
+    if type(client) is not int or not await request.app[CONTEXT].server.workers.disconnect([client], ""):
         return _answer("the client has left", is_done=False)
-    wanted[0].break_off()
-    return _answer(f"client {wanted[0].id} was disconnected")
+    return _answer(f"client {client} was disconnected")
 
 
 _OTHER_ACTIONS: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]] = {

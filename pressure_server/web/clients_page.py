@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable
-from operator import itemgetter
 from typing import Any
 
 from aiohttp import web
 
 from pressure_server.auth.users import User
-from pressure_server.net.client_facts import facts_of, sessions_of
-from pressure_server.net.session import Session
+from pressure_server.net.client_facts import SORTS, ClientFacts, Selection
 from pressure_server.text import printable
 from pressure_server.web.http_requests import HttpContext, id_of, page_number, require_administrator
 from pressure_server.web.overview import PAGE
@@ -19,13 +15,10 @@ from pressure_server.web.overview import PAGE
 # Queues that are shown of those on which one client waits.
 _MOST_QUEUES = 5
 _MAX_FILTER = 256
-# Clients that are looked at between two pauses.
-_AT_ONCE = 500
 
 
-def client_row(client: Session) -> dict[str, Any]:
-    """Return the facts about a client."""
-    facts = facts_of(client)
+def client_row(facts: ClientFacts) -> dict[str, Any]:
+    """Return what the console shows of a client."""
     states = (
         ("waits", facts.is_waiting),
         ("throttled", facts.is_throttled),
@@ -50,15 +43,6 @@ def client_row(client: Session) -> dict[str, Any]:
     }
 
 
-_SORTS: dict[str, Callable[[Session], Any]] = {
-    "id": lambda client: client.id,
-    "bytes": lambda client: client.connection.held_bytes(),
-    "idle": lambda client: -client.connection.active,
-    "protocol": lambda client: client.PROTOCOL,
-    "user": lambda client: client.user_name,
-}
-
-
 class ClientsPage:
     """The connected clients."""
 
@@ -69,32 +53,12 @@ class ClientsPage:
         """Return one page of the clients. Raise an HTTPException."""
         require_administrator(user)
         sort, text = request.query.get("sort", "id"), request.query.get("filter", "")
-        if sort not in _SORTS or len(text) > _MAX_FILTER:
+        if sort not in SORTS or len(text) > _MAX_FILTER:
             raise web.HTTPBadRequest(text="sort or filter is wrong\n")
-        value_of, found = _SORTS[sort], list[tuple[Any, Session]]()
-        clients = sessions_of(self._context.server.clients)
-        for first in range(0, len(clients), _AT_ONCE):
-            found += [
-                (value_of(one), one)
-                for one in clients[first : first + _AT_ONCE]
-                if not text or _matches(one, text)
-            ]
-            await asyncio.sleep(0)
-        found.sort(key=itemgetter(0), reverse=request.query.get("order") == "down")
-        pages = max(1, -(-len(found) // PAGE))
-        page = min(page_number(request), pages - 1)
-        rows = [client_row(one) for _, one in found[page * PAGE : (page + 1) * PAGE]]
-        return {"rows": rows, "matching": len(found), "page": page, "pages": pages}
-
-
-def _matches(client: Session, text: str) -> bool:
-    words = (
-        client.addresses.client,
-        client.PROTOCOL,
-        client.user_name,
-        client.name.decode(),
-        client.library_name,
-        client.command_statistics.name,
-        *(queue.decode("utf-8", "replace") for queue in client.waits_on()),
-    )
-    return any(text in word for word in words)
+        wanted = page_number(request)
+        selection = Selection(sort, request.query.get("order") == "down", text, (wanted + 1) * PAGE)
+        found = await self._context.server.workers.selected_clients(selection)
+        pages = max(1, -(-found.matching // PAGE))
+        page = min(wanted, pages - 1)
+        rows = [client_row(facts) for _, facts in found.first[page * PAGE : (page + 1) * PAGE]]
+        return {"rows": rows, "matching": found.matching, "page": page, "pages": pages}

@@ -10,7 +10,7 @@ from typing import cast
 from aiohttp import web
 
 from pressure_server.log_limits import LogThrottle
-from pressure_server.net.listener import Listener, ListenerUrl
+from pressure_server.net.listener import BoundSockets, Listener, ListenerUrl
 from pressure_server.text import printable
 from pressure_server.web.actions import Actions
 from pressure_server.web.authentication import Authentication, ConsoleSession
@@ -61,7 +61,8 @@ class HttpListener:
         connections.server = cast(web.Server, runner.server)
         access = context.server.clients.access
         try:
-            listener = await Listener.open(context.settings.listen, connections.connect, access.tls)
+            bound = await BoundSockets.bind(context.settings.listen)
+            listener = await Listener.open(bound, connections.connect, access.tls)
         except OSError:
             await runner.cleanup()
             raise

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote, unquote_to_bytes
@@ -13,9 +15,11 @@ from pressure_server.auth.users import User
 from pressure_server.backend.embedded import Embedded
 from pressure_server.errors import PressureError
 from pressure_server.net.handler import Context, Handler
+from pressure_server.net.workers import Waiting
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import is_queue_name
+from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import Survey
 from pressure_server.web.http_settings import HttpSettings
 
@@ -35,6 +39,15 @@ class HttpContext:
     embedded: Embedded | None
     # Makes connections inside the process, on which the console executes commands.
     resp: Handler
+
+    async def waiting(self) -> Mapping[tuple[int, bytes], Waiting]:
+        """Return how many operations wait, by database and queue."""
+        found: defaultdict[tuple[int, bytes], Waiting] = defaultdict(lambda: dict.fromkeys(Line, 0))
+        for database in self.server.broker.databases:
+            number = database.database_number
+            for name, waiting in (await self.server.workers.waiting(number)).items():
+                found[number, name] = waiting
+        return found
 
     @property
     def not_ready(self) -> str | None:

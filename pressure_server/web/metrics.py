@@ -37,17 +37,19 @@ class Metrics:
         """Answer with the metrics in Prometheus's text format."""
         async with self._is_busy:
             pieces: list[bytes] = []
-            for family in chain(await backend_metrics(self._context), self._families(request[USER])):
+            for family in chain(await backend_metrics(self._context), await self._families(request[USER])):
                 pieces.append(text_of(family))
                 await asyncio.sleep(0)
         return web.Response(body=b"".join(pieces), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    def _families(self, user: User) -> Iterator[Metric]:
-        context = self._context
-        yield from build_metrics(context)
-        yield from total_metrics(context.survey)
-        yield from queue_metrics(context, self._queues.current(), user)
-        yield from command_metrics()
-        yield from client_metrics(context)
-        yield from call_metrics(context)
-        yield from self._process.collect()
+    async def _families(self, user: User) -> Iterator[Metric]:
+        context, workers = self._context, self._context.server.workers
+        return chain(
+            build_metrics(context),
+            total_metrics(context.survey),
+            queue_metrics(context, self._queues.current(), user, await context.waiting()),
+            command_metrics(await workers.statistics()),
+            client_metrics(await workers.totals()),
+            call_metrics(context, await workers.calls()),
+            self._process.collect(),
+        )

@@ -18,7 +18,7 @@ from aiohttp import web
 
 from pressure_server.auth.users import User
 from pressure_server.errors import PatternError
-from pressure_server.queues.database import Database
+from pressure_server.net.workers import Waiting
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import Surveyed
 from pressure_server.text import glob_regex, printable
@@ -50,6 +50,10 @@ _SORTS: dict[str, Callable[[Surveyed], Any]] = {
 }
 # Further orders, by what the survey does not know: see Overview.
 _MORE_SORTS = ("waiting", "states")
+
+
+def _key(queue: Surveyed) -> Key:
+    return queue.database, queue.name
 
 
 class _Query(NamedTuple):
@@ -143,7 +147,6 @@ class Overview:
         # The queues in the order of each query, and until when that is used.
         self._orders: OrderedDict[_Query, tuple[float, SortedQueues]] = OrderedDict()
         self._sorting = asyncio.Lock()
-        self._values = {**_SORTS, "waiting": self._waiting, "states": self._urgency}
 
     async def view(self, request: web.Request, user: User) -> dict[str, Any]:
         """Return what the console shows. Raise HTTPBadRequest or BackendError."""
@@ -153,9 +156,10 @@ class Overview:
             raise web.HTTPBadRequest(text=f"{error}\n") from error
         await self.look_at(keys)
         survey = self._context.survey
-        rows = [self.row(survey.queues[key]) for key in keys if key in survey.queues]
+        waiting = await self._context.waiting()
+        rows = [self.row(survey.queues[key], waiting) for key in keys if key in survey.queues]
         return {
-            "server": self._server(),
+            "server": await self._server(),
             "rows": rows,
             "matching": count,
             "page": page,
@@ -181,9 +185,9 @@ class Overview:
     async def _sorted(self, query: _Query) -> SortedQueues:
         """Return the queues in the order of a query, and keep them for some time."""
         queues = self._context.survey.queues
-        order = await SortedQueues.of(
-            queues, self._values[query.sort], query.wants(), descending=query.descending
-        )
+        waiting = await self._context.waiting()
+        values = {**_SORTS, "waiting": lambda one: sum(waiting[_key(one)].values()), "states": self._urgency}
+        order = await SortedQueues.of(queues, values[query.sort], query.wants(), descending=query.descending)
         now = monotonic()
         for old in [one for one, (until, _) in self._orders.items() if until < now]:
             del self._orders[old]
@@ -191,10 +195,6 @@ class Overview:
         if len(self._orders) > _MAX_ORDERS:
             self._orders.popitem(last=False)
         return order
-
-    def _waiting(self, queue: Surveyed) -> int:
-        """Return how many operations of this server's clients wait on a queue."""
-        return sum(self._database(queue).waiting_on(queue.name).values())
 
     def _urgency(self, queue: Surveyed) -> int:
         """Return a number by which queues that need attention are sorted: problems count most."""
@@ -207,14 +207,9 @@ class Overview:
             + bool(figures.buried or figures.dead_letters or figures.dropped)
         )
 
-    def _database(self, queue: Surveyed) -> Database:
-        databases = self._context.server.broker.databases
-        return next(one for one in databases if one.database_number == queue.database)
-
-    def row(self, queue: Surveyed) -> dict[str, Any]:
-        """Return the figures of a queue."""
-        figures = queue.figures
-        waiting = self._database(queue).waiting_on(queue.name)
+    def row(self, queue: Surveyed, waiting_operations: Mapping[Key, Waiting]) -> dict[str, Any]:
+        """Return the figures of a queue; `waiting_operations` are those of all queues."""
+        figures, waiting = queue.figures, waiting_operations[_key(queue)]
         states = (("closed", figures.is_closed), ("full", figures.is_full), ("paused", figures.paused))
         return {
             "db": queue.database,
@@ -255,10 +250,9 @@ class Overview:
             for number, (shard, reason) in enumerate(zip(shards, broker.why_not_ready(), strict=True))
         ]
 
-    def _server(self) -> dict[str, Any]:
-        totals = self._context.survey.totals
-        clients = self._context.server.clients
-        databases = self._context.server.broker.databases
+    async def _server(self) -> dict[str, Any]:
+        workers, totals = self._context.server.workers, self._context.survey.totals
+        clients, calls = await workers.totals(), await workers.calls()
         return {
             "not_ready": self._context.not_ready,
             "queues": len(self._context.survey.queues),
@@ -267,11 +261,11 @@ class Overview:
             "closed": totals.closed,
             "buried": totals.buried,
             "oldest": round(totals.oldest),
-            "clients": len(clients.connected),
-            "blocked": sum(one.is_waiting for one in clients.connected),
-            "throttled": clients.memory.throttled,
+            "clients": clients.connected,
+            "blocked": clients.blocked,
+            "throttled": clients.throttled,
             "commands": clients.commands_per_second,
-            "lost_calls": sum(one.call_statistics.lost for one in databases),
+            "lost_calls": sum(one.lost for one in calls.values()),
             "problems": self._problems.count,
             "shards": self._shards(),
             "is_complete": self._context.survey.rounds > 0,

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from heapq import nlargest
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.metrics_core import Metric
 
 from pressure_server.auth.users import User
+from pressure_server.net.workers import Waiting
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import COUNTS, Survey, Surveyed
 from pressure_server.text import glob_regex, printable
@@ -90,7 +91,9 @@ def total_metrics(survey: Survey) -> Iterator[Metric]:
     )
 
 
-def queue_metrics(context: HttpContext, queues: list[Surveyed], user: User) -> Iterator[Metric]:
+def queue_metrics(
+    context: HttpContext, queues: list[Surveyed], user: User, waiting: Mapping[tuple[int, bytes], Waiting]
+) -> Iterator[Metric]:
     """Yield the families about single queues, as far as the user may see them."""
     queues = [one for one in queues if user.may_access(one.name)]
     labels = _distinct([(str(one.database), printable(one.name)) for one in queues])
@@ -131,7 +134,11 @@ def queue_metrics(context: HttpContext, queues: list[Surveyed], user: User) -> I
         "pressure_queue_waiting",
         "Operations of this server's clients that wait for a message or for room.",
         (*_LABELS, "role"),
-        _waiting(context, labelled),
+        [
+            ((*label, line.value), waiting[one.database, one.name][line])
+            for label, one in labelled
+            for line in Line
+        ],
     )
     yield GaugeMetricFamily(
         "pressure_queues_without_metrics",
@@ -142,16 +149,6 @@ def queue_metrics(context: HttpContext, queues: list[Surveyed], user: User) -> I
 
 def _has_jobs(one: Surveyed) -> bool:
     return one.figures.type not in (b"fifo", b"log") or one.figures.reserved > 0
-
-
-def _waiting(
-    context: HttpContext, labelled: list[tuple[tuple[str, str], Surveyed]]
-) -> Iterator[tuple[tuple[str, ...], float]]:
-    databases = {one.database_number: one for one in context.server.broker.databases}
-    for label, one in labelled:
-        waiting = databases[one.database].waiting_on(one.name)
-        for line in Line:
-            yield (*label, line.value), waiting[line]
 
 
 def _distinct(labels: list[tuple[str, str]]) -> list[tuple[str, str]]:

@@ -9,7 +9,6 @@ from aiohttp import web
 from pressure_server.auth.users import User
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.lua.scripts import look_script
-from pressure_server.net.client_facts import sessions_of
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
@@ -58,12 +57,12 @@ class QueuePage:
         messages, states = looked
         return {
             **about,
-            "row": self._overview.row(survey.queues[key]),
+            "row": self._overview.row(survey.queues[key], await self._context.waiting()),
             "info": await self._info(database, name),
             "list": [{"size": size, **_as_text(data)} for size, data in messages],
             "jobs": {state: list(map(_job, jobs)) for state, jobs in zip(_STATES, states, strict=True)},
             "groups": await _groups(database, name, user),
-            "clients": self._clients(key, user),
+            "clients": await self._clients(key, user),
         }
 
     async def _info(self, database: Database, name: bytes) -> dict[str, Any]:
@@ -82,16 +81,11 @@ class QueuePage:
             "consumer": printable(about[6]), "consumer_role": "free" if about[5] else "held",
         }  # fmt: skip
 
-    def _clients(self, key: tuple[int, bytes], user: User) -> list[dict[str, Any]]:
+    async def _clients(self, key: tuple[int, bytes], user: User) -> list[dict[str, Any]]:
         """Return the clients of this server that wait on the queue; others see only how many these are."""
         if not is_administrator(user):
             return []
-        found = [
-            client_row(client)
-            for client in sessions_of(self._context.server.clients)
-            if client.is_waiting and client.database.database_number == key[0] and key[1] in client.waits_on()
-        ]
-        return found[:_MOST_CLIENTS]
+        return list(map(client_row, await self._context.server.workers.waiting_clients(*key, _MOST_CLIENTS)))
 
 
 def _as_text(data: bytes) -> dict[str, str]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
 from pathlib import Path
@@ -21,8 +20,10 @@ from prometheus_client.metrics_core import Metric
 
 from pressure_server import __version__
 from pressure_server.errors import BackendError
-from pressure_server.net.command_table import BUCKETS, CommandStatistics, all_statistics, upper_limit
+from pressure_server.net.command_table import BUCKETS, CommandStatistics, upper_limit
+from pressure_server.net.workers import Totals
 from pressure_server.queues.broker import Broker
+from pressure_server.queues.calls.courier import CallStatistics
 from pressure_server.queues.upkeep import memory_fields
 from pressure_server.web.http_requests import HttpContext
 from pressure_server.web.metric_families import counters, gauges
@@ -38,9 +39,8 @@ _COMMAND = ("protocol", "command")
 _LIMITS = range(7, BUCKETS - 1, 2)
 
 
-def command_metrics() -> Iterator[Metric]:
+def command_metrics(found: Sequence[CommandStatistics]) -> Iterator[Metric]:
     """Yield the families about commands: calls, errors by code, and latencies."""
-    found = all_statistics()
     yield counters(
         "pressure_commands",
         "Commands that were executed.",
@@ -71,48 +71,48 @@ def _buckets(statistics: CommandStatistics) -> list[tuple[str, float]]:
     return [*finite, ("+Inf", float(sums[-1]))]
 
 
-def client_metrics(context: HttpContext) -> Iterator[Metric]:
+def client_metrics(totals: Totals) -> Iterator[Metric]:
     """Yield the families about clients, their buffers and their logins."""
-    clients = context.server.clients
-    memory, access = clients.memory, clients.access
-    by_protocol = Counter(one.PROTOCOL for one in clients.connected)
-    rows = [((protocol,), count) for protocol, count in by_protocol.items()]
+    rows = [((protocol,), count) for protocol, count in totals.protocols.items()]
     yield gauges("pressure_clients", "Connected clients.", ("protocol",), rows)
-    blocked = sum(one.is_waiting for one in clients.connected)
     for name, text, value in (
-        ("clients_limit", "The most clients (--max-clients).", clients.max_clients),
-        ("clients_blocked", "Clients that wait for a message, for room or for a role.", blocked),
-        ("clients_throttled", "Clients that are throttled, because buffers are full.", memory.throttled),
-        ("buffered_bytes", "Bytes buffered for clients.", memory.held),
-        ("buffered_bytes_limit", "The most bytes buffered (--max-buffered-bytes).", memory.limit),
-        ("waiting_operations", "Operations that wait.", len(context.server.broker.waiters)),
+        ("clients_limit", "The most clients (--max-clients).", totals.max_clients),
+        ("clients_blocked", "Clients that wait for a message, for room or for a role.", totals.blocked),
+        ("clients_throttled", "Clients that are throttled, because buffers are full.", totals.throttled),
+        ("buffered_bytes", "Bytes buffered for clients.", totals.buffered_bytes),
+        (
+            "buffered_bytes_limit",
+            "The most bytes buffered (--max-buffered-bytes).",
+            totals.max_buffered_bytes,
+        ),
+        ("waiting_operations", "Operations that wait.", totals.waiting_operations),
     ):
         yield GaugeMetricFamily(f"pressure_{name}", text, value)
     for name, text, value in (
-        ("clients_evicted", "Clients disconnected, because buffers were full.", memory.evicted),
-        ("connections_accepted", "Connections accepted.", clients.accepted),
-        ("connections_rejected", "Connections refused: too many, or protected mode.", clients.rejected),
-        ("failed_logins", "Logins with a wrong name or password.", access.logins.denied),
+        ("clients_evicted", "Clients disconnected, because buffers were full.", totals.evicted),
+        ("connections_accepted", "Connections accepted.", totals.accepted),
+        ("connections_rejected", "Connections refused: too many, or protected mode.", totals.rejected),
+        ("failed_logins", "Logins with a wrong name or password.", totals.failed_logins),
     ):
         yield CounterMetricFamily(f"pressure_{name}", text, value)
     yield counters(
         "pressure_commands_denied",
         "Commands that the user had no right to.",
         ("reason",),
-        [(("command",), access.refused["cmd"]), (("queue",), access.refused["key"])],
+        [(("command",), totals.refused_commands), (("queue",), totals.refused_queues)],
     )
 
 
-def call_metrics(context: HttpContext) -> Iterator[Metric]:
+def call_metrics(context: HttpContext, calls: Mapping[int, CallStatistics]) -> Iterator[Metric]:
     """Yield the families about the calls to the backend."""
-    databases = [((str(one.database_number),), one) for one in context.server.broker.databases]
+    labelled = [((str(number),), one) for number, one in calls.items()]
     durations = SummaryMetricFamily(
         "pressure_backend_call_duration_seconds",
         "Time from a call of the script to its reply.",
         labels=_DATABASE,
     )
-    for label, one in databases:
-        durations.add_metric(label, one.call_statistics.calls, one.call_statistics.seconds)
+    for label, one in labelled:
+        durations.add_metric(label, one.calls, one.seconds)
     yield durations
     for name, text, count in (
         ("call_operations", "Operations in calls; an operation may be many equal commands.", "operations"),
@@ -124,8 +124,9 @@ def call_metrics(context: HttpContext) -> Iterator[Metric]:
             "lost",
         ),
     ):
-        rows = [(label, getattr(one.call_statistics, count)) for label, one in databases]
+        rows = [(label, getattr(one, count)) for label, one in labelled]
         yield counters(f"pressure_backend_{name}", text, _DATABASE, rows)
+    databases = [((str(one.database_number),), one) for one in context.server.broker.databases]
     yield gauges(
         "pressure_backend_up",
         "1 if the backend is connected.",

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import platform
-import resource
 import time
 from collections import Counter
 from functools import partial
 from typing import Any
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.commands.tubes import is_in_use, tubes_in_use
+from handlers.beanstalk.reports import is_in_use, report_on_all, report_on_tube
 from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import FOLLOWED_VERSION, UINT64, command, numbers, tube
 from pressure_server.queues.operations import verbs
@@ -103,25 +102,23 @@ async def stats_tube(client: BeanstalkSession, name: bytes) -> bytes:
     """Describe a tube."""
     client.permit_tube(name)
     (about,) = await client.database.run_each(verbs.INFO, [name])
-    if isinstance(about, Exception) and not is_in_use(client, name):
+    if isinstance(about, Exception) and not await is_in_use(client, name):
         return replies.NOT_FOUND
-    others = [one for one in client.clients.connected if isinstance(one, BeanstalkSession)]
-    # A reserve of many tubes is in the line of none.
-    waiting = sum(one.awaits_job and one.is_waiting and name in one.watched for one in others)
+    report = await report_on_tube(client, name)
+    waiting = await client.context.workers.waiting(client.database.database_number, [name])
     exists = isinstance(about, list)
     paused = about[17] if exists else 0
-    counts = client.statistics.of_tube(name)
     return replies.yaml_dictionary(
         {
             "name": name,
             **_current(_jobs_of(about) if exists else {}),
             "total-jobs": about[7] if exists else 0,
-            "current-using": sum(one.used == name for one in others),
-            "current-watching": sum(name in one.watched for one in others),
-            "current-waiting": waiting + client.database.waiting_on(name)[Line.CONSUMERS],
-            "cmd-delete": counts["cmd-delete"],
-            "cmd-pause-tube": counts["cmd-pause-tube"],
-            "pause": client.statistics.pauses.get(name, 0) if paused else 0,
+            "current-using": report.using,
+            "current-watching": report.watching,
+            "current-waiting": report.awaiting + waiting[name][Line.CONSUMERS],
+            "cmd-delete": report.commands["cmd-delete"],
+            "cmd-pause-tube": report.commands["cmd-pause-tube"],
+            "pause": report.pause if paused else 0,
             "pause-time-left": paused // 1000,
         }
     )
@@ -141,27 +138,24 @@ async def stats(client: BeanstalkSession, _nothing: None) -> bytes:
             jobs.update(_jobs_of(about))
             total += about[7]
             timeouts += about[22]
-    clients = client.clients
-    others = [one for one in clients.connected if isinstance(one, BeanstalkSession)]
-    used = resource.getrusage(resource.RUSAGE_SELF)
-    counts = client.statistics.commands
+    report, totals = await report_on_all(client), await client.context.workers.totals()
     return replies.yaml_dictionary(
         {
             **_current(jobs),
-            **{f"cmd-{name}": counts[name] for name in _COUNTED},
+            **{f"cmd-{name}": report.commands[name] for name in _COUNTED},
             "job-timeouts": timeouts,
             "total-jobs": total,
             "max-job-size": client.max_job_size,
-            "current-tubes": len(tubes_in_use(client).union(names)),
-            "current-connections": len(others),
-            "current-producers": sum(one.is_producer for one in others),
-            "current-workers": sum(one.is_worker for one in others),
-            "current-waiting": sum(one.is_waiting for one in others),
-            "total-connections": clients.accepted,
+            "current-tubes": len(report.tubes.union(names)),
+            "current-connections": report.connections,
+            "current-producers": report.producers,
+            "current-workers": report.workers,
+            "current-waiting": report.waiting,
+            "total-connections": totals.accepted,
             "pid": os.getpid(),
             "version": f'"{FOLLOWED_VERSION}"',
-            "rusage-utime": f"{used.ru_utime:.6f}",
-            "rusage-stime": f"{used.ru_stime:.6f}",
+            "rusage-utime": f"{totals.user_seconds:.6f}",
+            "rusage-stime": f"{totals.system_seconds:.6f}",
             "uptime": int(time.time() - client.context.started),
             "binlog-oldest-index": 0,
             "binlog-current-index": 0,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import cast
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.session import DEFAULT_TUBE, BeanstalkSession
+from handlers.beanstalk.reports import is_in_use, report_on_all
+from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import FormatError, command, tube, tube_and_number
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
@@ -100,25 +101,6 @@ def list_tubes_watched(client: BeanstalkSession, _nothing: None) -> None:
     client.reply(replies.yaml_list(client.watched))
 
 
-def tubes_in_use(client: BeanstalkSession) -> set[bytes]:
-    """Return the tubes that clients of this server use or watch. As in beanstalkd, these exist."""
-    tubes = {DEFAULT_TUBE}
-    for other in client.clients.connected:
-        if isinstance(other, BeanstalkSession):
-            tubes.add(other.used)
-            tubes.update(other.watched)
-    return tubes
-
-
-def is_in_use(client: BeanstalkSession, name: bytes) -> bool:
-    """Return whether a client of this server uses or watches the tube."""
-    return name == DEFAULT_TUBE or any(
-        name == other.used or name in other.watched
-        for other in client.clients.connected
-        if isinstance(other, BeanstalkSession)
-    )
-
-
 @command(
     "list-tubes",
     "Lists all queues that the user may access, and the tubes in use: `OK <bytes>` and YAML.",
@@ -126,7 +108,7 @@ def is_in_use(client: BeanstalkSession, name: bytes) -> bool:
 )
 async def list_tubes(client: BeanstalkSession, _nothing: None) -> bytes:
     """List all queues that the user may access, and the tubes in use."""
-    names = tubes_in_use(client) | {queue async for queue in client.database.queues()}
+    names = (await report_on_all(client)).tubes | {queue async for queue in client.database.queues()}
     return replies.yaml_list(sorted(name for name in names if client.user.may_access(name)))
 
 
@@ -143,7 +125,7 @@ async def pause_tube(client: BeanstalkSession, arguments: tuple[bytes, int]) -> 
     try:
         await client.database.run(verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
     except QueueDoesNotExistError:
-        if not is_in_use(client, name):
+        if not await is_in_use(client, name):
             return replies.NOT_FOUND
         await client.database.run(
             verbs.CREATE, name, Creation().arguments(client.database.prefix_of(name)), client=client

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import re
-import resource
 import time
-from collections import Counter
 from typing import Any
 
 from handlers.memcached.arguments import number_of
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, ERROR, OK, statistics
+from handlers.memcached.reports import report_on_all
 from handlers.memcached.session import MemcachedSession
 from handlers.memcached.table import FOLLOWED_VERSION, MODES, QUEUE, command
 from pressure_server import __version__
@@ -69,13 +68,13 @@ async def stats(client: MemcachedSession, request: Request) -> bytes:
     """Return statistics as memcached and kestrel do; also execute `stats settings` and `stats reset`."""
     about = request.words[1].decode("utf-8", "replace") if len(request.words) > 1 else ""
     if about == "reset":
-        client.counts.reset()
+        await report_on_all(client, reset=True)
         return b"RESET\r\n"
     if about == "settings":
-        return statistics(_settings(client).items())
+        return statistics((await _settings(client)).items())
     if about:
         return END if about in _NOT_HERE else ERROR
-    items: list[tuple[str, object]] = list(_server(client).items())
+    items: list[tuple[str, object]] = list((await _server(client)).items())
     if client.options.mode == QUEUE:
         queues = await _queues(client)
         items += [
@@ -96,8 +95,8 @@ async def dump_stats(client: MemcachedSession, _request: Request) -> bytes:
     return "".join(f"{line}\r\n" for line in lines).encode() + END
 
 
-def _server(client: MemcachedSession) -> dict[str, object]:
-    clients, counts, usage = client.clients, client.counts, resource.getrusage(resource.RUSAGE_SELF)
+async def _server(client: MemcachedSession) -> dict[str, object]:
+    totals, counts = await client.context.workers.totals(), (await report_on_all(client)).counts
     return {
         "pid": os.getpid(),
         "uptime": int(time.time() - client.context.started),
@@ -105,12 +104,12 @@ def _server(client: MemcachedSession) -> dict[str, object]:
         "version": FOLLOWED_VERSION,
         "pressure_server": __version__,
         "pointer_size": 64,
-        "rusage_user": f"{usage.ru_utime:.6f}",
-        "rusage_system": f"{usage.ru_stime:.6f}",
-        "max_connections": clients.max_clients,
-        "curr_connections": len(clients.connected),
-        "total_connections": clients.accepted + clients.rejected,
-        "rejected_connections": clients.rejected,
+        "rusage_user": f"{totals.user_seconds:.6f}",
+        "rusage_system": f"{totals.system_seconds:.6f}",
+        "max_connections": totals.max_clients,
+        "curr_connections": totals.connected,
+        "total_connections": totals.accepted + totals.rejected,
+        "rejected_connections": totals.rejected,
         "cmd_get": counts.gets,
         "cmd_set": counts.sets,
         "cmd_peek": counts.peeks,
@@ -122,12 +121,12 @@ def _server(client: MemcachedSession) -> dict[str, object]:
     }
 
 
-def _settings(client: MemcachedSession) -> dict[str, object]:
+async def _settings(client: MemcachedSession) -> dict[str, object]:
     settings = client.context.settings
     return {
         "mode": client.options.mode,
         "flush_all": "yes" if client.options.flush_all else "no",
-        "maxconns": client.clients.max_clients,
+        "maxconns": (await client.context.workers.totals()).max_clients,
         "item_size_max": settings.max_message_bytes,
         "idle_timeout": f"{settings.idle_timeout:g}",
         "cas_enabled": "yes",
@@ -139,16 +138,12 @@ def _settings(client: MemcachedSession) -> dict[str, object]:
 async def _queues(client: MemcachedSession) -> dict[str, dict[str, int]]:
     """Return statistics by queue, for up to _MAX_QUEUES queues that the user may see."""
     names = sorted(filter(client.user.may_access, (await client.database.sample_queues())[0]))[:_MAX_QUEUES]
-    opened = Counter(
-        queue
-        for one in client.clients.connected
-        if isinstance(one, MemcachedSession)
-        for queue in one.open_reads
-    )
+    opened = (await report_on_all(client)).opened
+    waiting = await client.context.workers.waiting(client.database.database_number, names)
     found: dict[str, dict[str, int]] = {}
     for name, about in zip(names, await client.database.run_each(verbs.INFO, names), strict=True):
         if not isinstance(about, PressureError):
-            waiters = client.database.waiting_on(name)[Line.CONSUMERS]
+            waiters = waiting[name][Line.CONSUMERS]
             text = _NOT_VISIBLE.sub("_", name.decode("ascii", "backslashreplace"))
             found[text] = _queue_statistics(about, waiters, opened[name])
     return found

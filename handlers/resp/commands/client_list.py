@@ -8,8 +8,7 @@ from urllib.parse import quote
 from handlers.resp.parser import integer_from
 from handlers.resp.replies import CommandError, syntax_error
 from handlers.resp.session import RespSession
-from pressure_server.net.client_facts import ClientFacts, facts_of
-from pressure_server.net.session import Session
+from pressure_server.net.client_facts import ClientFacts
 
 # Redis's types of clients. All clients of this server are normal ones.
 _TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
@@ -17,13 +16,12 @@ _TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
 _MAX_WAITING = 16
 
 
-def client_line(client: Session) -> bytes:
+def client_line(facts: ClientFacts) -> bytes:
     """Return the client's line in CLIENT LIST, without the line break.
 
     Fields of Redis without a meaning here have the value that they have for an idle client of Redis.
     """
-    facts = facts_of(client)
-    transaction = client.transaction if isinstance(client, RespSession) else None
+    commands = facts.details.get("multi", -1)  # since MULTI
     fields: dict[str, object] = {
         "id": facts.id,
         "addr": facts.address,
@@ -32,16 +30,16 @@ def client_line(client: Session) -> bytes:
         "name": facts.name,
         "age": facts.age,
         "idle": facts.idle,
-        "flags": _flags(facts, in_transaction=transaction is not None),
+        "flags": _flags(facts, in_transaction=commands >= 0),
         "db": facts.database,
         "sub": 0,
         "psub": 0,
         "ssub": 0,
-        "multi": -1 if transaction is None else len(transaction.queued),
+        "multi": commands,
         "qbuf": facts.unparsed_bytes,
         "qbuf-free": 0,
         "argv-mem": 0,
-        "multi-mem": 0 if transaction is None else transaction.size,
+        "multi-mem": facts.details.get("multi-mem", 0),
         "rbs": 0,
         "rbp": 0,
         "obl": facts.unsent_bytes,
@@ -52,7 +50,7 @@ def client_line(client: Session) -> bytes:
         "cmd": facts.command or "NULL",
         "user": facts.user,
         "redir": -1,
-        "resp": client.protocol if isinstance(client, RespSession) else 2,
+        "resp": facts.details.get("resp", 2),
         "lib-name": facts.library_name,
         "lib-ver": facts.library_version,
         "protocol": facts.protocol,
@@ -79,14 +77,14 @@ def of_type(word: bytes) -> bool:
     return word.lower() == _TYPES[0]
 
 
-def kill_filter(words: list[bytes], client: RespSession) -> tuple[Callable[[Session], bool], bool]:
+def kill_filter(words: list[bytes], client: RespSession) -> tuple[Callable[[ClientFacts], bool], bool]:
     """Return the filter for the words after CLIENT KILL, and whether it spares the client's connection."""
     if len(words) == 1:
         address = _text(words[0])
-        return (lambda one: one.addresses.client == address), False
+        return (lambda one: one.address == address), False
     if len(words) % 2:
         raise syntax_error()
-    tests: list[Callable[[Session], bool]] = []
+    tests: list[Callable[[ClientFacts], bool]] = []
     skip_me = True
     for name, value in zip(words[::2], words[1::2], strict=True):
         if name.upper() == b"SKIPME" and value.lower() in (b"yes", b"no"):
@@ -96,7 +94,7 @@ def kill_filter(words: list[bytes], client: RespSession) -> tuple[Callable[[Sess
     return (lambda one: all(test(one) for test in tests)), skip_me
 
 
-def _test(name: bytes, value: bytes, client: RespSession) -> Callable[[Session], bool]:
+def _test(name: bytes, value: bytes, client: RespSession) -> Callable[[ClientFacts], bool]:
     """Return one test of CLIENT KILL."""
     text, number = _text(value), integer_from(value)
     match name:
@@ -105,22 +103,22 @@ def _test(name: bytes, value: bytes, client: RespSession) -> Callable[[Session],
                 raise CommandError("ERR client-id should be greater than 0")
             return lambda one: one.id == number
         case b"ADDR":
-            return lambda one: one.addresses.client == text
+            return lambda one: one.address == text
         case b"LADDR":
-            return lambda one: one.addresses.server == text
+            return lambda one: one.local_address == text
         case b"TYPE":
             is_normal = of_type(value)
             return lambda _: is_normal
         case b"USER":
             if text not in client.clients.access.users.by_name:
                 raise CommandError(f"ERR No such user '{text}'")
-            return lambda one: one.user_name == text
+            return lambda one: one.user == text
         case b"MAXAGE":
             if number is None:
                 raise CommandError("ERR maxage is not an integer or out of range")
             if number < 1:
                 raise CommandError("ERR maxage should be greater than 0")
-            return lambda one: client.clients.now - one.connection.since >= number
+            return lambda one: one.age >= number
         case _:
             raise syntax_error()
 

@@ -12,7 +12,7 @@ from handlers.resp.replies import OK, CommandError, Text, bulk, encode, syntax_e
 from handlers.resp.session import Caller, RespSession
 from handlers.resp.table import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
-from pressure_server.net.client_facts import sessions_of
+from pressure_server.net.client_facts import facts_of
 from pressure_server.queues.broker import DatabaseNumberError
 
 command = partial(table.command, group="connection")
@@ -207,7 +207,7 @@ async def client_no_evict(_client: Caller, words: Words) -> str:
 @command("CLIENT|INFO", "Describes this connection.", needs="nothing")
 async def client_info(client: Caller, _words: Words) -> Text:
     """Reply as Redis does, with one line."""
-    return Text(client_line(client.session) + b"\n")
+    return Text(client_line(facts_of(client.session)) + b"\n")
 
 
 @command(
@@ -217,7 +217,7 @@ async def client_info(client: Caller, _words: Words) -> Text:
 )
 async def client_list(client: Caller, words: Words) -> Text:
     """Reply as Redis does, with a line for each connection. All connections are of type normal."""
-    options, found = words[2:], sessions_of(client.session.clients)
+    options, found = words[2:], await client.session.context.workers.clients()
     if options and options[0].upper() == b"TYPE" and len(options) == 2:
         found = found if of_type(options[1]) else []
     elif options and options[0].upper() == b"ID" and len(options) > 1:
@@ -242,12 +242,12 @@ async def client_kill(client: Caller, words: Words) -> object:
         raise CommandError("ERR wrong number of arguments for 'client|kill' command")
     me = client.session
     matches, skip_me = kill_filter(words[2:], me)
-    victims = [other for other in sessions_of(me.clients) if matches(other) and not (skip_me and other is me)]
-    if len(words) == 3 and not victims:
+    workers = me.context.workers
+    found = [one.id for one in await workers.clients() if matches(one) and not (skip_me and one.id == me.id)]
+    if len(words) == 3 and not found:
         raise CommandError("ERR No such client")
-    for victim in victims:
-        if victim is me:
-            me.close_when_replied("CLIENT KILL")
-        else:
-            victim.break_off("CLIENT KILL")
-    return OK if len(words) == 3 else len(victims)
+    killed = await workers.disconnect([one for one in found if one != me.id], "CLIENT KILL")
+    if me.id in found:
+        killed += 1
+        me.close_when_replied("CLIENT KILL")
+    return OK if len(words) == 3 else killed

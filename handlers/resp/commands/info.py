@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import platform
 import re
-import resource
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
 from urllib.parse import quote
 
-from handlers.resp.commands.memory import peak_bytes, resident_bytes
 from handlers.resp.session import RespSession
 from handlers.resp.table import FOLLOWED_VERSION, PROTOCOL
 from pressure_server import __version__
 from pressure_server.errors import PressureError
-from pressure_server.net.command_table import CommandStatistics, all_statistics
+from pressure_server.net.command_table import CommandStatistics
+from pressure_server.net.workers import Waiting
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import queues_key
@@ -38,9 +37,10 @@ _ALL = {b"all", b"everything"}
 _NOT_BY_DEFAULT = {b"commandstats", b"latencystats"}
 
 
-def _databases(client: RespSession) -> list[Database]:
+async def _databases(client: RespSession) -> list[Database]:
     """Return the databases that clients of this server have used, by number."""
-    return sorted(client.context.broker.databases, key=lambda database: database.database_number)
+    context = client.context
+    return [await context.broker.database(number) for number in await context.workers.databases()]
 
 
 async def _some_queues(client: RespSession, database: Database) -> tuple[list[bytes], bool]:
@@ -52,7 +52,7 @@ async def _some_queues(client: RespSession, database: Database) -> tuple[list[by
 async def keyspace_fields(client: RespSession) -> dict[str, object]:
     """Return the number of queues in each database."""
     fields: dict[str, object] = {}
-    for database in _databases(client):
+    for database in await _databases(client):
         names, _complete = await _some_queues(client, database)
         if names:
             fields[f"db{database.database_number}"] = f"keys={len(names)},expires=0,avg_ttl=0"
@@ -63,24 +63,26 @@ async def queue_fields(client: RespSession) -> dict[str, object]:
     """Return a line for each queue. Queues of the selected database come first."""
     lines: dict[str, object] = {}
     is_complete, room = True, _QUEUE_LINES
-    for database in sorted(_databases(client), key=lambda database: database is not client.database):
+    for database in sorted(await _databases(client), key=lambda database: database is not client.database):
         names, complete = await _some_queues(client, database)
         is_complete = is_complete and complete and len(names) <= room
         listed = sorted(names)[:room]
         room -= len(listed)
         prefix = "" if database is client.database else f"db{database.database_number}_"
+        waiting = await client.context.workers.waiting(database.database_number, listed)
         for name, about in zip(listed, await database.run_each(verbs.INFO, listed), strict=True):
             if not isinstance(about, PressureError):
-                line = ",".join(_fields_of(client, database, name, about))
+                line = ",".join(_fields_of(client, database, name, about, waiting[name]))
                 lines[f"{prefix}queue_{quote(name, safe='')}"] = line
     return {"queues_listed": _QUEUE_LINES - room, "queues_complete": int(is_complete), **lines}
 
 
-def _fields_of(client: RespSession, database: Database, name: bytes, about: list[Any]) -> Iterator[str]:
+def _fields_of(
+    client: RespSession, database: Database, name: bytes, about: list[Any], waiting: Waiting
+) -> Iterator[str]:
     """Yield the fields of a queue's line. `about` is the reply to verbs.INFO."""
     yield f"length={about[1]},bound={about[0]},closed={about[2]}"
     yield f"produced={about[7]},produced_bytes={about[8]},consumed={about[9]},consumed_bytes={about[10]}"
-    waiting = database.waiting_on(name)
     yield f"waiting_producers={waiting[Line.PRODUCERS]},waiting_consumers={waiting[Line.CONSUMERS]}"
     survey = client.context.survey
     surveyed = survey and survey.queues.get((database.database_number, name))
@@ -98,10 +100,10 @@ def shown_name(statistics: CommandStatistics) -> str:
     return statistics.name if statistics.protocol == PROTOCOL else f"{statistics.protocol}.{statistics.name}"
 
 
-def command_fields() -> dict[str, object]:
+async def _commandstats(client: RespSession) -> _Fields:
     """Return the calls of each command. `usec` is the time of the measured ones."""
-    fields: dict[str, object] = {}
-    for one in all_statistics():
+    fields: _Fields = {}
+    for one in await client.context.workers.statistics():
         microseconds, measured = one.seconds * _MICROSECONDS, sum(one.latencies)
         fields[f"cmdstat_{shown_name(one)}"] = (
             f"calls={one.calls},usec={microseconds:.0f},usec_per_call={microseconds / (measured or 1):.2f},"
@@ -110,26 +112,27 @@ def command_fields() -> dict[str, object]:
     return fields
 
 
-def errors_by_code() -> Counter[str]:
+async def _errors_by_code(client: RespSession) -> Counter[str]:
     """Return how many commands of all protocols got each error."""
     errors: Counter[str] = Counter()
-    for one in all_statistics():
+    for one in await client.context.workers.statistics():
         errors.update({_NOT_IN_CODES.sub("_", code): count for code, count in one.errors.items()})
     return errors
 
 
-def error_fields() -> dict[str, object]:
+async def _errorstats(client: RespSession) -> _Fields:
     """Return the number of errors by code."""
-    return {f"errorstat_{code}": f"count={count}" for code, count in sorted(errors_by_code().items())}
+    errors = await _errors_by_code(client)
+    return {f"errorstat_{code}": f"count={count}" for code, count in sorted(errors.items())}
 
 
-def latency_fields() -> dict[str, object]:
+async def _latencystats(client: RespSession) -> _Fields:
     """Return percentiles of the latency of each command that has been measured."""
     return {
         f"latency_percentiles_usec_{shown_name(one)}": ",".join(
             f"p{percent:g}={one.percentile(percent / 100) * _MICROSECONDS:.3f}" for percent in (50, 99, 99.9)
         )
-        for one in all_statistics()
+        for one in await client.context.workers.statistics()
         if any(one.latencies)
     }
 
@@ -154,26 +157,28 @@ async def _server(client: RespSession) -> _Fields:
 
 
 async def _clients(client: RespSession) -> _Fields:
+    totals = await client.context.workers.totals()
     return {
-        "connected_clients": len(client.clients.connected),
-        "maxclients": client.clients.max_clients,
-        "blocked_clients": sum(connected.is_waiting for connected in client.clients.connected),
-        "throttled_clients": client.clients.memory.throttled,
-        "waiting_operations": len(client.context.broker.waiters),
-        "max_waiting": client.context.broker.waiters.limit,
+        "connected_clients": totals.connected,
+        "maxclients": totals.max_clients,
+        "blocked_clients": totals.blocked,
+        "throttled_clients": totals.throttled,
+        "waiting_operations": totals.waiting_operations,
+        "max_waiting": totals.max_waiting,
     }
 
 
 async def _memory(client: RespSession) -> _Fields:
-    peak, used = peak_bytes(), resident_bytes()
+    totals = await client.context.workers.totals()
+    peak, used = totals.peak_bytes, totals.resident_bytes
     return {
         "used_memory": used,
         "used_memory_human": f"{used / 2**20:.2f}M",
         "used_memory_rss": used,
         "used_memory_peak": peak,
         "used_memory_peak_human": f"{peak / 2**20:.2f}M",
-        "buffered_bytes": client.clients.memory.held,
-        "max_buffered_bytes": client.clients.memory.limit,
+        "buffered_bytes": totals.buffered_bytes,
+        "max_buffered_bytes": totals.max_buffered_bytes,
         "maxmemory": 0,
         "maxmemory_human": "0B",
         "maxmemory_policy": "noeviction",
@@ -185,17 +190,17 @@ async def _persistence(_client: RespSession) -> _Fields:
 
 
 async def _stats(client: RespSession) -> _Fields:
-    clients = client.clients
+    totals = await client.context.workers.totals()
     return {
-        "total_connections_received": clients.accepted + clients.rejected,
-        "total_commands_processed": clients.commands,
-        "instantaneous_ops_per_sec": clients.commands_per_second,
-        "rejected_connections": clients.rejected,
-        "total_error_replies": errors_by_code().total(),
-        "acl_access_denied_auth": clients.access.logins.denied,
-        "acl_access_denied_cmd": clients.access.refused["cmd"],
-        "acl_access_denied_key": clients.access.refused["key"],
-        "evicted_clients": clients.memory.evicted,
+        "total_connections_received": totals.accepted + totals.rejected,
+        "total_commands_processed": totals.commands,
+        "instantaneous_ops_per_sec": totals.commands_per_second,
+        "rejected_connections": totals.rejected,
+        "total_error_replies": (await _errors_by_code(client)).total(),
+        "acl_access_denied_auth": totals.failed_logins,
+        "acl_access_denied_cmd": totals.refused_commands,
+        "acl_access_denied_key": totals.refused_queues,
+        "evicted_clients": totals.evicted,
     }
 
 
@@ -203,9 +208,12 @@ async def _replication(_client: RespSession) -> _Fields:
     return {"role": "master", "connected_slaves": 0}
 
 
-async def _cpu(_client: RespSession) -> _Fields:
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    return {"used_cpu_sys": f"{usage.ru_stime:.6f}", "used_cpu_user": f"{usage.ru_utime:.6f}"}
+async def _cpu(client: RespSession) -> _Fields:
+    totals = await client.context.workers.totals()
+    return {
+        "used_cpu_sys": f"{totals.system_seconds:.6f}",
+        "used_cpu_user": f"{totals.user_seconds:.6f}",
+    }
 
 
 async def _cluster(_client: RespSession) -> _Fields:
@@ -251,18 +259,6 @@ async def _limits(client: RespSession) -> _Fields:
         "stored_bytes": await stored_bytes(broker),
         "max_stored_bytes": policy.max_stored_bytes,
     }
-
-
-async def _commandstats(_client: RespSession) -> _Fields:
-    return command_fields()
-
-
-async def _errorstats(_client: RespSession) -> _Fields:
-    return error_fields()
-
-
-async def _latencystats(_client: RespSession) -> _Fields:
-    return latency_fields()
 
 
 _SECTIONS: dict[str, Callable[[RespSession], Awaitable[_Fields]]] = {

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import resource
-
 from handlers.resp.arguments import count_from_zero
 from handlers.resp.parser import Words
 from handlers.resp.replies import CommandError, Text, syntax_error
@@ -18,20 +16,6 @@ _NO_LFU = (
     "ERR An LFU maxmemory policy is not selected, access frequency not tracked. Please note that when "
     "switching between policies at runtime LRU and LFU data will take some time to adjust."
 )
-
-
-def resident_bytes() -> int:
-    """Return the present size in memory; the largest one if the system does not tell the present one."""
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return peak_bytes()
-
-
-def peak_bytes() -> int:
-    """Return the largest size in memory since the start."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 container("MEMORY", "Shows the memory of queues and of the server.", group="server")
@@ -63,14 +47,14 @@ async def memory_usage(client: Caller, words: Words) -> int | None:
 )
 async def memory_stats(client: Caller, _words: Words) -> dict[bytes, object]:
     """Reply with those of Redis's fields that apply, and with the limit of the buffers."""
-    account = client.session.clients.memory
+    totals = await client.session.context.workers.totals()
     return {
-        b"peak.allocated": peak_bytes(),
-        b"total.allocated": resident_bytes(),
-        b"clients.normal": account.held,
-        b"clients.limit": account.limit,
-        b"clients.throttled": account.throttled,
-        b"clients.evicted": account.evicted,
+        b"peak.allocated": totals.peak_bytes,
+        b"total.allocated": totals.resident_bytes,
+        b"clients.normal": totals.buffered_bytes,
+        b"clients.limit": totals.max_buffered_bytes,
+        b"clients.throttled": totals.throttled,
+        b"clients.evicted": totals.evicted,
     }
 
 
@@ -83,11 +67,14 @@ async def memory_stats(client: Caller, _words: Words) -> dict[bytes, object]:
 )
 async def memory_doctor(client: Caller, _words: Words) -> Text:
     """Reply with a report in a sentence or two."""
-    account = client.session.clients.memory
-    report = f"The buffers of clients hold {account.held} of {account.limit} bytes (--max-buffered-bytes)."
-    if account.throttled or account.evicted:
+    totals = await client.session.context.workers.totals()
+    report = (
+        f"The buffers of clients hold {totals.buffered_bytes} of {totals.max_buffered_bytes} bytes "
+        "(--max-buffered-bytes)."
+    )
+    if totals.throttled or totals.evicted:
         report += (
-            f" {account.throttled} clients are throttled; {account.evicted} have been disconnected. "
+            f" {totals.throttled} clients are throttled; {totals.evicted} have been disconnected. "
             "CLIENT LIST shows the bytes of each client as tot-mem."
         )
     else:

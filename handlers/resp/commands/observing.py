@@ -9,7 +9,7 @@ from handlers.resp.commands.info import shown_name
 from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError
 from handlers.resp.session import Caller
-from pressure_server.net.command_table import CommandStatistics, all_statistics, upper_limit
+from pressure_server.net.command_table import CommandStatistics, upper_limit
 
 command = partial(table.command, group="server")
 container = partial(table.container, group="server")
@@ -36,7 +36,8 @@ async def slowlog_get(client: Caller, words: Words) -> list[object]:
     count = _DEFAULT_COUNT if len(words) == 2 else integer_from(words[2])
     if count is None or count < -1:
         raise CommandError("ERR count should be greater than or equal to -1")
-    log = client.session.clients.slow_log
+    kept = client.session.clients.slow_log.length
+    found = await client.session.context.workers.slow_commands(kept if count == -1 else min(count, kept))
     return [
         [
             one.number,
@@ -46,7 +47,7 @@ async def slowlog_get(client: Caller, words: Words) -> list[object]:
             one.address.encode(),
             one.client_name.encode(),
         ]
-        for one in log.latest(len(log) if count == -1 else count)
+        for one in found
     ]
 
 
@@ -55,13 +56,14 @@ async def slowlog_get(client: Caller, words: Words) -> list[object]:
 )
 async def slowlog_len(client: Caller, _words: Words) -> int:
     """Reply as Redis does."""
-    return len(client.session.clients.slow_log)
+    session = client.session
+    return len(await session.context.workers.slow_commands(session.clients.slow_log.length))
 
 
 @command("SLOWLOG|RESET", "Removes all slow commands.", needs="administer", flags="admin")
 async def slowlog_reset(client: Caller, _words: Words) -> str:
     """Reply as Redis does."""
-    client.session.clients.slow_log.reset()
+    await client.session.context.workers.reset_slow_log()
     return OK
 
 
@@ -85,12 +87,12 @@ async def latency_latest(_client: Caller, _words: Words) -> list[object]:
     needs="administer",
     flags="admin",
 )
-async def latency_histogram(_client: Caller, words: Words) -> dict[bytes, object]:
+async def latency_histogram(client: Caller, words: Words) -> dict[bytes, object]:
     """Reply as Redis does: cumulative counts. The name of a container means all its subcommands."""
     wanted = {word.lower().decode("utf-8", "replace") for word in words[2:]}
     return {
         shown_name(one).encode(): {b"calls": sum(one.latencies), b"histogram_usec": _cumulative(one)}
-        for one in all_statistics()
+        for one in await client.session.context.workers.statistics()
         if any(one.latencies)
         and (not wanted or {shown_name(one), shown_name(one).partition("|")[0]} & wanted)
     }

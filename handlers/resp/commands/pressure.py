@@ -261,7 +261,9 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
     The waiting operations are those of this server's clients.
     """
     about = (await client.database.run(verbs.INFO, words[1]))[0]
-    waiting = client.database.waiting_on(words[1])
+    session = client.session
+    number = session.database.database_number
+    waiting = (await session.context.workers.waiting(number, words[1:2]))[words[1]]
     prefix = client.database.prefix_of(words[1])
     return {
         b"bound": about[0],

@@ -14,7 +14,6 @@ from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, Text
 from handlers.resp.session import Caller
 from handlers.resp.table import COMMANDS, Command, command_docs, command_info, dispatch, help_of
-from pressure_server.net.command_table import reset_statistics
 from pressure_server.text import glob_regex
 
 command = partial(table.command, group="server")
@@ -133,7 +132,7 @@ async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
     settings = client.session.context.settings
     parameters = {
         "appendonly": "yes" if settings.is_embedded else "no",
-        "maxclients": str(client.session.clients.max_clients),
+        "maxclients": str((await client.session.context.workers.totals()).max_clients),
         "maxmemory": "0",
         "maxmemory-policy": "noeviction",
         "proto-max-bulk-len": str(settings.max_message_bytes),
@@ -162,8 +161,7 @@ async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
 )
 async def config_resetstat(client: Caller, _words: Words) -> str:
     """Reply as Redis does. The statistics of queues stay: the backend has them."""
-    reset_statistics()
-    client.session.clients.reset_counts()
+    await client.session.context.workers.reset_statistics()
     return OK
 
 

@@ -241,11 +241,17 @@ class LaneDispatcher:
             if lane.waiting is None or lane.waiting.need_queue:
                 lane.wake_up()
 
-    def waiting_on(self, name: bytes) -> dict[Line, int]:
-        """Return how many operations of this server's clients wait on a queue, by line."""
-        lane = self._lanes.get(name)
-        waiting = lane.waiting if lane is not None else None
-        return {line: waiting.count(line) if waiting is not None else 0 for line in Line}
+    def waiting(self, names: Iterable[bytes] | None) -> dict[bytes, dict[Line, int]]:
+        """Return how many operations of this process's clients wait, by queue and line.
+
+        Look at the queues with these names, or at all. Queues on which none waits are left out.
+        """
+        lanes = self._lanes.values() if names is None else filter(None, map(self._lanes.get, names))
+        return {
+            lane.name: {line: lane.waiting.count(line) for line in Line}
+            for lane in lanes
+            if lane.waiting is not None and lane.waiting
+        }
 
     def end_waits(self) -> None:
         """End all waiting operations with StoppingError, and from now on all that would have to wait."""

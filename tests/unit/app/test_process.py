@@ -1,4 +1,4 @@
-"""The memory limit of the process, as its control group says it."""
+"""The limits of the process, as its control groups say them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from pressure_server.app.process import memory_limit
+from pressure_server.app.process import memory_limit, processors
 
 MB = 1 << 20
 
@@ -32,3 +32,25 @@ def test_a_container_s_memory_limit_is_found(
     whole = memory_limit(tmp_path / "none", tmp_path / "none")
     assert whole > 64 * MB
     assert memory_limit(tmp_path / "groups", tmp_path / "own") == (found or whole)
+
+
+@pytest.mark.parametrize(
+    ("files", "found"),
+    [
+        ({}, None),
+        ({"cpu.max": "max 100000\n"}, None),
+        ({"cpu.max": "100000 100000\n"}, 1),
+        ({"a/cpu.max": "max 100000\n", "cpu.max": "10000 100000\n"}, 1),
+        ({"a/cpu.max": "100000000 100000\n"}, None),
+    ],
+)
+def test_a_container_s_share_of_the_processors_is_found(
+    tmp_path: Path, files: dict[str, str], found: int | None
+) -> None:
+    for name, text in files.items():
+        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "groups" / name).write_text(text)
+    (tmp_path / "own").write_text("0::/a\n")
+    whole = processors(tmp_path / "none", tmp_path / "none")
+    assert whole >= 1
+    assert processors(tmp_path / "groups", tmp_path / "own") == (found or whole)

@@ -18,6 +18,7 @@ from pressure_server.net.clients import Clients
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.memory import MemoryAccount
+from pressure_server.net.workers import Process, Workers
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
@@ -73,7 +74,8 @@ class Server:
         self.clients = Clients(10, 0.0, Access(AccessPolicy()), MemoryAccount(1 << 30, 1 << 20))
         broker = Mock()
         broker.default_database = self.database
-        self.context = Context(Mock(), broker, self.clients)
+        broker.waiters = WaiterCount(100)
+        self.context = Context(Mock(), broker, self.clients, Workers.alone(Process(self.clients, broker)))
 
     def connect(self) -> tuple[Connection, FakeTransport]:
         transport = FakeTransport()

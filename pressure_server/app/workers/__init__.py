@@ -1,0 +1,1 @@
+"""The workers of a server with --workers, and their supervisor's part."""

@@ -1,0 +1,51 @@
+"""What the supervisor gives a worker: its number, its settings, and the sockets on which it listens."""
+
+from __future__ import annotations
+
+import socket
+from dataclasses import dataclass, replace
+
+from pressure_server.app.settings import Settings
+from pressure_server.net.listener import BoundSockets, ListenerUrl
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The assignment of one of `workers` workers; they are numbered from 1.
+
+    `listening` has the URL of each listener, and the file descriptors of its sockets in the worker.
+    """
+
+    number: int
+    workers: int
+    settings: Settings
+    listening: tuple[tuple[ListenerUrl, tuple[int, ...]], ...]
+
+    @property
+    def numbers(self) -> tuple[int, int]:
+        """The first number that this worker gives to what is numbered over all workers, and the step."""
+        return self.number, self.workers
+
+    def sockets(self) -> list[BoundSockets]:
+        """Return the sockets of the listeners, for the worker. Call it once."""
+        return [
+            BoundSockets(listen, [socket.socket(fileno=one) for one in files])
+            for listen, files in self.listening
+        ]
+
+
+def share_of(settings: Settings, memory: int) -> Settings:
+    """Return the settings of each worker: its share of the limits, on a machine with `memory` bytes."""
+    workers = settings.workers
+    return replace(
+        settings,
+        workers=1,
+        http=None,
+        max_clients=_part(settings.max_clients, workers),
+        max_waiting=_part(settings.max_waiting, workers),
+        max_buffered_bytes=_part(settings.buffered_bytes(memory), workers),
+    )
+
+
+def _part(limit: int, workers: int) -> int:
+    return -(-limit // workers)

@@ -1,0 +1,116 @@
+"""The channel between the supervisor and a worker: each end asks the other questions.
+
+A message is its length and a pickle of (number, question, arguments); an answer has the question's number and
+no question. Both ends are processes of one server, so the pickles are trusted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import pickle
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+logger = logging.getLogger(__name__)
+
+_LENGTH = struct.Struct("!Q")
+# What `tell` does not send to an end that has so many bytes to read already.
+_MAX_UNSENT = 8 << 20
+# The number of messages that want no answer.
+_TELLS = 0
+
+# The supervisor tells a worker what to do, and asks whether it is alive. The other questions that it asks are
+# those of net/workers.py.
+WORK = "work"
+ALIVE = "alive"
+# A worker tells the supervisor that it accepts clients, and asks all workers a question of net/workers.py.
+READY = "ready"
+ASK_ALL = "ask all"
+# Either tells the other whether it has, or other workers have, monitors, and lines for them.
+MONITORS = "monitors"
+
+# Answers a question of the other end.
+Answer = Callable[[str, tuple[Any, ...]], Awaitable[Any]]
+
+
+class ChannelClosedError(Exception):
+    """The other end has gone."""
+
+
+class Channel:
+    """One end of a channel. `closed` is set when the other end has gone."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
+        self.closed = asyncio.Event()
+        self._writer = writer
+        self._answer = answer
+        self._numbers = count(_TELLS + 1)
+        self._asked: dict[int, asyncio.Future[Any]] = {}
+        self._answering: set[asyncio.Task[None]] = set()
+        self._reading = asyncio.create_task(self._read(reader))
+
+    @classmethod
+    async def over(cls, end: socket.socket, answer: Answer) -> Channel:
+        """Return this end of the channel over a connected socket; `answer` answers the other end."""
+        return cls(*await asyncio.open_unix_connection(sock=end), answer)
+
+    async def ask(self, question: str, *arguments: Any) -> Any:
+        """Return the other end's answer; None if it could not answer. Raises ChannelClosedError."""
+        if self.closed.is_set():
+            raise ChannelClosedError
+        number = next(self._numbers)
+        answered = self._asked[number] = asyncio.get_running_loop().create_future()
+        try:
+            self._send(number, question, arguments)
+            return await answered
+        finally:
+            del self._asked[number]
+
+    def tell(self, what: str, *arguments: Any) -> None:
+        """Tell the other end something. It is left out if that end reads too slowly, or has gone."""
+        if self._writer.transport.get_write_buffer_size() < _MAX_UNSENT and not self.closed.is_set():
+            self._send(_TELLS, what, arguments)
+
+    def close(self) -> None:
+        """Close this end."""
+        self._reading.cancel()
+        self._end()
+
+    def _send(self, number: int, question: str | None, content: Any) -> None:
+        data = pickle.dumps((number, question, content))
+        self._writer.write(_LENGTH.pack(len(data)) + data)
+
+    async def _read(self, reader: asyncio.StreamReader) -> None:
+        with suppress(asyncio.IncompleteReadError, OSError):
+            while True:
+                (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
+                # Sent by a process of this server: see above.
+                number, question, content = pickle.loads(await reader.readexactly(length))  # noqa: S301
+                if question is not None:
+                    answering = asyncio.create_task(self._reply(number, question, content))
+                    self._answering.add(answering)
+                    answering.add_done_callback(self._answering.discard)
+                elif number in self._asked and not self._asked[number].done():
+                    self._asked[number].set_result(content)
+        self._end()
+
+    async def _reply(self, number: int, question: str, arguments: tuple[Any, ...]) -> None:
+        try:
+            answer = await self._answer(question, arguments)
+        except Exception:  # the other end must get an answer all the same
+            logger.exception("error while answering '%s' of another process of this server", question)
+            answer = None
+        if number != _TELLS and not self.closed.is_set():
+            self._send(number, None, answer)
+
+    def _end(self) -> None:
+        self.closed.set()
+        self._writer.close()
+        for answered in self._asked.values():
+            if not answered.done():
+                answered.set_exception(ChannelClosedError())

@@ -1,0 +1,216 @@
+"""The crew: the workers of one server, as their supervisor sees them.
+
+A worker is a server of its own that accepts clients on sockets that all workers share. The crew starts them,
+starts one again that has ended or hangs, forwards signals, and hands on the questions that they ask each
+other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import socket
+import sys
+import time
+from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any
+
+from pressure_server.app.settings import Settings
+from pressure_server.app.workers.assignment import Assignment
+from pressure_server.app.workers.channel import (
+    ALIVE,
+    ASK_ALL,
+    MONITORS,
+    READY,
+    WORK,
+    Channel,
+    ChannelClosedError,
+)
+from pressure_server.errors import BackendError
+from pressure_server.net.listener import BoundSockets
+
+logger = logging.getLogger(__name__)
+
+_MODULE = "pressure_server.app.worker"
+# Seconds before a worker is started again: doubled until it has run for _STABLE_AFTER.
+_FIRST_PAUSE = 0.1
+_MAX_PAUSE = 5.0
+_STABLE_AFTER = 30.0
+# Seconds between checks whether a worker answers, and after which one that does not is killed.
+_CHECK_EVERY = 1.0
+_HANGS_AFTER = 10.0
+# Seconds for the others to answer a question; what a worker that hangs would say is left out.
+_ANSWER_TIMEOUT = 1.0
+# The supervisor gives up if no worker is ready, and each has failed to start so many times in a row.
+_MOST_FAILURES = 3
+
+
+class CrewError(Exception):
+    """No worker can start."""
+
+
+class NoWorkerError(BackendError):
+    """No worker is ready for clients."""
+
+
+class _Worker:
+    """One worker, whichever process it is at present. `failures` to start are counted since it was ready."""
+
+    def __init__(self, number: int) -> None:
+        self.number = number
+        self.process: Process | None = None
+        self.channel: Channel | None = None
+        self.is_ready = False
+        self.has_monitors = False
+        self.failures = 0
+
+    def __str__(self) -> str:
+        return f"worker {self.number} (process {self.process.pid if self.process is not None else '-'})"
+
+    def kill(self, number: signal.Signals) -> None:
+        """Send a signal to the process, if it runs."""
+        if self.process is not None and self.process.returncode is None:
+            with suppress(ProcessLookupError):
+                self.process.send_signal(number)
+
+
+class Crew:
+    """The workers. `settings` are those of each worker. `is_lost` is set when no worker can start again."""
+
+    def __init__(self, settings: Settings, workers: int, bound: Sequence[BoundSockets]) -> None:
+        self.is_lost = asyncio.Event()
+        self._settings = settings
+        self._bound = bound
+        self._workers = [_Worker(number) for number in range(1, workers + 1)]
+        self._keeping: list[asyncio.Task[None]] = []
+        self._is_stopping = False
+        self._changed = asyncio.Event()
+
+    async def start(self) -> None:
+        """Start all workers, and wait until each has become ready or has failed once. Raise CrewError."""
+        self._keeping = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
+        while not all(worker.is_ready or worker.failures for worker in self._workers):
+            self._changed.clear()
+            await self._changed.wait()
+        if not any(worker.is_ready for worker in self._workers):
+            raise CrewError("no worker can start: the log has the reasons")
+
+    def check_readiness(self) -> None:
+        """Raise NoWorkerError if no worker is ready for clients."""
+        if not any(worker.is_ready for worker in self._workers):
+            raise NoWorkerError("no worker is ready")
+
+    def forward(self, number: signal.Signals) -> None:
+        """Send a signal to all workers."""
+        for worker in self._workers:
+            worker.kill(number)
+
+    async def stop(self, timeout: float) -> None:
+        """Let all workers drain and end; kill those that have not ended after `timeout` seconds."""
+        self._is_stopping = True
+        self.forward(signal.SIGTERM)
+        if not self._keeping:
+            return
+        _, late = await asyncio.wait(self._keeping, timeout=timeout)
+        if late:
+            logger.error("workers that do not stop are killed: %d", len(late))
+            self.forward(signal.SIGKILL)
+            await asyncio.wait(late)
+
+    async def ask(self, question: str, *arguments: Any) -> list[Any]:
+        """Ask all workers, and return their answers. What a worker that is away would say is left out."""
+        asked = [one.channel.ask(question, *arguments) for one in self._workers if one.channel is not None]
+        answers = await asyncio.gather(
+            *(asyncio.wait_for(one, _ANSWER_TIMEOUT) for one in asked), return_exceptions=True
+        )
+        return [answer for answer in answers if not isinstance(answer, BaseException) and answer is not None]
+
+    async def _keep(self, worker: _Worker) -> None:
+        """Run a worker, and start it again when it has ended, until the crew stops."""
+        pause = 0.0
+        while not self._is_stopping:
+            started = time.monotonic()
+            try:
+                status = await self._run(worker)
+            except OSError as error:
+                why = f"worker {worker.number} cannot be started: {error}"
+            else:
+                why = f"{worker} has ended {_described(status)}"
+            was_ready, worker.is_ready, worker.has_monitors = worker.is_ready, False, False
+            worker.failures = 0 if was_ready else worker.failures + 1
+            self._changed.set()
+            self._tell_of_monitors()
+            if self._is_stopping:
+                return
+            if all(not one.is_ready and one.failures >= _MOST_FAILURES for one in self._workers):
+                self.is_lost.set()
+            pause = 0.0 if time.monotonic() - started > _STABLE_AFTER else pause
+            logger.error("%s: it is started again in %g seconds", why, pause)
+            await asyncio.sleep(pause)
+            pause = min(max(2 * pause, _FIRST_PAUSE), _MAX_PAUSE)
+
+    async def _run(self, worker: _Worker) -> int:
+        """Run one process of a worker, and return its exit status. Raises OSError."""
+        ours, its = socket.socketpair()
+        files = [one.fileno() for bound in self._bound for one in bound.sockets]
+        with its:
+            worker.process = await create_subprocess_exec(
+                sys.executable, "-m", _MODULE, str(its.fileno()),
+                stdin=DEVNULL, pass_fds=(its.fileno(), *files), start_new_session=True,
+            )  # fmt: skip
+        channel = await Channel.over(ours, lambda what, arguments: self._answer(worker, what, arguments))
+        worker.channel = channel
+        channel.tell(WORK, self._assignment(worker))
+        watching = asyncio.create_task(self._watch(worker, channel))
+        try:
+            return await worker.process.wait()
+        finally:
+            watching.cancel()
+            worker.channel = None
+            channel.close()
+
+    def _assignment(self, worker: _Worker) -> Assignment:
+        listening = tuple((one.listen, tuple(each.fileno() for each in one.sockets)) for one in self._bound)
+        return Assignment(worker.number, len(self._workers), self._settings, listening)
+
+    async def _watch(self, worker: _Worker, channel: Channel) -> None:
+        """Kill a worker whose event loop stands still."""
+        with suppress(ChannelClosedError):
+            while True:
+                try:
+                    async with asyncio.timeout(_HANGS_AFTER):
+                        await channel.ask(ALIVE)
+                except TimeoutError:
+                    logger.error("%s does not answer for %g seconds: killing it", worker, _HANGS_AFTER)
+                    worker.kill(signal.SIGKILL)
+                    return
+                await asyncio.sleep(_CHECK_EVERY)
+
+    async def _answer(self, worker: _Worker, what: str, arguments: tuple[Any, ...]) -> Any:
+        """Answer a worker."""
+        if what == READY:
+            worker.is_ready = True
+            self._changed.set()
+            self._tell_of_monitors()
+        elif what == ASK_ALL:
+            return await self.ask(*arguments)
+        elif what == MONITORS:
+            worker.has_monitors, lines = arguments
+            self._tell_of_monitors(worker, lines)
+        return None
+
+    def _tell_of_monitors(self, sender: _Worker | None = None, lines: bytes = b"") -> None:
+        """Tell each worker whether others have monitors, and show theirs the lines of the sender."""
+        for worker in self._workers:
+            others = [one for one in self._workers if one is not worker and one.has_monitors]
+            if worker.channel is None or (worker is sender and lines):
+                continue
+            if not lines or worker.has_monitors:
+                worker.channel.tell(MONITORS, bool(others), lines)
+
+
+def _described(status: int) -> str:
+    return f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"

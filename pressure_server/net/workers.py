@@ -1,0 +1,279 @@
+"""The processes of one server that serve clients: one, or several with --workers.
+
+What commands and the console tell of the server holds for all of them. A question goes to each process, which
+answers it for itself, and the answers are put together here.
+"""
+
+from __future__ import annotations
+
+import resource
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from functools import reduce
+from itertools import islice
+from operator import add, attrgetter
+from typing import Any, TypeVar
+
+from pressure_server.net.client_facts import ClientFacts, SelectedClients, Selection, facts_of, sessions_of
+from pressure_server.net.clients import Clients
+from pressure_server.net.command_table import (
+    CommandStatistics,
+    all_statistics,
+    reset_statistics,
+    total_statistics,
+)
+from pressure_server.net.slow_log import SlowCommand
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.calls.courier import CallStatistics
+from pressure_server.queues.operations.operation import Line
+
+# Asks all processes that serve clients, and returns their answers.
+AskAll = Callable[..., Awaitable[list[Any]]]
+# How many clients of each line wait on a queue.
+Waiting = dict[Line, int]
+
+_Summed = TypeVar("_Summed")
+
+
+def resident_bytes() -> int:
+    """Return the process's present size in memory; the largest one if the system does not tell it."""
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return peak_bytes()
+
+
+def peak_bytes() -> int:
+    """Return the process's largest size in memory since the start."""
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+
+
+@dataclass(frozen=True)
+class Totals:
+    """Counts of clients and commands, and what the processes use; see Clients and MemoryAccount."""
+
+    protocols: Counter[str] = field(default_factory=Counter)  # of the connected clients
+    blocked: int = 0
+    throttled: int = 0
+    waiting_operations: int = 0
+    buffered_bytes: int = 0
+    accepted: int = 0
+    rejected: int = 0
+    evicted: int = 0
+    commands: int = 0
+    commands_per_second: int = 0
+    failed_logins: int = 0
+    refused_commands: int = 0
+    refused_queues: int = 0
+    max_clients: int = 0
+    max_waiting: int = 0
+    max_buffered_bytes: int = 0
+    resident_bytes: int = 0
+    peak_bytes: int = 0
+    user_seconds: float = 0.0
+    system_seconds: float = 0.0
+
+    @property
+    def connected(self) -> int:
+        """The number of connected clients."""
+        return self.protocols.total()
+
+    @classmethod
+    def of(cls, clients: Clients, broker: Broker) -> Totals:
+        """Return those of this process."""
+        memory, access, used = clients.memory, clients.access, resource.getrusage(resource.RUSAGE_SELF)
+        return cls(
+            protocols=Counter(one.PROTOCOL for one in clients.connected),
+            blocked=sum(one.is_waiting for one in clients.connected),
+            throttled=memory.throttled,
+            waiting_operations=len(broker.waiters),
+            buffered_bytes=memory.held,
+            accepted=clients.accepted,
+            rejected=clients.rejected,
+            evicted=memory.evicted,
+            commands=clients.commands,
+            commands_per_second=clients.commands_per_second,
+            failed_logins=access.logins.denied,
+            refused_commands=access.refused["cmd"],
+            refused_queues=access.refused["key"],
+            max_clients=clients.max_clients,
+            max_waiting=broker.waiters.limit,
+            max_buffered_bytes=memory.limit,
+            resident_bytes=resident_bytes(),
+            peak_bytes=peak_bytes(),
+            user_seconds=used.ru_utime,
+            system_seconds=used.ru_stime,
+        )
+
+
+def sum_fields(kind: type[_Summed], several: Iterable[_Summed]) -> _Summed:
+    """Return the sum of each field of a dataclass, of which all fields can be added."""
+    of_all = attrgetter(*(one.name for one in fields(kind)))  # type: ignore[arg-type] # a dataclass
+    rows = [of_all(one) for one in several]
+    return kind(*[reduce(add, column) for column in zip(*rows, strict=True)])
+
+
+class Process:
+    """One process that serves clients: its answers to the questions of all."""
+
+    def __init__(self, clients: Clients, broker: Broker) -> None:
+        self._clients = clients
+        self._broker = broker
+
+    async def answer(self, question: str, arguments: tuple[Any, ...]) -> Any:
+        """Answer a question of `Workers`, which `arguments` belong to."""
+        answer = _ANSWERS[question](self, *arguments)
+        return await answer if isinstance(answer, Awaitable) else answer
+
+    def _clients_facts(self) -> list[ClientFacts]:
+        return [facts_of(one) for one in sessions_of(self._clients)]
+
+    async def _selected_clients(self, selection: Selection) -> SelectedClients:
+        return await SelectedClients.of(self._clients, selection)
+
+    def _waiting_clients(self, number: int, name: bytes, most: int) -> list[ClientFacts]:
+        found = (
+            one
+            for one in sessions_of(self._clients)
+            if one.is_waiting and one.database.database_number == number and name in one.waits_on()
+        )
+        return [facts_of(one) for one in islice(found, most)]
+
+    def _disconnect(self, ids: Iterable[int], reason: str) -> int:
+        wanted = frozenset(ids)
+        found = [one for one in sessions_of(self._clients) if one.id in wanted]
+        for one in found:
+            one.break_off(reason)
+        return len(found)
+
+    def _totals(self) -> Totals:
+        return Totals.of(self._clients, self._broker)
+
+    def _statistics(self) -> list[CommandStatistics]:
+        return all_statistics()
+
+    def _reset_statistics(self) -> bool:
+        reset_statistics()
+        self._clients.reset_counts()
+        return True
+
+    def _slow_commands(self, most: int) -> list[SlowCommand]:
+        return self._clients.slow_log.latest(most)
+
+    def _reset_slow_log(self) -> bool:
+        self._clients.slow_log.reset()
+        return True
+
+    def _waiting(self, number: int, names: Sequence[bytes] | None) -> dict[bytes, Waiting]:
+        for database in self._broker.databases:
+            if database.database_number == number:
+                return database.waiting(names)
+        return {}
+
+    def _calls(self) -> dict[int, CallStatistics]:
+        return {one.database_number: one.call_statistics for one in self._broker.databases}
+
+    def _report(self, name: str, argument: Any) -> Any:
+        return self._clients.reports[name](argument)
+
+
+_ANSWERS: dict[str, Callable[..., Any]] = {
+    "clients": Process._clients_facts,
+    "selected clients": Process._selected_clients,
+    "waiting clients": Process._waiting_clients,
+    "disconnect": Process._disconnect,
+    "totals": Process._totals,
+    "statistics": Process._statistics,
+    "reset statistics": Process._reset_statistics,
+    "slow commands": Process._slow_commands,
+    "reset slow log": Process._reset_slow_log,
+    "waiting": Process._waiting,
+    "calls": Process._calls,
+    "report": Process._report,
+}
+
+
+class Workers:
+    """All processes of this server that serve clients. `ask_all` asks each of them, also this one."""
+
+    def __init__(self, ask_all: AskAll) -> None:
+        self._ask_all = ask_all
+
+    @classmethod
+    def alone(cls, process: Process) -> Workers:
+        """Return the workers of a server that is one process."""
+
+        async def ask_all(question: str, *arguments: Any) -> list[Any]:
+            return [await process.answer(question, arguments)]
+
+        return cls(ask_all)
+
+    async def clients(self) -> list[ClientFacts]:
+        """Return the facts about all clients, by id."""
+        found = [one for answer in await self._ask_all("clients") for one in answer]
+        return sorted(found, key=attrgetter("id"))
+
+    async def selected_clients(self, selection: Selection) -> SelectedClients:
+        """Return some of the clients, in an order."""
+        return SelectedClients.merged(await self._ask_all("selected clients", selection), selection)
+
+    async def waiting_clients(self, database_number: int, name: bytes, most: int) -> list[ClientFacts]:
+        """Return the facts about at most so many of the clients that wait on a queue."""
+        answers = await self._ask_all("waiting clients", database_number, name, most)
+        return [one for answer in answers for one in answer][:most]
+
+    async def disconnect(self, ids: Sequence[int], reason: str) -> int:
+        """Disconnect the clients with these ids. Return how many were still connected."""
+        return sum(await self._ask_all("disconnect", tuple(ids), reason))
+
+    async def totals(self) -> Totals:
+        """Return the counts of all processes together."""
+        totals: list[Totals] = await self._ask_all("totals")
+        return sum_fields(Totals, totals)
+
+    async def statistics(self) -> list[CommandStatistics]:
+        """Return the statistics of the commands that have been called or refused, by protocol and name."""
+        return total_statistics(one for answer in await self._ask_all("statistics") for one in answer)
+
+    async def reset_statistics(self) -> None:
+        """Set the statistics of commands and connections to zero."""
+        await self._ask_all("reset statistics")
+
+    async def slow_commands(self, most: int) -> list[SlowCommand]:
+        """Return at most so many of the commands in the slow logs, latest first."""
+        found = [one for answer in await self._ask_all("slow commands", most) for one in answer]
+        return sorted(found, key=attrgetter("ended"), reverse=True)[:most]
+
+    async def reset_slow_log(self) -> None:
+        """Remove all commands from the slow logs."""
+        await self._ask_all("reset slow log")
+
+    async def waiting(
+        self, database_number: int, names: Sequence[bytes] | None = None
+    ) -> Mapping[bytes, Waiting]:
+        """Return how many operations wait on queues of a database: on these, or on all that have any."""
+        found: defaultdict[bytes, Waiting] = defaultdict(lambda: dict.fromkeys(Line, 0))
+        for answer in await self._ask_all("waiting", database_number, names):
+            for name, waiting in answer.items():
+                for line, count in waiting.items():
+                    found[name][line] += count
+        return found
+
+    async def calls(self) -> dict[int, CallStatistics]:
+        """Return the totals of the calls of the library, by the number of the database."""
+        answers = await self._ask_all("calls")
+        numbers = sorted({number for answer in answers for number in answer})
+        return {
+            number: CallStatistics.total(answer[number] for answer in answers if number in answer)
+            for number in numbers
+        }
+
+    async def databases(self) -> list[int]:
+        """Return the numbers of the databases in use."""
+        return list(await self.calls())
+
+    async def reports(self, name: str, about: Any) -> list[Any]:
+        """Return what the listener with this report says of something in each process: see add_report."""
+        return await self._ask_all("report", name, about)

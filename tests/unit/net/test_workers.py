@@ -1,0 +1,118 @@
+"""What several processes answer is put together: counts, statistics, clients in an order, slow commands."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from pressure_server.net.client_facts import SelectedClients, Selection
+from pressure_server.net.command_table import BUCKETS, CommandStatistics, total_statistics
+from pressure_server.net.slow_log import SlowLog
+from pressure_server.net.workers import Totals, Workers
+from pressure_server.queues.calls.courier import CallStatistics
+from pressure_server.queues.operations.operation import Line
+from tests.unit.net.fake_server import Server
+
+
+def asked(answers: Sequence[Any]) -> Workers:
+    """Return workers that answer any question so."""
+
+    async def ask_all(_question: str, *_arguments: Any) -> list[Any]:
+        return list(answers)
+
+    return Workers(ask_all)
+
+
+def test_totals_are_the_sums_of_all_processes() -> None:
+    each = [
+        Totals(protocols=Counter(resp=2, memcached=1), blocked=1, user_seconds=0.5, max_clients=10),
+        Totals(protocols=Counter(resp=3), accepted=7, user_seconds=1.0, max_clients=10),
+    ]
+    total = asyncio.run(asked(each).totals())
+    assert total == Totals(
+        protocols=Counter(resp=5, memcached=1), blocked=1, accepted=7, user_seconds=1.5, max_clients=20
+    )
+    assert total.connected == 6
+    assert asyncio.run(asked([]).totals()) == Totals()
+
+
+@given(st.lists(st.tuples(st.sampled_from(["resp", "memcached"]), st.floats(0, 10), st.booleans())))
+def test_statistics_of_several_processes_are_those_of_one_that_did_all(
+    calls: list[tuple[str, float, bool]],
+) -> None:
+    alone: dict[str, CommandStatistics] = {}
+    several: list[CommandStatistics] = []
+    for protocol, seconds, fails in calls:
+        for one in (
+            alone.setdefault(protocol, CommandStatistics(protocol, "x")),
+            several.append(CommandStatistics(protocol, "x")) or several[-1],  # type: ignore[func-returns-value] # of append
+        ):
+            one.calls += 1
+            one.measure(seconds)
+            if fails:
+                one.fail("ERR")
+    totals = {one.protocol: one for one in total_statistics(several)}
+    assert list(totals) == sorted(alone)
+    for protocol, one in alone.items():
+        total = totals[protocol]
+        assert (total.calls, total.failed, total.errors) == (one.calls, one.failed, one.errors)
+        assert (total.latencies, len(total.latencies)) == (one.latencies, BUCKETS)
+        assert total.seconds == pytest.approx(one.seconds)
+
+
+@given(st.lists(st.lists(st.integers(0, 20))), st.booleans(), st.integers(1, 10))
+def test_the_first_clients_of_all_are_among_the_first_of_each(
+    values: list[list[int]], descending: bool, most: int
+) -> None:
+    selection = Selection("id", descending, "", most)
+
+    def selected(own: list[int]) -> SelectedClients:
+        first = sorted(own, reverse=descending)[:most]
+        return SelectedClients(len(own), [(value, value) for value in first])  # type: ignore[misc] # no facts needed
+
+    merged = SelectedClients.merged(list(map(selected, values)), selection)
+    everyone = [value for own in values for value in own]
+    assert merged.matching == len(everyone)
+    assert [value for value, _ in merged.first] == sorted(everyone, reverse=descending)[:most]
+
+
+def test_slow_commands_come_latest_first() -> None:
+    logs = [SlowLog(0, 5), SlowLog(0, 5)]
+    for number in range(6):
+        logs[number % 2].add(1.0, [b"%d" % number], "", "")
+    workers = asked([log.latest(5) for log in logs])
+    assert [one.words for one in asyncio.run(workers.slow_commands(4))] == [[b"5"], [b"4"], [b"3"], [b"2"]]
+
+
+def test_waiting_operations_are_added_and_others_are_none() -> None:
+    producers, consumers = Line
+    workers = asked([{b"q": {producers: 1, consumers: 0}}, {b"q": {producers: 2, consumers: 3}}, {}])
+    waiting = asyncio.run(workers.waiting(0))
+    assert waiting[b"q"] == {producers: 3, consumers: 3}
+    assert waiting[b"other"] == {producers: 0, consumers: 0}
+
+
+def test_calls_are_added_by_database() -> None:
+    workers = asked([{0: CallStatistics(calls=1, lost=2)}, {0: CallStatistics(calls=4), 3: CallStatistics()}])
+    assert asyncio.run(workers.calls()) == {0: CallStatistics(calls=5, lost=2), 3: CallStatistics()}
+    assert asyncio.run(workers.databases()) == [0, 3]
+
+
+def test_a_server_of_one_process_asks_itself() -> None:
+    async def main() -> None:
+        server = Server()
+        connection, _ = server.connect()
+        workers = server.context.workers
+        assert (await workers.totals()).protocols == Counter(resp=1)
+        assert await workers.selected_clients(Selection("id", False, "nobody", 0)) == SelectedClients(0, [])
+        assert (await workers.selected_clients(Selection("id", False, "", 0))).matching == 1
+        assert await workers.disconnect([connection.id + 1], "a test") == 0
+        server.close()
+
+    asyncio.run(main())
