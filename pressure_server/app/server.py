@@ -232,7 +232,7 @@ class Server:
         await self._bind()
         if self._settings.workers > 1:
             share = share_of(self._settings, memory_limit())
-            self._crew = Crew(share, self._settings.workers, self._bound)
+            self._crew = Crew(share, self._settings.workers, self._bound, self._broker.note_end)
             self._context.check_workers = self._crew.check_readiness
             self._tasks.append(asyncio.create_task(self._follow_databases()))
             await self._unless_stopped(self._crew.start())
@@ -294,7 +294,7 @@ class Server:
         """Log what the server uses, and report to its supervisor or service manager that it is ready."""
         broker = self._broker
         if self._supervisor is not None:
-            self._supervisor.tell(READY)
+            self._supervisor.tell(READY, broker.identity)
             logger.info("serving, the name of this process is '%s'", broker.identity)
             return
         for listen in self._context.listening:

@@ -129,6 +129,12 @@ class Broker:
         """The shards of the databases in use."""
         return [place.shard for place in self._places]
 
+    def note_end(self, identity: str) -> None:
+        """Recover at once what the server of this name had taken: its process has ended."""
+        for place in self._places:
+            if place.peers is not None:
+                place.peers.note_end(identity.encode())
+
     @property
     def libraries_of_peers(self) -> set[bytes]:
         """The names of the libraries of functions that other servers use."""

@@ -16,6 +16,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
 
@@ -75,6 +76,9 @@ class Peers:
         self.overdue_at = 0.0
         # By server: the value of its heartbeat, and when this server saw that value first.
         self._seen: dict[bytes, tuple[bytes, float]] = {}
+        # Servers whose processes have ended, as their supervisor knows.
+        self._ended: set[bytes] = set()
+        self._is_to_search = asyncio.Event()
         self._last_search = 0.0
         self._tasks: list[asyncio.Task[None]] = []
         # Dead servers with records that cannot be put back; the log says so once for each.
@@ -134,6 +138,11 @@ class Peers:
             asyncio.create_task(self._search_dead(shard)),
         ]
 
+    def note_end(self, name: bytes) -> None:
+        """Note that a server's process has ended: it need not be watched for missing heartbeats."""
+        self._ended.add(name)
+        self._is_to_search.set()
+
     async def stop(self) -> None:
         """Stop sending heartbeats and looking for dead peers."""
         for task in self._tasks:
@@ -173,7 +182,10 @@ class Peers:
                 if isinstance(error, BackendReplyError):
                     self._log_refusal(_SEARCH, error)
                 logger.debug("the search for dead servers failed: %s", error)
-            await asyncio.sleep(self._timeout / _ROUNDS_PER_TIMEOUT)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._timeout / _ROUNDS_PER_TIMEOUT):
+                    await self._is_to_search.wait()
+            self._is_to_search.clear()
 
     def _report_peer_count(self, shard: Shard) -> None:
         shard.peer_count = len(self._seen)
@@ -201,10 +213,11 @@ class Peers:
             name: self._seen[name] if self._seen.get(name, (b"", 0.0))[0] == signed else (signed, now)
             for name, signed in signs.items()
         }
+        self._ended &= signs.keys()
         return [
             (name, signed)
             for name, (signed, since) in self._seen.items()
-            if now - since >= _DEAD_AFTER * max(self._timeout, _timeout_of(signed))
+            if name in self._ended or now - since >= _DEAD_AFTER * max(self._timeout, _timeout_of(signed))
         ]
 
     async def _recover_peer(self, shard: Shard, name: bytes, signed: bytes) -> None:

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
@@ -63,6 +63,7 @@ class _Worker:
         self.number = number
         self.process: Process | None = None
         self.channel: Channel | None = None
+        self.identity = ""  # as a server on the backend, since it was ready
         self.is_ready = False
         self.has_monitors = False
         self.failures = 0
@@ -78,9 +79,17 @@ class _Worker:
 
 
 class Crew:
-    """The workers. `settings` are those of each worker. `is_lost` is set when no worker can start again."""
+    """The workers. `is_lost` is set when no worker can start again."""
 
-    def __init__(self, settings: Settings, workers: int, bound: Sequence[BoundSockets]) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        workers: int,
+        bound: Sequence[BoundSockets],
+        has_ended: Callable[[str], None],
+    ) -> None:
+        """`settings` are those of each worker. `has_ended` gets the identity of one that has ended."""
+        self._has_ended = has_ended
         self.is_lost = asyncio.Event()
         self._settings = settings
         self._bound = bound
@@ -143,6 +152,8 @@ class Crew:
             worker.failures = 0 if was_ready else worker.failures + 1
             self._changed.set()
             self._tell_of_monitors()
+            if was_ready:
+                self._has_ended(worker.identity)
             if self._is_stopping:
                 return
             if all(not one.is_ready and one.failures >= _MOST_FAILURES for one in self._workers):
@@ -192,7 +203,7 @@ class Crew:
     async def _answer(self, worker: _Worker, what: str, arguments: tuple[Any, ...]) -> Any:
         """Answer a worker."""
         if what == READY:
-            worker.is_ready = True
+            worker.is_ready, worker.identity = True, arguments[0]
             self._changed.set()
             self._tell_of_monitors()
         elif what == ASK_ALL:
