@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from handlers.memcached.arguments import queue_of
@@ -108,7 +108,8 @@ class Counts:
 
     def reset(self) -> None:
         """Set all counts to 0."""
-        self.gets = self.hits = self.sets = self.peeks = self.touches = self.flushes = 0
+        for one in fields(self):
+            setattr(self, one.name, 0)
 
 
 class WordCountError(Exception):

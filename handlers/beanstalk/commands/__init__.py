@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-_GROUPS = ("tubes", "workers", "inspection", "login")
+_GROUPS = ("tubes", "reserving", "inspection", "login")
 
 
 def load() -> None:

@@ -19,7 +19,7 @@ from pressure_server.queues.operations.options import UNIQUE
 command = partial(table.command, group="set")
 
 # Redis has no such limit: it would return billions of messages.
-_MAX_PICKS = 1_000_000
+_MAX_RANDOM = 1_000_000
 
 
 def _sadd_repeated(client: RespSession, commands: Repeated) -> None:
@@ -156,7 +156,7 @@ async def srandmember(client: Caller, words: Words) -> object:
     if len(words) > 3:
         raise syntax_error()
     count = integer_of(words[2]) if len(words) == 3 else 1
-    if count < -_MAX_PICKS:
+    if count < -_MAX_RANDOM:
         raise out_of_range()
     seed = random.getrandbits(31)
     picked = await read(client, verbs.SAMPLE, words[1], [b"%d" % seed, b"%d" % min(count, 2**53)], missing=[])
