@@ -34,8 +34,9 @@ def pids(server: Server) -> list[int]:
     return [int(found[number]) for number in sorted(found)]
 
 
-def all_served(server: Server) -> bool:
-    return server.log.count(": serving, ") >= WORKERS
+def wait_for_starts(server: Server, count: int) -> None:
+    """Wait until workers have started so often since the server was started."""
+    wait_for(lambda: server.log.count(": serving, ") == count, f"start number {count} of a worker")
 
 
 @pytest.fixture
@@ -44,7 +45,7 @@ def server(start_server: StartServer, tmp_path: Path) -> Server:
         "--data-dir", str(tmp_path / "data"), "--workers", str(WORKERS), "--http", "http://127.0.0.1:0",
         "--slowlog-slower-than", "0", *LISTEN,
     )  # fmt: skip
-    assert all_served(started)
+    wait_for_starts(started, WORKERS)
     return started
 
 
@@ -56,7 +57,7 @@ def everywhere(server: Server) -> Iterator[list[Client]]:
 
         def look() -> bool:
             client = opened.enter_context(server.client(single_connection_client=True))
-            found.setdefault((client.client_id() - 1) % WORKERS, client)
+            found.setdefault(client.client_id() % (WORKERS + 1) - 1, client)
             return len(found) == WORKERS
 
         wait_for(look, "a client at each worker")
@@ -164,7 +165,7 @@ def test_what_a_killed_worker_had_taken_is_back_at_once_and_it_is_started_again(
 ) -> None:
     everywhere[0].rpush("q", b"x" * (32 << 20), "small")  # more than sockets hold
     with Waiter(server.port) as reader:
-        number = (reader("CLIENT", "ID") - 1) % WORKERS
+        number = reader("CLIENT", "ID") % (WORKERS + 1) - 1
         other = everywhere[1 - number]
         reader.send("SPOP", "q")
         wait_for(lambda: other.scard("q") == 1, "the message to be taken")
@@ -172,12 +173,64 @@ def test_what_a_killed_worker_had_taken_is_back_at_once_and_it_is_started_again(
         began = time.monotonic()
         wait_for(lambda: other.scard("q") == 2, "the message to be back")
         assert time.monotonic() - began < RECOVERED
-    wait_for(lambda: server.log.count(": serving, ") == WORKERS + 1, "the worker to be back")
+    wait_for_starts(server, WORKERS + 1)
     with server.client() as client:  # a client that connects again
         assert len(client.spop("q")) == 32 << 20
         assert client.spop("q") == b"small"
     assert "by SIGKILL: it is started again in 0 seconds" in server.log
     assert "has died: 1 messages that it had not delivered are back in 1 queues" in server.log
+
+
+def test_workers_that_end_together_are_all_started_again(server: Server) -> None:
+    for count in range(2, 5):
+        for pid in pids(server):
+            os.kill(pid, signal.SIGKILL)
+        wait_for_starts(server, count * WORKERS)
+    with server.client() as client:
+        assert client.sadd("q", "m") == 1
+
+
+def test_what_was_counted_does_not_become_less(server: Server, everywhere: list[Client]) -> None:
+    def counted() -> int:
+        return int(second.info("commandstats")["cmdstat_sadd"]["calls"])
+
+    first, second = everywhere
+    for number in range(10):
+        first.sadd("q", number)
+    assert counted() == 10
+    os.kill(pids(server)[0], signal.SIGKILL)
+    wait_for_starts(server, WORKERS + 1)
+    assert counted() == 10
+    with pytest.raises(redis.ConnectionError):
+        first.ping()
+    assert len(second.client_list()) == second.info("clients")["connected_clients"]
+    second.config_resetstat()
+    second.sadd("q", "m")
+    assert counted() == 1
+
+
+def test_signals_reach_a_worker_that_is_starting(server: Server, everywhere: list[Client]) -> None:
+    for client in everywhere:
+        client.close()
+    server.process.send_signal(signal.SIGUSR1)
+    wait_for(lambda: server.log.count("drain mode") == 1 + WORKERS, "drain mode")
+    os.kill(pids(server)[0], signal.SIGKILL)
+    wait_for(lambda: "it is started again" in server.log, "the end")
+    server.process.send_signal(signal.SIGHUP)
+    wait_for(lambda: server.log.count("reloaded:") == 1 + WORKERS, "all to reload")
+    wait_for(lambda: server.log.count("drain mode") == 2 + WORKERS, "drain mode of the new one")
+    assert server.log.count("has ended") == 1
+
+
+def test_a_worker_answers_alone_while_its_supervisor_does_not(
+    server: Server, everywhere: list[Client]
+) -> None:
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        assert [one["id"] for one in everywhere[0].client_list()] == [str(everywhere[0].client_id())]
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    assert len(everywhere[0].client_list()) >= WORKERS
 
 
 @pytest.mark.slow
@@ -188,7 +241,7 @@ def test_a_worker_that_hangs_is_replaced(server: Server, everywhere: list[Client
     wait_for(lambda: "does not answer for 10 seconds: killing it" in server.log, "the worker to be killed")
     # What it would have told is left out meanwhile.
     assert second.client_list()
-    wait_for(lambda: server.log.count(": serving, ") == WORKERS + 1, "the worker to be back")
+    wait_for_starts(server, WORKERS + 1)
     assert not Path(f"/proc/{hanging}").exists()
 
 
@@ -277,7 +330,7 @@ def test_a_unix_socket_is_shared_and_removed(
     with redis.Redis(unix_socket_path=str(path)) as client:
         assert client.ping()
     os.kill(pids(server)[0], signal.SIGKILL)
-    wait_for(lambda: server.log.count(": serving, ") == WORKERS + 1, "the worker to be back")
+    wait_for_starts(server, WORKERS + 1)
     assert path.exists()
     assert server.stop() == 0
     assert not path.exists()

@@ -17,8 +17,8 @@ from pressure_server.app.process import clients_possible, memory_limit
 from pressure_server.app.service_manager import ServiceManager
 from pressure_server.app.settings import Settings
 from pressure_server.app.store import EMBEDDED
-from pressure_server.app.workers.assignment import Assignment, share_of
-from pressure_server.app.workers.channel import ASK_ALL, MONITORS, READY, Channel
+from pressure_server.app.workers.assignment import Assignment, numbers_of, share_of
+from pressure_server.app.workers.channel import ASK_ALL, MONITORS, READY, Channel, ChannelClosedError
 from pressure_server.app.workers.crew import Crew, CrewError
 from pressure_server.auth.access_policy import Access, AccessError
 from pressure_server.backend.address import Address
@@ -37,7 +37,7 @@ from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.repair.auto_repair import AutoRepair
 from pressure_server.queues.survey import Survey
 from pressure_server.queues.upkeep import Libraries, limit_storage, sweep
-from pressure_server.web.http_settings import MAX_CONNECTIONS
+from pressure_server.web.http_settings import MAX_CONNECTIONS, HttpSettings
 
 if TYPE_CHECKING:
     from pressure_server.web.http_listener import HttpListener
@@ -55,6 +55,8 @@ _OTHER_FILES = 64
 _STOP_MARGIN = 65.0
 # Seconds that workers may take to end, besides the times of the drain.
 _WORKERS_MARGIN = 5.0
+# Seconds for the supervisor to answer: a second for each worker that hangs.
+_ASK_TIMEOUT = 3.0
 # Seconds between looks at which databases the workers use.
 _FOLLOW_EVERY = 5.0
 # For gc.set_threshold. Requests in flight have thousands of objects: with Python's default of 700, garbage
@@ -177,21 +179,24 @@ class Server:
         self._tasks = [asyncio.create_task(run()) for run in self._background]
         settings = self._settings
         memory = MemoryAccount(settings.buffered_bytes(memory_limit()), settings.max_message_bytes)
-        # Numbers that no other worker gives.
-        first, step = (1, 1) if self._assignment is None else self._assignment.numbers
+        # Numbers that no other process of the server gives.
+        first, step = numbers_of(0, settings.workers)
+        if self._assignment is not None:
+            first, step = numbers_of(self._assignment.number, self._assignment.workers)
         slow_log = SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len, count(first - 1, step))
         self._clients = Clients(
             self._max_clients(), settings.idle_timeout, self._access, memory, slow_log, count(first, step)
         )
         if self._supervisor is not None:
             self._clients.monitors.tell_others = partial(self._supervisor.tell, MONITORS)
-        self._process = Process(self._clients, self._broker)
-        workers = Workers(self._ask_all()) if self._is_one_of_many else Workers.alone(self._process)
+        process = self._process = Process(self._clients, self._broker, accepts=settings.workers == 1)
+        is_alone = settings.workers == 1 and self._supervisor is None
+        workers = Workers.alone(process) if is_alone else Workers(self._ask_all(process))
         self._context = Context(settings.handler_settings, self._broker, self._clients, workers)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         loop.add_signal_handler(signal.SIGUSR1, self._refuse_jobs)
-        await self._listen()
+        await self._listen(process)
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
         self._announce()
@@ -227,34 +232,49 @@ class Server:
             _OTHER_FILES + MAX_HANDSHAKES * tls_listeners + http_files,
         )
 
-    async def _listen(self) -> None:
-        """Open the listeners, or start the workers that do. Raise StartError."""
+    async def _listen(self, process: Process) -> None:
+        """Open the listeners, or start the workers that do. Raise StartError or CrewError."""
         await self._bind()
         if self._settings.workers > 1:
-            share = share_of(self._settings, memory_limit())
-            self._crew = Crew(share, self._settings.workers, self._bound, self._broker.note_end)
-            self._context.check_workers = self._crew.check_readiness
-            self._tasks.append(asyncio.create_task(self._follow_databases()))
-            await self._unless_stopped(self._crew.start())
+            await self._unless_stopped(self._start_workers(process))
         else:
             for bound, handler in zip(self._bound, self._handlers.values(), strict=True):
                 connect = handler(self._context, bound.listen).connect
                 self._listeners.append(await Listener.open(bound, connect, self._access.tls))
         if self._settings.http_settings is not None:
-            # A server without --http need not have aiohttp in memory; see web/http_settings.py.
-            from pressure_server.web.http_listener import HttpListener
-            from pressure_server.web.http_requests import HttpContext
-
-            self._tasks.append(asyncio.create_task(self._survey.run()))
-            self._context.survey = self._survey
-            resp = find_handler("resp")(self._context, ListenerUrl("resp"))
-            http = self._settings.http_settings
-            with _listening_on(http.listen):
-                self._http = await HttpListener.open(
-                    HttpContext(self._context, self._survey, http, self._embedded, resp)
-                )
-            logger.info("listening on %s: console, metrics and health checks", self._http.listen)
+            await self._listen_http(self._settings.http_settings)
         self._context.listening += [bound.listen for bound in self._bound]
+
+    async def _start_workers(self, process: Process) -> None:
+        """Start the workers, and let this process be one server with them. Raise CrewError."""
+        settings, clients = self._settings, self._clients
+        crew = self._crew = Crew(
+            share_of(settings, memory_limit()),
+            settings.workers,
+            self._bound,
+            process,
+            has_ended=self._broker.note_end,
+            show_to_workers=lambda wanted: clients.show_to_others(wanted=wanted),
+        )
+        clients.monitors.tell_others = lambda _has_monitors, lines: crew.show(lines)
+        self._context.check_workers = crew.check_readiness
+        self._tasks.append(asyncio.create_task(self._follow_databases()))
+        await crew.start()
+
+    async def _listen_http(self, settings: HttpSettings) -> None:
+        """Open the HTTP listener. Raise StartError."""
+        # A server without --http need not have aiohttp in memory; see web/http_settings.py.
+        from pressure_server.web.http_listener import HttpListener
+        from pressure_server.web.http_requests import HttpContext
+
+        self._tasks.append(asyncio.create_task(self._survey.run()))
+        self._context.survey = self._survey
+        resp = find_handler("resp")(self._context, ListenerUrl("resp"))
+        with _listening_on(settings.listen):
+            self._http = await HttpListener.open(
+                HttpContext(self._context, self._survey, settings, self._embedded, resp)
+            )
+        logger.info("listening on %s: console, metrics and health checks", self._http.listen)
 
     async def _bind(self) -> None:
         """Bind the sockets of the listeners, or take those that the supervisor has bound."""
@@ -265,22 +285,22 @@ class Server:
             with _listening_on(listen):
                 self._bound.append(await BoundSockets.bind(listen))
 
-    def _ask_all(self) -> AskAll:
-        """Return what asks all workers a question."""
+    def _ask_all(self, process: Process) -> AskAll:
+        """Return what asks all processes a question; `process` is this one."""
 
         async def ask_all(question: str, *arguments: Any) -> list[Any]:
             if self._crew is not None:
                 return await self._crew.ask(question, *arguments)
-            if self._supervisor is None:
-                return []  # the workers are not started yet
-            answers: list[Any] | None = await self._supervisor.ask(ASK_ALL, question, *arguments)
-            return answers or []
+            with contextlib.suppress(TimeoutError, ChannelClosedError):
+                async with asyncio.timeout(_ASK_TIMEOUT):
+                    if self._supervisor is not None:
+                        answers: list[Any] | None = await self._supervisor.ask(ASK_ALL, question, *arguments)
+                        if answers:
+                            return answers
+            # The workers are not started yet, or there is no supervisor any longer.
+            return [await process.answer(question, arguments)]
 
         return ask_all
-
-    @property
-    def _is_one_of_many(self) -> bool:
-        return self._settings.workers > 1 or self._supervisor is not None
 
     async def _follow_databases(self) -> None:
         """Open the databases that the workers use, so that the console and the metrics show them."""
@@ -344,7 +364,8 @@ class Server:
         self._context.is_stopping = True
         self._manager.stopping(settings.drain_delay + settings.drain_timeout + _STOP_MARGIN)
         stopping = None if self._crew is None else asyncio.create_task(self._stop_workers(self._crew))
-        if settings.drain_delay:
+        is_orphan = self._supervisor is not None and self._supervisor.closed.is_set()
+        if settings.drain_delay and not is_orphan:
             logger.info(
                 "stopping: not ready for new clients; draining begins in %g seconds", settings.drain_delay
             )

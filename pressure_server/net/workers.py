@@ -9,7 +9,7 @@ from __future__ import annotations
 import resource
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import reduce
 from itertools import islice
 from operator import add, attrgetter
@@ -30,6 +30,7 @@ from pressure_server.queues.operations.operation import Line
 
 # Asks all processes that serve clients, and returns their answers.
 AskAll = Callable[..., Awaitable[list[Any]]]
+RESET_STATISTICS = "reset statistics"
 # How many clients of each line wait on a queue.
 Waiting = dict[Line, int]
 
@@ -108,6 +109,13 @@ class Totals:
         )
 
 
+# The fields of Totals that are of the present: a process that has ended has none of them.
+_PRESENT = (
+    "protocols", "blocked", "throttled", "waiting_operations", "buffered_bytes", "commands_per_second",
+    "max_clients", "max_waiting", "max_buffered_bytes", "resident_bytes",
+)  # fmt: skip
+
+
 def sum_fields(kind: type[_Summed], several: Iterable[_Summed]) -> _Summed:
     """Return the sum of each field of a dataclass, of which all fields can be added."""
     of_all = attrgetter(*(one.name for one in fields(kind)))  # type: ignore[arg-type] # a dataclass
@@ -118,9 +126,11 @@ def sum_fields(kind: type[_Summed], several: Iterable[_Summed]) -> _Summed:
 class Process:
     """One process that serves clients: its answers to the questions of all."""
 
-    def __init__(self, clients: Clients, broker: Broker) -> None:
+    def __init__(self, clients: Clients, broker: Broker, *, accepts: bool = True) -> None:
+        """`accepts` is whether it accepts clients, so that its limits are part of those of the server."""
         self._clients = clients
         self._broker = broker
+        self._accepts = accepts
 
     async def answer(self, question: str, arguments: tuple[Any, ...]) -> Any:
         """Answer a question of `Workers`, which `arguments` belong to."""
@@ -149,7 +159,8 @@ class Process:
         return len(found)
 
     def _totals(self) -> Totals:
-        return Totals.of(self._clients, self._broker)
+        own = Totals.of(self._clients, self._broker)
+        return own if self._accepts else replace(own, max_clients=0, max_waiting=0, max_buffered_bytes=0)
 
     def _statistics(self) -> list[CommandStatistics]:
         return all_statistics()
@@ -176,7 +187,8 @@ class Process:
         return {one.database_number: one.call_statistics for one in self._broker.databases}
 
     def _report(self, name: str, argument: Any) -> Any:
-        return self._clients.reports[name](argument)
+        report = self._clients.reports.get(name)  # the supervisor has no listeners
+        return None if report is None else report(argument)
 
 
 _ANSWERS: dict[str, Callable[..., Any]] = {
@@ -186,12 +198,38 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "disconnect": Process._disconnect,
     "totals": Process._totals,
     "statistics": Process._statistics,
-    "reset statistics": Process._reset_statistics,
+    RESET_STATISTICS: Process._reset_statistics,
     "slow commands": Process._slow_commands,
     "reset slow log": Process._reset_slow_log,
     "waiting": Process._waiting,
     "calls": Process._calls,
     "report": Process._report,
+}
+
+
+def _sum_totals(answers: Sequence[Totals]) -> Totals:
+    return sum_fields(Totals, answers)
+
+
+def _sum_statistics(answers: Iterable[list[CommandStatistics]]) -> list[CommandStatistics]:
+    return total_statistics(one for answer in answers for one in answer)
+
+
+def _sum_calls(answers: Sequence[dict[int, CallStatistics]]) -> dict[int, CallStatistics]:
+    numbers = sorted({number for answer in answers for number in answer})
+    return {
+        number: CallStatistics.total(answer[number] for answer in answers if number in answer)
+        for number in numbers
+    }
+
+
+# The questions about what is counted since the start, and how to add the counts of processes that have ended.
+COUNTED: dict[str, Callable[[Any], Any]] = {
+    "totals": lambda answers: replace(
+        _sum_totals(answers), **{name: type(getattr(answers[0], name))() for name in _PRESENT}
+    ),
+    "statistics": _sum_statistics,
+    "calls": _sum_calls,
 }
 
 
@@ -230,16 +268,15 @@ class Workers:
 
     async def totals(self) -> Totals:
         """Return the counts of all processes together."""
-        totals: list[Totals] = await self._ask_all("totals")
-        return sum_fields(Totals, totals)
+        return _sum_totals(await self._ask_all("totals"))
 
     async def statistics(self) -> list[CommandStatistics]:
         """Return the statistics of the commands that have been called or refused, by protocol and name."""
-        return total_statistics(one for answer in await self._ask_all("statistics") for one in answer)
+        return _sum_statistics(await self._ask_all("statistics"))
 
     async def reset_statistics(self) -> None:
         """Set the statistics of commands and connections to zero."""
-        await self._ask_all("reset statistics")
+        await self._ask_all(RESET_STATISTICS)
 
     async def slow_commands(self, most: int) -> list[SlowCommand]:
         """Return at most so many of the commands in the slow logs, latest first."""
@@ -263,12 +300,7 @@ class Workers:
 
     async def calls(self) -> dict[int, CallStatistics]:
         """Return the totals of the calls of the library, by the number of the database."""
-        answers = await self._ask_all("calls")
-        numbers = sorted({number for answer in answers for number in answer})
-        return {
-            number: CallStatistics.total(answer[number] for answer in answers if number in answer)
-            for number in numbers
-        }
+        return _sum_calls(await self._ask_all("calls"))
 
     async def databases(self) -> list[int]:
         """Return the numbers of the databases in use."""

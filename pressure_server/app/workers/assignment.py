@@ -21,17 +21,20 @@ class Assignment:
     settings: Settings
     listening: tuple[tuple[ListenerUrl, tuple[int, ...]], ...]
 
-    @property
-    def numbers(self) -> tuple[int, int]:
-        """The first number that this worker gives to what is numbered over all workers, and the step."""
-        return self.number, self.workers
-
     def sockets(self) -> list[BoundSockets]:
         """Return the sockets of the listeners, for the worker. Call it once."""
         return [
             BoundSockets(listen, [socket.socket(fileno=one) for one in files])
             for listen, files in self.listening
         ]
+
+
+def numbers_of(number: int, workers: int) -> tuple[int, int]:
+    """Return the first number that a process gives to what is numbered over all, and the step.
+
+    The supervisor has the number 0; a server that is one process numbers by ones.
+    """
+    return (1, 1) if workers == 1 and not number else (number or workers + 1, workers + 1)
 
 
 def share_of(settings: Settings, memory: int) -> Settings:

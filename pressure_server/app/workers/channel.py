@@ -61,7 +61,7 @@ class Channel:
 
     async def ask(self, question: str, *arguments: Any) -> Any:
         """Return the other end's answer; None if it could not answer. Raises ChannelClosedError."""
-        if self.closed.is_set():
+        if self._is_closing:
             raise ChannelClosedError
         number = next(self._numbers)
         answered = self._asked[number] = asyncio.get_running_loop().create_future()
@@ -73,8 +73,13 @@ class Channel:
 
     def tell(self, what: str, *arguments: Any) -> None:
         """Tell the other end something. It is left out if that end reads too slowly, or has gone."""
-        if self._writer.transport.get_write_buffer_size() < _MAX_UNSENT and not self.closed.is_set():
+        if not self._is_closing and self._writer.transport.get_write_buffer_size() < _MAX_UNSENT:
             self._send(_TELLS, what, arguments)
+
+    @property
+    def _is_closing(self) -> bool:
+        # The transport knows earlier than the reader that the other end has gone.
+        return self.closed.is_set() or self._writer.transport.is_closing()
 
     def close(self) -> None:
         """Close this end."""
@@ -105,7 +110,7 @@ class Channel:
         except Exception:  # the other end must get an answer all the same
             logger.exception("error while answering '%s' of another process of this server", question)
             answer = None
-        if number != _TELLS and not self.closed.is_set():
+        if number != _TELLS and not self._is_closing:
             self._send(number, None, answer)
 
     def _end(self) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import signal
 import socket
 import sys
 import time
-from asyncio.subprocess import DEVNULL, Process, create_subprocess_exec
+from asyncio.subprocess import DEVNULL, create_subprocess_exec
 from collections.abc import Callable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from pressure_server.app.settings import Settings
@@ -31,6 +32,7 @@ from pressure_server.app.workers.channel import (
 )
 from pressure_server.errors import BackendError
 from pressure_server.net.listener import BoundSockets
+from pressure_server.net.workers import COUNTED, RESET_STATISTICS, Process
 
 logger = logging.getLogger(__name__)
 
@@ -39,13 +41,19 @@ _MODULE = "pressure_server.app.worker"
 _FIRST_PAUSE = 0.1
 _MAX_PAUSE = 5.0
 _STABLE_AFTER = 30.0
-# Seconds between checks whether a worker answers, and after which one that does not is killed.
+# Seconds between checks whether a worker answers, and after which one that does not is killed: when it has
+# answered before, and at first, as a busy machine may need long to start it.
 _CHECK_EVERY = 1.0
 _HANGS_AFTER = 10.0
+_STARTS_WITHIN = 60.0
 # Seconds for the others to answer a question; what a worker that hangs would say is left out.
 _ANSWER_TIMEOUT = 1.0
 # The supervisor gives up if no worker is ready, and each has failed to start so many times in a row.
 _MOST_FAILURES = 3
+
+
+# Signals whose effect lasts: a worker that is started later gets them, too.
+_LASTING = frozenset({signal.SIGUSR1})
 
 
 class CrewError(Exception):
@@ -61,12 +69,17 @@ class _Worker:
 
     def __init__(self, number: int) -> None:
         self.number = number
-        self.process: Process | None = None
+        self.process: asyncio.subprocess.Process | None = None
         self.channel: Channel | None = None
         self.identity = ""  # as a server on the backend, since it was ready
         self.is_ready = False
         self.has_monitors = False
         self.failures = 0
+        # It has not answered in time, and is not asked until it has answered whether it is alive.
+        self.is_late = False
+        # The last answers to questions about what is counted, and signals to send when it is ready.
+        self.counted: dict[str, Any] = {}
+        self.missed: set[signal.Signals] = set()
 
     def __str__(self) -> str:
         return f"worker {self.number} (process {self.process.pid if self.process is not None else '-'})"
@@ -86,16 +99,27 @@ class Crew:
         settings: Settings,
         workers: int,
         bound: Sequence[BoundSockets],
+        own: Process,
+        *,
         has_ended: Callable[[str], None],
+        show_to_workers: Callable[[bool], None],
     ) -> None:
-        """`settings` are those of each worker. `has_ended` gets the identity of one that has ended."""
+        """`settings` are those of each worker. `own` answers for this process.
+
+        `has_ended` gets the identity of a worker that has ended, and `show_to_workers` whether what clients
+        of this process send is to be shown to clients of workers.
+        """
+        self._own = own
         self._has_ended = has_ended
+        self._show_to_workers = show_to_workers
+        self._counted_by_ended: dict[str, Any] = {}
+        self._lasting: set[signal.Signals] = set()
         self.is_lost = asyncio.Event()
         self._settings = settings
         self._bound = bound
         self._workers = [_Worker(number) for number in range(1, workers + 1)]
         self._keeping: list[asyncio.Task[None]] = []
-        self._is_stopping = False
+        self._is_to_stop = asyncio.Event()
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
@@ -113,65 +137,107 @@ class Crew:
             raise NoWorkerError("no worker is ready")
 
     def forward(self, number: signal.Signals) -> None:
-        """Send a signal to all workers."""
+        """Send a signal to all workers: at once, or when they are ready, as it would end one that starts."""
+        if number in _LASTING:
+            self._lasting.add(number)
         for worker in self._workers:
-            worker.kill(number)
+            if worker.is_ready:
+                worker.kill(number)
+            else:
+                worker.missed.add(number)
 
     async def stop(self, timeout: float) -> None:
         """Let all workers drain and end; kill those that have not ended after `timeout` seconds."""
-        self._is_stopping = True
-        self.forward(signal.SIGTERM)
+        self._is_to_stop.set()
+        self._kill_all(signal.SIGTERM)
         if not self._keeping:
             return
         _, late = await asyncio.wait(self._keeping, timeout=timeout)
         if late:
             logger.error("workers that do not stop are killed: %d", len(late))
-            self.forward(signal.SIGKILL)
+            self._kill_all(signal.SIGKILL)
             await asyncio.wait(late)
 
+    def _kill_all(self, number: signal.Signals) -> None:
+        for worker in self._workers:
+            worker.kill(number)
+
     async def ask(self, question: str, *arguments: Any) -> list[Any]:
-        """Ask all workers, and return their answers. What a worker that is away would say is left out."""
-        asked = [one.channel.ask(question, *arguments) for one in self._workers if one.channel is not None]
-        answers = await asyncio.gather(
-            *(asyncio.wait_for(one, _ANSWER_TIMEOUT) for one in asked), return_exceptions=True
-        )
-        return [answer for answer in answers if not isinstance(answer, BaseException) and answer is not None]
+        """Ask all workers, and this process, and return the answers.
+
+        What a worker that is away would say is left out, but for what it has counted. That stays even if it
+        has ended, as counts must not become less.
+        """
+        if question == RESET_STATISTICS:
+            self._counted_by_ended.clear()
+        answers = await asyncio.gather(*(self._ask(one, question, arguments) for one in self._workers))
+        own = await self._own.answer(question, arguments)
+        ended = self._counted_by_ended.get(question)
+        return [answer for answer in (own, ended, *answers) if answer is not None]
+
+    async def _ask(self, worker: _Worker, question: str, arguments: tuple[Any, ...]) -> Any:
+        answer = None
+        if worker.channel is not None and not worker.is_late:
+            try:
+                async with asyncio.timeout(_ANSWER_TIMEOUT):
+                    answer = await worker.channel.ask(question, *arguments)
+            except TimeoutError:
+                worker.is_late = True
+            except ChannelClosedError:
+                pass
+        if question in COUNTED and answer is not None:
+            worker.counted[question] = answer
+        return worker.counted.get(question) if answer is None else answer
 
     async def _keep(self, worker: _Worker) -> None:
         """Run a worker, and start it again when it has ended, until the crew stops."""
         pause = 0.0
-        while not self._is_stopping:
+        while not self._is_to_stop.is_set():
             started = time.monotonic()
             try:
-                status = await self._run(worker)
-            except OSError as error:
-                why = f"worker {worker.number} cannot be started: {error}"
-            else:
-                why = f"{worker} has ended {_described(status)}"
-            was_ready, worker.is_ready, worker.has_monitors = worker.is_ready, False, False
-            worker.failures = 0 if was_ready else worker.failures + 1
-            self._changed.set()
-            self._tell_of_monitors()
-            if was_ready:
-                self._has_ended(worker.identity)
-            if self._is_stopping:
+                why = f"{worker} has ended {_described(await self._run(worker))}"
+            except Exception as error:  # whatever it is, the worker must be started again
+                why = f"worker {worker.number} cannot be started: {error!r}"
+            self._note_end(worker)
+            if self._is_to_stop.is_set():
                 return
             if all(not one.is_ready and one.failures >= _MOST_FAILURES for one in self._workers):
                 self.is_lost.set()
             pause = 0.0 if time.monotonic() - started > _STABLE_AFTER else pause
             logger.error("%s: it is started again in %g seconds", why, pause)
-            await asyncio.sleep(pause)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(pause):
+                    await self._is_to_stop.wait()
             pause = min(max(2 * pause, _FIRST_PAUSE), _MAX_PAUSE)
+
+    def _note_end(self, worker: _Worker) -> None:
+        """Note that the process of a worker has ended."""
+        was_ready, worker.is_ready, worker.has_monitors = worker.is_ready, False, False
+        worker.failures = 0 if was_ready else worker.failures + 1
+        for question, answer in worker.counted.items():
+            before = self._counted_by_ended.get(question)
+            self._counted_by_ended[question] = COUNTED[question](
+                [one for one in (before, answer) if one is not None]
+            )
+        worker.counted.clear()
+        if was_ready:
+            self._has_ended(worker.identity)
+        self._changed.set()
+        self._tell_of_monitors()
 
     async def _run(self, worker: _Worker) -> int:
         """Run one process of a worker, and return its exit status. Raises OSError."""
         ours, its = socket.socketpair()
         files = [one.fileno() for bound in self._bound for one in bound.sockets]
-        with its:
+        with its, ExitStack() as unless_started:
+            unless_started.push(ours)
             worker.process = await create_subprocess_exec(
-                sys.executable, "-m", _MODULE, str(its.fileno()),
+                sys.executable, "-P", "-m", _MODULE, str(its.fileno()), env=_environment(),
                 stdin=DEVNULL, pass_fds=(its.fileno(), *files), start_new_session=True,
             )  # fmt: skip
+            unless_started.pop_all()
+        if self._is_to_stop.is_set():
+            worker.kill(signal.SIGTERM)  # it was told while the process was made
         channel = await Channel.over(ours, lambda what, arguments: self._answer(worker, what, arguments))
         worker.channel = channel
         channel.tell(WORK, self._assignment(worker))
@@ -189,21 +255,26 @@ class Crew:
 
     async def _watch(self, worker: _Worker, channel: Channel) -> None:
         """Kill a worker whose event loop stands still."""
+        patience = _STARTS_WITHIN
         with suppress(ChannelClosedError):
             while True:
                 try:
-                    async with asyncio.timeout(_HANGS_AFTER):
+                    async with asyncio.timeout(patience):
                         await channel.ask(ALIVE)
                 except TimeoutError:
-                    logger.error("%s does not answer for %g seconds: killing it", worker, _HANGS_AFTER)
+                    logger.error("%s does not answer for %g seconds: killing it", worker, patience)
                     worker.kill(signal.SIGKILL)
                     return
+                worker.is_late, patience = False, _HANGS_AFTER
                 await asyncio.sleep(_CHECK_EVERY)
 
     async def _answer(self, worker: _Worker, what: str, arguments: tuple[Any, ...]) -> Any:
         """Answer a worker."""
         if what == READY:
             worker.is_ready, worker.identity = True, arguments[0]
+            for number in worker.missed | self._lasting:
+                worker.kill(number)
+            worker.missed.clear()
             self._changed.set()
             self._tell_of_monitors()
         elif what == ASK_ALL:
@@ -213,8 +284,13 @@ class Crew:
             self._tell_of_monitors(worker, lines)
         return None
 
+    def show(self, lines: bytes) -> None:
+        """Show the monitors of the workers what clients of this process send."""
+        self._tell_of_monitors(lines=lines)
+
     def _tell_of_monitors(self, sender: _Worker | None = None, lines: bytes = b"") -> None:
         """Tell each worker whether others have monitors, and show theirs the lines of the sender."""
+        self._show_to_workers(any(one.has_monitors for one in self._workers))
         for worker in self._workers:
             others = [one for one in self._workers if one is not worker and one.has_monitors]
             if worker.channel is None or (worker is sender and lines):
@@ -223,5 +299,13 @@ class Crew:
                 worker.channel.tell(MONITORS, bool(others), lines)
 
 
+def _environment() -> dict[str, str]:
+    """Return the environment of a worker: it imports from the same folders as this process, and no other."""
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+
+
 def _described(status: int) -> str:
-    return f"with status {status}" if status >= 0 else f"by {signal.Signals(-status).name}"
+    if status >= 0:
+        return f"with status {status}"
+    known = {one.value: one.name for one in signal.Signals}
+    return f"by {known.get(-status, f'signal {-status}')}"
