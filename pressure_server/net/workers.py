@@ -112,7 +112,7 @@ class Totals:
 # The fields of Totals that are of the present: a process that has ended has none of them.
 _PRESENT = (
     "protocols", "blocked", "throttled", "waiting_operations", "buffered_bytes", "commands_per_second",
-    "max_clients", "max_waiting", "max_buffered_bytes", "resident_bytes",
+    "max_clients", "max_waiting", "max_buffered_bytes", "resident_bytes", "peak_bytes",
 )  # fmt: skip
 
 
