@@ -53,6 +53,20 @@ def test_a_job_whose_delay_has_ended_unnoticed_may_be_the_best_of_several_queues
     assert worker("PRESSURE.RESERVE", *names)[2] == b"newer"
 
 
+@pytest.mark.parametrize("names", [("q", "dead"), ("dead", "q")])
+def test_a_job_that_has_just_become_a_dead_letter_may_be_the_best_of_several_queues(
+    client: Client, direct: Client, worker: Waiter, names: Words
+) -> None:
+    create(client, "dead", "TYPE", "JOBS")
+    create(client, "q", "MAX-DELIVERIES", 1, "DEAD-LETTER", "dead")
+    put(client, "m", "PRIORITY", 1)
+    assert worker("PRESSURE.RESERVE", "q", "TTR", 60)[2] == b"m"
+    (member,) = direct.zrange("__pressure__:q:ext:reserved", 0, -1)
+    direct.zadd("__pressure__:q:ext:reserved", {member: 1}, xx=True)
+    name, _, message, _ = worker("PRESSURE.RESERVE", *names)
+    assert (name, message) == (b"dead", b"m")
+
+
 def test_the_ids_of_a_database_with_one_queue_are_1_2_3(client: Client, direct: Client) -> None:
     create(client, "q")
     assert [put(client, str(number), "PRIORITY", 1) for number in range(70)] == list(range(1, 71))

@@ -218,26 +218,31 @@ def test_clients_with_half_requests_are_throttled_and_then_evicted(limited: Serv
 
 @pytest.mark.alone
 def test_large_messages_of_many_clients_are_only_throttled(limited: Server) -> None:
-    # The test runs alone because it overloads the server only if the clients are as fast as the server.
     replies: list[Any] = []
+    # No message is complete before, so that buffers fill however slow the clients are.
+    is_throttling = threading.Event()
 
     def put(number: int) -> None:
         with Waiter(limited.port) as waiter:
             waiter.socket.settimeout(None)
-            waiter.socket.sendall(packed("LPUSH", f"q{number % 7}", bytes(7 * MB)))
+            request = packed("LPUSH", f"q{number % 7}", bytes(7 * MB))
+            waiter.socket.sendall(request[:-1])
+            is_throttling.wait(TIMEOUT)
+            waiter.socket.sendall(request[-1:])
             replies.append(waiter.reply(60))
 
     with limited.client() as client, measured(limited, "60 messages of 7 MB at once") as found:
         threads = [threading.Thread(target=put, args=(number,), daemon=True) for number in range(60)]
         for thread in threads:
             thread.start()
+        wait_for(lambda: "throttling clients with more than" in limited.log, "clients to be throttled")
+        is_throttling.set()
         for thread in threads:
             join(thread, 3 * TIMEOUT)
         assert stat(client, "stats", "evicted_clients") == 0
         assert sum(client.llen(f"q{number}") for number in range(7)) == 60
     assert len(replies) == 60
     assert all(isinstance(reply, int) for reply in replies)
-    assert "throttling clients with more than" in limited.log
     assert found.grown < LIMIT + UNCOUNTED
 
 

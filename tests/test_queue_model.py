@@ -566,7 +566,9 @@ class QueueMachine(RuleBasedStateMachine):
         except (StopIteration, NativeError):
             self.native.remove(native)
         after = self.state = read_state(self.direct)
-        if after.not_full > 1 or (after.not_full > before.not_full and not after.has_room):
+        # It has pushed a token for a full queue, or filled a queue that had another one's token.
+        has_left_token = not after.has_room and after.not_full > (0 if before.has_room else before.not_full)
+        if after.not_full > 1 or has_left_token:
             self.tolerates_token = True
         if self.native and after != before and native.kind in ("create", "delete"):
             meets_others = native.kind == "delete" or (after.has_keys and len(self.native) > 1)

@@ -58,6 +58,7 @@ async def said(server: Server, text: str) -> bool:
     return text in server.log
 
 
+@pytest.mark.alone  # how long others wait is measured
 def test_slots_of_some_shards_move_step_by_step_under_load(
     start_server: StartServer, cluster: Cluster
 ) -> None:
@@ -89,6 +90,7 @@ def test_slots_of_some_shards_move_step_by_step_under_load(
     assert "ERROR" not in server.log
 
 
+@pytest.mark.alone  # how long others wait is measured
 def test_slots_of_some_shards_move_at_once_under_load(start_server: StartServer, tmp_path: Path) -> None:
     moving, others = {2, 9}, set(range(SHARDS)) - {2, 9}
 
@@ -177,6 +179,7 @@ def test_a_new_server_recovers_a_killed_one_in_all_shards(
 
 
 @pytest.mark.slow
+@pytest.mark.alone  # how long others wait is measured
 def test_a_master_is_killed_and_other_shards_serve_on(start_server: StartServer, tmp_path: Path) -> None:
     async def play() -> None:
         nodes: Any = {"replicas": 1, "node_timeout": NODE_TIMEOUT, "full_coverage": False}

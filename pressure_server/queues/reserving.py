@@ -127,15 +127,17 @@ async def _take(queues: Queues, name: bytes, claims: list[bytes], client: Client
 
 
 async def _look(queues: Queues, names: Sequence[bytes]) -> _View:
-    """Look for the best job. What has ended in overdue queues is noticed first, and may be the best."""
+    """Look for the best job. What has ended in overdue queues is noticed first, and may be the best.
+
+    A job whose last delivery has ended is then in the queue of its dead letters, which may be any of these.
+    """
     best, overdue, groups = await _look_once(queues, names)
     if overdue:
         # Any operation makes the script notice what has ended.
         for result in await queues.run_each(verbs.EXISTS, overdue):
             if isinstance(result, PressureError):
                 raise result
-        best_of_overdue, overdue, _ = await _look_once(queues, overdue)
-        best = min((found for found in (best, best_of_overdue) if found), default=None)
+        best, overdue, groups = await _look_once(queues, names)
     return _View(best.name if best else None, overdue, groups)
 
 
