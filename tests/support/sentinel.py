@@ -155,8 +155,11 @@ class SentinelSet:
         await asked.command("SENTINEL", "FAILOVER", NAME, *(["COORDINATED"] if coordinated else []))
         return await self.wait_for_new_master(old)
 
-    async def wait_for_new_master(self, old: Node, timeout: float = TIMEOUT) -> Node:
-        """Return the master instead of `old`, when all running Sentinels tell of it and it accepts writes."""
+    async def wait_for_new_master(self, old: Node, timeout: float = 3 * TIMEOUT) -> Node:
+        """Return the master instead of `old`, when all running Sentinels tell of it and it accepts writes.
+
+        After a vote without a majority, Sentinels wait for twice their failover timeout.
+        """
 
         async def has_taken_over() -> Node | None:
             master = await self.master()
