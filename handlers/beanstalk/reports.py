@@ -40,7 +40,7 @@ class ServerReport:
 
 
 class Reporter:
-    """Reports on the clients of one process; `statistics` are those of one listener."""
+    """Reports on the clients of one process. `statistics` has the counts of one listener."""
 
     def __init__(self, clients: Clients, statistics: Statistics) -> None:
         self._clients = clients

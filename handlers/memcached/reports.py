@@ -19,7 +19,7 @@ class Report:
 
 
 class Reporter:
-    """Reports on the clients of one process; `counts` are those of one listener."""
+    """Reports on the clients of one process. `counts` has the counts of one listener."""
 
     def __init__(self, clients: Clients, counts: Counts) -> None:
         self._clients = clients

@@ -83,7 +83,7 @@ class Totals:
 
     @classmethod
     def of(cls, clients: Clients, broker: Broker) -> Totals:
-        """Return those of this process."""
+        """Return the counts of this process."""
         memory, access, used = clients.memory, clients.access, resource.getrusage(resource.RUSAGE_SELF)
         return cls(
             protocols=Counter(one.PROTOCOL for one in clients.connected),
@@ -127,13 +127,13 @@ class Process:
     """One process that serves clients: its answers to the questions of all."""
 
     def __init__(self, clients: Clients, broker: Broker, *, accepts: bool = True) -> None:
-        """`accepts` is whether it accepts clients, so that its limits are part of those of the server."""
+        """`accepts` is whether it accepts clients. If not, its limits do not count."""
         self._clients = clients
         self._broker = broker
         self._accepts = accepts
 
     async def answer(self, question: str, arguments: tuple[Any, ...]) -> Any:
-        """Answer a question of `Workers`, which `arguments` belong to."""
+        """Answer a question that `Workers` asks, with its arguments."""
         answer = _ANSWERS[question](self, *arguments)
         return await answer if isinstance(answer, Awaitable) else answer
 
@@ -258,7 +258,7 @@ class Workers:
         return SelectedClients.merged(await self._ask_all("selected clients", selection), selection)
 
     async def waiting_clients(self, database_number: int, name: bytes, most: int) -> list[ClientFacts]:
-        """Return the facts about at most so many of the clients that wait on a queue."""
+        """Return the facts about the clients that wait on a queue: at most `most` of them."""
         answers = await self._ask_all("waiting clients", database_number, name, most)
         return [one for answer in answers for one in answer][:most]
 
@@ -279,7 +279,7 @@ class Workers:
         await self._ask_all(RESET_STATISTICS)
 
     async def slow_commands(self, most: int) -> list[SlowCommand]:
-        """Return at most so many of the commands in the slow logs, latest first."""
+        """Return the latest `most` commands of all slow logs, latest first."""
         found = [one for answer in await self._ask_all("slow commands", most) for one in answer]
         return sorted(found, key=attrgetter("ended"), reverse=True)[:most]
 

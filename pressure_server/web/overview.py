@@ -208,7 +208,7 @@ class Overview:
         )
 
     def row(self, queue: Surveyed, waiting_operations: Mapping[Key, Waiting]) -> dict[str, Any]:
-        """Return the figures of a queue; `waiting_operations` are those of all queues."""
+        """Return the figures of a queue. `waiting_operations` has the counts of all queues."""
         figures, waiting = queue.figures, waiting_operations[_key(queue)]
         states = (("closed", figures.is_closed), ("full", figures.is_full), ("paused", figures.paused))
         return {

@@ -19,7 +19,7 @@ from typing import Any
 logger = logging.getLogger(__name__)
 
 _LENGTH = struct.Struct("!Q")
-# What `tell` does not send to an end that has so many bytes to read already.
+# If the other end has this many bytes still to read, `tell` sends it nothing more.
 _MAX_UNSENT = 8 << 20
 # The number of messages that want no answer.
 _TELLS = 0

@@ -48,7 +48,7 @@ _HANGS_AFTER = 10.0
 _STARTS_WITHIN = 60.0
 # Seconds for the others to answer a question; what a worker that hangs would say is left out.
 _ANSWER_TIMEOUT = 1.0
-# The supervisor gives up if no worker is ready, and each has failed to start so many times in a row.
+# The supervisor gives up when no worker is ready and each has failed to start this many times in a row.
 _MOST_FAILURES = 3
 
 
@@ -104,10 +104,10 @@ class Crew:
         has_ended: Callable[[str], None],
         show_to_workers: Callable[[bool], None],
     ) -> None:
-        """`settings` are those of each worker. `own` answers for this process.
+        """Each worker gets `settings`. `own` answers for this process.
 
-        `has_ended` gets the identity of a worker that has ended, and `show_to_workers` whether what clients
-        of this process send is to be shown to clients of workers.
+        When a worker has ended, `has_ended` is called with its identity. `show_to_workers` is told whether
+        a client of a worker has sent MONITOR, and must be shown what clients of this process send.
         """
         self._own = own
         self._has_ended = has_ended
