@@ -138,6 +138,7 @@ class State:
                 self.messages or self.producer or self.consumer or self.producer_free or self.consumer_free
             ):
                 self.not_full, self.closed, self.stats = 0, 0, [0, 0, 0, 0]
+                self.has_keys = False
             raise QueueDoesNotExistError(QUEUE)
         if not (self.producer_free and self.consumer_free):
             # Like a native client's Delete before it waits for the roles.
