@@ -23,6 +23,7 @@ from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.outages import Outages
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import library
+from pressure_server.queues.calls.courier import MOST_IN_FLIGHT
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
@@ -87,7 +88,6 @@ class Broker:
         self.address = address
         self.policy = policy
         self.waiters = WaiterCount(policy.max_waiting)
-        self._answers = Answers()
         self._neighbours = peer_detection
         self._is_settled = True
         self._databases: dict[int, Database] = {}
@@ -96,6 +96,7 @@ class Broker:
         name = prefix.encode()
         self._is_sharded = isinstance(address, ClusterAddress) and not has_tag(name)
         self._placement = Placement(name, shards if self._is_sharded else None)
+        self._answers = Answers(several_shards=self._is_sharded)
         outages = Outages()
         self._backends = [
             Backend(
@@ -255,6 +256,7 @@ class Broker:
                     policy=replace(self.policy, max_queues=ceil(self.policy.max_queues / len(opened))),
                     waiters=self.waiters,
                     answers=self._answers,
+                    most_in_flight=ceil(MOST_IN_FLIGHT / len(opened)),
                 ),
             )
             for linked in opened

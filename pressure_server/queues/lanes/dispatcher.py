@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -24,7 +23,7 @@ from pressure_server.errors import (
 )
 from pressure_server.lua.layout import RECOVER, Header
 from pressure_server.queues.calls.call import Block
-from pressure_server.queues.calls.courier import CallStatistics, Courier
+from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, CallStatistics, Courier
 from pressure_server.queues.calls.driver import DrivenLane
 from pressure_server.queues.due_queues import DueQueues
 from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
@@ -37,8 +36,6 @@ from pressure_server.queues.operations.wait import WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
-
-logger = logging.getLogger(__name__)
 
 # The most idle lanes, of about 500 bytes, and the longest name of a queue that has one, in bytes.
 _MOST_IDLE = 10_000
@@ -62,7 +59,9 @@ class LaneDispatcher:
         policy: Policy,
         waiters: WaiterCount,
         answers: Answers,
+        most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
+        """`most_in_flight` is the number of calls that the backend may have to answer at the same time."""
         self.prefix = prefix
         self.waiters = waiters
         self.database_number = link.number
@@ -85,7 +84,7 @@ class LaneDispatcher:
         records = records_key(prefix, identity) if link.heartbeats is not None else b""
         self._limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
         header = [identity, bound, policy.overflow.encode(), self._limits]
-        self._courier = Courier(link, self, header, prefix, records)
+        self._courier = Courier(link, self, header, prefix, records, most_in_flight)
         # Lanes that have something to do, and others, which keep what they know of their queues.
         self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
         self._in_use = 0  # of the lanes
@@ -379,15 +378,6 @@ class LaneDispatcher:
     def records_are_gone(self) -> None:
         """Note that the backend has no records of this server left."""
         self._dropped.set()
-
-    def all_are_answered(self) -> None:
-        """See CourierOwner. Let each client that the call has answered write its replies, once."""
-        answered, self.answers.clients = self.answers.clients, None
-        for client in answered or ():
-            try:
-                client.flush()
-            except Exception:  # the other clients must get their replies all the same
-                logger.exception("error while writing replies to a client")
 
     def wake_up(self, names: Iterable[bytes]) -> None:
         """Try the operations that wait on these queues again."""

@@ -7,10 +7,13 @@ When an operation ends, its owner gets the messages in the same step. From then 
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from pressure_server.queues.operations.operation import Operation, Owner
+
+logger = logging.getLogger(__name__)
 
 
 class Client(Protocol):
@@ -43,13 +46,37 @@ class AnsweredClient(Protocol):
 class Answers:
     """The clients that a call has answered so far: when its reply has been shared out, each writes once.
 
-    `clients` is None at other times: then a client writes its replies itself.
+    With `several_shards`, each writes once for all calls that are answered in one iteration of the event
+    loop. `clients` is None at other times: then a client writes its replies itself.
     """
 
-    __slots__ = ("clients",)
+    __slots__ = ("_ends_later", "_has_ended", "clients")
 
-    def __init__(self) -> None:
+    def __init__(self, *, several_shards: bool = False) -> None:
+        self._ends_later = several_shards
+        self._has_ended = False
         self.clients: list[AnsweredClient] | None = None
+
+    def begin(self) -> None:
+        """Begin to share out the reply to a call."""
+        if self.clients is None:
+            self.clients = []
+
+    def end(self) -> None:
+        """Let the clients write their replies: the reply to a call has been shared out."""
+        if not self._ends_later:
+            self._flush()
+        elif not self._has_ended:
+            self._has_ended = True
+            asyncio.get_running_loop().call_soon(self._flush)
+
+    def _flush(self) -> None:
+        answered, self.clients, self._has_ended = self.clients, None, False
+        for client in answered or ():
+            try:
+                client.flush()
+            except Exception:  # the other clients must get their replies all the same
+                logger.exception("error while writing replies to a client")
 
 
 class CoroutineOwner(Owner):

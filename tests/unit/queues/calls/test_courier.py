@@ -19,7 +19,7 @@ from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import RECOVER, Header
 from pressure_server.queues.calls.call import Block, Call
-from pressure_server.queues.calls.courier import Courier
+from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
@@ -37,10 +37,10 @@ RECORDS = b"records"
 class Harness:
     """A courier with a fake link. Also the courier's owner; keeps the replies to blocks, with their keys."""
 
-    def __init__(self, runner: asyncio.Runner) -> None:
+    def __init__(self, runner: asyncio.Runner, most_in_flight: int = MOST_IN_FLIGHT) -> None:
         self._runner = runner
         self.link = FakeLink()
-        self.courier = runner.run(self._make_courier())
+        self.courier = runner.run(self._make_courier(most_in_flight))
         self.received: list[tuple[bytes, Any]] = []
         self.deliveries: list[Delivery] = []
         self.resolved: list[bool] = []
@@ -48,8 +48,8 @@ class Harness:
         self.times_without_records = 0
         self.answers = Answers()
 
-    async def _make_courier(self) -> Courier:
-        return Courier(cast(Link, self.link), self, list(HEADER), b"p", RECORDS)
+    async def _make_courier(self, most_in_flight: int) -> Courier:
+        return Courier(cast(Link, self.link), self, list(HEADER), b"p", RECORDS, most_in_flight)
 
     @property
     def keys(self) -> list[list[bytes]]:
@@ -97,9 +97,6 @@ class Harness:
 
     def messages_are_back(self, bases: Sequence[bytes]) -> None:
         self.back += bases
-
-    def all_are_answered(self) -> None:
-        """See CourierOwner."""
 
     def records_are_gone(self) -> None:
         self.times_without_records += 1
@@ -178,14 +175,16 @@ def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None
     assert isinstance(second, hiredis.ReplyError)
 
 
-def test_at_most_three_calls_are_in_flight(harness: Harness) -> None:
-    for key in (b"a", b"b", b"c", b"d", b"e"):
+@pytest.mark.parametrize("most", [1, 3])
+def test_calls_in_flight_are_limited(runner: asyncio.Runner, most: int) -> None:
+    harness, keys = Harness(runner, most), [b"a", b"b", b"c", b"d", b"e"]
+    for key in keys:
         harness.add(key)
         harness.run_loop()
-    assert harness.keys == [[b"a"], [b"b"], [b"c"]]
+    assert harness.keys == [[key] for key in keys[:most]]
     harness.link.reply([0, 1])
     harness.run_loop()
-    assert harness.keys == [[b"b"], [b"c"], [b"d", b"e"]]
+    assert harness.keys == [*([key] for key in keys[1:most]), keys[most:]]
 
 
 @pytest.mark.parametrize(("ready", "calls"), [(7, [7]), (10, [8, 2]), (30, [10, 10, 10]), (900, [200] * 3)])
