@@ -12,9 +12,11 @@ from typing import Any
 
 import pytest
 import redis
+from redis.crc import key_slot
 
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.http_requests import request
+from tests.support.measures import processor_seconds
 from tests.support.nodes import Engine, wait_until
 from tests.support.programs import Server, StartServer, run_command, wait_for
 from tests.support.protocols import BEANSTALK, RESP, Wire
@@ -35,6 +37,8 @@ pytestmark = pytest.mark.clients
 NODE_TIMEOUT = 1.0
 # Seconds: for how long a shard is away if its master dies, and a turn in a shard that has no part in it.
 OUTAGE, UNDISTURBED = NODE_TIMEOUT + 3, 1.0
+# Processor time of a server that follows its shards to another node, in seconds. A busy loop uses all.
+USED = 0.5
 
 
 @pytest.fixture(scope="module")
@@ -244,6 +248,48 @@ def test_a_server_starts_while_the_replica_of_one_shard_is_missing(
                     return False
 
             wait_for(is_safe, "puts to be safe")
+
+
+def test_of_two_nodes_that_claim_a_slot_the_newer_one_is_used_once_they_meet(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    """Until then the server stays at the older one. What that has answered meanwhile is lost, and told."""
+    slot = key_slot(PLACEMENT.prefixes[3])
+
+    async def play() -> None:
+        async with Cluster(tmp_path, node_timeout=NODE_TIMEOUT, full_coverage=False) as cluster:
+            masters = [await cluster.master_of(prefix) for prefix in PLACEMENT.prefixes]
+            older = masters[3]
+            newer, third = (node for node in cluster.nodes if node is not older)
+            neighbour = next(shard for shard in range(SHARDS) if shard != 3 and masters[shard] is older)
+            claimed, other = queue_in(3), queue_in(neighbour)
+            server = started(start_server, cluster)
+            with server.client() as client:
+                assert [client.rpush(queue, "before") for queue in (claimed, other)] == [1, 1]
+                for node in (newer, third):
+                    await older.command("CLUSTER", "FORGET", node.identity)
+                    await node.command("CLUSTER", "FORGET", older.identity)
+                await newer.command("CLUSTER", "ADDSLOTS", slot)
+                await newer.command("CLUSTER", "BUMPEPOCH")
+                assert [client.rpush(queue, "between") for queue in (claimed, other)] == [2, 2]
+                used = processor_seconds(server)
+                await cluster.meet(newer, older)
+
+                async def agree() -> bool:
+                    views = await older.views()
+                    return any(view.identity == newer.identity and slot in view.slots for view in views)
+
+                await wait_until(agree, "the older node to hear of the newer one")
+                assert [client.rpush(queue, "after") for queue in (claimed, other)] == [1, 3]
+                used = processor_seconds(server) - used
+                print(f"{used:.2f} s of processor time")
+                assert used < USED
+            server.stop()
+            (moved,) = re.findall(r"shard 3 is on \S+ now, no longer on \S+", server.log)
+            assert re.findall(r"\d{4,}", moved) == [str(newer.port), str(older.port)]
+            assert server.log.count("backend shard 3 lacks the last 2 calls that it had answered") == 1
+
+    asyncio.run(play())
 
 
 def test_shards_whose_node_refuses_all_scripts_are_not_ready(

@@ -300,6 +300,10 @@ class Cluster:
             if master.is_running:
                 await master.command("ACL", "SETUSER", user, "+psync", "+sync")
 
+    async def meet(self, node: ClusterNode, other: ClusterNode) -> None:
+        """Let a node learn of another one."""
+        await node.command("CLUSTER", "MEET", LOCAL, other.port, self._announced[other.number])
+
     # ------------------------------------------------------------ how it is created
 
     async def _create(self) -> None:
@@ -315,7 +319,7 @@ class Cluster:
         for node in self.nodes:
             # Each meets all later ones, which is faster than to wait for gossip.
             for other in self.nodes[node.number + 1 :]:
-                await node.command("CLUSTER", "MEET", LOCAL, other.port, self._announced[other.number])
+                await self.meet(node, other)
         await asyncio.gather(*[self._replicate(node) for node in self.nodes[self._masters :]])
         await self.wait_until_agreed()
 
