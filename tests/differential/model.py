@@ -323,8 +323,11 @@ class World:
                 if command.put is None and not (command.is_choice and len(names) > 1):
                     served.add((operation.server, name))
                 world._reply(operation.client, reply)
-                # A move that waits for room notices the room even if its message is gone.
-                yield world, is_first and not (command.action is _move and reply is None)
+                # A move that waits for room notices the room even if its message is gone. A unique put need
+                # not notice that another client has put the rest.
+                is_unnoticed = command.action is _move and reply is None
+                is_unnoticed |= command.put is not None and command.put.unique and again.new == before[1]
+                yield world, is_first and not is_unnoticed
             elif (again.done, again.new, again.seen) != before:
                 yield world, is_first
 
