@@ -131,6 +131,31 @@ def test_messages_of_a_dead_server_come_back_with_their_offsets(
     assert number_of(client.execute_command("PRESSURE.AT", "q", taken + 2)) == taken + 2
 
 
+def test_messages_of_a_dead_server_reach_the_groups_that_were_made_since(
+    backend: Valkey, start_server: StartServer
+) -> None:
+    dying, living = (start_server("--backend", backend.url, "--proxy-timeout", "1") for _ in range(2))
+    client = living.client()
+    create(client, "q", "TYPE", "LOG")
+    taken = 60  # 6 MB: more than the kernel accepts for a client that does not read
+    fill(client, taken + 20)
+    with Waiter(dying.port) as waiter:
+        waiter.send("LPOP", "q", taken)
+        wait_for(waiter.has_reply, "the reply to begin")
+        for group, place in (("old", "HEAD"), ("new", "TAIL")):
+            client.execute_command("PRESSURE.GROUP", "CREATE", "q", group, "FROM", place)
+        dying.process.kill()
+        wait_for(lambda: client.llen("q+new") == taken, "the messages to come back")
+    for group, offsets in (("old", {*range(taken + 20)}), ("new", {*range(taken)})):
+        jobs = client.execute_command("PRESSURE.READ", "q", "GROUP", group, "ann", "COUNT", 2 * taken)
+        assert {offset: number_of(message) for _, message, _, offset in jobs} == {n: n for n in offsets}
+        ids = [job[0] for job in jobs]
+        assert client.execute_command("PRESSURE.ACK", f"q+{group}", *ids, "TOKEN", "ann") == len(offsets)
+        assert client.llen(f"q+{group}") == 0
+    assert client.execute_command("PRESSURE.PUT", "q", "next", "OFFSET") == taken + 20
+    assert client.llen("q") == 1  # all groups have passed the others
+
+
 def test_deleting_a_log_leaves_no_key(client: Client, direct: Client) -> None:
     create(client, "q", "TYPE", "LOG")
     client.sadd("q", "a", "b")

@@ -49,6 +49,24 @@ function groups.fill(wanted)
   the_call.work = the_call.work + 4 * the_call.MESSAGE * count
 end
 
+-- Give each group of the log that the call works on a job for each of these messages, which had been taken from the
+-- log before it had groups, and come back: the log itself has no place for them. marks_of[i][3] is an offset.
+function groups.take_back(messages, marks_of)
+  local home, bytes = queue.base, commands.sum_of_bytes(messages)
+  for _, key in ipairs(call('ZRANGE', group.key_of(home), 0, -1)) do
+    queue.enter(key)
+    local places = {}
+    for i, id in ipairs(job_puts.store(job_puts.as_jobs(messages, marks_of))) do
+      places[2 * i - 1], places[2 * i] = string.format('%.0f', marks_of[i][3]), id
+    end
+    commands.with_all('ZADD', queue.key_of('offsets'), places)
+    queue.count_as('produced', #messages, bytes)
+    group.note_passed()
+    the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
+  end
+  queue.enter(home)
+end
+
 -- Drop the messages of the log that the call works on which all groups have passed.
 function groups.drop_passed()
   local slowest = tonumber(call('ZRANGE', group.key_of(queue.base), 0, 0, 'WITHSCORES')[2]) or 0

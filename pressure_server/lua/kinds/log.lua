@@ -108,8 +108,13 @@ end
 
 -- Takes    undelivered messages, and what `pop` noted of each: { flags, expires, offset }
 function log.restore(messages, marks_of)
+  for i in ipairs(messages) do marks_of[i] = marks_of[i] or { '0', 0, queue.consumed - 1 } end
+  if queue.groups then
+    groups.take_back(messages, marks_of)
+    return 1, 0
+  end
   for i, message in ipairs(messages) do
-    local mark = marks_of[i] or { '0', 0, queue.consumed - 1 }
+    local mark = marks_of[i]
     call('ZADD', queue.key_of('ready'), mark[3], string.format('%.0f %s %.0f ', mark[3], mark[1], mark[2]) .. message)
   end
   queue.returned = queue.returned + #messages
