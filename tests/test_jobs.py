@@ -284,6 +284,22 @@ def lengths(client: Client, *queues: str) -> list[int]:
     return [client.llen(queue) for queue in queues]
 
 
+def test_a_reservation_that_was_not_delivered_ends_no_later_one_of_its_consumer(
+    client: Client, worker: Waiter, server: Server
+) -> None:
+    create(client, "q")
+    # More than the kernel accepts for a client that does not read.
+    job = put(client, "x" * 8_000_000, "TTR", 0.2)
+    with Waiter(server.port) as leaving:
+        leaving.send("PRESSURE.RESERVE", "q", "DETACHED", "ann")
+        wait_for(leaving.has_reply, "the reply to begin")
+        wait_for(lambda: client.scard("q") == 1, "the reservation to end")
+        assert worker("PRESSURE.RESERVE", "q", "DETACHED", "ann", "TTR", 60)[3] == 2
+    wait_for(lambda: client.info("clients")["connected_clients"] == 2, "the client to be gone")
+    assert client.scard("q") == 0
+    assert worker("PRESSURE.ACK", "q", job, "TOKEN", "ann") == 1
+
+
 def test_a_job_goes_to_the_dead_letters_after_its_last_delivery(client: Client, worker: Waiter) -> None:
     create(client, "dead")
     client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 2, "DEAD-LETTER", "dead")

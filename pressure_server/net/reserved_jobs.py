@@ -19,13 +19,15 @@ _MAX_STALE = 100
 
 
 class Held(NamedTuple):
-    """A reserved job: its queue, and its time to run in seconds; `deadline` is when the reservation ends.
+    """A reserved job: its queue, how often it has been reserved, and its time to run in seconds.
 
-    Times are by the loop's clock; inf if the reservation does not end by itself.
+    `deadline` is when the reservation ends. Times are by the loop's clock; inf if the reservation does not
+    end by itself.
     """
 
     database: Database
     queue: bytes
+    reserves: int
     ttr: float
     deadline: float
 
@@ -62,7 +64,8 @@ class ReservedJobs:
             before = self._jobs.get(job.id)
             if before is not None and before.database is not database:
                 self._elsewhere.append((job.id, before))
-            self._note(job.id, Held(database, operation.name, job.ttr or inf, now + (job.ttr or inf)))
+            ttr = job.ttr or inf
+            self._note(job.id, Held(database, operation.name, job.reserves, ttr, now + ttr))
 
     def _note(self, job: int, held: Held) -> None:
         self._jobs[job] = held
@@ -80,7 +83,7 @@ class ReservedJobs:
         """Note that the client asks to end a reservation: its deadline does not matter any longer."""
         held = self._jobs.get(job)
         if held is not None:
-            self._jobs[job] = Held(held.database, held.queue, held.ttr, inf)
+            self._jobs[job] = held._replace(deadline=inf)
 
     def discard_from(self, database: Database, queue: bytes, job: int) -> None:
         """Forget a job of that queue, if the client has reserved it there."""
@@ -122,15 +125,15 @@ class ReservedJobs:
 
     def give_up_all(self, owner: bytes, *, at_once: bool = False) -> None:
         """Give up all jobs: the connection ends. Send them `at_once`, or with the jobs of other clients."""
-        queues: dict[tuple[Database, bytes], list[int]] = {}
+        queues: dict[tuple[Database, bytes], list[tuple[int, int]]] = {}
         for jobs in (self._elsewhere, self._jobs.items()):
             for job, held in jobs:
-                queues.setdefault((held.database, held.queue), []).append(job)
+                queues.setdefault((held.database, held.queue), []).append((job, held.reserves))
         self._jobs = {}
         self._elsewhere.clear()
         self._deadlines.clear()
-        for (database, queue), ids in queues.items():
-            database.shard_of(queue).reservations.give_up(queue, ids, owner)
+        for (database, queue), reserved in queues.items():
+            database.shard_of(queue).reservations.give_up(queue, reserved, owner)
         if at_once:
             for shard in {database.shard_of(queue) for database, queue in queues}:
                 shard.reservations.restore()

@@ -231,7 +231,8 @@ async def _abort(client: MemcachedSession, queue: bytes) -> None:
             await _end(client, queue, job, verbs.GIVE_UP)
         except PressureError:
             client.reserved_jobs.discard(job.id)
-            client.database.shard_of(queue).reservations.give_up(queue, [job.id], client.job_owner)
+            reservations = client.database.shard_of(queue).reservations
+            reservations.give_up(queue, [(job.id, job.reserves)], client.job_owner)
             raise
         # Not before: if the client leaves meanwhile, its reserved jobs are given up.
         client.reserved_jobs.discard(job.id)

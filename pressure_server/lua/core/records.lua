@@ -9,7 +9,7 @@
 --          ARGV[HEADER_DONE]      fields of records that are not needed any longer, separated by spaces
 -- Touches  the records, a hash:
 --            epoch -> the epoch of the server's last connection; 0 after another server found this one dead
---            number -> { FORMAT, replies, entries, { base key, ids, owners } for each run that has reserved
+--            number -> { FORMAT, replies, entries, { base key, ids, owners, reserves } for each run that has reserved
 --            jobs }, packed
 --            last -> a record without entries, and the number of the last call that has been recorded: in a backend
 --            that lacks the latest calls, it tells which these are
@@ -95,9 +95,9 @@ function records.note_held()
   block.popped[#block.popped] = nil
 end
 
--- Note that jobs of the queue have been reserved for these owners.
-function records.note_reserved(ids, owners)
-  if #ids > 0 then the_call.reserved[#the_call.reserved + 1] = { queue.base, ids, owners } end
+-- Note that jobs of the queue have been reserved for these owners; `reserves` has how often each has been, or is empty.
+function records.note_reserved(ids, owners, reserves)
+  if #ids > 0 then the_call.reserved[#the_call.reserved + 1] = { queue.base, ids, owners, reserves } end
 end
 
 -- End a block that has been done. Return its reply.

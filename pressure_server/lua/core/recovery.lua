@@ -133,9 +133,9 @@ end
 -- Give up the jobs that a call has reserved, and count them by the base keys of their queues.
 function recovery.give_up(some_reserved, counts)
   for i = #some_reserved, 1, -1 do
-    local key, ids, owners = unpack(some_reserved[i])
+    local key, ids, owners, reserves = unpack(some_reserved[i])
     queue.enter(key)
-    counts[key] = (counts[key] or 0) + (queue.bound and job_gets.give_up(ids, owners) or 0)
+    counts[key] = (counts[key] or 0) + (queue.bound and job_gets.give_up(ids, owners, reserves or {}) or 0)
     dead_letters.move()
   end
 end

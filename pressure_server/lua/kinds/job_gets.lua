@@ -48,12 +48,23 @@ local function given(job)
     .. jobs.message_of(job)
 end
 
+-- Leave out jobs that have been reserved again since: reserves[i], which may be nil, is how often the job had been.
+function job_gets.of_reservation(some, reserves)
+  for i, job in ipairs(some) do
+    if job and reserves[i] and jobs.parse(job).about[JOB_RESERVES] ~= reserves[i] then some[i] = false end
+  end
+  return some
+end
+
 -- Give jobs to clients, one for each claim. Return each as `given`; those that cannot be reserved are left out.
 function job_gets.give(event, some, claims)
   local owners, ttrs = owners_in(claims, #some)
-  local ids, found = {}, {}
-  for i, job in ipairs(some) do ids[i], jobs.parse(job).about[JOB_OWN_TTR] = job.id, ttrs[i] end
-  records.note_reserved(ids, owners)
+  local ids, reserves, found = {}, {}, {}
+  for i, job in ipairs(some) do
+    local about = jobs.parse(job).about
+    ids[i], reserves[i], about[JOB_OWN_TTR] = job.id, about[JOB_RESERVES] + 1, ttrs[i]
+  end
+  records.note_reserved(ids, owners, reserves)
   for i, is_done in ipairs(jobs.happen(event, some, owners)) do
     if is_done == 1 then found[#found + 1] = given(some[i]) end
   end
@@ -127,7 +138,7 @@ function job_gets.hold(messages, marks_of, claims)
   commands.with_all('HSET', key_of('jobs'), fields)
   -- From here on, an error gives the jobs up, instead of putting the messages back.
   records.note_held()
-  records.note_reserved(ids, owners)
+  records.note_reserved(ids, owners, {})
   commands.with_all('ZADD', key_of('reserved'), places)
   jobs.note_come('reserved', places)
   call('HSET', the_call.records, 'j' .. queue.base, 1)
@@ -168,13 +179,13 @@ function job_gets.recover(server, cursor)
   return give_up_of(server, ids), next_cursor == '0' and '0' or 'scan' .. next_cursor
 end
 
--- Give up jobs that these owners have reserved, and still have. Return how many.
-function job_gets.give_up(ids, owners)
+-- Give up jobs that these owners have reserved, and still have (of_reservation). Return how many.
+function job_gets.give_up(ids, owners, reserves)
   jobs.open()
   local count = 0
   for first = 1, #ids, jobs.AT_ONCE do
     local last = math.min(first + jobs.AT_ONCE - 1, #ids)
-    local some = jobs.read({ unpack(ids, first, last) })
+    local some = job_gets.of_reservation(jobs.read({ unpack(ids, first, last) }), { unpack(reserves, first, last) })
     for _, is_done in ipairs(jobs.happen('give_up', some, { unpack(owners, first, last) })) do count = count + is_done end
   end
   return count

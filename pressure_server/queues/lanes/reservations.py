@@ -6,11 +6,11 @@ server dies, another one gives up its reservations (recovery.lua).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import ReservedJob, owned
+from pressure_server.queues.operations.jobs import ReservedJob, given_up
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 
 # Iterations of the event loop to wait, so that messages of clients that leave together go back together.
@@ -34,8 +34,9 @@ class Reservations:
         self._seal = seal
         self._after = after
         self._when_back = when_back
-        # By queue: ids of jobs, and their owners. A later command on the queue must find them given up.
-        self.given_up: dict[bytes, list[tuple[int, bytes]]] = {}
+        # By queue: ids of jobs, how often each was reserved, and its owner. A later command on the queue must
+        # find them given up.
+        self.given_up: dict[bytes, list[tuple[int, int, bytes]]] = {}
         self._unconfirmed = 0
 
     def __len__(self) -> int:
@@ -46,21 +47,23 @@ class Reservations:
         """Note that an operation has reserved jobs: to put these back gives them up."""
 
         def put_back(taken: Operation) -> None:
-            self.give_up(taken.name, [ReservedJob.of(one).id for one in taken.results], owner_of(taken))
+            jobs = map(ReservedJob.of, taken.results)
+            self.give_up(taken.name, [(job.id, job.reserves) for job in jobs], owner_of(taken))
 
         delivery = Delivery(0, lambda: None, put_back)
         delivery.add(operation)
         delivery.release()
 
-    def give_up(self, name: bytes, jobs: Sequence[int], owner: bytes) -> None:
+    def give_up(self, name: bytes, jobs: Iterable[tuple[int, int]], owner: bytes) -> None:
         """Give up jobs of a queue, together with others, but before any later command on the queue.
 
+        Each is an id, and how often the job had been reserved then: a later reservation does not end.
         In a fifo they go back to the head of the list, of those that go together the ones first that were
         reserved last.
         """
         self._seal(name)
         begins = not self.given_up
-        self.given_up.setdefault(name, []).extend([(job, owner) for job in jobs])
+        self.given_up.setdefault(name, []).extend([(*job, owner) for job in jobs])
         if begins:
             self._after(GATHER_ITERATIONS, self.restore)
 
@@ -73,7 +76,7 @@ class Reservations:
         """Give up the jobs of one queue that have gathered."""
         jobs = sorted(self.given_up.pop(name), reverse=True)  # by id, the latest first
         for first in range(0, len(jobs), _AT_ONCE):
-            self._send(name, [owned(job, owner) for job, owner in jobs[first : first + _AT_ONCE]])
+            self._send(name, [given_up(*job) for job in jobs[first : first + _AT_ONCE]])
 
     def _send(self, name: bytes, jobs: list[bytes]) -> None:
         self._unconfirmed += 1

@@ -63,6 +63,11 @@ def owned(job: int, owner: bytes) -> bytes:
     return b"%013x %b" % (job, owner)
 
 
+def given_up(job: int, reserves: int, owner: bytes) -> bytes:
+    """Return the argument for GIVE_UP, which ends the `reserves`th reservation of a job, and no later one."""
+    return b"%013x %b %d" % (job, owner, reserves)
+
+
 def released(job: int, owner: bytes, priority: int | None = None, delay: float = 0.0) -> bytes:
     """Return the argument for RELEASE: the job keeps its priority if none is given; `delay` in seconds."""
     return b"%013x %b %b %d" % (

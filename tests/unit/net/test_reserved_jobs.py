@@ -40,8 +40,8 @@ def test_jobs_are_given_up_by_queue_and_only_once() -> None:
     jobs.discard(2)
     jobs.give_up_all(b"=1")
     given_up = [call.args for call in cast(MagicMock, one).reservations.give_up.call_args_list]
-    assert given_up == [(b"q", [1], b"=1"), (b"r", [3], b"=1")]
-    cast(MagicMock, other).reservations.give_up.assert_called_once_with(b"q", [1], b"=1")
+    assert given_up == [(b"q", [(1, 1)], b"=1"), (b"r", [(3, 1)], b"=1")]
+    cast(MagicMock, other).reservations.give_up.assert_called_once_with(b"q", [(1, 1)], b"=1")
     cast(MagicMock, one).reservations.restore.assert_not_called()
     assert (len(jobs), jobs.size) == (0, 0)
     jobs.give_up_all(b"=1", at_once=True)

@@ -18,7 +18,7 @@ from pressure_server.queues.housekeeping import Housekeeping
 from pressure_server.queues.lanes import dispatcher
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import owned
+from pressure_server.queues.operations.jobs import given_up
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
@@ -135,12 +135,12 @@ def test_idle_lanes_are_forgotten_when_the_watch_is_lost(harness: Harness) -> No
 def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_left_before_it(
     harness: Harness,
 ) -> None:
-    harness.lanes.reservations.give_up(b"q", [1, 2], b"+7")
+    harness.lanes.reservations.give_up(b"q", [(1, 3), (2, 1)], b"+7")
     for _ in range(2):
         harness.lanes.add(Operation(verbs.GET, b"q", [], 1, Ended()))
     harness.lanes._courier.flush()
     (call,) = harness.link.calls
-    jobs = [owned(2, b"+7"), owned(1, b"+7")]
+    jobs = [given_up(2, 1, b"+7"), given_up(1, 3, b"+7")]
     assert call.arguments.unpacked()[-4:] == [verbs.GIVE_UP.name, b"2", *jobs]
     harness.link.reply([0, [NO_BOUND, [1, 1]]])
     harness.lanes._courier.flush()
