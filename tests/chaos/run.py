@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -82,9 +83,10 @@ _WITH_ID = 0.08
 _IN_LOGS = 0.08
 _EXCHANGERS = 2
 _HALF_CLOSERS = 4
-# Seconds between checks of the tasks, between lines of progress, and until undrained queues are given up.
 # How often the auditor asks a server whose backend does not answer in time.
 _ATTEMPTS = 20
+# Seconds between checks of the tasks, between lines of progress, and until queues that do not become shorter
+# are given up. Workers hold jobs, so the thousands that may be left take minutes on a busy machine.
 _CHECK_INTERVAL = 0.2
 _PROGRESS_INTERVAL = 10.0
 _DRAIN_TIMEOUT = 60.0
@@ -323,12 +325,15 @@ class _Work:
         """Wait until nothing is received for longer than a proxy takes to recover a dead proxy's messages."""
         self._say("all faults repaired, all producers stopped; draining the queues")
         quiet = 2 * self._settings.timeouts.proxy + 1
-        end = time.monotonic() + _DRAIN_TIMEOUT + quiet
-        began = time.monotonic()
+        began = shrank = time.monotonic()
+        least = math.inf
         while time.monotonic() - max(began, self._outcome.last_receipt) < quiet or self._outcome.left:
             await self._check(tasks)
             self._outcome.left = await asyncio.to_thread(self._lengths)
-            if time.monotonic() > end:
+            length = sum(self._outcome.left.values())
+            if length < least:
+                least, shrank = length, time.monotonic()
+            elif time.monotonic() - shrank > _DRAIN_TIMEOUT + quiet:
                 return
         await self._audit()
 
