@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -107,17 +108,30 @@ def test_offsets_go_on_beside_a_native_producer_and_after_a_restart(
     assert second.execute_command("PRESSURE.AT", "q", 0, "COUNT", 9) == [None, None, b"native", b"b"]
 
 
-def test_messages_of_a_dead_server_come_back_with_their_offsets(
-    backend: Valkey, start_server: StartServer
-) -> None:
+@contextmanager
+def taken_by_a_server(
+    backend: Valkey, start_server: StartServer, taken: int
+) -> Iterator[tuple[Server, Client]]:
+    """Let a server take messages of a log, of which 20 are left, for a client that does not read.
+
+    Yield that server, and a client of another one. Messages have 100 kB, so 60 are more than the kernel
+    accepts.
+    """
     dying, living = (start_server("--backend", backend.url, "--proxy-timeout", "1") for _ in range(2))
     client = living.client()
     create(client, "q", "TYPE", "LOG")
-    taken = 60  # 6 MB: more than the kernel accepts for a client that does not read
     fill(client, taken + 20)
     with Waiter(dying.port) as waiter:
         waiter.send("LPOP", "q", taken)
         wait_for(waiter.has_reply, "the reply to begin")
+        yield dying, client
+
+
+def test_messages_of_a_dead_server_come_back_with_their_offsets(
+    backend: Valkey, start_server: StartServer
+) -> None:
+    taken = 60
+    with taken_by_a_server(backend, start_server, taken) as (dying, client):
         assert number_of(client.lpop("q")) == taken
         dying.process.kill()
         wait_for(lambda: client.llen("q") == taken + 19, "the messages to come back")
@@ -134,14 +148,8 @@ def test_messages_of_a_dead_server_come_back_with_their_offsets(
 def test_messages_of_a_dead_server_reach_the_groups_that_were_made_since(
     backend: Valkey, start_server: StartServer
 ) -> None:
-    dying, living = (start_server("--backend", backend.url, "--proxy-timeout", "1") for _ in range(2))
-    client = living.client()
-    create(client, "q", "TYPE", "LOG")
-    taken = 60  # 6 MB: more than the kernel accepts for a client that does not read
-    fill(client, taken + 20)
-    with Waiter(dying.port) as waiter:
-        waiter.send("LPOP", "q", taken)
-        wait_for(waiter.has_reply, "the reply to begin")
+    taken = 60
+    with taken_by_a_server(backend, start_server, taken) as (dying, client):
         for group, place in (("old", "HEAD"), ("new", "TAIL")):
             client.execute_command("PRESSURE.GROUP", "CREATE", "q", group, "FROM", place)
         dying.process.kill()

@@ -29,8 +29,8 @@ local function each(words, what)
   return values
 end
 
--- Let an event happen to the jobs that the words name: 'id', 'id owner', or 'id owner reserves'. Return 1, 0 or an error for each; and how
--- many are left for another call.
+-- Let an event happen to the jobs that the words name: 'id', 'id owner', or 'id owner reserves'. Return 1, 0 or an
+-- error for each; and how many are left for another call.
 local function for_each(words, event)
   local done, known = {}, {} -- known: owners
   for first = 1, #words, jobs.AT_ONCE do
@@ -42,7 +42,9 @@ local function for_each(words, event)
       local at = event == 'give_up' and last - i + 1 or i - first + 1 -- given up: the latest is named first
       ids[at], owners[at], reserves[at] = id, known[owner], tonumber(count)
     end
-    append_values(done, #ids, function() return jobs.happen(event, job_gets.of_reservation(jobs.read(ids), reserves), owners) end)
+    append_values(done, #ids, function()
+      return jobs.happen(event, job_gets.of_reservation(jobs.read(ids), reserves), owners)
+    end)
     if block.patient and the_call.work >= the_call.MAX_WORK then break end
   end
   if queue.bound then
