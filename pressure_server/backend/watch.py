@@ -131,6 +131,18 @@ class Watch:
         connection.send(None, b"CLIENT", b"CACHING", b"YES")
         connection.send(answered, b"EXISTS", *keys)
 
+    async def ask(self, number: int, *arguments: bytes) -> Any:
+        """Send a command that only reads, and return its reply.
+
+        Before it returns, `changed` has been called for each armed key that changed before the command was
+        done. Raises BackendError, also for an error reply.
+        """
+        connection = self._connection
+        if connection is None or not connection.is_open:
+            raise BackendError("the backend does not report changes")
+        self._select(connection, number)
+        return await connection.command(*arguments)
+
     def disarm(self, number: int, keys: Iterable[bytes]) -> None:
         """Note that these keys, which may be armed, are no longer needed."""
         for key in keys:

@@ -82,9 +82,9 @@ def housekeeping_script() -> Script:
 
 
 @cache
-def best_script() -> Script:
-    """Return the script that finds the best job of many queues."""
-    return Script(_text("kinds/best"))
+def first_jobs_script() -> Script:
+    """Return the script that reads the first job of each of many queues."""
+    return Script(_text("kinds/first_jobs"))
 
 
 @cache

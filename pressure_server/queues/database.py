@@ -73,6 +73,9 @@ class Database(QueueOperations):
 
     def by_shard(self, names: Sequence[bytes]) -> Iterator[tuple[Shard, list[bytes]]]:
         """Yield each shard that has some of the queues, with these."""
+        if len(self.shards) == 1:
+            yield self.shards[0], list(names)
+            return
         found: dict[Shard, list[bytes]] = {}
         for name in names:
             found.setdefault(self.shard_of(name), []).append(name)

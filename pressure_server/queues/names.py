@@ -16,7 +16,11 @@ NOT_FULL = b":not_full"
 CLOSED = b":closed"
 PRODUCER_TURN = b":ext:producer_turn"
 CONSUMER_TURN = b":ext:consumer_turn"
+SETTINGS = b":ext:settings"
+# Jobs by state (lua/kinds/jobs.lua).
 READY = b":ext:ready"
+DELAYED = b":ext:delayed"
+RESERVED = b":ext:reserved"
 # When servers try operations that wait for a job again (lua/kinds/jobs.lua).
 DUE = b":ext:due"
 # When the queue was made; ends in one of NO_PLAIN_LIST if the list alone does not show what is queued
@@ -45,7 +49,9 @@ EXTENSION_SUFFIXES = tuple(
         b"blocks", b"outcomes", b"outcome_times", b"groups", b"offsets", b"same", b"unique", b"calls",
     )
 )  # fmt: skip
-_WATCHED = (BOUND, PRODUCER_FREE, CONSUMER_FREE, NOT_FULL, CLOSED, READY, DUE)
+# Watched for commands on many queues only (first_jobs.py).
+UNAWAITED = (DELAYED, RESERVED, SETTINGS)
+_WATCHED = (BOUND, PRODUCER_FREE, CONSUMER_FREE, NOT_FULL, CLOSED, READY, DUE, *UNAWAITED)
 _RESERVED_ENDS = (*PROTOCOL_SUFFIXES, b":ext")
 
 

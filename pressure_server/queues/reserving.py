@@ -1,18 +1,17 @@
 """Reserving from several queues: looking for the best job, taking it, and waiting for one.
 
-Looking changes nothing, and takes a step for every few hundred queues. A client that waits has an operation
-in the line of each queue. These operations share a ticket, as in a BLPOP of several queues.
+Looking changes nothing (first_jobs.py). A client that waits has an operation in the line of each queue. These
+operations share a ticket, as in a BLPOP of several queues.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from pressure_server.errors import PressureError, QueueClosedError, QueueDoesNotExistError
-from pressure_server.lua.scripts import best_script
-from pressure_server.queues.names import base_key
+from pressure_server.queues.first_jobs import NO_RANK, View
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
@@ -21,12 +20,14 @@ from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.several_queues import Lanes, SeveralQueues
 from pressure_server.queues.shard import Shard
 
-# Queues of one step: a step keeps the backend busy for about a millisecond.
-_QUEUES_AT_ONCE = 250
+_NOTHING = View(NO_RANK, None, [], set())
 
 
 class Queues(Lanes, Protocol):
     """What this module uses of a database."""
+
+    def shard_of(self, name: bytes) -> Shard:
+        """See Database.shard_of."""
 
     def by_shard(self, names: Sequence[bytes]) -> Iterator[tuple[Shard, list[bytes]]]:
         """See Database.by_shard."""
@@ -45,26 +46,6 @@ class Queues(Lanes, Protocol):
 
     async def run_each(self, verb: Verb, names: Sequence[bytes]) -> list[Any]:
         """See Database.run_each."""
-
-
-class _View(NamedTuple):
-    """The queues at one moment.
-
-    `best` has the best job; None if no job is ready. In the `overdue` ones a delay or a reservation has
-    ended since the script looked at them. `groups` are the queues of groups.
-    """
-
-    best: bytes | None
-    overdue: list[bytes]
-    groups: set[bytes]
-
-
-class _BestJob(NamedTuple):
-    """The best job of some queues: its priority, when it was put (microseconds), and its queue."""
-
-    priority: int
-    made: int
-    name: bytes
 
 
 async def reserve_best(
@@ -121,43 +102,40 @@ async def reserve_best(
 
 async def _take(queues: Queues, name: bytes, claims: list[bytes], client: Client | None) -> list[bytes]:
     try:
-        return await queues.run(verbs.RESERVE, name, claims[:], len(claims), Wait(0), client)
+        jobs = await queues.run(verbs.RESERVE, name, claims[:], len(claims), Wait(0), client)
     except (QueueClosedError, QueueDoesNotExistError):
-        return []
+        jobs = []
+    if not jobs:
+        queues.shard_of(name).first_jobs.forget(name)
+    return jobs
 
 
-async def _look(queues: Queues, names: Sequence[bytes]) -> _View:
+async def _look(queues: Queues, names: Sequence[bytes]) -> View:
     """Look for the best job. What has ended in overdue queues is noticed first, and may be the best.
 
     A job whose last delivery has ended is then in the queue of its dead letters, which may be any of these.
     """
-    best, overdue, groups = await _look_once(queues, names)
-    if overdue:
-        # Any operation makes the script notice what has ended.
-        for result in await queues.run_each(verbs.EXISTS, overdue):
+    view = await _look_once(queues, names)
+    if view.overdue:
+        # Any operation makes the library notice what has ended.
+        for result in await queues.run_each(verbs.EXISTS, view.overdue):
             if isinstance(result, PressureError):
                 raise result
-        best, overdue, groups = await _look_once(queues, names)
-    return _View(best.name if best else None, overdue, groups)
+        view = await _look_once(queues, names)
+    return view
 
 
-async def _look_once(
-    queues: Queues, names: Sequence[bytes]
-) -> tuple[_BestJob | None, list[bytes], set[bytes]]:
-    best: _BestJob | None = None
-    overdue: list[bytes] = []
-    groups: set[bytes] = set()
-    for shard, its_names in queues.by_shard(names):
-        if queues.is_away(its_names[0]):
-            continue  # operations that wait in its queues are tried when the shard is back
-        for first in range(0, len(its_names), _QUEUES_AT_ONCE):
-            some = its_names[first : first + _QUEUES_AT_ONCE]
-            keys = [base_key(shard.prefix, name) for name in some]
-            number, priority, made, late, of_groups = await shard.call_script(
-                best_script(), keys, [], once=False
-            )
-            if number and (best is None or (priority, made) < best[:2]):
-                best = _BestJob(priority, made, some[number - 1])
-            overdue += [some[at - 1] for at in late]
-            groups.update(some[at - 1] for at in of_groups)
-    return best, overdue, groups
+async def _look_once(queues: Queues, names: Sequence[bytes]) -> View:
+    # Operations that wait in the queues of another shard are tried when that one is back.
+    views = [
+        await shard.first_jobs.look(some)
+        for shard, some in queues.by_shard(names)
+        if not queues.is_away(some[0])
+    ]
+    best = min(views, key=lambda view: view.rank, default=_NOTHING)
+    return View(
+        best.rank,
+        best.best,
+        [name for view in views for name in view.overdue],
+        set().union(*(view.groups for view in views)),
+    )

@@ -26,10 +26,11 @@ from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, CallStatistics, Courier
 from pressure_server.queues.calls.driver import DrivenLane
 from pressure_server.queues.due_queues import DueQueues
+from pressure_server.queues.first_jobs import FirstJobs
 from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.lanes.reservations import Reservations
-from pressure_server.queues.names import BOUND, base_key, records_key, split_key
+from pressure_server.queues.names import BOUND, UNAWAITED, base_key, records_key, split_key
 from pressure_server.queues.operations.operation import Delivery, Line, Operation
 from pressure_server.queues.operations.owners import Answers, CoroutineOwner
 from pressure_server.queues.operations.wait import WaitCondition, WaiterCount
@@ -99,6 +100,7 @@ class LaneDispatcher:
         self.housekeeping = Housekeeping(link, prefix, identity)
         self.reservations = Reservations(self.submit, self.seal, self.after_iterations, self.when_back)
         self.notifications = KeyNotifications(watch, link.number, prefix)
+        self.first_jobs = FirstJobs(link, watch, prefix)
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
         self._loop = asyncio.get_running_loop()
@@ -472,6 +474,9 @@ class LaneDispatcher:
         if not key.startswith(self.prefix + b":"):
             return
         name, suffix = split_key(self.prefix, key)
+        self.first_jobs.forget(name)
+        if suffix in UNAWAITED:
+            return
         lane = self._lanes.get(name)
         if suffix == BOUND:
             if lane is not None:
@@ -487,6 +492,7 @@ class LaneDispatcher:
         if self.due_queues is not None:
             self.due_queues.look()
         self._deletions.forget_all()
+        self.first_jobs.forget_all()
         self.notifications.watch_lost()
         for lane in list(self._lanes.values()):
             lane.forget_queue()

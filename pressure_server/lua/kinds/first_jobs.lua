@@ -1,0 +1,68 @@
+-- First jobs: reads the first job of each of many queues, and changes nothing. A script of its own.
+--
+-- Takes    KEYS[1…]  base keys of queues
+-- Returns  for each queue 0 if it has no job, or only buried ones; otherwise a list:
+--          1 if it is the queue of a group, else 0; in how many milliseconds its next delay, reservation or pause
+--          ends, -1 for never, 0 if one has ended but the library has not noticed it yet; and if a job can be
+--          reserved, the priority of the first one, and when that was put, in microseconds
+--
+-- Messages of a list count as put at the beginning, with the default priority (jobs.lua).
+-- Touches  the keys in first_jobs.py, :ext:offsets, :ext:made, :ext:due, :ext:jobs, and the log of a group
+
+local DEFAULT_PRIORITY = 1024
+
+local call = redis.call
+local time = call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+
+-- Return the score of the first job of this set; inf if there is none.
+local function first_score(key)
+  return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge
+end
+
+-- Return whether messages of the list can be reserved: a queue of jobs does not adopt them while a native client
+-- holds the consumer role.
+local function is_adoptable(base)
+  return call('EXISTS', base .. ':consumer_free') == 1
+    or string.sub(call('GET', base .. ':ext:made') or '', -5) ~= ' jobs'
+end
+
+-- Return whether native producers have put messages into the log that are not jobs of its group yet.
+local function lacks_messages(source, following)
+  return call('LLEN', source) + tonumber(call('GET', source .. ':stats:consumed_messages') or 0) > tonumber(following)
+end
+
+-- Return the priority of the first job that can be reserved, and when it was put; nothing if there is none.
+local function first_of(base, ready)
+  local id, priority = unpack(call('ZRANGE', ready, 0, 0, 'WITHSCORES'))
+  priority = tonumber(priority)
+  if call('LLEN', base) > 0 and is_adoptable(base) then
+    return math.min(priority or math.huge, DEFAULT_PRIORITY), 0
+  end
+  if id then
+    local job = call('HGET', base .. ':ext:jobs', id)
+    -- Jobs of earlier versions have milliseconds (job_ids.lua).
+    return priority, tonumber(string.sub((job and string.match(job, '^%d+') or 0) .. '000', 1, 16))
+  end
+end
+
+local seen = {}
+for i, base in ipairs(KEYS) do
+  local ready, delayed, reserved = base .. ':ext:ready', base .. ':ext:delayed', base .. ':ext:reserved'
+  seen[i] = 0
+  if call('EXISTS', base, ready, delayed, reserved, base .. ':ext:offsets') > 0 then
+    local pause, source, following = unpack(call('HMGET', base .. ':ext:settings', 'paused', 'source', 'next'))
+    pause = tonumber(pause or 0)
+    local due = math.min(first_score(delayed), first_score(reserved), pause > now and pause or math.huge)
+    -- The library has yet to note when jobs of an earlier version are due (job_times.lua).
+    local is_late = due <= now or due < math.huge and call('EXISTS', base .. ':ext:due') == 0
+      or source and call('EXISTS', ready) == 0 and lacks_messages(source, following)
+    seen[i] = { source and 1 or 0, is_late and 0 or due < math.huge and due - now or -1 }
+    -- Without :bound, a native client deletes the queue.
+    if not is_late and pause <= now and call('EXISTS', base .. ':bound') == 1 then
+      seen[i][3], seen[i][4] = first_of(base, ready)
+    end
+  end
+end
+
+return seen

@@ -1,0 +1,184 @@
+"""The first jobs of many queues in memory: changes come before, at and after the reply to a look."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from math import inf
+from typing import Any, cast
+
+import pytest
+
+from pressure_server.backend.link import Link
+from pressure_server.backend.watch import Watch
+from pressure_server.errors import BackendError
+from pressure_server.queues import first_jobs
+from pressure_server.queues.first_jobs import NO_RANK, FirstJobs, View
+
+NAMES = [b"q%d" % number for number in range(20)]
+EMPTY = View(NO_RANK, None, [], set())
+
+
+class Queues:
+    """A link and a watch; both read what the test has set."""
+
+    number = 0
+    is_up = True
+
+    def __init__(self) -> None:
+        self.seen: dict[bytes, Any] = {}
+        self.reads: list[tuple[str, int]] = []
+        self.armed: set[bytes] = set()
+        self.disarmed: list[bytes] = []
+        self.before_reply: Callable[[], None] = lambda: None
+        self.first_jobs = FirstJobs(cast(Link, self), cast(Watch, self), b"p")
+
+    def _read(self, keys: Sequence[bytes]) -> list[Any]:
+        return [self.seen.get(key[2:], 0) for key in keys]
+
+    def put(self, name: bytes, seen: Any) -> None:
+        """Change what a look shows of a queue, and tell the server if it watches the queue."""
+        self.seen[name] = seen
+        if name in self.armed:
+            self.armed.remove(name)
+            self.first_jobs.forget(name)
+
+    def arm(self, _number: int, keys: Sequence[bytes], _armed: object) -> None:
+        """See Watch."""
+        self.armed.update(key[2:] for key in keys if b":ext:" not in key)
+
+    def disarm(self, _number: int, keys: Iterable[bytes]) -> None:
+        """See Watch."""
+        self.disarmed += keys
+
+    async def ask(self, _number: int, command: bytes, *arguments: bytes) -> Any:
+        """See Watch."""
+        if not self.is_up:
+            raise BackendError("lost")
+        reply = self._read(arguments[2:]) if command == b"EVALSHA" else b"PONG"
+        self.reads.append(("watch", len(arguments[2:])))
+        before, self.before_reply = self.before_reply, lambda: None
+        before()
+        return reply
+
+    async def call(self, _script: object, keys: Sequence[bytes], _: object, *, once: bool) -> Any:
+        """See Link."""
+        assert not once
+        self.reads.append(("link", len(keys)))
+        return self._read(keys)
+
+
+def run(test: Callable[[Queues], Awaitable[None]]) -> None:
+    async def main() -> None:
+        await test(Queues())
+
+    asyncio.run(main())
+
+
+def test_only_changed_queues_are_read_again() -> None:
+    async def test(queues: Queues) -> None:
+        assert await queues.first_jobs.look(NAMES) == EMPTY
+        queues.put(b"q7", [0, -1, 5, 100])
+        queues.put(b"q9", [0, -1, 5, 99])
+        assert await queues.first_jobs.look(NAMES) == View((5, 99), b"q9", [], set())
+        assert await queues.first_jobs.look(NAMES) == View((5, 99), b"q9", [], set())
+        assert queues.reads == [("watch", 20), ("watch", 2), ("watch", 0)]
+
+    run(test)
+
+
+@pytest.mark.parametrize("at_first", [0, [0, -1, 1, 100]])
+def test_a_change_after_the_read_and_before_its_reply_is_not_missed(at_first: Any) -> None:
+    async def test(queues: Queues) -> None:
+        queues.seen[b"q3"] = at_first
+        queues.before_reply = lambda: queues.put(b"q3", [0, -1, 0, 50])
+        # The reply is older than the change; what the look returns may be older, too.
+        await queues.first_jobs.look(NAMES)
+        assert await queues.first_jobs.look(NAMES) == View((0, 50), b"q3", [], set())
+
+    run(test)
+
+
+def test_a_change_that_is_told_before_the_reply_to_a_look_that_reads_nothing_is_not_missed() -> None:
+    async def test(queues: Queues) -> None:
+        await queues.first_jobs.look(NAMES)
+        queues.before_reply = lambda: queues.put(b"q3", [0, -1, 0, 50])
+        assert await queues.first_jobs.look(NAMES) == View((0, 50), b"q3", [], set())
+
+    run(test)
+
+
+def test_a_queue_is_read_again_when_a_delay_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(queues: Queues) -> None:
+        queues.seen[b"q3"] = [0, 1000]
+        assert await queues.first_jobs.look(NAMES) == EMPTY
+        queues.seen[b"q3"] = [0, 0]
+        assert await queues.first_jobs.look(NAMES) == EMPTY
+        now = asyncio.get_running_loop().time()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now + 1.1)
+        for _ in range(2):  # what is overdue is not kept
+            assert await queues.first_jobs.look(NAMES) == View(NO_RANK, None, [b"q3"], set())
+        monkeypatch.undo()
+
+    run(test)
+
+
+def test_queues_of_groups_are_read_each_time() -> None:
+    async def test(queues: Queues) -> None:
+        queues.seen[b"q3"] = [1, -1, 7, 8]
+        for _ in range(2):
+            assert await queues.first_jobs.look(NAMES) == View((7, 8), b"q3", [], {b"q3"})
+        assert queues.reads[1] == ("watch", 1)
+
+    run(test)
+
+
+def test_of_equal_ranks_the_first_queue_is_the_best() -> None:
+    async def test(queues: Queues) -> None:
+        for name in (b"q12", b"q4", b"q8"):
+            queues.put(name, [0, -1, 1024, 0])
+            assert (await queues.first_jobs.look(NAMES)).best == min(
+                (name for name in queues.seen), key=NAMES.index
+            )
+
+    run(test)
+
+
+def test_few_queues_and_those_of_a_lost_watch_are_not_kept() -> None:
+    async def test(queues: Queues) -> None:
+        await queues.first_jobs.look(NAMES)
+        queues.is_up = False
+        queues.seen[b"q3"] = [0, -1, 7, 8]
+        assert (await queues.first_jobs.look(NAMES)).best == b"q3"
+        queues.is_up = True
+        queues.seen[b"q3"] = [0, -1, 6, 8]
+        assert (await queues.first_jobs.look(NAMES[:5])).rank == (6, 8)
+        queues.first_jobs.forget_all()
+        assert (await queues.first_jobs.look(NAMES)).rank == (6, 8)
+        assert queues.reads == [("watch", 20), ("link", 20), ("link", 5), ("watch", 20)]
+
+    run(test)
+
+
+def test_the_oldest_are_forgotten_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_jobs, "_MOST_KEPT", 18)
+
+    async def test(queues: Queues) -> None:
+        await queues.first_jobs.look(NAMES)
+        assert {b"p:q0", b"p:q1"} < set(queues.disarmed)
+        assert b"p:q2" not in queues.disarmed
+
+    run(test)
+
+
+def test_times_of_forgotten_queues_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_jobs, "_MOST_KEPT", 20)
+
+    async def test(queues: Queues) -> None:
+        for number in range(100):
+            queues.put(b"q3", [0, 100_000 + number])
+            await queues.first_jobs.look(NAMES)
+        assert len(queues.first_jobs._due) <= 41
+        assert queues.first_jobs._kept[b"q3"].due_at < inf
+
+    run(test)
