@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 import socket
+from functools import partial
 
 import pytest
 
-from tests.support.programs import Server, StartServer, StartValkey
+from tests.support.programs import Server, StartServer, StartValkey, wait_for
 
 TUBES = 60
 STEPS = 600
@@ -19,17 +21,35 @@ class Worker:
     def __init__(self, server: Server) -> None:
         self._socket = socket.create_connection(("127.0.0.1", server.port_of("beanstalk")), timeout=10)
         self._replies = self._socket.makefile("rb")
+        self._body = b""
         for tube in range(TUBES):
             self("watch t%d", tube)
         self("ignore default")
 
-    def __call__(self, command: str, *arguments: int) -> list[str]:
-        """Send a command, and return the words of the reply."""
+    def send(self, command: str, *arguments: int) -> None:
+        """Send a command."""
         self._socket.sendall((command % arguments).encode() + b"\r\n")
+
+    def reply(self) -> list[str]:
+        """Return the words of the next reply."""
         words = self._replies.readline().decode().split()
         if words[0] in ("RESERVED", "OK"):
-            self._replies.read(int(words[-1]) + 2)
+            self._body = self._replies.read(int(words[-1]) + 2)
         return words
+
+    def __call__(self, command: str, *arguments: int) -> list[str]:
+        """Send a command, and return the words of the reply."""
+        self.send(command, *arguments)
+        return self.reply()
+
+    def sees(self, statistic: bytes) -> bool:
+        """Return whether the statistics of the server have this line."""
+        return self("stats")[0] == "OK" and statistic in self._body
+
+    def hang_up(self) -> None:
+        """Close the connection without a word."""
+        self._replies.close()
+        self._socket.close()
 
     def put(self, tube: int, priority: int) -> int:
         """Put a job; return its id."""
@@ -91,3 +111,106 @@ def test_the_best_job_of_many_tubes_is_reserved_whichever_server_has_changed_the
                 assert found == (best[3] if best else None)
                 if found is not None:
                     reserved.append((found, ready.pop(found), worker))
+
+
+WORKERS = 8
+ROUNDS = 100
+
+
+class Waiters:
+    """Workers on both servers that wait for a job of any tube, delete it, and wait again."""
+
+    def __init__(self, ports: list[int]) -> None:
+        self._ports = ports
+        self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
+        self._deleting: set[asyncio.Task[None] | None] = set()
+        self.deleted: set[int] = set()
+        self.has_deleted = asyncio.Condition()
+
+    async def add(self, number: int) -> None:
+        """Add a worker; return when it waits, or has been given a job."""
+        reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[number % len(self._ports)])
+        for tube in range(TUBES):
+            writer.write(b"watch t%d\r\n" % tube)
+        writer.write(b"ignore default\r\n")
+        for _ in range(TUBES + 1):
+            await reader.readline()
+        self._tasks[asyncio.create_task(self._work(reader, writer))] = writer
+
+    async def _work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            writer.write(b"reserve\r\n")
+            words = (await reader.readline()).split()
+            if not words:
+                return
+            self._deleting.add(asyncio.current_task())
+            await reader.readline()
+            writer.write(b"delete %s\r\n" % words[1])
+            if await reader.readline() == b"DELETED\r\n":
+                async with self.has_deleted:
+                    assert int(words[1]) not in self.deleted
+                    self.deleted.add(int(words[1]))
+                    self.has_deleted.notify_all()
+            self._deleting.discard(asyncio.current_task())
+
+    async def all_but(self, most: int, put: set[int]) -> None:
+        """Wait until all jobs but so many have been deleted."""
+        async with asyncio.timeout(10), self.has_deleted:
+            await self.has_deleted.wait_for(lambda: len(put - self.deleted) <= most)
+
+    async def hang_up(self, dice: random.Random) -> None:
+        """Let a worker hang up that waits, or is just being given a job."""
+        task = dice.choice([task for task in self._tasks if task not in self._deleting])
+        writer = self._tasks.pop(task)
+        task.cancel()
+        writer.transport.abort()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_each_job_comes_to_a_waiting_worker_whatever_the_others_do(
+    start_server: StartServer, start_valkey: StartValkey, seed: int
+) -> None:
+    """A put is answered to one worker; if that one hangs up at the same time, to another one."""
+    backend, dice = start_valkey(), random.Random(seed)
+    options = ("--backend", backend.url, "--listen", "beanstalk://127.0.0.1:0")
+    ports = [start_server(*options).port_of("beanstalk") for _ in range(2)]
+
+    async def main() -> None:
+        waiters = Waiters(ports)
+        producers = [await asyncio.open_connection("127.0.0.1", port) for port in ports]
+        for number in range(WORKERS):
+            await waiters.add(number)
+        put: set[int] = set()
+        for number in range(ROUNDS):
+            reader, writer = dice.choice(producers)
+            count, delay = dice.choice([(1, 0), (1, 0), (4, 0), (1, 1 if number % 25 == 0 else 0)])
+            for tube in dice.choices(range(TUBES), k=dice.choice([1, count])):
+                writer.write(b"use t%d\r\n" % tube + b"put 1 %d 100 1\r\nx\r\n" % delay * count)
+                if dice.random() < 0.3:
+                    await waiters.hang_up(dice)
+                    await waiters.add(number)
+                await reader.readline()
+                put |= {int((await reader.readline()).split()[1]) for _ in range(count)}
+            if dice.random() < 0.5:
+                await waiters.all_but(2, put)
+        await waiters.all_but(0, put)
+
+    asyncio.run(main())
+
+
+def test_a_job_of_which_a_worker_is_told_that_hangs_up_comes_to_the_next(start_server: StartServer) -> None:
+    server = start_server("--listen", "beanstalk://127.0.0.1:0")
+    for number in range(60):
+        first, second, producer = Worker(server), Worker(server), Worker(server)
+        for waiting in (b"1", b"2"):
+            (first if waiting == b"1" else second).send("reserve")
+            wait_for(partial(producer.sees, b"current-waiting: " + waiting), "the worker to wait")
+        producer("use t%d", number % TUBES)
+        producer.send("put 1 0 100 1\r\nx")
+        if number % 3:
+            producer.reply()
+        first.hang_up()
+        words = second.reply()
+        assert words[0] == "RESERVED"
+        assert second("delete %d", int(words[1])) == ["DELETED"]

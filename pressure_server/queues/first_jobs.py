@@ -16,16 +16,26 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
 from pressure_server.lua.scripts import first_jobs_script
-from pressure_server.queues.names import BOUND, CONSUMER_FREE, DELAYED, READY, RESERVED, SETTINGS, base_key
+from pressure_server.queues.names import (
+    BOUND,
+    CLOSED,
+    CONSUMER_FREE,
+    DELAYED,
+    READY,
+    RESERVED,
+    SETTINGS,
+    base_key,
+)
+from pressure_server.queues.watchers import Watcher, Watchers
 
 # Looking at so few queues costs less than watching them.
 _FEW = 16
-# Queues of one call: it keeps the backend busy for about a millisecond.
-_QUEUES_AT_ONCE = 250
+# Queues of one call: it keeps backend and server busy for about a millisecond.
+_QUEUES_AT_ONCE = 100
 # The most queues that are kept: about 300 bytes here, and 1 kB in the backend for the watched keys of each.
 _MOST_KEPT = 20_000
 # The suffixes of the keys that change if the first job of a queue does.
-_SHOWN_BY = (b"", READY, DELAYED, RESERVED, SETTINGS, BOUND, CONSUMER_FREE)
+_SHOWN_BY = (b"", READY, DELAYED, RESERVED, SETTINGS, BOUND, CLOSED, CONSUMER_FREE)
 
 # In place of a time: it has passed, but the library has not noticed what has ended.
 _OVERDUE = -inf
@@ -35,28 +45,39 @@ Rank = tuple[float, float]
 NO_RANK: Rank = (inf, inf)
 
 
+# What first_jobs.lua says of a queue that belongs to a group.
+_GROUP = 1
+
+
 class View(NamedTuple):
     """What a look has shown: the queue with the best job, and the rank of that job.
 
     `best` is None if no job is ready. In the `overdue` queues a delay, a reservation or a pause has ended,
-    but the library has not noticed it. `groups` are the queues of groups.
+    but the library has not noticed it. `groups` are the queues of groups. Of changes in those that are `kept`
+    the watchers are told.
     """
 
     rank: Rank
     best: bytes | None
     overdue: list[bytes]
     groups: set[bytes]
+    kept: list[bytes]
 
 
 class _FirstJob(NamedTuple):
-    """The rank of a queue's first job; and when its next delay, reservation or pause ends (loop's clock)."""
+    """The rank of a queue's first job; and when its next delay, reservation or pause ends (loop's clock).
+
+    A command must wait in its line if the queue is closed, a native client holds a role that it needs, or it
+    is the queue of a group: a group has messages of its log, whose keys are not watched.
+    """
 
     rank: Rank
     due_at: float
     is_of_group: bool
+    is_in_line: bool
 
 
-_NOTHING = _FirstJob(NO_RANK, inf, False)
+_NOTHING = _FirstJob(NO_RANK, inf, False, False)
 
 
 class FirstJobs:
@@ -72,6 +93,7 @@ class FirstJobs:
         self._due: list[tuple[float, bytes]] = []
         # The last call that reads a queue, until it is answered or the queue changes.
         self._reading: dict[bytes, object] = {}
+        self.watchers = Watchers()
         self._loop = asyncio.get_running_loop()
 
     async def look(self, names: Sequence[bytes]) -> View:
@@ -103,6 +125,7 @@ class FirstJobs:
         ranks = [rank_of(name, NO_RANK) for name in names]
         rank = min(ranks)
         view = _view({name: first for name, first in found.items() if name not in kept})
+        view = view._replace(kept=[name for name in names if name in kept])
         if rank < NO_RANK and rank <= view.rank:
             return view._replace(rank=rank, best=names[ranks.index(rank)])
         return view
@@ -112,11 +135,25 @@ class FirstJobs:
         self._reading.pop(name, None)
         if self._kept.pop(name, None) is not None:
             self._ranks.pop(name, None)
+            self.watchers.tell(name)
 
     def forget_all(self) -> None:
         """Look at all queues again: the watch does not tell of changes."""
         for kept in (self._reading, self._kept, self._ranks, self._due):
             kept.clear()
+        self.watchers.tell_all()
+
+    def add_watcher(self, watcher: Watcher) -> float | None:
+        """Tell the watcher when one of its queues, all of which a look has kept, changes.
+
+        Return when the first of their delays, reservations and pauses ends, by the loop's clock. Return None
+        if a queue has changed since the look: then nothing is told.
+        """
+        kept = [self._kept.get(name) for name in watcher.names]
+        if None in kept:
+            return None
+        self.watchers.add(watcher)
+        return min(first.due_at for first in kept if first is not None)
 
     async def _read_and_keep(self, names: Sequence[bytes]) -> dict[bytes, _FirstJob]:
         """Read the first jobs of queues, and keep those that do not change meanwhile."""
@@ -139,15 +176,17 @@ class FirstJobs:
         return found
 
     def _keep(self, name: bytes, first: _FirstJob) -> None:
-        self.forget(name)
-        if first.is_of_group or first.due_at <= self._loop.time():
-            return  # a group has messages of its log, whose keys are not watched
-        if len(self._kept) >= _MOST_KEPT:
+        if first.is_in_line or first.due_at <= self._loop.time():
+            return
+        if len(self._kept) >= _MOST_KEPT and name not in self._kept:
             oldest = next(iter(self._kept))
+            if self.watchers.have(oldest):
+                return
             self.forget(oldest)
             base = base_key(self._prefix, oldest)
             self._watch.disarm(self._link.number, [base + end for end in _SHOWN_BY])
         self._kept[name] = first
+        self._ranks.pop(name, None)
         if first.rank < NO_RANK:
             self._ranks[name] = first.rank
         if first.due_at < inf:
@@ -175,6 +214,7 @@ def _view(found: dict[bytes, _FirstJob]) -> View:
         next((name for name, first in found.items() if first.rank == rank < NO_RANK), None),
         [name for name, first in found.items() if first.due_at == _OVERDUE],
         {name for name, first in found.items() if first.is_of_group},
+        [],
     )
 
 
@@ -191,6 +231,6 @@ def _parse(
         if not seen:
             yield name, _NOTHING
             continue
-        is_of_group, due, *rank = seen
+        line, due, *rank = seen
         due_at = _OVERDUE if due == 0 else inf if due < 0 else asked_at + due / 1000
-        yield name, _FirstJob((rank[0], rank[1]) if rank else NO_RANK, due_at, is_of_group == 1)
+        yield name, _FirstJob((rank[0], rank[1]) if rank else NO_RANK, due_at, line == _GROUP, line > 0)

@@ -1,30 +1,43 @@
 """Reserving from several queues: looking for the best job, taking it, and waiting for one.
 
 Looking changes nothing (first_jobs.py). A client that waits has an operation in the line of each queue. These
-operations share a ticket, as in a BLPOP of several queues.
+operations share a ticket, as in a BLPOP of several queues. If there are many queues, it watches most of them
+instead (watchers.py), and looks again when one has changed.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from math import inf
 from typing import Any, Protocol
 
-from pressure_server.errors import PressureError, QueueClosedError, QueueDoesNotExistError
+from pressure_server.errors import (
+    PressureError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    StoppingError,
+    WaitLimitError,
+)
 from pressure_server.queues.first_jobs import NO_RANK, View
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.owners import Client
-from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.operations.wait import Wait, WaiterCount
 from pressure_server.queues.several_queues import Lanes, SeveralQueues
 from pressure_server.queues.shard import Shard
+from pressure_server.queues.watchers import Watcher
 
-_NOTHING = View(NO_RANK, None, [], set())
+_NOTHING = View(NO_RANK, None, [], set(), [])
 
 
 class Queues(Lanes, Protocol):
     """What this module uses of a database."""
+
+    @property
+    def is_stopping(self) -> bool:
+        """See Database.is_stopping."""
 
     def shard_of(self, name: bytes) -> Shard:
         """See Database.shard_of."""
@@ -71,33 +84,101 @@ async def reserve_best(
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     how = Wait(timeout, waits_forever_for_role=True, outlives_queue=outlives_queues)
+    watching = _Watching(queues)
     error: PressureError | None = None
     is_over = False
-    while True:
-        view = await _look(queues, names)
-        if view.best is not None:
-            jobs = await _take(queues, view.best, claims, client)
-            if jobs:
-                return view.best, jobs
-        elif error is not None and not view.overdue:
-            raise error
-        how.timeout = None if deadline is None else deadline - loop.time()
-        was_over, is_over = is_over, how.timeout is not None and how.timeout <= 0
-        if is_over and (was_over or not view.overdue):
-            return None
-        if view.overdue or view.best is not None:
-            continue
-        several = SeveralQueues(queues, verbs.RESERVE, options, client)
-        try:
-            # Only the script knows which log a group reads.
-            first = await several.first_ended(names, view.groups, claims, len(claims), how)
-        finally:
-            several.end()
-        if first is not None and first.results:
-            return first.name, first.results
-        error = None if first is None else first.error
-        if error is not None and not isinstance(error, QueueClosedError):
-            raise error
+    try:
+        while True:
+            view = await _look(queues, names)
+            if view.best is not None:
+                jobs = await _take(queues, view.best, claims, client)
+                if jobs:
+                    return view.best, jobs
+            elif error is not None and not view.overdue:
+                raise error
+            left = None if deadline is None else deadline - loop.time()
+            was_over, is_over = is_over, left is not None and left <= 0
+            if is_over and (was_over or not view.overdue):
+                return None
+            if view.overdue or view.best is not None:
+                continue
+            watching.news.clear()
+            several = SeveralQueues(queues, verbs.RESERVE, options, client)
+            watched = view.kept if outlives_queues else []
+            unwatched = set(names).difference(watched)
+            try:
+                due_at = watching.begin(watched, several.look_again)
+                if due_at is None:
+                    continue
+                if due_at < inf:
+                    left = min(inf if left is None else left, max(0.0, due_at - loop.time()))
+                how.timeout = left
+                # Only the script knows which log a group reads.
+                first = await several.first_ended(
+                    [name for name in names if name in unwatched],
+                    view.groups,
+                    claims,
+                    len(claims),
+                    how,
+                    watched,
+                )
+            finally:
+                watching.end()
+                several.end()
+            if first is not None and first.results:
+                return first.name, first.results
+            error = None if first is None else first.error
+            if error is not None and not isinstance(error, QueueClosedError):
+                raise error
+    finally:
+        watching.hand_on()
+
+
+class _Watching:
+    """The queues that a command watches, of all shards."""
+
+    def __init__(self, queues: Queues) -> None:
+        self._queues = queues
+        self._watchers: list[tuple[Shard, Watcher]] = []
+        self._wait = Wait(None)
+        self._waiters: WaiterCount | None = None  # that has counted the wait
+        # Queues of whose changes no other command has been told.
+        self.news: set[bytes] = set()
+
+    def begin(self, names: Sequence[bytes], changed: Callable[[], None]) -> float | None:
+        """Watch queues; see FirstJobs.add_watcher. Raises WaitLimitError, StoppingError."""
+        first_due = inf
+        if not names:
+            return first_due
+        if self._queues.is_stopping:
+            raise StoppingError
+        for shard, some in self._queues.by_shard(names):
+            if self._waiters is None:
+                if not shard.waiters.try_add(self._wait):
+                    raise WaitLimitError(shard.waiters.limit)
+                self._waiters = shard.waiters
+            watcher = Watcher(some, changed)
+            due_at = shard.first_jobs.add_watcher(watcher)
+            if due_at is None:
+                return None
+            self._watchers.append((shard, watcher))
+            first_due = min(first_due, due_at)
+        return first_due
+
+    def end(self) -> None:
+        """Stop watching."""
+        if self._waiters is not None:
+            self._waiters.remove(self._wait)
+            self._waiters = None
+        for shard, watcher in self._watchers:
+            shard.first_jobs.watchers.remove(watcher)
+            self.news |= watcher.news
+        self._watchers.clear()
+
+    def hand_on(self) -> None:
+        """Tell other commands of the news: this one has ended, and has taken one job at most."""
+        for name in self.news:
+            self._queues.shard_of(name).first_jobs.watchers.tell(name)
 
 
 async def _take(queues: Queues, name: bytes, claims: list[bytes], client: Client | None) -> list[bytes]:
@@ -138,4 +219,5 @@ async def _look_once(queues: Queues, names: Sequence[bytes]) -> View:
         best.best,
         [name for view in views for name in view.overdue],
         set().union(*(view.groups for view in views)),
+        [name for view in views for name in view.kept],
     )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
 from pressure_server.queues.operations.operation import Operation, Verb
@@ -62,8 +62,11 @@ class SeveralQueues:
         arguments: list[bytes],
         size: int,
         how: Wait,
+        watched: Sequence[bytes] = (),
     ) -> Operation | None:
         """Return the operation that ends; None when the time is up, or when the queues are to be looked at.
+
+        The command waits for the `watched` queues, too, but without operations in their lines.
 
         Call `end` afterwards, in any case.
 
@@ -73,7 +76,7 @@ class SeveralQueues:
         """
         loop, first = asyncio.get_running_loop(), self._owner.first_ended
         if not to_try:
-            self._ticket.look_again = self._give_up
+            self._ticket.look_again = self.look_again
         deadline = math.inf if how.timeout is None else loop.time() + how.timeout
         self._left = dict.fromkeys(names)
         self._owner.tries_more = True
@@ -89,6 +92,7 @@ class SeveralQueues:
             del self._left[name]
             if number % _QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
+        self._owner.waits_on(watched)
         self._owner.all_are_tried()
         if how.timeout is not None:
             # A timer and not a `timeout`, which would cancel the future.
@@ -99,11 +103,11 @@ class SeveralQueues:
         """End the wait; but if jobs are due within milliseconds, wait for these."""
         soon = [at for name in self._operations if (at := self._lanes.due_soon(name)) is not None]
         if soon:
-            self._timer = asyncio.get_running_loop().call_at(max(soon), self._give_up)
+            self._timer = asyncio.get_running_loop().call_at(max(soon), self.look_again)
         else:
-            self._give_up()
+            self.look_again()
 
-    def _give_up(self) -> None:
+    def look_again(self) -> None:
         """End the wait, unless an operation is in flight: it ends the wait, and may bring messages."""
         if not (self._owner.first_ended.done() or self._ticket.close()):
             self._owner.first_ended.set_result(_NO_QUEUE)

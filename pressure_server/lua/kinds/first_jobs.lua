@@ -1,8 +1,9 @@
 -- First jobs: reads the first job of each of many queues, and changes nothing. A script of its own.
 --
 -- Takes    KEYS[1…]  base keys of queues
--- Returns  for each queue 0 if it has no job, or only buried ones; otherwise a list:
---          1 if it is the queue of a group, else 0; in how many milliseconds its next delay, reservation or pause
+-- Returns  for each queue 0 if it has no job, or only buried ones, and is open; otherwise a list:
+--          1 if it is the queue of a group, 2 if it is closed, or a native client holds the role that its messages
+--          need, else 0; in how many milliseconds its next delay, reservation or pause
 --          ends, -1 for never, 0 if one has ended but the library has not noticed it yet; and if a job can be
 --          reserved, the priority of the first one, and when that was put, in microseconds
 --
@@ -32,24 +33,28 @@ local function lacks_messages(source, following)
   return call('LLEN', source) + tonumber(call('GET', source .. ':stats:consumed_messages') or 0) > tonumber(following)
 end
 
--- Return the priority of the first job that can be reserved, and when it was put; nothing if there is none.
+-- Return whether messages need a role that a native client holds; and the priority of the first job that can be
+-- reserved, and when it was put; nil if there is none.
 local function first_of(base, ready)
   local id, priority = unpack(call('ZRANGE', ready, 0, 0, 'WITHSCORES'))
   priority = tonumber(priority)
-  if call('LLEN', base) > 0 and is_adoptable(base) then
-    return math.min(priority or math.huge, DEFAULT_PRIORITY), 0
+  local has_messages = call('LLEN', base) > 0
+  if has_messages and is_adoptable(base) then
+    return false, math.min(priority or math.huge, DEFAULT_PRIORITY), 0
   end
   if id then
     local job = call('HGET', base .. ':ext:jobs', id)
     -- Jobs of earlier versions have milliseconds (job_ids.lua).
-    return priority, tonumber(string.sub((job and string.match(job, '^%d+') or 0) .. '000', 1, 16))
+    return has_messages, priority, tonumber(string.sub((job and string.match(job, '^%d+') or 0) .. '000', 1, 16))
   end
+  return has_messages
 end
 
 local seen = {}
 for i, base in ipairs(KEYS) do
   local ready, delayed, reserved = base .. ':ext:ready', base .. ':ext:delayed', base .. ':ext:reserved'
-  seen[i] = 0
+  local is_closed = call('EXISTS', base .. ':closed') == 1
+  seen[i] = is_closed and { 2, -1 } or 0
   if call('EXISTS', base, ready, delayed, reserved, base .. ':ext:offsets') > 0 then
     local pause, source, following = unpack(call('HMGET', base .. ':ext:settings', 'paused', 'source', 'next'))
     pause = tonumber(pause or 0)
@@ -57,11 +62,13 @@ for i, base in ipairs(KEYS) do
     -- The library has yet to note when jobs of an earlier version are due (job_times.lua).
     local is_late = due <= now or due < math.huge and call('EXISTS', base .. ':ext:due') == 0
       or source and call('EXISTS', ready) == 0 and lacks_messages(source, following)
-    seen[i] = { source and 1 or 0, is_late and 0 or due < math.huge and due - now or -1 }
+    local is_held, priority, made
     -- Without :bound, a native client deletes the queue.
     if not is_late and pause <= now and call('EXISTS', base .. ':bound') == 1 then
-      seen[i][3], seen[i][4] = first_of(base, ready)
+      is_held, priority, made = first_of(base, ready)
     end
+    seen[i] = { source and 1 or (is_closed or is_held) and 2 or 0, is_late and 0 or due < math.huge and due - now or -1,
+      priority, made }
   end
 end
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
 from typing import Any
 
@@ -242,17 +242,20 @@ class LaneDispatcher:
             if lane.waiting is None or lane.waiting.need_queue:
                 lane.wake_up()
 
-    def waiting(self, names: Iterable[bytes] | None) -> dict[bytes, dict[Line, int]]:
+    def waiting(self, names: Collection[bytes] | None) -> dict[bytes, dict[Line, int]]:
         """Return how many operations of this process's clients wait, by queue and line.
 
         Look at the queues with these names, or at all. Queues on which none waits are left out.
         """
         lanes = self._lanes.values() if names is None else filter(None, map(self._lanes.get, names))
-        return {
+        counts = {
             lane.name: {line: lane.waiting.count(line) for line in Line}
             for lane in lanes
             if lane.waiting is not None and lane.waiting
         }
+        for name, count in self.first_jobs.watchers.count(names).items():
+            counts.setdefault(name, dict.fromkeys(Line, 0))[Line.CONSUMERS] += count
+        return counts
 
     def end_waits(self) -> None:
         """End all waiting operations with StoppingError, and from now on all that would have to wait."""
@@ -262,6 +265,7 @@ class LaneDispatcher:
         for lane in list(self._lanes.values()):
             lane.end_waits(StoppingError())
         self.notifications.watch_lost()
+        self.first_jobs.watchers.tell_all()
 
     def send_put_backs(self) -> None:
         """Send all pending put-backs at once."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from pressure_server.queues.operations.operation import Operation, Owner
@@ -126,6 +126,10 @@ class CoroutineOwner(Owner):
         if self._client is not None and len(self._waits) == 1 and not self.tries_more:
             self._client.begin_wait(self, self._waits)
         self._has_tried()
+
+    def waits_on(self, names: Iterable[bytes]) -> None:
+        """Note that the coroutine waits for queues in whose lines it has no operation."""
+        self._waits += names
 
     def all_are_tried(self) -> None:
         """Note that no more queues will be tried: if none had anything, the client waits now."""

@@ -13,10 +13,11 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
 from pressure_server.queues import first_jobs
-from pressure_server.queues.first_jobs import NO_RANK, FirstJobs, View
+from pressure_server.queues.first_jobs import NO_RANK, FirstJobs
+from pressure_server.queues.watchers import Watcher
 
 NAMES = [b"q%d" % number for number in range(20)]
-EMPTY = View(NO_RANK, None, [], set())
+EMPTY: tuple[object, ...] = (NO_RANK, None, [], set())
 
 
 class Queues:
@@ -35,6 +36,10 @@ class Queues:
 
     def _read(self, keys: Sequence[bytes]) -> list[Any]:
         return [self.seen.get(key[2:], 0) for key in keys]
+
+    async def look(self, names: Sequence[bytes]) -> tuple[Any, ...]:
+        """Return what a look shows, but for the queues that are kept."""
+        return (await self.first_jobs.look(names))[:-1]
 
     def put(self, name: bytes, seen: Any) -> None:
         """Change what a look shows of a queue, and tell the server if it watches the queue."""
@@ -77,11 +82,11 @@ def run(test: Callable[[Queues], Awaitable[None]]) -> None:
 
 def test_only_changed_queues_are_read_again() -> None:
     async def test(queues: Queues) -> None:
-        assert await queues.first_jobs.look(NAMES) == EMPTY
+        assert await queues.look(NAMES) == EMPTY
         queues.put(b"q7", [0, -1, 5, 100])
         queues.put(b"q9", [0, -1, 5, 99])
-        assert await queues.first_jobs.look(NAMES) == View((5, 99), b"q9", [], set())
-        assert await queues.first_jobs.look(NAMES) == View((5, 99), b"q9", [], set())
+        assert await queues.look(NAMES) == ((5, 99), b"q9", [], set())
+        assert await queues.look(NAMES) == ((5, 99), b"q9", [], set())
         assert queues.reads == [("watch", 20), ("watch", 2), ("watch", 0)]
 
     run(test)
@@ -94,7 +99,7 @@ def test_a_change_after_the_read_and_before_its_reply_is_not_missed(at_first: An
         queues.before_reply = lambda: queues.put(b"q3", [0, -1, 0, 50])
         # The reply is older than the change; what the look returns may be older, too.
         await queues.first_jobs.look(NAMES)
-        assert await queues.first_jobs.look(NAMES) == View((0, 50), b"q3", [], set())
+        assert await queues.look(NAMES) == ((0, 50), b"q3", [], set())
 
     run(test)
 
@@ -103,7 +108,7 @@ def test_a_change_that_is_told_before_the_reply_to_a_look_that_reads_nothing_is_
     async def test(queues: Queues) -> None:
         await queues.first_jobs.look(NAMES)
         queues.before_reply = lambda: queues.put(b"q3", [0, -1, 0, 50])
-        assert await queues.first_jobs.look(NAMES) == View((0, 50), b"q3", [], set())
+        assert await queues.look(NAMES) == ((0, 50), b"q3", [], set())
 
     run(test)
 
@@ -111,13 +116,13 @@ def test_a_change_that_is_told_before_the_reply_to_a_look_that_reads_nothing_is_
 def test_a_queue_is_read_again_when_a_delay_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(queues: Queues) -> None:
         queues.seen[b"q3"] = [0, 1000]
-        assert await queues.first_jobs.look(NAMES) == EMPTY
+        assert await queues.look(NAMES) == EMPTY
         queues.seen[b"q3"] = [0, 0]
-        assert await queues.first_jobs.look(NAMES) == EMPTY
+        assert await queues.look(NAMES) == EMPTY
         now = asyncio.get_running_loop().time()
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now + 1.1)
         for _ in range(2):  # what is overdue is not kept
-            assert await queues.first_jobs.look(NAMES) == View(NO_RANK, None, [b"q3"], set())
+            assert await queues.look(NAMES) == (NO_RANK, None, [b"q3"], set())
         monkeypatch.undo()
 
     run(test)
@@ -127,7 +132,7 @@ def test_queues_of_groups_are_read_each_time() -> None:
     async def test(queues: Queues) -> None:
         queues.seen[b"q3"] = [1, -1, 7, 8]
         for _ in range(2):
-            assert await queues.first_jobs.look(NAMES) == View((7, 8), b"q3", [], {b"q3"})
+            assert await queues.look(NAMES) == ((7, 8), b"q3", [], {b"q3"})
         assert queues.reads[1] == ("watch", 1)
 
     run(test)
@@ -180,5 +185,56 @@ def test_times_of_forgotten_queues_do_not_pile_up(monkeypatch: pytest.MonkeyPatc
             await queues.first_jobs.look(NAMES)
         assert len(queues.first_jobs._due) <= 41
         assert queues.first_jobs._kept[b"q3"].due_at < inf
+
+    run(test)
+
+
+def test_a_watcher_is_told_of_the_next_change_of_its_queues() -> None:
+    async def test(queues: Queues) -> None:
+        queues.seen[b"q4"] = [0, 5000]
+        kept = (await queues.first_jobs.look(NAMES)).kept
+        watcher = Watcher(kept, lambda: None)
+        due_at = queues.first_jobs.add_watcher(watcher)
+        assert kept == NAMES
+        assert due_at == pytest.approx(asyncio.get_running_loop().time() + 5, abs=1)
+        queues.put(b"q3", [0, -1, 7, 8])
+        assert watcher.news == {b"q3"}
+
+    run(test)
+
+
+def test_a_watcher_of_a_queue_that_has_changed_since_the_look_does_not_begin_to_wait() -> None:
+    async def test(queues: Queues) -> None:
+        kept = (await queues.first_jobs.look(NAMES)).kept
+        queues.put(b"q3", [0, -1, 7, 8])
+        assert queues.first_jobs.add_watcher(Watcher(kept, lambda: None)) is None
+        assert not queues.first_jobs.watchers.have(b"q4")
+
+    run(test)
+
+
+def test_queues_in_whose_lines_a_command_must_wait_are_not_kept() -> None:
+    async def test(queues: Queues) -> None:
+        queues.seen |= {b"q3": [1, -1], b"q4": [2, -1]}
+        view = await queues.first_jobs.look(NAMES)
+        assert view.groups == {b"q3"}
+        assert set(NAMES) - set(view.kept) == {b"q3", b"q4"}
+
+    run(test)
+
+
+def test_queues_that_a_watcher_waits_for_are_not_forgotten_for_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(first_jobs, "_MOST_KEPT", 20)
+
+    async def test(queues: Queues) -> None:
+        watcher = Watcher((await queues.first_jobs.look(NAMES)).kept, lambda: None)
+        queues.first_jobs.add_watcher(watcher)
+        others = [b"r%d" % number for number in range(20)]
+        assert (await queues.first_jobs.look(others)).kept == []
+        assert not watcher.news
+        queues.first_jobs.watchers.remove(watcher)
+        assert (await queues.first_jobs.look(others)).kept == others
 
     run(test)
