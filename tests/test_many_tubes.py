@@ -9,7 +9,7 @@ from functools import partial
 
 import pytest
 
-from tests.support.programs import Server, StartServer, StartValkey, wait_for
+from tests.support.programs import Server, StartServer, StartValkey, Valkey, wait_for
 
 TUBES = 60
 STEPS = 600
@@ -43,8 +43,8 @@ class Worker:
         return self.reply()
 
     def sees(self, statistic: bytes) -> bool:
-        """Return whether the statistics of the server have this line."""
-        return self("stats")[0] == "OK" and statistic in self._body
+        """Return whether the statistics of the default tube have this line."""
+        return self("stats-tube default")[0] == "OK" and statistic in self._body
 
     def hang_up(self) -> None:
         """Close the connection without a word."""
@@ -199,12 +199,16 @@ def test_each_job_comes_to_a_waiting_worker_whatever_the_others_do(
     asyncio.run(main())
 
 
-def test_a_job_of_which_a_worker_is_told_that_hangs_up_comes_to_the_next(start_server: StartServer) -> None:
-    server = start_server("--listen", "beanstalk://127.0.0.1:0")
+def test_a_job_of_which_a_worker_is_told_that_hangs_up_comes_to_the_next(
+    backend: Valkey, start_server: StartServer
+) -> None:
+    server = start_server("--backend", backend.url, "--listen", "beanstalk://127.0.0.1:0")
     for number in range(60):
         first, second, producer = Worker(server), Worker(server), Worker(server)
-        for waiting in (b"1", b"2"):
-            (first if waiting == b"1" else second).send("reserve")
+        first("watch default")
+        second("watch default")
+        for waiting in (b"1\n", b"2\n"):
+            (first if waiting == b"1\n" else second).send("reserve")
             wait_for(partial(producer.sees, b"current-waiting: " + waiting), "the worker to wait")
         producer("use t%d", number % TUBES)
         producer.send("put 1 0 100 1\r\nx")

@@ -15,14 +15,13 @@ from pressure_server.net.clients import Clients
 
 @dataclass(frozen=True)
 class TubeReport:
-    """Clients that use and watch a tube, and that wait for a job of it and of others; counts of commands.
+    """Clients that use and watch a tube; counts of commands.
 
     `pause` is for how many seconds the tube was paused last through this process.
     """
 
     using: int
     watching: int
-    awaiting: int
     commands: Counter[str]
     pause: int
 
@@ -55,8 +54,6 @@ class Reporter:
         return TubeReport(
             using=sum(one.used == tube for one in clients),
             watching=sum(tube in one.watched for one in clients),
-            # A reserve of many tubes is in the line of none.
-            awaiting=sum(one.awaits_job and one.is_waiting and tube in one.watched for one in clients),
             commands=self._statistics.of_tube(tube),
             pause=self._statistics.pauses.get(tube, 0),
         )
@@ -78,7 +75,6 @@ async def report_on_tube(client: BeanstalkSession, tube: bytes) -> TubeReport:
     return TubeReport(
         using=sum(one.using for one in found),
         watching=sum(one.watching for one in found),
-        awaiting=sum(one.awaiting for one in found),
         commands=sum((one.commands for one in found), Counter()),
         pause=max((one.pause for one in found), default=0),
     )

@@ -115,7 +115,7 @@ async def stats_tube(client: BeanstalkSession, name: bytes) -> bytes:
             "total-jobs": about[7] if exists else 0,
             "current-using": report.using,
             "current-watching": report.watching,
-            "current-waiting": report.awaiting + waiting[name][Line.CONSUMERS],
+            "current-waiting": waiting[name][Line.CONSUMERS],
             "cmd-delete": report.commands["cmd-delete"],
             "cmd-pause-tube": report.commands["cmd-pause-tube"],
             "pause": report.pause if paused else 0,
