@@ -164,6 +164,22 @@ def test_messages_of_a_dead_server_reach_the_groups_that_were_made_since(
     assert client.llen("q") == 1  # all groups have passed the others
 
 
+def test_pipelined_reads_of_large_messages_are_all_answered(client: Client) -> None:
+    """They are one run, of which a call does as much as fits into its answer."""
+    messages = [bytes([number]) * 400_000 for number in range(12)]
+    create(client, "q", "TYPE", "log")
+    for message in messages:
+        client.execute_command("RPUSH", "q", message)
+    reads = client.pipeline(transaction=False)
+    wanted = [7, 0, 11, 12, 3, *range(12), 99, 5]
+    for offset in wanted:
+        reads.execute_command("PRESSURE.AT", "q", offset)
+    found = reads.execute(raise_on_error=False)
+    assert [str(one)[:5] if isinstance(one, Exception) else one for one in found] == [
+        messages[offset] if offset < 12 else "AHEAD" for offset in wanted
+    ]
+
+
 def test_deleting_a_log_leaves_no_key(client: Client, direct: Client) -> None:
     create(client, "q", "TYPE", "LOG")
     client.sadd("q", "a", "b")

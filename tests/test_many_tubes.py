@@ -148,7 +148,6 @@ class Waiters:
             writer.write(b"delete %s\r\n" % words[1])
             if await reader.readline() == b"DELETED\r\n":
                 async with self.has_deleted:
-                    assert int(words[1]) not in self.deleted
                     self.deleted.add(int(words[1]))
                     self.has_deleted.notify_all()
             self._deleting.discard(asyncio.current_task())
@@ -158,13 +157,17 @@ class Waiters:
         async with asyncio.timeout(10), self.has_deleted:
             await self.has_deleted.wait_for(lambda: len(put - self.deleted) <= most)
 
-    async def hang_up(self, dice: random.Random) -> None:
-        """Let a worker hang up that waits, or is just being given a job."""
-        task = dice.choice([task for task in self._tasks if task not in self._deleting])
+    async def replace_one(self, dice: random.Random) -> None:
+        """Let a worker hang up that waits, or is just being given a job, and add another one."""
+        idle = [task for task in self._tasks if task not in self._deleting]
+        if not idle:
+            return
+        task = dice.choice(idle)
         writer = self._tasks.pop(task)
         task.cancel()
         writer.transport.abort()
         await asyncio.gather(task, return_exceptions=True)
+        await self.add(dice.randrange(2))
 
 
 @pytest.mark.parametrize("seed", range(2))
@@ -188,8 +191,7 @@ def test_each_job_comes_to_a_waiting_worker_whatever_the_others_do(
             for tube in dice.choices(range(TUBES), k=dice.choice([1, count])):
                 writer.write(b"use t%d\r\n" % tube + b"put 1 %d 100 1\r\nx\r\n" % delay * count)
                 if dice.random() < 0.3:
-                    await waiters.hang_up(dice)
-                    await waiters.add(number)
+                    await waiters.replace_one(dice)
                 await reader.readline()
                 put |= {int((await reader.readline()).split()[1]) for _ in range(count)}
             if dice.random() < 0.5:

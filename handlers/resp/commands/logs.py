@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,12 @@ from handlers.resp.commands import encoders
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, error, syntax_error
 from handlers.resp.session import Caller
-from pressure_server.errors import GroupDoesNotExistError, QueueAlreadyExistsError, QueueDoesNotExistError
+from pressure_server.errors import (
+    GroupDoesNotExistError,
+    PressureError,
+    QueueAlreadyExistsError,
+    QueueDoesNotExistError,
+)
 from pressure_server.queues.database import UP_TO_COUNT
 from pressure_server.queues.operations import groups, verbs
 from pressure_server.queues.operations.jobs import claim, detached
@@ -38,25 +42,21 @@ _MAX_READ = 1000
 def at(client: Caller, words: Words) -> None:
     """Read without taking."""
     options = options_in(words[3:], {b"COUNT": positive_count})
-    count = options.get(b"COUNT", 1)
-    encode = _all_found if options else _one_found
-    client.submit(verbs.AT, words[1], [b"%d" % offset_of(words[2]), b"%d" % count], 1, encode)
+    offset = b"%d" % offset_of(words[2])
+    if options:
+        client.submit(verbs.FROM, words[1], [offset, b"%d" % options[b"COUNT"]], 1, _found)
+    else:
+        client.submit(verbs.AT, words[1], [offset], 1, _found)
 
 
-def _one_found(operation: Operation) -> bytes:
-    """Return the message, or nil."""
-    return _found(operation, lambda found: found[0])
-
-
-def _all_found(operation: Operation) -> bytes:
-    """Return a list of messages, with nil for those that are gone."""
-    return _found(operation, lambda found: found)
-
-
-def _found(operation: Operation, value_of: Callable[[list[Any]], Any]) -> bytes:
+def _found(operation: Operation) -> bytes:
+    """Return the message, or the list of messages, of each command, with nil for those that are gone."""
     if operation.error is not None:
-        return error(operation.error)
-    return encoders.value(operation, value_of(operation.results[0]))
+        return error(operation.error) * len(operation.sizes)
+    return b"".join(
+        error(found) if isinstance(found, PressureError) else encoders.value(operation, found)
+        for found in operation.results
+    )
 
 
 container("PRESSURE.GROUP", "Groups of consumers, each of which reads all messages of a log.")

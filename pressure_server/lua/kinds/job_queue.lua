@@ -22,7 +22,7 @@ local list_reads = require 'kinds/list_reads'
 local job_queue = {
   has_deliveries = true,
   -- Only lists have these (list_reads.lua).
-  at = list_reads.at, offsets = list_reads.offsets,
+  at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets,
 }
 local key_of = queue.key_of
 -- Jobs taken between two looks at the limits.

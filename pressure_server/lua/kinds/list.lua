@@ -31,7 +31,7 @@ local list = {
   type = 'fifo', has_marks = true,
   in_use = queue.in_use, act_as = queue.act_as,
   length = reads.length, queued = reads.queued, contains = reads.contains, range = reads.range, scan = reads.scan,
-  sample = reads.sample, peek = reads.peek, positions = reads.positions, at = reads.at, offsets = reads.offsets,
+  sample = reads.sample, peek = reads.peek, positions = reads.positions, at = reads.at, from = reads.from, offsets = reads.offsets,
   version = reads.version, bytes_queued = reads.bytes_queued,
 }
 

@@ -115,6 +115,8 @@ function list_reads.at()
   return { err = 'TYPE no-offsets' }
 end
 
+list_reads.from = list_reads.at
+
 function list_reads.offsets()
   return '', '', 0
 end

@@ -25,7 +25,7 @@ local log = {
   bytes_queued = list.bytes_queued, has_marks = list.has_marks,
 }
 log.type, log.has_groups = 'log', true
--- The most messages, and about the most bytes, of one answer of `at`.
+-- The most messages, and about the most bytes, of one answer of `from` and `at`.
 local AT_MESSAGES, AT_BYTES = 1000, 1048576
 
 -- Begin with a log: count the messages that have come back, and drop what all groups have passed.
@@ -223,7 +223,7 @@ end
 -- Takes    an offset, and how many messages from there on
 -- Returns  the messages, false for each that is gone; fewer at the end of the log, or if they are large; or an
 --          error if the first offset is yet to come
-function log.at(offset, count)
+function log.from(offset, count)
   local head, tail = queue.consumed, queue.consumed + queue.length
   if offset >= tail then
     return { err = string.format('AHEAD %.0f', tail) }
@@ -246,6 +246,22 @@ function log.at(offset, count)
       bytes = bytes + (message and #message or 0)
       offset = offset + 1
     end
+  end
+  return found
+end
+
+-- Takes    offsets
+-- Returns  for each the message, false if it is gone, or an error if it is yet to come; and how many are left for
+--          another call, because the messages are large
+function log.at(offsets)
+  local found, bytes = {}, 0
+  for i, offset in ipairs(offsets) do
+    if bytes >= AT_BYTES then
+      return found, #offsets - i + 1
+    end
+    local first = log.from(tonumber(offset), 1)
+    found[i] = first.err and first or first[1]
+    bytes = bytes + #(found[i] or '')
   end
   return found
 end

@@ -151,7 +151,9 @@ RANGE = _asking(b"range", runs.pack_arguments, folds=False)
 SCAN = _asking(b"scan", runs.pack_arguments, folds=False)
 POSITIONS = _asking(b"positions", runs.pack_arguments, folds=False)
 SAMPLE = _asking(b"sample", runs.pack_arguments, folds=False)
-AT = _asking(b"at", runs.pack_arguments, folds=False)
+# Messages of a log: one for each offset; and those from an offset on.
+AT = Verb(b"at", runs.pack_messages, runs.distribute_values, Operation.messages_left, changes=False)
+FROM = _asking(b"from", runs.pack_arguments, folds=False)
 OUTCOME = _asking(b"outcome", runs.pack_arguments, folds=False)
 # Peek drops expired messages, which makes room. It may be done twice without harm.
 PEEK = Verb(
