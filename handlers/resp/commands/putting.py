@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from handlers.resp.arguments import options_in, priority_of, seconds_of, timeout_of, token_of
 from handlers.resp.commands.encoders import integers, job_ids, ones
-from handlers.resp.parser import Words
+from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import CommandError, syntax_error
-from handlers.resp.session import Caller
+from handlers.resp.session import Caller, RespSession
 from handlers.resp.table import command
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import job_to_put
@@ -52,7 +52,13 @@ _ON_FULL = {
     b"OVERWRITE": OnFull.OVERWRITE,
     b"TIMEOUT": OnFull.WAIT,
 }
+_PLAIN = Options(must_exist=True)
 _OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-BY": "key"}
+
+
+def _put_repeated(client: RespSession, commands: Repeated) -> None:
+    name, messages = commands.words[1], commands.thirds
+    client.submit(verbs.PUT, name, messages, 1, ones, commands=commands.count, options=_PLAIN)
 
 
 @command(
@@ -68,6 +74,7 @@ _OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-
     group="pressure",
     needs="put",
     flags="write denyoom",
+    repeated=_put_repeated,
 )
 def put(client: Caller, words: Words) -> None:
     """Put a message (pressure 0.15, Put; with NOWAIT, Put (Non-Blocking)). The queue must exist.
