@@ -172,12 +172,13 @@ def test_pipelined_reads_of_large_messages_are_all_answered(client: Client) -> N
         client.execute_command("RPUSH", "q", message)
     reads = client.pipeline(transaction=False)
     wanted = [7, 0, 11, 12, 3, *range(12), 99, 5]
-    for offset in wanted:
+    for offset in [*wanted, "no offset", 1]:
         reads.execute_command("PRESSURE.AT", "q", offset)
-    found = reads.execute(raise_on_error=False)
-    assert [str(one)[:5] if isinstance(one, Exception) else one for one in found] == [
-        messages[offset] if offset < 12 else "AHEAD" for offset in wanted
-    ]
+    found = [str(one) if isinstance(one, Exception) else one for one in reads.execute(raise_on_error=False)]
+    expected = [messages[offset] if offset < 12 else "AHEAD" for offset in wanted]
+    assert [one[:5] if isinstance(one, str) else one for one in found[:-2]] == expected
+    assert "offset" in found[-2]
+    assert found[-1] == messages[1]
 
 
 def test_deleting_a_log_leaves_no_key(client: Client, direct: Client) -> None:

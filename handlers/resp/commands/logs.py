@@ -8,9 +8,9 @@ from typing import Any
 from handlers.resp import table
 from handlers.resp.arguments import offset_of, options_in, positive_count, seconds_of, timeout_of, token_of
 from handlers.resp.commands import encoders
-from handlers.resp.parser import Words
+from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import OK, CommandError, error, syntax_error
-from handlers.resp.session import Caller
+from handlers.resp.session import Caller, RespSession
 from pressure_server.errors import (
     GroupDoesNotExistError,
     PressureError,
@@ -32,12 +32,22 @@ container = partial(table.container, group="logs")
 _MAX_READ = 1000
 
 
+def _at_repeated(client: RespSession, commands: Repeated) -> None:
+    try:
+        offsets = [b"%d" % offset_of(word) for word in commands.thirds]
+    except CommandError:
+        client.execute_instead(commands.commands())
+        return
+    client.submit(verbs.AT, commands.words[1], offsets, 1, _found, commands=commands.count)
+
+
 @command(
     "PRESSURE.AT key offset [COUNT count]",
     "Returns the message with that offset in a log; nil if it is gone, -AHEAD if it is yet to come. With "
     "COUNT, a list of the messages from there on: up to 1000, or 1 MiB.",
     needs="read",
     flags="readonly",
+    repeated=_at_repeated,
 )
 def at(client: Caller, words: Words) -> None:
     """Read without taking."""
