@@ -153,7 +153,7 @@ class Waiters:
             self._deleting.discard(asyncio.current_task())
 
     async def all_but(self, most: int, put: set[int]) -> None:
-        """Wait until all jobs but so many have been deleted."""
+        """Wait until at most `most` of these jobs have not been deleted."""
         async with asyncio.timeout(10), self.has_deleted:
             await self.has_deleted.wait_for(lambda: len(put - self.deleted) <= most)
 

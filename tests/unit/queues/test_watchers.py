@@ -1,4 +1,4 @@
-"""Watchers in memory: who is told of a change, in which order."""
+"""Watchers in memory: which one is told of a change, and in which order."""
 
 from __future__ import annotations
 
