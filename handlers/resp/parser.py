@@ -28,6 +28,8 @@ _SHORT = 4096
 # Only reads of at least this many tokens are searched for repeated commands.
 _WORTH_A_LOOK = 20
 _MAX_REPEATED = 512
+# Tokens of the longest command of which many become one Repeated: seven words.
+_MOST_TOKENS = 15
 
 # The characters of C's isspace separate arguments. Only some of them end an argument without quotes.
 _SPACE = re.compile(rb"[ \t\r\n\v\f]*")
@@ -42,24 +44,36 @@ _ESCAPES = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 @dataclass(frozen=True, slots=True)
 class Repeated:
-    """`count` commands in a row that differ at most in their third word, as most pipelines have.
+    """`count` commands in a row that have the first two words in common, as most pipelines have.
 
-    `words` has the first two words of each, `thirds` the third words; it is empty if they have two words.
+    `words` are these two, `thirds` the third words, empty if there are none; `rest` has, for each place after
+    the third, the words of all commands.
     """
 
     words: Words
     thirds: list[bytes]
     count: int
+    rest: tuple[list[bytes], ...] = ()
+
+    @property
+    def size(self) -> int:
+        """The number of words of each command."""
+        return len(self.words) + bool(self.thirds) + len(self.rest)
 
     def split(self, count: int) -> list[Repeated]:
         """Return the first `count` commands, and the others."""
-        first = Repeated(self.words, self.thirds[:count], count)
-        return [first, Repeated(self.words, self.thirds[count:], self.count - count)]
+        first, others = (
+            tuple(words[part] for words in self.rest) for part in (slice(count), slice(count, None))
+        )
+        return [
+            Repeated(self.words, self.thirds[:count], count, first),
+            Repeated(self.words, self.thirds[count:], self.count - count, others),
+        ]
 
     def commands(self) -> list[Words]:
         """Return the commands one by one."""
         if self.thirds:
-            return [[*self.words, third] for third in self.thirds]
+            return [[*self.words, *others] for others in zip(self.thirds, *self.rest, strict=True)]
         return [list(self.words) for _ in range(self.count)]
 
 
@@ -171,11 +185,11 @@ class RequestParser:
         return b"\r\n".join(tokens[start:])
 
     def _repeated(self, tokens: list[bytes], start: int, stride: int, last: int) -> Repeated | None:
-        """Return the commands from `start` on, if all differ at most in their third word; otherwise None.
+        """Return the commands from `start` on, if all have the first two words in common; otherwise None.
 
         Comparing columns of tokens takes 0.4 µs per command instead of 0.9 µs, and the handler saves as much.
         """
-        if stride not in (5, 7):
+        if not 5 <= stride <= _MOST_TOKENS:
             return None
         count = min((last - start) // stride, _MAX_REPEATED)
         end = start + count * stride
@@ -187,12 +201,13 @@ class RequestParser:
         words = tokens[start + 2 : start + 5 : 2]
         if list(map(lengths, tokens[start + 1 : start + 4 : 2])) != list(map(len, words)):
             return None
-        thirds: list[bytes] = []
-        if stride == 7:
-            thirds = tokens[start + 6 : end : 7]
-            if list(map(lengths, tokens[start + 5 : end : 7])) != list(map(len, thirds)):
+        columns: list[list[bytes]] = []
+        for column in range(6, stride, 2):
+            values = tokens[start + column : end : stride]
+            if list(map(lengths, tokens[start + column - 1 : end : stride])) != list(map(len, values)):
                 return None
-        return Repeated(words, thirds, count)
+            columns.append(values)
+        return Repeated(words, columns[0] if columns else [], count, tuple(columns[1:]))
 
     def _read(
         self, data: bytes, commands: list[Words | Repeated | RequestError], *, stop_after_one: bool = False

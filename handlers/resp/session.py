@@ -263,7 +263,8 @@ class RespSession(Session):
                 self.transaction is not None
                 or entry is None
                 or entry.repeated is None
-                or not entry.accepts(3 if command.thirds else 2)
+                or (command.rest and not entry.repeats_options)
+                or not entry.accepts(command.size)
                 or not (entry in self.user.allowed or self._may(entry, command.words))
             ):
                 self.execute_instead(command.commands())

@@ -63,6 +63,7 @@ class Command(TableEntry):
     arguments: tuple[Argument, ...]
     keys: tuple[int, int, int]
     arity: int
+    repeats_options: bool = False
     subcommands: dict[bytes, Command] = field(default_factory=dict)
 
     @property
@@ -94,13 +95,14 @@ def command(
     needs: str,
     flags: str = "",
     repeated: Callable[..., None] | None = None,
+    repeats_options: bool = False,
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Return a decorator that enters a function into the table.
 
     `syntax` is `NAME arguments…`, or `NAME|SUB arguments…` for a subcommand. `needs` are the rights that the
     user must have, separated by spaces (RIGHTS in users.py), or `nothing` for a command that names no queue.
-    `repeated` executes many such commands at once, faster than one by one. The decorator raises ValueError
-    for invalid needs.
+    `repeated` executes many such commands at once, faster than one by one; those of more than three words
+    only if it `repeats_options`. The decorator raises ValueError for invalid needs.
     """
 
     def enter(function: AnyFunction) -> AnyFunction:
@@ -124,6 +126,7 @@ def command(
             needs=parse_rights(needs, name),
             statistics=statistics_of(PROTOCOL, name.lower()),
             repeated=repeated,
+            repeats_options=repeats_options,
         )
         if entry.names_queues and not entry.needs:
             raise ValueError(f"{name} cannot need '{needs}'")

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
+from typing import Any, NamedTuple
+
 from handlers.resp.arguments import options_in, priority_of, seconds_of, timeout_of, token_of
 from handlers.resp.commands.encoders import integers, job_ids, ones
 from handlers.resp.parser import Repeated, Words
@@ -52,36 +55,24 @@ _ON_FULL = {
     b"OVERWRITE": OnFull.OVERWRITE,
     b"TIMEOUT": OnFull.WAIT,
 }
-_PLAIN = Options(must_exist=True)
+# Options without a value, or with one that each command has of its own, and that need no wait and no job.
+_FLAGS = {b"NX", b"OVERFILL", b"OVERWRITE", b"OFFSET", b"TXN"}
 _OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-BY": "key"}
 
 
-def _put_repeated(client: RespSession, commands: Repeated) -> None:
-    name, messages = commands.words[1], commands.thirds
-    client.submit(verbs.PUT, name, messages, 1, ones, commands=commands.count, options=_PLAIN)
+class _How(NamedTuple):
+    """How the options of a put are done: what they need of the library, and the encoder of the replies.
 
-
-@command(
-    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [OVERWRITE] [PRIORITY priority] "
-    "[DELAY seconds] [TTR seconds] [UNIQUE] [UNIQUE-BY name] [OFFSET] [TXN id]",
-    "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
-    "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. "
-    "OVERWRITE drops the oldest message, and returns how many it has dropped: 0 or 1. "
-    "With PRIORITY, DELAY, TTR (time to run) or UNIQUE, the message is a job, and its id is returned; UNIQUE "
-    "returns the id of an equal job instead if one is queued. UNIQUE-BY compares names instead of messages, "
-    "in a queue that was created with UNIQUE. OFFSET returns the message's offset in a log. TXN gives the "
-    "put an id: sent again with the same id, it is not done again, and returns the same.",
-    group="pressure",
-    needs="put",
-    flags="write denyoom",
-    repeated=_put_repeated,
-)
-def put(client: Caller, words: Words) -> None:
-    """Put a message (pressure 0.15, Put; with NOWAIT, Put (Non-Blocking)). The queue must exist.
-
-    A timeout of 0 seconds waits forever.
+    `job` has what its message needs to become a job.
     """
-    given = options_in(words[3:], _PUT)
+
+    options: Options
+    encode: Encode
+    job: dict[str, Any] | None
+
+
+def _how(given: dict[bytes, Any]) -> _How:
+    """Return what options mean. Raise CommandError if they cannot be combined."""
     if given.keys() >= {b"NOWAIT", b"TIMEOUT"}:
         raise syntax_error()
     job = {name: given[option] for option, name in _OF_JOBS.items() if option in given}
@@ -102,17 +93,71 @@ def put(client: Caller, words: Words) -> None:
         has_offset=b"OFFSET" in given,
         once=b"TXN" in given,
     )
+    is_count = options.unique or options.has_offset or on_full is OnFull.OVERWRITE
+    return _How(options, job_ids if is_job else integers if is_count else ones, job if is_job else None)
+
+
+@lru_cache(maxsize=256)
+def _how_without_values(words: tuple[bytes, ...]) -> _How | None:
+    """Return what options mean if all are flags, apart from TXN, which is without its id here; else None."""
+    names = [word.upper() for word in words]
+    if not _FLAGS.issuperset(names) or len(set(names)) < len(names):
+        return None
+    return _how(dict.fromkeys(names, True))
+
+
+def _put_repeated(client: RespSession, commands: Repeated) -> None:
+    name, messages, columns = commands.words[1], commands.thirds, list(commands.rest)
+    at = next((at for at, column in enumerate(columns) if column[0].upper() == b"TXN"), len(columns))
+    ids = columns.pop(at + 1) if at + 1 < len(columns) else None
+    are_equal = all(column.count(column[0]) == commands.count for column in columns)
+    how = _how_without_values(tuple(column[0] for column in columns)) if are_equal else None
+    size = 1
+    try:
+        if how is None or how.options.once != (ids is not None):
+            raise syntax_error()
+        if ids is not None:
+            firsts = [first_word(client.database.policy, token_of(one)) for one in ids]
+            messages = [word for pair in zip(firsts, messages, strict=True) for word in pair]
+            size = 2
+    except CommandError:
+        client.execute_instead(list(commands.commands()))
+        return
+    client.submit(verbs.PUT, name, messages, size, how.encode, commands=commands.count, options=how.options)
+
+
+@command(
+    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [OVERWRITE] [PRIORITY priority] "
+    "[DELAY seconds] [TTR seconds] [UNIQUE] [UNIQUE-BY name] [OFFSET] [TXN id]",
+    "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
+    "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. "
+    "OVERWRITE drops the oldest message, and returns how many it has dropped: 0 or 1. "
+    "With PRIORITY, DELAY, TTR (time to run) or UNIQUE, the message is a job, and its id is returned; UNIQUE "
+    "returns the id of an equal job instead if one is queued. UNIQUE-BY compares names instead of messages, "
+    "in a queue that was created with UNIQUE. OFFSET returns the message's offset in a log. TXN gives the "
+    "put an id: sent again with the same id, it is not done again, and returns the same.",
+    group="pressure",
+    needs="put",
+    flags="write denyoom",
+    repeated=_put_repeated,
+    repeats_options=True,
+)
+def put(client: Caller, words: Words) -> None:
+    """Put a message (pressure 0.15, Put; with NOWAIT, Put (Non-Blocking)). The queue must exist.
+
+    A timeout of 0 seconds waits forever.
+    """
+    given = options_in(words[3:], _PUT)
+    how = _how(given)
     wait = None
     if b"NOWAIT" in given:
         wait = Wait(0, for_role=False)
     elif b"TIMEOUT" in given:
         wait = Wait(given[b"TIMEOUT"])
-    messages = [job_to_put(words[2], **job) if is_job else words[2]]
-    if options.once:
+    messages = [words[2] if how.job is None else job_to_put(words[2], **how.job)]
+    if how.options.once:
         messages.insert(0, first_word(client.session.database.policy, given[b"TXN"]))
-    is_count = options.unique or options.has_offset or on_full is OnFull.OVERWRITE
-    encode = job_ids if is_job else integers if is_count else ones
-    client.submit(verbs.PUT, words[1], messages, len(messages), encode, wait=wait, options=options)
+    client.submit(verbs.PUT, words[1], messages, len(messages), how.encode, wait=wait, options=how.options)
 
 
 @command(

@@ -8,31 +8,35 @@
 -- Times are in milliseconds since 1970 by the backend's clock.
 
 local the_call = require 'core/call'
+local commands = require 'core/commands'
 local queue = require 'core/queue'
 
 local outcomes = {}
 -- Outcomes that one put may forget besides the one that it notes.
 local FORGOTTEN_AT_ONCE = 10
 
--- Return what a put with this id has answered, as it was noted; or nil.
-function outcomes.of(id)
-  return call('HGET', queue.base .. ':ext:outcomes', id) or nil
+-- Return what the puts with these ids have answered, as it was noted, or false, for each.
+function outcomes.of(ids)
+  return commands.values_of('HMGET', queue.base .. ':ext:outcomes', ids)
 end
 
--- Note what a put has answered. Forget those that are older than `seconds`, and the oldest above `most`.
-function outcomes.note(id, text, seconds, most)
+-- Note what puts have answered: `texts` has the id and the answer of each. Forget those that are older than `seconds`,
+-- and the oldest above `most`.
+function outcomes.note(texts, seconds, most)
   local key, times = queue.base .. ':ext:outcomes', queue.base .. ':ext:outcome_times'
-  call('HSET', key, id, text)
-  call('ZADD', times, the_call.clock(), id)
+  local places, now = {}, the_call.clock()
+  for i = 1, #texts, 2 do places[i], places[i + 1] = now, texts[i] end
+  commands.with_all('HSET', key, texts)
+  commands.with_all('ZADD', times, places)
   local excess = call('ZCARD', times) - most
-  local oldest, gone, last = call('ZRANGE', times, 0, FORGOTTEN_AT_ONCE, 'WITHSCORES'), {}, nil
+  local oldest, gone, last = call('ZRANGE', times, 0, FORGOTTEN_AT_ONCE + #texts / 2 - 1, 'WITHSCORES'), {}, nil
   for i = 1, #oldest, 2 do
     if #gone >= excess and tonumber(oldest[i + 1]) > the_call.clock() - 1000 * seconds then break end
     gone[#gone + 1], last = oldest[i], oldest[i + 1]
   end
   if last then
-    call('ZREM', times, unpack(gone))
-    call('HDEL', key, unpack(gone))
+    commands.with_all('ZREM', times, gone)
+    commands.with_all('HDEL', key, gone)
     call('HSET', queue.base .. ':ext:settings', 'forgotten', last)
   end
 end
@@ -41,7 +45,7 @@ end
 -- Returns  { 'done', the offset of the message, '' if the queue is no log }; { 'unknown' } if no put with this id has
 --          been done; or { 'forgotten', for how many milliseconds back all outcomes are known }
 function outcomes.outcome(words)
-  local found = outcomes.of(words[1])
+  local found = outcomes.of({ words[1] })[1]
   if found then
     return { 'done', string.match(found, '(%d*)$') }
   end

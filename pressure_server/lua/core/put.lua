@@ -18,9 +18,8 @@
 --   goes_round  the message has just been taken from the same queue (move.lua)
 --   overwrite  make room: drop the oldest messages. Without `unique`, the values are how many each command drops
 --   offset    the values are the offsets of each command's first message; only for logs
---   once      the first message is 'seconds most id': a transaction id, and for how long and for how many puts the
---             outcome is kept at least (outcomes.lua). There is one command. It is done whole or not at all, and
---             once: with an id that is known its value is what it was
+--   once      the first message of each command is 'seconds most id': a transaction id, and for how long and for how
+--             many puts the outcome is kept at least (once.lua)
 --
 -- If there is no room, the queue's overflow applies unless an option overrides it:
 --   error    a command is accepted whole or not at all; the value of a refused command is -1
@@ -37,7 +36,7 @@ local the_call = require 'core/call'
 local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
-local outcomes = require 'core/outcomes'
+local once = require 'core/once'
 local life = require 'core/life'
 local marks = require 'kinds/marks'
 local mirror = require 'kinds/mirror'
@@ -401,52 +400,11 @@ local function put_any(self, sizes_text, messages)
   return (self.is_add and put_new or put_plain)(self, sizes_text, messages)
 end
 
--- What kind of value a put has: the same transaction id must not be used for another.
-local function kind_of_value(options)
-  return options.job and 'job' or options.offset and 'offset' or options.unique and 'count' or 'length'
-end
-
--- Put the messages of one command with a transaction id; see the option `once`.
-local function put_once(self, words)
-  local options = self.options
-  local seconds, most, id = string.match(words[1], '^(%d+) (%d+) (.*)$')
-  local noted = queue.bound and outcomes.of(id)
-  if noted then
-    local kind, value = string.match(noted, '^(%l+) (%x+) ')
-    if kind ~= kind_of_value(options) then
-      return { err = 'TXN' }, 0
-    end
-    return { kind == 'job' and value or tonumber(value) }, 0
-  end
-  local messages = commands.slice(words, 2, #words)
-  local result, left = put_any(self, tostring(#messages), messages)
-  if type(result) == 'table' and result.err or left > 0 then
-    return result, left
-  end
-  local value = type(result) == 'number' and result + #messages or result[1]
-  if value == FULL then
-    if not may_wait(options) or queue.bound > 0 and #messages > queue.bound then
-      return { FULL }, 0
-    end
-    return { 'part', 0, 0, {} }, 0, function()
-      if not queue.bound then
-        return { err = 'NOQUEUE' }, 0
-      end
-      return put_once(self, words)
-    end
-  end
-  local new = self.is_add and value or #messages
-  local text = type(value) == 'number' and string.format('%.0f', value) or value
-  local offset = queue.kind.has_groups and new > 0 and string.format('%.0f', queue.consumed + queue.length - new) or ''
-  outcomes.note(id, string.format('%s %s %s', kind_of_value(options), text, offset), tonumber(seconds), tonumber(most))
-  return { value }, 0
-end
-
 -- See the head of this file.
 function put.put(options, sizes_text, messages)
   local self = { options = options, marks = nil, overwrites = false, is_add = false }
   if options.once then
-    return put_once(self, messages)
+    return once.put(self, sizes_of(sizes_text, messages), messages, { any = put_any, may_wait = may_wait, FULL = FULL })
   end
   return put_any(self, sizes_text, messages)
 end

@@ -202,7 +202,7 @@ class Operation:
     def can_fold(self) -> bool:
         """Whether it can share a run with equal operations."""
         options = self.options
-        return self.verb.can_fold and not (options.wait_for_first or options.if_none_taken or options.once)
+        return self.verb.can_fold and not (options.wait_for_first or options.if_none_taken)
 
     @property
     def can_end(self) -> bool:

@@ -21,6 +21,7 @@ from pressure_server.queues.operations.wait import Wait, WaitCondition
 from pressure_server.text import printable
 
 _NONE = b"0"
+_PLUS = ord("+")
 
 
 def pack_commands(operations: Sequence[Operation]) -> list[bytes]:
@@ -167,11 +168,8 @@ def _distribute_counts(operations: Sequence[Operation], reply: list[Any]) -> boo
     in_part = reply[:1] == [b"part"]
     if in_part:
         _, messages, new, reply = reply
-    if -1 in reply:
-        full = QueueFullError(printable(operations[0].name))
-        reply = [full if value == -1 else value for value in reply]
-        for operation in operations:
-            operation.has_errors = True
+    if -1 in reply or operations[0].options.once:
+        reply = _with_errors(operations, reply)
     begun = _wait_of_next(operations)
     if begun is not None and reply:
         if operations[0].options.unique and isinstance(reply[0], int):
@@ -187,6 +185,20 @@ def _distribute_counts(operations: Sequence[Operation], reply: list[Any]) -> boo
         missing[0].wait.messages_done += messages
         missing[0].wait.new_done += new
     return bool(missing)
+
+
+def _with_errors(operations: Sequence[Operation], reply: list[Any]) -> list[Any]:
+    """Return the numbers, with an error for each command that found the queue full, or was refused alone."""
+    name = operations[0].name
+    full = QueueFullError(printable(name))
+    found = [
+        full if value == -1 else exception_for(name, str(value)) if _is_error(value) else value
+        for value in reply
+    ]
+    if any(map(_is_error, found)):
+        for operation in operations:
+            operation.has_errors = True
+    return found
 
 
 def _set_condition(operation: Operation, condition: WaitCondition) -> Wait:
@@ -215,6 +227,31 @@ def distribute_messages(operations: Sequence[Operation], reply: list[Any] | None
     if not options.waits:
         return False
     return _wait_for_message(operations, exists=reply is not None)
+
+
+def distribute_reserved(operations: Sequence[Operation], reply: list[bytes] | None) -> bool:
+    """Give out reserved jobs, each as `ReservedJob.of` reads it; see `distribute_messages`."""
+    return distribute_messages(operations, reply and _each_with_its_id(reply))
+
+
+def _each_with_its_id(reply: list[bytes]) -> list[bytes]:
+    """Return the jobs of a reply, each with its id; those of a range begin with '+' (job_gets.lua)."""
+    jobs: list[bytes] = []
+    job = offset = 0
+    about = b""
+    for text in reply:
+        if text[0] != _PLUS:
+            jobs.append(text)
+            about = b""
+            continue
+        if not about:
+            place, ttr, flags, reserves, _ = jobs[-1].split(b" ", 4)
+            job, offset = int(place[:13], 16), int(place[14:])
+            about = b"%b %b %b" % (ttr, flags, reserves)
+        job += 1
+        offset += 1
+        jobs.append(b"%013x@%d %b %b" % (job, offset, about, text[1:]))
+    return jobs
 
 
 def _wait_for_message(operations: Sequence[Operation], *, exists: bool) -> bool:

@@ -115,7 +115,7 @@ def test_neighbours_with_equal_verb_and_options_share_a_run() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [Options(waits=True, wait_for_first=True), Options(if_none_taken=True), Options(once=True)],
+    [Options(waits=True, wait_for_first=True), Options(if_none_taken=True)],
 )
 def test_operations_with_a_result_of_their_own_do_not_share_a_run(options: Options) -> None:
     first, second = get(options=options), get(options=options)

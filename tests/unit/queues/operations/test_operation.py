@@ -58,11 +58,11 @@ def test_another_command_does_not() -> None:
 
 
 def test_no_command_becomes_part_of_an_operation_that_is_sent_or_waits_or_stands_alone() -> None:
-    sealed, once = extensible(), Options(once=True)
+    sealed, alone = extensible(), Options(if_none_taken=True)
     sealed.is_sealed = True
     assert not sealed.may_extend(verbs.PUT, b"q", encode, DEFAULT)
     assert not extensible(Wait()).may_extend(verbs.PUT, b"q", encode, DEFAULT)
-    assert not extensible(options=once).may_extend(verbs.PUT, b"q", encode, once)
+    assert not extensible(options=alone).may_extend(verbs.PUT, b"q", encode, alone)
 
 
 # ---------------------------------------------------------------- progress

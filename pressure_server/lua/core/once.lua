@@ -1,0 +1,141 @@
+-- Puts with transaction ids: each command is done whole or not at all, and once. With an id that is known its value is
+-- what it was (outcomes.lua). Each command begins with 'seconds most id'; see the option `once` in put.lua.
+
+local commands = require 'core/commands'
+local the_call = require 'core/call'
+local queue = require 'core/queue'
+local room = require 'core/room'
+local outcomes = require 'core/outcomes'
+
+local once = {}
+
+-- What kind of value a put has: the same transaction id must not be used for another.
+local function kind_of_value(options)
+  return options.job and 'job' or options.offset and 'offset' or options.unique and 'count' or 'length'
+end
+
+-- Return the commands: the id, the messages, and the known outcome of each, nil if there is none; and for how long, and
+-- how many, outcomes are kept.
+local function parse(sizes, words)
+  local some, ids, at, seconds, most = {}, {}, 1, nil, nil
+  for i, size in ipairs(sizes) do
+    local id
+    seconds, most, id = string.match(words[at], '^(%d+) (%d+) (.*)$')
+    some[i], ids[i] = { id = id, first = at + 1, size = size - 1 }, id
+    at = at + size
+  end
+  for i, noted in ipairs(queue.bound and outcomes.of(ids) or {}) do some[i].noted = noted or nil end
+  return some, tonumber(seconds), tonumber(most)
+end
+
+-- Return the value that a known outcome stands for.
+local function value_of(noted, options)
+  local kind, value = string.match(noted, '^(%l+) (%x+) ')
+  if kind ~= kind_of_value(options) then
+    return { err = 'TXN' }
+  end
+  return kind == 'job' and value or tonumber(value)
+end
+
+-- Return an outcome as it is noted. `new` messages of the command have just been put, with `after` others behind them.
+local function text_of(options, value, new, after)
+  local offset = queue.kind.has_groups and new > 0
+    and string.format('%.0f', queue.consumed + queue.length - after - new) or ''
+  return string.format('%s %s %s', kind_of_value(options), type(value) == 'number' and string.format('%.0f', value) or value, offset)
+end
+
+-- Put the commands that are new, all together: nothing can be refused to one of them alone. Return the values.
+local function put_together(self, some, words, seconds, most, put)
+  local messages, sizes, fresh, first_of = {}, {}, {}, {}
+  for _, one in ipairs(some) do
+    if not one.noted and not first_of[one.id] then
+      first_of[one.id] = one
+      fresh[#fresh + 1], sizes[#sizes + 1] = one, one.size
+      for at = one.first, one.first + one.size - 1 do messages[#messages + 1] = words[at] end
+    end
+  end
+  local result, left = 0, 0
+  if #fresh > 0 then result, left = put.any(self, table.concat(sizes, ' '), messages) end
+  if left > 0 then
+    return {}, #some
+  end
+  local refusal = type(result) == 'table' and result.err and result or nil
+  -- What waits for a role waits together.
+  if refusal and (#fresh == #some or string.match(refusal.err, '^INUSE')) then
+    return refusal, 0
+  end
+  local put_before, texts = 0, {}
+  for i, one in ipairs(refusal and {} or fresh) do
+    put_before = put_before + one.size
+    one.value = type(result) == 'table' and result[i] or result + put_before
+    texts[2 * i - 1], texts[2 * i] = one.id, text_of(self.options, one.value, one.size, #messages - put_before)
+  end
+  if #texts > 0 then outcomes.note(texts, seconds, most) end
+  local values = {}
+  for i, one in ipairs(some) do
+    values[i] = one.noted and value_of(one.noted, self.options) or refusal or first_of[one.id].value
+  end
+  return values, 0
+end
+
+-- Put one command. Return its value, or an error; how many are left for another call; and whether it waits for room.
+local function put_one(self, one, words, seconds, most, put)
+  local noted = one.noted or queue.bound and outcomes.of({ one.id })[1]
+  if noted then
+    return value_of(noted, self.options), 0
+  end
+  local messages = commands.slice(words, one.first, one.first + one.size - 1)
+  local result, left = put.any(self, tostring(one.size), messages)
+  if type(result) == 'table' and result.err or left > 0 then
+    return result, left
+  end
+  local value = type(result) == 'number' and result + #messages or result[1]
+  if value == put.FULL then
+    return value, 0, put.may_wait(self.options) and not (queue.bound > 0 and #messages > queue.bound)
+  end
+  outcomes.note({ one.id, text_of(self.options, value, self.is_add and value or #messages, 0) }, seconds, most)
+  return value, 0
+end
+
+local put_in_turn
+
+-- Put the commands from the `first` on, one after the other, up to one that waits.
+function put_in_turn(self, some, first, words, seconds, most, put)
+  local values = {}
+  for i = first, #some do
+    local is_done, value, left, waits = pcall(put_one, self, some[i], words, seconds, most, put)
+    if not is_done then
+      if i == first then error(value, 0) end
+      queue.enter_again()
+    end
+    local is_refused = is_done and type(value) == 'table' and value.err and value.err ~= 'TXN'
+    if i == first and is_refused then
+      return value, 0
+    elseif not is_done or is_refused or left > 0 then
+      return values, #some - i + 1 -- it is the first of another call
+    elseif waits then
+      return { 'part', 0, 0, values }, 0, function()
+        if not queue.bound then
+          return { err = 'NOQUEUE' }, 0
+        end
+        return put_in_turn(self, some, i, words, seconds, most, put)
+      end
+    end
+    values[#values + 1] = value
+  end
+  return values, 0
+end
+
+-- Takes    what put.lua puts with; the number of words of each command, and all words; and the functions of put.lua: `any`
+--          puts what has no id, `may_wait` tells whether it waits for room, FULL is the value of a refused command
+-- Returns  what `put` does
+function once.put(self, sizes, words, put)
+  local some, seconds, most = parse(sizes, words)
+  the_call.work = the_call.work + 4 * the_call.MESSAGE * #some
+  if queue.bound and not room.may_be_full() and not (self.options.unique and not self.options.job) then
+    return put_together(self, some, words, seconds, most, put)
+  end
+  return put_in_turn(self, some, 1, words, seconds, most, put)
+end
+
+return once
