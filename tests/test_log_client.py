@@ -472,6 +472,16 @@ def test_the_consumers_of_a_group_share_its_messages(log: Any) -> None:
     assert ann.read() == [second[0]._replace(deliveries=2)]
 
 
+def test_a_consumer_takes_over_what_others_have_left(log: Any) -> None:
+    log.create_group("g")
+    log.put("a")
+    ann, bob = log.group("g", "ann"), log.group("g", "bob")
+    (read,) = ann.read()
+    assert bob.claim(idle=1000) == ann.claim() == []
+    assert bob.claim(5, ttr=10) == [read._replace(deliveries=2)]
+    assert (ann.ack(read), bob.ack(read)) == (0, 1)
+
+
 def test_a_group_goes_on_elsewhere(log: Any) -> None:
     log.create_group("slow")
     log.create_group("g")
@@ -575,6 +585,8 @@ def test_invalid_arguments_are_refused_before_anything_is_sent(
         ("read", {"count": 0}, ValueError, "a count must be 1 or more, not 0"),
         ("read", {"timeout": nan}, ValueError, "not NaN"),
         ("read", {"ttr": -1}, ValueError, "a time to run must be between"),
+        ("claim", {"count": 0}, ValueError, "a count must be 1 or more, not 0"),
+        ("claim", {"idle": -1}, ValueError, "idle must be between"),
         ("release", {"message": "1"}, TypeError, "the id of a message must be an int"),
     ],
 )

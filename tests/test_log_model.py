@@ -44,13 +44,15 @@ choices = st.integers(0, 5)
 
 @dataclass
 class Job:
-    """A message that a group has a job for. Its id is known once it has been read."""
+    """A message that a group has taken from its log. If it is in a range, only the log has the message."""
 
     offset: int
     message: bytes
     id: int = 0
     deliveries: int = 0
     owner: str = ""
+    in_range: bool = True
+    is_passed: bool = False
 
 
 @dataclass
@@ -65,7 +67,8 @@ class Group:
     missed: int = 0
 
     def note_passed(self) -> None:
-        self.passed = min([self.next, *(job.offset for job in self.ready + self.reserved)])
+        jobs = [job for job in self.ready + self.reserved if not job.is_passed]
+        self.passed = min([self.next, *(job.offset for job in jobs)])
 
 
 @dataclass
@@ -99,21 +102,15 @@ class Log:
             self.dropped += excess
         return True
 
-    def fill(self, group: Group, wanted: int) -> None:
-        """Make jobs until so many are ready."""
-        while len(group.ready) < wanted and group.next < self.tail:
+    def take(self, group: Group, wanted: int) -> list[Job]:
+        """Take messages of a group: those that came back first, then the next ones of the log."""
+        taken, group.ready = group.ready[:wanted], group.ready[wanted:]
+        while len(taken) < wanted and max(group.next, self.head) < self.tail:
             offset = max(group.next, self.head)
-            if offset >= self.tail:
-                break
             group.missed += offset - group.next
-            group.ready.append(Job(offset, self.put[offset]))
+            taken.append(Job(offset, self.put[offset]))
             group.next = offset + 1
-
-    def settle(self) -> None:
-        """Let every group have a ready job, and drop what all have passed."""
-        for group in self.groups.values():
-            self.fill(group, 1)
-        self.drop_passed()
+        return taken
 
     def drop_passed(self) -> None:
         if self.groups:
@@ -159,7 +156,7 @@ class LogMachine(RuleBasedStateMachine):
         if added:
             assert reply == value
             if has_new:
-                self.log.settle()
+                self.log.drop_passed()
         else:
             assert isinstance(reply, hiredis.ReplyError) and str(reply).startswith("FULL ")  # noqa: PT018 -- one reply
 
@@ -289,7 +286,7 @@ class LogMachine(RuleBasedStateMachine):
             return
         assert reply == b"OK"
         self.log.groups[name] = Group(offset, offset)
-        self.log.settle()
+        self.log.drop_passed()
 
     def _checked_start(self, reply: Any, start: str) -> int | None:
         offset = {"head": self.log.head, "tail": self.log.tail}.get(start)
@@ -315,10 +312,9 @@ class LogMachine(RuleBasedStateMachine):
             return
         assert reply == b"OK"
         group = self.log.groups[name]
-        self.log.fill(group, 1)
         group.next, group.ready = offset, []
         group.note_passed()
-        self.log.settle()
+        self.log.drop_passed()
 
     @rule(server=servers, name=groups, chance=st.integers(0, 4))
     def delete_group(self, server: int, name: str, chance: int) -> None:
@@ -333,7 +329,7 @@ class LogMachine(RuleBasedStateMachine):
         del self.log.groups[name]
         self.log.drop_passed()
 
-    @rule(server=servers, which=choices, consumer=consumers, wanted=st.integers(1, 3))
+    @rule(server=servers, which=choices, consumer=consumers, wanted=st.integers(1, 8))
     def read(self, server: int, which: int, consumer: str, wanted: int) -> None:
         name = self.pick(which)
         reply = self(server, "PRESSURE.READ", self.name, "GROUP", name, consumer, "COUNT", wanted)
@@ -341,10 +337,7 @@ class LogMachine(RuleBasedStateMachine):
             assert str(reply).startswith("NOGROUP ")
             return
         group = self.log.groups[name]
-        self.log.fill(group, 1)
-        if group.ready:
-            self.log.fill(group, wanted + 1)
-        taken, group.ready = group.ready[:wanted], group.ready[wanted:]
+        taken = self.log.take(group, wanted)
         for job, (number, _, _, _) in zip(taken, reply or [], strict=False):
             assert job.id in (0, number)
             job.id, job.owner = number, consumer
@@ -361,11 +354,7 @@ class LogMachine(RuleBasedStateMachine):
             assert reply == []
             return
         group = self.log.groups[name]
-        self.log.fill(group, 1)
-        if group.ready:
-            self.log.fill(group, wanted + 1)
-        assert reply == [job.message for job in group.ready[:wanted]]
-        group.ready = group.ready[wanted:]
+        assert reply == [job.message for job in self.log.take(group, wanted)]
         if reply:
             group.note_passed()
         self.log.drop_passed()
@@ -385,17 +374,86 @@ class LogMachine(RuleBasedStateMachine):
         job = group.reserved[number % len(group.reserved)]
         consumer = job.owner if is_owner else next(one for one in CONSUMERS if one != job.owner)
         reply = self(server, f"PRESSURE.{event}", self.group_queue(name), job.id, "TOKEN", consumer)
-        self.log.fill(group, 1)
-        assert reply == int(consumer == job.owner)
-        if not reply:
+        is_gone = event != "ACK" and job.in_range and job.offset < self.log.head
+        assert reply == int(consumer == job.owner and not is_gone)
+        if consumer != job.owner:
             return
         group.reserved.remove(job)
-        if event == "RELEASE":
-            group.ready = sorted([*group.ready, job], key=lambda one: (one.id or 1 << 60, one.offset))
-        else:
-            if event == "BURY":
-                group.buried.append(job)
+        job.in_range = False
+        if is_gone:
+            group.missed += 1
+        elif event == "RELEASE":
+            group.ready = sorted([*group.ready, job], key=lambda one: one.id)
+        elif event == "BURY":
+            group.buried.append(job)
+        if not job.is_passed and (is_gone or event != "RELEASE"):
             group.note_passed()
+        job.is_passed = job.is_passed or event == "BURY"
+        self.log.drop_passed()
+
+    @rule(
+        server=servers,
+        which=choices,
+        numbers=st.tuples(choices, choices),
+        consumer=consumers,
+        event=st.sampled_from(["ACK", "TOUCH"]),
+        names_each=st.booleans(),
+    )
+    def end_several(
+        self,
+        server: int,
+        which: int,
+        numbers: tuple[int, int],
+        consumer: str,
+        event: str,
+        *,
+        names_each: bool,
+    ) -> None:
+        name = self.pick(which)
+        group = self.log.groups.get(name)
+        if group is None or not group.reserved:
+            return
+        ids = sorted(group.reserved[number % len(group.reserved)].id for number in numbers)
+        named = range(ids[0], ids[1] + 1)
+        words: list[str | int] = [*named] if names_each else ["FROM", ids[0], "TO", ids[1]]
+        reply = self(server, f"PRESSURE.{event}", self.group_queue(name), *words, "TOKEN", consumer)
+        concerned = [job for job in group.reserved if job.id in named and job.owner == consumer]
+        if event == "TOUCH":
+            assert reply == len(concerned)
+            return
+        others = [job for job in group.ready + group.buried if job.id in named]
+        assert reply == len(concerned + others)
+        group.reserved = [job for job in group.reserved if job not in concerned]
+        group.ready = [job for job in group.ready if job.id not in named]
+        group.buried = [job for job in group.buried if job.id not in named]
+        if not all(job.is_passed for job in concerned + others):
+            group.note_passed()
+        self.log.drop_passed()
+
+    @rule(server=servers, which=choices, consumer=consumers)
+    def claim(self, server: int, which: int, consumer: str) -> None:
+        name = self.pick(which)
+        group = self.log.groups.get(name)
+        if group is None or any(job.in_range and job.offset < self.log.head for job in group.reserved):
+            return
+        reply = self(server, "PRESSURE.CLAIM", self.group_queue(name), consumer, "COUNT", 1000)
+        claimed = [job for job in group.reserved if job.owner != consumer]
+        for job in claimed:
+            job.owner = consumer
+            job.deliveries += 1
+        expected = sorted([job.id, job.message, job.deliveries, job.offset] for job in claimed)
+        assert sorted(reply or []) == expected
+        self.log.drop_passed()
+
+    @rule(server=servers, which=choices, wanted=st.integers(1, 2))
+    def kick(self, server: int, which: int, wanted: int) -> None:
+        name = self.pick(which)
+        if name not in self.log.groups:
+            return
+        group = self.log.groups[name]
+        assert self(server, "PRESSURE.KICK", self.group_queue(name), wanted) == len(group.buried[:wanted])
+        group.ready = sorted(group.ready + group.buried[:wanted], key=lambda one: one.id)
+        group.buried = group.buried[wanted:]
         self.log.drop_passed()
 
     @rule(server=servers, which=choices, chance=st.integers(0, 3))
@@ -408,7 +466,6 @@ class LogMachine(RuleBasedStateMachine):
             assert str(reply).startswith("NOQUEUE ")
             return
         group = self.log.groups[name]
-        self.log.fill(group, 1)
         ahead = self.log.tail - max(group.next, self.log.head)
         assert reply == len(group.ready) + len(group.buried) + max(0, ahead)
         if ahead > 0 or group.next < self.log.head:
@@ -437,6 +494,19 @@ class LogMachine(RuleBasedStateMachine):
             lag = ahead + len(group.ready)
             expected[name] = (group.passed, lag, len(group.reserved), len(group.buried), missed)
         assert described == expected
+
+    @invariant()
+    def what_is_pending_is_what_consumers_have(self) -> None:
+        for name, group in self.log.groups.items():
+            found = []
+            for entry in self(0, "PRESSURE.PENDING", self.group_queue(name)):
+                first, last, offset, consumer, left, deliveries = entry
+                assert 0 < left <= 60_000
+                found += [
+                    (first + at, offset + at, consumer.decode(), deliveries) for at in range(last - first + 1)
+                ]
+            expected = [(job.id, job.offset, job.owner, job.deliveries) for job in group.reserved]
+            assert sorted(found) == sorted(expected)
 
     def teardown(self) -> None:
         if hasattr(self, "name"):

@@ -54,6 +54,11 @@ class JobField(IntEnum):
     OFFSET = 9  # that of a message of a log whose job has been buried (groups.lua)
 
 
+# What jobs have that were put without: a priority, and a time to run in milliseconds.
+DEFAULT_PRIORITY = 1024
+DEFAULT_TTR = 60_000
+
+
 class _Numbers(dict[int, bytes]):
     """Numbers as arguments. To format one takes four times as long as to look it up."""
 
@@ -73,5 +78,6 @@ def constants() -> dict[bytes, bytes]:
     found = {b"HEADER_SIZE": len(Header), b"BLOCK_SIZE": len(BlockField)}
     found |= {b"HEADER_" + field.name.encode(): field + 1 for field in Header}
     found |= {b"BLOCK_" + field.name.encode(): field.value for field in BlockField}
+    found |= {b"JOB_DEFAULT_PRIORITY": DEFAULT_PRIORITY, b"JOB_DEFAULT_TTR": DEFAULT_TTR}
     found |= {b"JOB_" + field.name.encode(): field + 1 for field in JobField}
     return {name: b"%d" % value for name, value in found.items()}

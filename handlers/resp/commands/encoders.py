@@ -10,7 +10,7 @@ from typing import Any, Protocol, cast
 from handlers.resp.replies import INTEGERS, NullArray, bulk, encode, error, set_sign
 from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
-from pressure_server.queues.operations.jobs import ReservedJob, id_of
+from pressure_server.queues.operations.jobs import ReservedJob, id_of, ids_of
 from pressure_server.queues.operations.operation import Operation
 
 
@@ -195,16 +195,16 @@ def reserved_jobs(operation: Operation) -> bytes:
 
 def delivered_jobs(operation: Operation) -> bytes:
     """Return [id, message, reserves, offset] of each reserved job; null for a command without any."""
-    null = encode(NullArray(), _client_of(operation).protocol)
+    protocol = _client_of(operation).protocol
+    null = encode(NullArray(), protocol)
     if operation.error is not None:
         return _failed(operation, null)
     replies: list[bytes] = []
     for results in _per_command(operation):
         replies.append(b"*%d\r\n" % len(results) if results else null)
-        replies += [
-            encode([job.id, job.message, job.reserves, job.offset], _client_of(operation).protocol)
-            for job in map(ReservedJob.of, results)
-        ]
+        for job, _, reserves, message, offset in map(ReservedJob.of, results):
+            place = encode(None, protocol) if offset is None else b":%d\r\n" % offset
+            replies.append(b"*4\r\n:%d\r\n%b:%d\r\n%b" % (job, bulk(message), reserves, place))
     return b"".join(replies)
 
 
@@ -213,7 +213,7 @@ def ended_reservations(operation: Operation) -> bytes:
     if operation.error is None:
         session = cast(Caller, operation.owner).session
         for word, result in zip(operation.messages, operation.results, strict=True):
-            job, owner = word.split(b" ", 2)[:2]
-            if owner == session.job_owner and not isinstance(result, Exception):
-                session.reserved_jobs.discard_from(session.database, operation.name, id_of(job))
+            if word.split(b" ", 2)[1] == session.job_owner and not isinstance(result, Exception):
+                for job in ids_of(word):
+                    session.reserved_jobs.discard_from(session.database, operation.name, job)
     return sums(operation)

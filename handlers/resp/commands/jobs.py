@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any
 
@@ -26,11 +26,13 @@ from pressure_server.queues.in_steps import kick as kick_jobs
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import (
     JobInfo,
+    Pending,
     ReservedJob,
     claim,
     detached,
     id_of,
     owned,
+    owned_between,
     released,
     word_of,
 )
@@ -44,6 +46,10 @@ command = partial(table.command, group="jobs")
 # Each queue needs an operation, which may wait.
 _MAX_QUEUES = 10_000
 _MAX_JOBS = 1000
+# Ids between FROM and TO. One word of an operation names some of them.
+_MAX_SPAN, _IDS_OF_WORD = 64_000, 500
+# What PRESSURE.PENDING shows.
+_SHOWN, _MAX_SHOWN = 100, 1000
 _PURGED = {b"READY": READY, b"DELAYED": DELAYED, b"RESERVED": RESERVED, b"BURIED": BURIED}
 _STATES = {b"READY": b"ready", b"DELAYED": b"delayed", b"BURIED": b"buried"}
 
@@ -117,16 +123,39 @@ async def _reserve_from_many(
 
 def _submit_event(client: Caller, words: Words, verb: Verb, encode: Encode) -> None:
     """Let an event happen to jobs of one queue; the reply is for how many it did."""
-    ids, options = _names_and_options(words[2:], b"TOKEN")
+    if len(words) > 5 and words[2].upper() == b"FROM" and words[4].upper() == b"TO":
+        spans = [(positive_count(words[3]), positive_count(words[5]))]
+        options = _options(words[6:], b"TOKEN")
+        if not 0 <= spans[0][1] - spans[0][0] < _MAX_SPAN:
+            raise CommandError(f"ERR TO must be 0 to {_MAX_SPAN - 1} above FROM")
+    else:
+        ids, options = _names_and_options(words[2:], b"TOKEN")
+        spans = _spans(map(positive_count, ids))
     owner = _owner(client, options)
-    jobs = [owned(positive_count(word), owner) for word in ids]
+    jobs = [
+        owned(start, owner) if start == end else owned_between(start, end, owner)
+        for first, last in spans
+        for start in range(first, last + 1, _IDS_OF_WORD)
+        for end in [min(last, start + _IDS_OF_WORD - 1)]
+    ]
     client.submit(verb, words[1], jobs, len(jobs), encode)
 
 
+def _spans(ids: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the first and the last of each series of ids, each of which is one more than the one before."""
+    spans: list[tuple[int, int]] = []
+    for job in ids:
+        if spans and spans[-1][1] == job - 1:
+            spans[-1] = (spans[-1][0], job)
+        else:
+            spans.append((job, job))
+    return spans
+
+
 @command(
-    "PRESSURE.ACK key id [id ...] [TOKEN token]",
+    "PRESSURE.ACK key id|FROM [id ...] [TOKEN token]",
     "Deletes jobs that are done: those that the caller has reserved, and any that nobody has. Replies how "
-    "many.",
+    "many. `FROM first TO last` names all jobs between two ids.",
     needs="get",
     flags="write fast",
 )
@@ -136,8 +165,59 @@ def ack(client: Caller, words: Words) -> None:
 
 
 @command(
-    "PRESSURE.TOUCH key id [id ...] [TOKEN token]",
-    "Extends reservations: the time to run begins again. Replies how many.",
+    "PRESSURE.PENDING key [CONSUMER token] [COUNT count]",
+    "Describes reservations, those that end first first: the first and the last id of jobs that are reserved "
+    "together, the offset of the first one in the log of a group or nil, the token that has reserved them or "
+    "nil for a connection, in how many milliseconds that ends (-1: never), and the number of reservations. "
+    "Up to COUNT entries, 100 by default.",
+    needs="read",
+    flags="readonly",
+)
+async def pending(client: Caller, words: Words) -> list[object]:
+    """Describe reservations."""
+    options = options_in(words[2:], {b"CONSUMER": token_of, b"COUNT": positive_count})
+    count, token = options.get(b"COUNT", _SHOWN), options.get(b"CONSUMER")
+    if count > _MAX_SHOWN:
+        raise CommandError(f"ERR too many entries: at most {_MAX_SHOWN}")
+    found: list[object] = []
+    position = 0
+    while len(found) < count:
+        arguments = [b"%d" % position, b"%d" % _MAX_SHOWN]
+        (some,) = await client.database.run(verbs.PENDING, words[1], arguments, client=client.session)
+        reservations = map(Pending.of, some)
+        found += [list(one) for one in reservations if token is None or one.token == token]
+        position += len(some)
+        if len(some) < _MAX_SHOWN:
+            break
+    return found[:count]
+
+
+@command(
+    "PRESSURE.CLAIM key token [IDLE seconds] [COUNT count] [TTR seconds]",
+    "Takes over jobs that others have reserved, and have not touched for so many seconds (0 by default), "
+    "those whose reservations end first first. Replies a list with id, message, number of reservations and, "
+    "in the queue of a group, offset for each; nil if there are none. Up to COUNT jobs, 1 by default.",
+    needs="get",
+    flags="write",
+)
+def claim_(client: Caller, words: Words) -> None:
+    """Reserve jobs that others have reserved."""
+    parsers = {b"IDLE": seconds_of, b"COUNT": positive_count, b"TTR": seconds_of}
+    options = options_in(words[3:], parsers)
+    count = options.get(b"COUNT", 1)
+    if count > _MAX_JOBS:
+        raise CommandError(f"ERR too many jobs: at most {_MAX_JOBS}")
+    if isinstance(client.database, Transaction):
+        raise CommandError("ERR jobs cannot be reserved in a transaction")
+    wanted = claim(detached(token_of(words[2])), options.get(b"TTR"))
+    arguments = [wanted, b"%d" % round(options.get(b"IDLE", 0) * 1000), b"%d" % count]
+    client.submit(verbs.CLAIM, words[1], arguments, count, encoders.delivered_jobs)
+
+
+@command(
+    "PRESSURE.TOUCH key id|FROM [id ...] [TOKEN token]",
+    "Extends reservations: the time to run begins again. Replies how many. `FROM first TO last` names all "
+    "jobs between two ids.",
     needs="get",
     flags="write fast",
 )

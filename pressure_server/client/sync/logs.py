@@ -21,6 +21,7 @@ from pressure_server.client.arguments import (
     checked_number,
     checked_seconds,
     room_words,
+    seconds_word,
     start_word,
     ttr_words,
     wait_words,
@@ -231,6 +232,16 @@ class Group:
         words: list[Word] = ["GROUP", self._name, self._consumer, "COUNT"]
         words += [checked_number(count, "a count", least=1), *wait_words(timeout), *ttr_words(ttr)]
         reply = self._connections.do("PRESSURE.READ", self._log, *words, waits=True)
+        return [LogMessage(*one) for one in reply or ()]
+
+    def claim(self, count: int = 1, idle: float = 0, ttr: float | None = None) -> list[LogMessage]:
+        """Take over up to `count` messages that others have read, and not touched for `idle` seconds.
+
+        Return an empty list if there are none. The time to run of each is `ttr` seconds; by default 60.
+        """
+        words: list[Word] = [self._consumer, "COUNT", checked_number(count, "a count", least=1)]
+        words += ["IDLE", seconds_word(idle, "idle"), *ttr_words(ttr)]
+        reply = self._connections.do("PRESSURE.CLAIM", self._queue, *words)
         return [LogMessage(*one) for one in reply or ()]
 
     def ack(self, *messages: LogMessage | int) -> int:

@@ -17,7 +17,7 @@ local function counts_of_jobs()
   local counts, state = jobs.counts(), queue.jobs
   counts[1] = queue.kind.has_deliveries and counts[1] + state.lag or queue.length
   counts[5] = math.max(0, (state.settings.paused or 0) - the_call.clock())
-  counts[6] = call('ZCOUNT', queue.key_of('ready'), '-inf', '(' .. jobs.DEFAULT_PRIORITY)
+  counts[6] = call('ZCOUNT', queue.key_of('ready'), '-inf', '(' .. JOB_DEFAULT_PRIORITY)
   return counts
 end
 

@@ -44,7 +44,7 @@ function queue.begin()
   queue.max_bytes = nil -- see room.lua
   queue.mirror, queue.marks = nil, nil -- see mirror.lua, marks.lua
   queue.jobs = nil -- see jobs.lua
-  queue.groups, queue.has_new, queue.returned = nil, nil, 0 -- of a log: see log.lua, groups.lua
+  queue.groups, queue.returned = nil, 0 -- of a log: see log.lua, groups.lua
   queue.kind.begin()
 end
 
@@ -62,7 +62,7 @@ end
 
 -- Forget the queue, about which memory may be wrong: it must be entered anew.
 function queue.forget()
-  queue.base, queue.mirror, queue.jobs, queue.has_new = nil, nil, nil, nil
+  queue.base, queue.mirror, queue.jobs = nil, nil, nil
 end
 
 -- Leave the queue after an error, and finish what earlier runs have begun, as far as possible.

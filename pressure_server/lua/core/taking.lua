@@ -9,6 +9,8 @@ local taking = {
   -- The limits of one call: a reply is in memory three times on its way to the client.
   BYTES = 1048576,
   MESSAGES = 1000,
+  -- Jobs taken between two looks at the limits.
+  JOBS = 64,
   -- Expired messages dropped in one call: each takes some 12 microseconds.
   EXPIRED = 4000,
 }

@@ -10,8 +10,6 @@
 -- Messages of a list count as put at the beginning, with the default priority (jobs.lua).
 -- Touches  the keys in first_jobs.py, :ext:offsets, :ext:made, :ext:due, :ext:jobs, and the log of a group
 
-local DEFAULT_PRIORITY = 1024
-
 local call = redis.call
 local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
@@ -28,19 +26,19 @@ local function is_adoptable(base)
     or string.sub(call('GET', base .. ':ext:made') or '', -5) ~= ' jobs'
 end
 
--- Return whether native producers have put messages into the log that are not jobs of its group yet.
-local function lacks_messages(source, following)
+-- Return whether the log has messages that its group has no jobs of.
+local function has_messages_ahead(source, following)
   return call('LLEN', source) + tonumber(call('GET', source .. ':stats:consumed_messages') or 0) > tonumber(following)
 end
 
 -- Return whether messages need a role that a native client holds; and the priority of the first job that can be
 -- reserved, and when it was put; nil if there is none.
-local function first_of(base, ready)
+local function first_of(base, ready, source, following)
   local id, priority = unpack(call('ZRANGE', ready, 0, 0, 'WITHSCORES'))
   priority = tonumber(priority)
   local has_messages = call('LLEN', base) > 0
-  if has_messages and is_adoptable(base) then
-    return false, math.min(priority or math.huge, DEFAULT_PRIORITY), 0
+  if has_messages and is_adoptable(base) or source and has_messages_ahead(source, following) then
+    return false, math.min(priority or math.huge, JOB_DEFAULT_PRIORITY), 0
   end
   if id then
     local job = call('HGET', base .. ':ext:jobs', id)
@@ -61,11 +59,10 @@ for i, base in ipairs(KEYS) do
     local due = math.min(first_score(delayed), first_score(reserved), pause > now and pause or math.huge)
     -- The library has yet to note when jobs of an earlier version are due (job_times.lua).
     local is_late = due <= now or due < math.huge and call('EXISTS', base .. ':ext:due') == 0
-      or source and call('EXISTS', ready) == 0 and lacks_messages(source, following)
     local is_held, priority, made
     -- Without :bound, a native client deletes the queue.
     if not is_late and pause <= now and call('EXISTS', base .. ':bound') == 1 then
-      is_held, priority, made = first_of(base, ready)
+      is_held, priority, made = first_of(base, ready, source, following)
     end
     seen[i] = { source and 1 or (is_closed or is_held) and 2 or 0, is_late and 0 or due < math.huge and due - now or -1,
       priority, made }

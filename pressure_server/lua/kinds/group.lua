@@ -60,16 +60,34 @@ function group.messages_ahead(skipped, count)
   return messages
 end
 
+-- Return up to `count` messages of the log from an offset on, by their positions; none in place of those that are gone.
+function group.messages_at(offset, count)
+  local state, found = queue.jobs, {}
+  local gone = math.max(0, state.head - offset)
+  if gone < count then
+    local first = offset + gone - state.head
+    local newest_first = call('LRANGE', state.source, -first - (count - gone), -first - 1)
+    local n = #newest_first
+    for i = n, 1, -1 do found[gone + n - i + 1] = newest_first[i] end
+  end
+  return found
+end
+
 -- Return the flags and expiry of the log's messages from an offset on.
 function group.marks_ahead(messages, offset)
   local source, home, found = queue.jobs.source, queue.base, {}
-  if call('EXISTS', source .. ':ext:marks') == 1 then
+  if group.has_marks() then
     queue.base = source
     local noted = marks.open(source)
     for i, message in ipairs(messages) do found[i] = marks.look(noted, message, offset + i - 1) end
     queue.base = home
   end
   return found
+end
+
+-- Return whether messages of the log may have flags, or expire.
+function group.has_marks()
+  return call('EXISTS', queue.jobs.source .. ':ext:marks') == 1
 end
 
 -- Pass up to `most` messages of the log for which the group has no jobs yet. Return how many.

@@ -3,9 +3,9 @@
 -- of the log. A group has passed a message when its job is deleted or buried. What all groups have passed leaves
 -- the log.
 --
--- A group's queue has a ready job whenever the log has more for it. Clients that wait for a job, and scripts that
--- look for one, therefore need not know about the log: a put into the log makes a job for each group that has
--- none, and whoever takes jobs makes as many as are wanted, and one more.
+-- What a client reserves of the log's next messages are ranges (ranges.lua). Whoever takes messages for good, or looks
+-- at them, makes jobs of as many as are wanted. A put into the log does nothing for groups: clients that wait for a
+-- job of a group wait for a message of its log as well.
 --
 -- Touches  those of group.lua, and the log
 
@@ -21,32 +21,47 @@ local job_puts = require 'kinds/job_puts'
 local groups = {}
 -- Bytes of messages of which one call makes jobs.
 local FILLED_BYTES = 1048576
+-- Messages that are read at first, when it is not known how large they are.
+local FIRST = 16
 -- Messages that one call drops from a log besides what it does.
 local DROPPED_AT_ONCE = 1000
 
--- Make jobs of the log's next messages until the group has `wanted` ready ones.
-function groups.fill(wanted)
-  local state = queue.jobs
-  local count = math.min(wanted - state.ready, state.lag, jobs.AT_ONCE)
-  if count <= 0 or not the_call.has_records() then
-    return
-  end
-  if count > 1 then
-    count = math.min(count, math.max(1, math.floor(FILLED_BYTES / math.max(1, #group.messages_ahead(0, 1)[1]))))
-  end
-  local messages, first = group.messages_ahead(0, count), math.max(state.next, state.head)
+-- Take the log's next messages, `wanted` or about `bytes` at most: at least one, as there is one. The caller makes jobs of
+-- them. Return them, and the offset of the first.
+function groups.take_ahead(wanted, bytes)
+  local state, messages, taken = queue.jobs, {}, 0
+  local most, first = math.min(wanted, state.lag), math.max(state.next, state.head)
   if first > state.next then
     call('HINCRBY', queue.key_of('settings'), 'missed', string.format('%.0f', first - state.next))
   end
+  repeat
+    -- Assume that the next ones are as large as those before.
+    local left = math.max(1, math.floor((bytes - taken) / (taken / math.max(1, #messages) + 1)))
+    local some = group.messages_ahead(#messages, math.min(most - #messages, #messages == 0 and FIRST or left))
+    for i = 1, #some do messages[#messages + 1] = some[i] end
+    taken = taken + commands.sum_of_bytes(some)
+  until #messages == most or taken >= bytes
+  queue.count_as('produced', #messages, taken)
+  queue.length, state.lag = queue.length - #messages, state.lag - #messages
+  group.set_next(first + #messages)
+  return messages, first
+end
+
+-- Make jobs of the log's next messages until the group has `wanted` ready ones before those that are left in the log.
+function groups.fill(wanted)
+  local state = queue.jobs
+  local ready = state.lag > 0 and state.ready > 0 and call('ZCOUNT', queue.key_of('ready'), '-inf', JOB_DEFAULT_PRIORITY) or 0
+  local count = math.min(wanted - ready, state.lag, jobs.AT_ONCE)
+  if count <= 0 or not the_call.has_records() then
+    return
+  end
+  local messages, first = groups.take_ahead(count, FILLED_BYTES)
   local places = {}
   for i, id in ipairs(job_puts.store(job_puts.as_jobs(messages, group.marks_ahead(messages, first)))) do
     places[2 * i - 1], places[2 * i] = string.format('%.0f', first + i - 1), id
   end
   call('ZADD', queue.key_of('offsets'), unpack(places))
-  queue.count_as('produced', count, commands.sum_of_bytes(messages))
-  queue.length, state.lag = queue.length - count, state.lag - count
-  group.set_next(first + count)
-  the_call.work = the_call.work + 4 * the_call.MESSAGE * count
+  the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 
 -- Give each group of the log that the call works on a job for each of these messages, which had been taken from the
@@ -91,18 +106,6 @@ local function drop_passed_of(source)
   call('INCRBY', source .. ':stats:consumed_bytes', commands.sum_of_bytes(dropped))
   call('SET', source .. ':consumer', the_call.identity)
   return true
-end
-
--- Give the groups of the log that the call works on what has been put into it.
-function groups.settle_log()
-  local home = queue.base
-  if queue.has_new then
-    queue.has_new = nil
-    for _, key in ipairs(call('ZRANGE', group.key_of(home), 0, -1)) do
-      if call('EXISTS', key .. ':ext:ready') == 0 then queue.enter(key) end
-    end
-    queue.enter(home)
-  end
 end
 
 -- Drop from the log of the group that the call works on what all groups have passed.
@@ -153,7 +156,6 @@ function actions.create(key, word)
     group.note_passed()
   end
   queue.enter(home)
-  queue.has_new = true
   return made
 end
 
@@ -183,7 +185,6 @@ function actions.seek(key, word)
   group.set_next(offset)
   group.note_passed()
   queue.enter(home)
-  queue.has_new = true
   return 1
 end
 
@@ -194,12 +195,12 @@ function actions.list()
   local places = call('ZRANGE', group.key_of(queue.base), 0, -1, 'WITHSCORES')
   for i = 1, #places, 2 do
     local key = places[i]
-    local following, missed = unpack(call('HMGET', key .. ':ext:settings', 'next', 'missed'))
+    local following, missed, ranged = unpack(call('HMGET', key .. ':ext:settings', 'next', 'missed', 'ranged'))
     following, missed = tonumber(following), tonumber(missed or 0)
     local ahead = queue.consumed + queue.length - math.max(following, queue.consumed)
     found[#found + 1] = {
       key, tonumber(places[i + 1]), ahead + call('ZCARD', key .. ':ext:ready') + call('ZCARD', key .. ':ext:delayed'),
-      call('ZCARD', key .. ':ext:reserved'), call('ZCARD', key .. ':ext:buried'),
+      call('ZCARD', key .. ':ext:reserved') + tonumber(ranged or 0), call('ZCARD', key .. ':ext:buried'),
       missed + math.max(0, queue.consumed - following),
     }
   end

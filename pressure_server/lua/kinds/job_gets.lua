@@ -5,10 +5,15 @@ local commands = require 'core/commands'
 local queue = require 'core/queue'
 local records = require 'core/records'
 local job_ids = require 'kinds/job_ids'
-local jobs = require 'kinds/jobs'
+local group = require 'kinds/group'
 local groups = require 'kinds/groups'
+local jobs = require 'kinds/jobs'
+local ranges = require 'kinds/ranges'
+local taking = require 'core/taking'
 
 local job_gets = {}
+-- Reservations that one call looks at for a client that takes them over.
+local OFFERED = 10000
 local key_of = queue.key_of
 
 -- Return the part of a server's identity that owners of reservations have.
@@ -39,13 +44,16 @@ local function owners_in(claims, count)
   return owners, ttrs
 end
 
--- Return a reserved job as the reply has it: 'id ttr flags reserves message'; in a group's queue, the offset of the
--- message is after the id and '@'.
-local function given(job)
-  local offset = queue.jobs.source and (call('ZSCORE', key_of('offsets'), job.id) or job.about[JOB_OFFSET])
+-- Add a reserved job to what the reply has: 'id ttr flags reserves message'; in a group's queue, the offset of the
+-- message is after the id and '@'. Of a range, `messages` has the messages by their positions. Those after the first are
+-- '+message': their ids and offsets are one more each.
+local function add_given(found, job, messages)
+  local offset = job.offset and string.format('%.0f', job.offset)
+    or queue.jobs.source and (call('ZSCORE', key_of('offsets'), job.id) or job.about[JOB_OFFSET])
   local id = offset and job.id .. '@' .. offset or job.id
-  return string.format('%s %.0f %s %d ', id, jobs.ttr_of(job), job.flags, job.about[JOB_RESERVES])
-    .. jobs.message_of(job)
+  local about = string.format('%s %.0f %s %d ', id, jobs.ttr_of(job), job.flags, job.about[JOB_RESERVES])
+  found[#found + 1] = about .. (messages and messages[1] or jobs.message_of(job))
+  for i = 2, messages and job.count or 0 do found[#found + 1] = '+' .. messages[i] end
 end
 
 -- Leave out jobs that have been reserved again since: reserves[i], which may be nil, is how often the job had been.
@@ -66,7 +74,8 @@ function job_gets.give(event, some, claims)
   end
   records.note_reserved(ids, owners, reserves)
   for i, is_done in ipairs(jobs.happen(event, some, owners)) do
-    if is_done == 1 then found[#found + 1] = given(some[i]) end
+    local job = some[i]
+    if is_done > 0 then add_given(found, job, job.count and group.messages_at(job.offset, job.count)) end
   end
   if #found > 0 and queue.word == 'jobs' then call('HINCRBY', key_of('settings'), 'deliveries', #found) end
   return found
@@ -75,7 +84,6 @@ end
 -- Return the best jobs that are ready, at most `wanted`; and how many of these have expired, and are deleted.
 function job_gets.best(wanted)
   local found, expired = {}, {}
-  if queue.jobs.source then groups.fill(wanted + 1) end
   for _, job in ipairs(jobs.read_in('ready', jobs.next_ids(math.min(wanted, jobs.AT_ONCE)))) do
     local expires = jobs.parse(job).expires
     local some = expires ~= '0' and tonumber(expires) <= the_call.clock() and expired or found
@@ -102,6 +110,7 @@ end
 --
 -- Returns  their messages; the mark of each (with_mark); and how many others have expired
 function job_gets.pop(wanted)
+  if queue.jobs.lag > 0 then groups.fill(wanted) end
   local found, expired = job_gets.best(wanted)
   local messages, marks_of = {}, {}
   for i, job in ipairs(found) do messages[i], marks_of[i] = job_gets.with_mark(job) end
@@ -110,12 +119,68 @@ function job_gets.pop(wanted)
   return messages, marks_of, expired
 end
 
--- Reserve up to `wanted` jobs, best first, one for each claim.
+-- Reserve the next messages of the log for clients, one for each claim, about `bytes` at most. Return each as
+-- `add_given` says.
+local function reserve_ahead(claims, wanted, bytes)
+  local messages, offset = groups.take_ahead(wanted, bytes)
+  local owners, ttrs = owners_in(claims, #messages)
+  local some, places = ranges.reserve(messages, offset, owners, ttrs)
+  local ids, its_owners, reserves, found, at = {}, {}, {}, {}, 1
+  for i, range in ipairs(some) do
+    ids[i], its_owners[i], reserves[i] = range.id, range.about[JOB_OWNER], 1
+    range.ttr, range.flags = JOB_DEFAULT_TTR, '0'
+    add_given(found, range, commands.slice(messages, at, at + range.count - 1))
+    at = at + range.count
+  end
+  records.note_reserved(ids, its_owners, reserves)
+  jobs.note_come('reserved', places)
+  call('HSET', the_call.records, 'j' .. queue.base, 1)
+  call('HINCRBY', key_of('settings'), 'deliveries', #messages)
+  return found
+end
+
+-- Reserve up to `wanted` jobs, best first, one for each claim, about `bytes` at most.
 --
 -- Returns  what `give` does; and how many others have expired
-function job_gets.reserve(claims, wanted)
-  local found, expired = job_gets.best(wanted)
+function job_gets.reserve(claims, wanted, bytes)
+  if queue.jobs.lag > 0 then
+    if group.has_marks() then
+      groups.fill(wanted)
+    elseif #jobs.next_ids(1) == 0 then
+      return reserve_ahead(claims, wanted, bytes), 0
+    end
+  end
+  local found, expired = job_gets.best(math.min(wanted, taking.JOBS))
   return job_gets.give('reserve', found, claims), expired
+end
+
+-- Let a client take over the reservations of others that were not extended for `idle` milliseconds, those that end first
+-- first, of `most` jobs at most. Jobs that have been delivered often enough, and messages that a log has dropped, are
+-- as if their time to run was up. Return each as `add_given` says.
+function job_gets.take_over(claim, idle, most)
+  local owners, ttrs = owners_in({ claim }, 1)
+  local ids, taken, ended, count = call('ZRANGE', key_of('reserved'), 0, OFFERED - 1, 'WITHSCORES'), {}, {}, 0
+  local now, spent = the_call.clock(), queue.jobs.settings.max_deliveries or math.huge
+  for i = 1, #ids, 2 do
+    if count >= most then break end
+    local job, due = jobs.read({ ids[i] }, true)[1], tonumber(ids[i + 1])
+    local about = job and jobs.parse(job).about
+    -- A reservation without an end has not been extended since it began, which is not known.
+    if job and about[JOB_OWNER] ~= owners[1] and due < math.huge and now - due + jobs.ttr_of(job) >= idle then
+      job.state = 'reserved'
+      if (job.count or 1) > most - count then job = ranges.begin_of(job, most - count) end
+      local messages = job.count and group.messages_at(job.offset, job.count)
+      if about[JOB_RESERVES] >= spent or messages and not messages[1] then
+        ended[#ended + 1] = job
+      else
+        taken[#taken + 1], count = job, count + (job.count or 1)
+      end
+    end
+  end
+  jobs.happen('time_out', ended)
+  local claims = {}
+  for i = 1, #taken do claims[i] = claim end
+  return job_gets.give('claim', taken, claims)
 end
 
 -- Keep messages that have just been taken from the list as reserved jobs, one for each claim. Return each as
@@ -127,10 +192,10 @@ function job_gets.hold(messages, marks_of, claims)
   if queue.word ~= 'reserved' then queue.set_kind('reserved') end
   for i, message in ipairs(messages) do
     local mark, ttr = marks_of[i] or { '0', 0 }, ttrs[i] or 0
-    local id, about = ids[i], { jobs.DEFAULT_PRIORITY, 0, 1, 0, 0, 0, 0, owners[i], ttr }
+    local id, about = ids[i], { JOB_DEFAULT_PRIORITY, 0, 1, 0, 0, 0, 0, owners[i], ttr }
     fields[#fields + 1] = id
     fields[#fields + 1] = job_ids.new_stamp()
-      .. string.format('%d 0 0 %s %.0f ', jobs.DEFAULT_PRIORITY, mark[1], mark[2]) .. message
+      .. string.format('%d 0 0 %s %.0f ', JOB_DEFAULT_PRIORITY, mark[1], mark[2]) .. message
     fields[#fields + 1], fields[#fields + 2] = id .. ':', cmsgpack.pack(about)
     places[#places + 1], places[#places + 2] = ttr > 0 and the_call.clock() + ttr or 'inf', id
     found[i] = string.format('%s %.0f %s 1 ', id, ttr, mark[1]) .. message
@@ -145,15 +210,17 @@ function job_gets.hold(messages, marks_of, claims)
   return found
 end
 
--- Give up the jobs, among these, that clients of a server have reserved. Return how many.
+-- Give up the jobs, among these, that clients of a server have reserved. Return how many; and whether there are more.
 local function give_up_of(server, ids)
   local its, owners = {}, {}
   for _, job in ipairs(jobs.read_in('reserved', ids)) do
     local owner = jobs.parse(job).about[JOB_OWNER]
     if string.match(owner, '^(%S+) ') == server then its[#its + 1], owners[#owners + 1] = job, owner end
   end
-  jobs.happen('give_up', its, owners)
-  return #its
+  local some = jobs.at_once(its)
+  local count = 0
+  for _, is_done in ipairs(jobs.happen('give_up', some, owners)) do count = count + is_done end
+  return count, #some < #its
 end
 
 -- Give up jobs that clients of a server have reserved. Called again and again until all have been looked at.
@@ -176,7 +243,11 @@ function job_gets.recover(server, cursor)
   local next_cursor, found = unpack(call('ZSCAN', key, at or '0', 'COUNT', jobs.AT_ONCE))
   local ids = {}
   for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
-  return give_up_of(server, ids), next_cursor == '0' and '0' or 'scan' .. next_cursor
+  local count, are_more = give_up_of(server, ids)
+  if are_more then
+    return count, 'scan' .. (at or '0')
+  end
+  return count, next_cursor == '0' and '0' or 'scan' .. next_cursor
 end
 
 -- Give up jobs that these owners have reserved, and still have (of_reservation). Return how many.
@@ -185,7 +256,7 @@ function job_gets.give_up(ids, owners, reserves)
   local count = 0
   for first = 1, #ids, jobs.AT_ONCE do
     local last = math.min(first + jobs.AT_ONCE - 1, #ids)
-    local some = job_gets.of_reservation(jobs.read({ unpack(ids, first, last) }), { unpack(reserves, first, last) })
+    local some = job_gets.of_reservation(jobs.read({ unpack(ids, first, last) }, true), { unpack(reserves, first, last) })
     for _, is_done in ipairs(jobs.happen('give_up', some, { unpack(owners, first, last) })) do count = count + is_done end
   end
   return count

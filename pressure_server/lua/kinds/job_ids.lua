@@ -10,8 +10,10 @@
 local the_call = require 'core/call'
 local queue = require 'core/queue'
 
-local job_ids = {}
-local IDS_OF_BLOCK = 64
+local job_ids = {
+  -- Ids of a block.
+  OF_BLOCK = 64,
+}
 
 -- Return when a job is made: microseconds since 1970 in 16 digits, and a space. Each stamp is
 -- later than the last one, whatever the queue, although the clock may stand still in a call. (A job takes more than a
@@ -27,7 +29,7 @@ local function new_block()
   local index, blocks = the_call.own_key('blocks'), queue.key_of('blocks')
   for _ = 1, math.min(2, call('LLEN', blocks)) do
     local old, ids, is_used = call('RPOP', blocks), {}, false
-    for i = 1, IDS_OF_BLOCK do ids[i] = string.format('%013x', old * IDS_OF_BLOCK + i) end
+    for i = 1, job_ids.OF_BLOCK do ids[i] = job_ids.word_of(old * job_ids.OF_BLOCK + i) end
     for _, job in ipairs(call('HMGET', queue.key_of('jobs'), unpack(ids))) do is_used = is_used or job end
     if is_used then
       call('LPUSH', blocks, old)
@@ -44,17 +46,35 @@ local function new_block()
   return tonumber(number)
 end
 
--- Return new ids, in ascending order, in the form that jobs.lua describes.
-function job_ids.new(wanted)
-  local state, ids = queue.jobs, {}
+-- Return an id as jobs.lua describes it.
+function job_ids.word_of(number)
+  return string.format('%013x', number)
+end
+
+-- Return new ids, in ascending order, as numbers: for each block the first one, and how many.
+function job_ids.spans(wanted)
+  local state, spans = queue.jobs, {}
   local last = state.last_id or tonumber(wanted > 0 and call('HGET', queue.key_of('settings'), 'id') or 0)
-  for i = 1, wanted do
-    if last % IDS_OF_BLOCK == 0 then last = new_block() * IDS_OF_BLOCK end
-    last = last + 1
-    ids[i] = string.format('%013x', last)
+  while wanted > 0 do
+    if last % job_ids.OF_BLOCK == 0 then last = new_block() * job_ids.OF_BLOCK end
+    local count = math.min(wanted, job_ids.OF_BLOCK - last % job_ids.OF_BLOCK)
+    spans[#spans + 1] = { last + 1, count }
+    last, wanted = last + count, wanted - count
   end
-  if wanted > 0 then call('HSET', queue.key_of('settings'), 'id', string.format('%.0f', last)) end
+  if #spans > 0 then call('HSET', queue.key_of('settings'), 'id', string.format('%.0f', last)) end
   state.last_id = last
+  return spans
+end
+
+-- Return new ids, in ascending order.
+function job_ids.new(wanted)
+  local ids, n = {}, 0
+  for _, span in ipairs(job_ids.spans(wanted)) do
+    for number = span[1], span[1] + span[2] - 1 do
+      n = n + 1
+      ids[n] = string.format('%013x', number)
+    end
+  end
   return ids
 end
 

@@ -13,7 +13,6 @@ local jobs = require 'kinds/jobs'
 
 local job_puts = {}
 local key_of = queue.key_of
-local DEFAULT_TTR = 60000
 -- Expired jobs, and messages of the list, that one call looks at.
 local EXPIRED_AT_ONCE, ADOPTED_AT_ONCE = 1000, 1000
 
@@ -97,7 +96,7 @@ function job_puts.as_jobs(messages, marks_of)
   local some = {}
   for i, message in ipairs(messages) do
     local mark = marks_of[i] or { '0', 0 }
-    some[i] = string.format('%d 0 %d %s %.0f ', jobs.DEFAULT_PRIORITY, DEFAULT_TTR, mark[1], mark[2]) .. message
+    some[i] = string.format('%d 0 %d %s %.0f ', JOB_DEFAULT_PRIORITY, JOB_DEFAULT_TTR, mark[1], mark[2]) .. message
   end
   return some
 end

@@ -25,8 +25,6 @@ local job_queue = {
   at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets,
 }
 local key_of = queue.key_of
--- Jobs taken between two looks at the limits.
-local TAKEN_AT_ONCE = 64
 -- Reserved and buried jobs whose bytes are counted.
 local HELD_AT_ONCE = 5000
 
@@ -40,7 +38,6 @@ function job_queue.begin()
   if source then
     group.read_source(source, following)
     queue.length = queue.length + state.lag
-    if state.ready == 0 then groups.fill(1) end
   end
   state.has_unadopted = in_list > 0 and job_puts.adopt(in_list)
   job_times.promote(delayed)
@@ -72,7 +69,7 @@ function job_queue.count_held()
   local bytes = 0
   for _, state in ipairs(room.max_bytes() and { 'reserved', 'buried' } or {}) do
     for first = 0, HELD_AT_ONCE - 1, jobs.AT_ONCE do
-      for _, job in ipairs(jobs.read(call('ZRANGE', key_of(state), first, first + jobs.AT_ONCE - 1))) do
+      for _, job in ipairs(jobs.read(call('ZRANGE', key_of(state), first, first + jobs.AT_ONCE - 1), true)) do
         bytes = bytes + (job and jobs.bytes_of(job) or 0)
       end
     end
@@ -91,22 +88,20 @@ end
 
 -- Return how many jobs are reserved or buried: neither queued nor gone.
 function job_queue.outstanding()
-  return call('ZCARD', key_of('reserved')) + call('ZCARD', key_of('buried'))
+  return call('ZCARD', key_of('reserved')) + queue.jobs.ranged + call('ZCARD', key_of('buried'))
 end
 
 function job_queue.available()
-  -- A run before this one may have taken the group's ready job by its id.
-  if queue.jobs.source and queue.jobs.ready == 0 then groups.fill(1) end
-  return queue.jobs.ready > 0 and job_times.is_paused() and 0 or queue.jobs.ready
+  local count = queue.jobs.ready + queue.jobs.lag
+  return count > 0 and job_times.is_paused() and 0 or count
 end
 
 -- Take the best jobs.
-function job_queue.pop(self, count)
-  count = math.min(count, TAKEN_AT_ONCE)
+function job_queue.pop(self, count, most)
   if self.claims then
-    return job_gets.reserve(self.claims, count)
+    return job_gets.reserve(self.claims, count, most)
   end
-  local some, marks_of, expired = job_gets.pop(count)
+  local some, marks_of, expired = job_gets.pop(math.min(count, taking.JOBS))
   local popped = #some
   some = taking.unexpired(self, some, marks_of)
   return some, popped - #some + expired
@@ -242,6 +237,7 @@ function job_queue.sample(seed, wanted)
 end
 
 function job_queue.peek()
+  groups.fill(1)
   local job = job_gets.best(1)[1]
   return job and { jobs.message_of(job), job.flags ~= '0' and job.flags or '' } or {}
 end
@@ -342,6 +338,7 @@ function job_queue.keep(first, last)
 end
 
 function job_queue.next_to_move()
+  groups.fill(1)
   local job = job_queue.available() > 0 and job_gets.best(1)[1]
   if job then
     return jobs.message_of(job), job.id

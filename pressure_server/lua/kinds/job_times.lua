@@ -59,7 +59,12 @@ function job_times.promote(delayed)
   state.has_due = state.has_due or #ids == jobs.AT_ONCE
   block.promoted[queue.base] = state.has_due
   if #ids > 0 then
-    jobs.happen('time_out', jobs.read_in('reserved', ids))
+    local due = jobs.read_in('reserved', ids)
+    local some = jobs.at_once(due)
+    jobs.happen('time_out', some)
+    if #some < #due then
+      state.has_due, block.promoted[queue.base], state.first.reserved = true, true, nil
+    end
     -- An error may have left some in both states.
     local ready = call('ZCARD', key_of('ready'))
     queue.length, state.ready = queue.length + ready - state.ready, ready

@@ -5,7 +5,9 @@ local the_call = require 'core/call'
 local queue = require 'core/queue'
 local room = require 'core/room'
 local jobs = require 'kinds/jobs'
+local groups = require 'kinds/groups'
 local job_gets = require 'kinds/job_gets'
+local job_ids = require 'kinds/job_ids'
 local conversion = require 'kinds/conversion'
 
 local job_verbs = {}
@@ -29,20 +31,44 @@ local function each(words, what)
   return values
 end
 
--- Let an event happen to the jobs that the words name: 'id', 'id owner', or 'id owner reserves'. Return 1, 0 or an
--- error for each; and how many are left for another call.
+-- Let an event happen to the jobs between each id and its final one, which is the same if there is none. Return to how
+-- many it has, for each.
+local function happen_between(event, ids, finals, owners)
+  local some, its_owners, places, done = {}, {}, {}, {}
+  for i, id in ipairs(ids) do
+    done[i] = 0
+    for _, job in ipairs(jobs.between(id, finals[i] or id)) do
+      local n = #some + 1
+      some[n], its_owners[n], places[n] = job, owners[i], i
+    end
+  end
+  for i, count in ipairs(jobs.happen(event, some, its_owners)) do done[places[i]] = done[places[i]] + count end
+  return done
+end
+
+-- Let an event happen to the jobs that the words name: 'id', 'id owner', 'id-final owner' for all between two ids, or
+-- 'id owner reserves'. Return to how many it has, or an error, for each; and how many are left for another call.
 local function for_each(words, event)
-  local done, known = {}, {} -- known: owners
-  for first = 1, #words, jobs.AT_ONCE do
-    local ids, owners, reserves = {}, {}, {}
-    local last = math.min(first + jobs.AT_ONCE - 1, #words)
-    for i = first, last do
-      local id, owner, count = string.match(words[i], '^(%x+) ?(%S*) ?(%d*)$')
+  local done, known, at = {}, {}, 0 -- known: owners
+  while at < #words do
+    local ids, finals, owners, reserves, count = {}, {}, {}, {}, 0
+    while at < #words and count < jobs.AT_ONCE do
+      at, count = at + 1, count + 1
+      -- Given up: the latest is named first.
+      local word = event == 'give_up' and words[#words - at + 1] or words[at]
+      local id, final, owner, reserved = string.match(word, '^(%x+)(%-?%x*) ?(%S*) ?(%d*)$')
       if known[owner] == nil then known[owner] = owner ~= '' and job_gets.owner_of(owner) end
-      local at = event == 'give_up' and last - i + 1 or i - first + 1 -- given up: the latest is named first
-      ids[at], owners[at], reserves[at] = id, known[owner], tonumber(count)
+      local n = #ids + 1
+      ids[n], owners[n], reserves[n] = id, known[owner], tonumber(reserved)
+      if final ~= '' then
+        finals[n] = string.sub(final, 2)
+        count = count + tonumber(finals[n], 16) - tonumber(id, 16)
+      end
     end
     append_values(done, #ids, function()
+      if next(finals) then
+        return happen_between(event, ids, finals, owners)
+      end
       return jobs.happen(event, job_gets.of_reservation(jobs.read(ids), reserves), owners)
     end)
     if block.patient and the_call.work >= the_call.MAX_WORK then break end
@@ -74,6 +100,38 @@ local function change(event, id, owner, priority)
   return jobs.happen(event, { job }, { job_gets.owner_of(owner) })[1] or 0
 end
 
+-- Describe reservations, those that end first first.
+--
+-- Takes    how many to pass over; and how many to describe
+-- Returns  for each the first and the last id; the offset of the first message in a group's log, else ''; the owner, ''
+--          in place of the token of a client's connection; in how many milliseconds it ends, -1 for never; and how often
+--          the job has been reserved
+function job_verbs.pending(words)
+  local first, ids, ends, found = tonumber(words[1]), {}, {}, {}
+  local places = call('ZRANGE', queue.key_of('reserved'), first, first + words[2] - 1, 'WITHSCORES')
+  for i = 1, #places, 2 do ids[#ids + 1], ends[#ends + 1] = places[i], tonumber(places[i + 1]) end
+  for i, job in ipairs(jobs.read(ids, true)) do
+    if job then
+      local about, last = jobs.parse(job).about, tonumber(job.id, 16) + (job.count or 1) - 1
+      local offset = job.offset or queue.jobs.source and call('ZSCORE', queue.key_of('offsets'), job.id) or about[JOB_OFFSET]
+      found[#found + 1] = {
+        job.id, job_ids.word_of(last), offset and string.format('%.0f', offset) or '', string.match(about[JOB_OWNER], '^ (.*)$') or '',
+        ends[i] < math.huge and math.max(0, ends[i] - the_call.clock()) or -1, about[JOB_RESERVES],
+      }
+    end
+  end
+  return found
+end
+
+-- Let a client take over reservations of others.
+--
+-- Takes    a claim (job_gets.lua); for how many milliseconds, at least, a reservation must not have been extended; how
+--          many jobs to take over
+-- Returns  them, as `reserve` does (get.lua)
+function job_verbs.claim(words)
+  return job_gets.take_over(words[1], tonumber(words[2]), tonumber(words[3]))
+end
+
 -- Takes    'id owner', or 'id owner priority', for each
 function job_verbs.bury(words)
   return each(words, function(word)
@@ -89,7 +147,7 @@ function job_verbs.release(words)
     owner = job_gets.owner_of(owner)
     local job = jobs.read({ id })[1]
     if job and jobs.is_owned(job, owner) then
-      local is_plain = delay == '0' and (tonumber(priority) or jobs.DEFAULT_PRIORITY) == jobs.DEFAULT_PRIORITY
+      local is_plain = delay == '0' and (tonumber(priority) or JOB_DEFAULT_PRIORITY) == JOB_DEFAULT_PRIORITY
       local refusal = not is_plain and conversion.convert()
       if refusal then
         return { refusal }
@@ -149,6 +207,7 @@ end
 function job_verbs.peek_job(words)
   local id = words[1]
   if #id < 10 then
+    if id == 'ready' then groups.fill(1) end
     id = (id == 'ready' and jobs.next_ids(1) or call('ZRANGE', queue.key_of(id), 0, 0))[1]
   end
   local job = id and jobs.read({ id })[1]
@@ -165,7 +224,7 @@ function job_verbs.job_info(words)
   end
   local state, about = jobs.state_of(job), jobs.parse(job).about
   local has_time = state == 'delayed' or state == 'reserved'
-  local due = has_time and tonumber(call('ZSCORE', queue.key_of(state), job.id)) or 0
+  local due = has_time and tonumber(call('ZSCORE', queue.key_of(state), (job.cover or job).id)) or 0
   return {
     state, about[JOB_PRIORITY], math.max(0, the_call.clock() - string.sub(job.made, 1, 13)), about[JOB_DELAY], jobs.ttr_of(job),
     due < math.huge and math.max(0, due - the_call.clock()) or 0, unpack(about, 3, 7),

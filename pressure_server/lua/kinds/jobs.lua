@@ -3,15 +3,15 @@
 -- message becomes a job while a client has it reserved, and goes back to the head of the list if the client
 -- gives it up.
 --
--- This file has the states of jobs and the transitions between them. job_times.lua has what is due, job_puts.lua makes
--- jobs of messages, job_gets.lua takes and reserves them, job_verbs.lua has the other events, and job_queue.lua is the
--- kind of queue. Ids are in job_ids.lua, and unique jobs in job_index.lua.
+-- This file has the states of jobs and the transitions between them. job_reads.lua reads jobs, job_times.lua has what
+-- is due, job_puts.lua makes jobs of messages, job_gets.lua takes and reserves them, job_verbs.lua has the other events,
+-- and job_queue.lua is the kind of queue. Ids are in job_ids.lua, and unique jobs in job_index.lua.
 --
 -- An id is a number of 13 hexadecimal digits here, so that jobs with equal scores are in the order in which they
 -- were put; and a decimal number for clients.
 --
 -- Touches  :ext:jobs      a hash: id -> 'made priority delay ttr flags expires message', as it was put
---                         (`made`: new_stamp in job_ids.lua);
+--                         (`made`: new_stamp in job_ids.lua), or a range (ranges.lua);
 --                         'id:' -> its state (JobField in layout.py), packed, unless nothing has happened to the
 --                         job since it was put; and 'id#' -> what makes it unique, if that is not its message
 --          :ext:ready     for each state a sorted set of ids, with the score: the job's priority;
@@ -37,19 +37,22 @@ local block = require 'core/blocks'
 local commands = require 'core/commands'
 local queue = require 'core/queue'
 local room = require 'core/room'
+local job_reads = require 'kinds/job_reads'
 local job_index = require 'kinds/job_index'
 local group = require 'kinds/group'
+local ranges = require 'kinds/ranges'
 
 local jobs = {
-  DEFAULT_PRIORITY = 1024,
-  -- Jobs that are read at once; delays, and reservations, that end when a block begins.
-  AT_ONCE = 500,
+  AT_ONCE = job_reads.AT_ONCE, open = job_reads.open, read_settings = job_reads.read_settings,
+  read = job_reads.read, read_in = job_reads.read_in, between = job_reads.between, at_once = job_reads.at_once,
+  parse = job_reads.parse, bytes_of = job_reads.bytes_of, message_of = job_reads.message_of, ttr_of = job_reads.ttr_of,
+  is_owned = job_reads.is_owned, state_of = job_reads.state_of, note_come = job_reads.note_come,
+  ready_ids = job_reads.ready_ids, next_ids = job_reads.next_ids, counts = job_reads.counts,
   -- Jobs that one call deletes at most, unless it must not leave anything.
   DELETED_AT_ONCE = 1000,
 }
 -- The estimated work to move one job to the queue for dead letters, in microseconds (call.lua).
 local DEAD_LETTER = 5
-local STATES = { 'ready', 'delayed', 'reserved', 'buried' }
 -- What happens to a job: the state to which each event leads. Anything else is refused (beanstalkd,
 -- protocol.txt, Job Lifecycle). Only its owner ends or extends a reservation, apart from
 -- WITHOUT_OWNER.
@@ -58,7 +61,7 @@ local TRANSITIONS = {
   ['ready reserve_any'] = 'reserved',
   ['delayed reserve_any'] = 'reserved',
   ['buried reserve_any'] = 'reserved',
-  ['reserved touch'] = 'reserved',
+  ['reserved touch'] = 'reserved', ['reserved claim'] = 'reserved',
   ['reserved release'] = 'ready', ['reserved release_later'] = 'delayed',
   ['reserved give_up'] = 'ready', ['reserved time_out'] = 'ready',
   ['reserved bury'] = 'buried',
@@ -68,146 +71,14 @@ local TRANSITIONS = {
   ['ready purge'] = 'gone', ['delayed purge'] = 'gone',
   ['reserved purge'] = 'gone', ['buried purge'] = 'gone',
 }
-local WITHOUT_OWNER = { time_out = true, purge = true }
+local WITHOUT_OWNER = { time_out = true, purge = true, claim = true }
 -- These events are counted.
 local COUNTED = {
-  reserve = JOB_RESERVES, reserve_any = JOB_RESERVES, time_out = JOB_TIMEOUTS, release = JOB_RELEASES,
+  reserve = JOB_RESERVES, reserve_any = JOB_RESERVES, claim = JOB_RESERVES, time_out = JOB_TIMEOUTS, release = JOB_RELEASES,
   release_later = JOB_RELEASES, bury = JOB_BURIES, kick = JOB_KICKS,
 }
 
 local key_of = queue.key_of
-
--- The state of the queue's jobs, which is queue.jobs while the call works on a queue that has any. One table: a new one
--- for each queue takes a microsecond.
-local state = { settings = {}, indexed = {}, first = {} }
-
--- Turn to the jobs of the queue, which need not have any.
-function jobs.open()
-  if queue.jobs then
-    return
-  end
-  queue.jobs = state
-  state.ready = 0 -- how many jobs are ready
-  state.last_id = nil -- the last id that the queue has given
-  state.spent = nil -- the ids of jobs that go to the dead letters
-  state.has_due = nil -- whether more jobs are due than the block has promoted
-  state.has_ended = nil -- whether jobs have been deleted or buried
-  state.is_due_now = nil -- whether waiting operations are to be tried at once
-  state.has_unadopted = nil -- whether messages of the list are not jobs yet
-  -- Of a group (group.lua): the base key of its log, how many messages it has not made jobs of yet, the offset of
-  -- the next one and of the log's head; and whether it has passed any.
-  state.source, state.lag, state.next, state.head, state.has_passed = nil, 0, nil, nil, nil
-  -- By state, when its first job is due, if that is known; inf for never.
-  state.first.delayed, state.first.reserved = nil, nil
-  state.indexed.equal, state.indexed.single = nil, nil -- how far each index is complete (complete_index)
-  local settings = state.settings
-  settings.paused, settings.unique, settings.max_deliveries, settings.dead_letter, settings.type = nil, nil, nil, nil, nil
-end
-
--- Read the settings of the queue. If it is that of a group, return the base key of the log and the group's place there.
-function jobs.read_settings()
-  local noted = call('HMGET', key_of('settings'), 'paused', 'indexed_equal', 'unique', 'max_deliveries', 'dead_letter', 'type',
-    'source', 'next', 'indexed_single', 'max_bytes', 'id')
-  local settings = state.settings
-  state.indexed.equal, state.indexed.single = noted[2], noted[9]
-  settings.paused, settings.unique, settings.max_deliveries = tonumber(noted[1] or nil), noted[3], tonumber(noted[4] or nil)
-  settings.dead_letter, settings.type = noted[5], noted[6] or 'jobs'
-  queue.max_bytes, state.last_id = tonumber(noted[10] or nil) or false, tonumber(noted[11] or 0)
-  return noted[7], noted[8]
-end
-
--- Return the jobs with these ids; false in place of a job that does not exist. A job that occurs twice is the
--- same table. Its `state` is nil if that takes another look (state_of).
-function jobs.read(ids)
-  local fields, found, known = {}, {}, {}
-  for i, id in ipairs(ids) do fields[2 * i - 1], fields[2 * i] = id, id .. ':' end
-  local values = commands.values_of('HMGET', key_of('jobs'), fields)
-  for i, id in ipairs(ids) do
-    local job, value, packed = known[id], values[2 * i - 1], values[2 * i]
-    if not job and value then
-      -- All fields at once: a table that grows takes twice as long.
-      job = {
-        id = id, value = value, about = packed and cmsgpack.unpack(packed), state = nil,
-        made = nil, ttr = nil, flags = nil, expires = nil, first = nil,
-      }
-      if packed and job.about[JOB_OWNER] ~= '' then job.state = 'reserved' end
-      known[id] = job
-    end
-    found[i] = job or false
-  end
-  the_call.work = the_call.work + 4 * the_call.MESSAGE * #ids
-  return found
-end
-
--- Return the jobs with these ids, which a set of a state has. An id without a job is dropped.
-function jobs.read_in(state, ids)
-  local found, stray = {}, {}
-  for i, job in ipairs(jobs.read(ids)) do
-    if job then
-      job.state = state
-      found[#found + 1] = job
-    else
-      stray[#stray + 1] = ids[i]
-    end
-  end
-  if #stray > 0 then
-    commands.with_all('ZREM', key_of(state), stray)
-    queue.jobs.first[state] = nil
-    if state == 'ready' then queue.jobs.ready, queue.length = queue.jobs.ready - #stray, queue.length - #stray end
-  end
-  return found
-end
-
--- Read the job as it was put: made, ttr, flags, expires, and where its message begins. Return the job.
-local function parse(job)
-  if not job.first then
-    local priority, delay
-    job.made, priority, delay, job.ttr, job.flags, job.expires, job.first = string.match(job.value,
-      '^(%d+) (%d+) (%d+) (%d+) (%d+) (%d+) ()')
-    job.about = job.about or { tonumber(priority), tonumber(delay), 0, 0, 0, 0, 0, '' }
-  end
-  return job
-end
-jobs.parse = parse
-
-function jobs.bytes_of(job)
-  return #job.value - (job.first or string.match(job.value, '^%d+ %d+ %d+ %d+ %d+ %d+ ()')) + 1
-end
-
-function jobs.message_of(job)
-  return string.sub(job.value, parse(job).first)
-end
-
-function jobs.ttr_of(job)
-  return job.about[JOB_OWN_TTR] or tonumber(parse(job).ttr)
-end
-
--- Return whether this owner has reserved the job.
-function jobs.is_owned(job, owner)
-  return parse(job).about[JOB_OWNER] == owner
-end
-
--- Return the state of a job that exists. A job without a place is ready: this mends an interrupted change.
-function jobs.state_of(job)
-  for i = 1, job.state and 0 or #STATES do
-    if call('ZSCORE', key_of(STATES[i]), job.id) then
-      job.state = STATES[i]
-      break
-    end
-  end
-  if not job.state then
-    call('ZADD', key_of('ready'), parse(job).about[JOB_PRIORITY], job.id)
-    job.state = 'ready'
-  end
-  return job.state
-end
-
--- Note that jobs have come into a state; `places` are their scores, each followed by an id.
-function jobs.note_come(state, places)
-  local first = queue.jobs.first[state]
-  for i = 1, first and #places or 0, 2 do first = math.min(first, tonumber(places[i])) end
-  queue.jobs.first[state] = first
-end
 
 local function score_in(state, job)
   if state == 'ready' then
@@ -314,7 +185,7 @@ end
 
 -- Return the packed state of a job that stays with the queue, and goes to a state by an event.
 local function state_after(event, job, to, owner)
-  local about, counter = parse(job).about, COUNTED[event]
+  local about, counter = jobs.parse(job).about, COUNTED[event]
   if counter then about[counter] = about[counter] + 1 end
   about[JOB_OWNER] = to == 'reserved' and owner or ''
   if to ~= 'reserved' then about[JOB_OWN_TTR] = nil end
@@ -352,11 +223,8 @@ local function write(event, is_list, into, left, written, gone, returned)
   block.changed = block.changed or next(left) ~= nil or next(into) ~= nil
 end
 
--- Let an event happen to jobs, each with its owner. They enter their new states before they leave the old
--- ones, so that an error in between loses nothing.
---
--- Returns  for each 1, or 0 if the event is refused
-function jobs.happen(event, some, owners)
+-- Let an event happen to jobs, none of which is a range that must be prepared; see `happen`.
+local function happen_to(event, some, owners)
   local done, passed, consumed, bytes = {}, queue.jobs.source and {}, 0, 0
   -- By state, the places of jobs that enter it, and the ids of those that leave it; fields that are written or deleted;
   -- jobs that go back to the list.
@@ -365,7 +233,7 @@ function jobs.happen(event, some, owners)
   for i, job in ipairs(some) do
     local owner = owners and owners[i]
     local to = job and next_state(job, event, owner)
-    done[i] = to and 1 or 0
+    done[i] = to and (job.count or 1) or 0
     if to then
       local from = job.state
       if passed and (to == 'gone' or to == 'buried') then passed[#passed + 1] = job.id end
@@ -379,7 +247,7 @@ function jobs.happen(event, some, owners)
         if to == 'ready' then
           returned[#returned + 1] = job
         else
-          consumed, bytes = consumed + 1, bytes + jobs.bytes_of(job)
+          consumed, bytes = consumed + (job.count or 1), bytes + jobs.bytes_of(job)
         end
       else
         local n, packed, places = #written, state_after(event, job, to, owner), into[to] or {}
@@ -400,6 +268,27 @@ function jobs.happen(event, some, owners)
   return done
 end
 
+-- Return whether an event may happen to a reserved job, for ranges.lua.
+local function may_happen(job, event, owner)
+  return TRANSITIONS['reserved ' .. event] and (WITHOUT_OWNER[event] or jobs.is_owned(job, owner))
+end
+
+-- Let an event happen to jobs, each with its owner. They enter their new states before they leave the old
+-- ones, so that an error in between loses nothing.
+--
+-- Returns  for each 1, or how many messages the range has; or 0 if the event is refused
+function jobs.happen(event, some, owners)
+  if not queue.jobs.source then
+    return happen_to(event, some, owners)
+  end
+  local done, ready, its_owners, places = {}, ranges.prepare(event, some, owners, may_happen)
+  for i = 1, #some do done[i] = 0 end
+  for i, count in ipairs(happen_to(event, ready, its_owners)) do
+    for _, place in ipairs(places[i]) do done[place] = done[place] + count / #places[i] end
+  end
+  return done
+end
+
 -- Delete jobs by their ids, some at a time.
 function jobs.delete(ids)
   for first = 1, #ids, jobs.AT_ONCE do
@@ -415,43 +304,6 @@ function jobs.purge(state)
     for _, is_done in ipairs(jobs.happen('purge', jobs.read_in(state, ids))) do count = count + is_done end
   until #ids < jobs.AT_ONCE or block.patient and count >= jobs.DELETED_AT_ONCE
   return count, call('EXISTS', key_of(state)) == 1
-end
-
--- Return the ids of the ready jobs from position `first` to `last` in the order in which they are taken. The set
--- has the jobs of each priority in the order of the puts; in a lifo, they are read backwards, priority by priority.
-function jobs.ready_ids(first, last)
-  local key = key_of('ready')
-  if queue.jobs.settings.type ~= 'lifo' then
-    return call('ZRANGE', key, first, last)
-  end
-  local found, at, count = {}, first, call('ZCARD', key)
-  local places = call('ZRANGE', key, first, last, 'WITHSCORES')
-  while #found < #places / 2 do
-    -- The jobs of this priority are at the positions from `above` to `below` - 1, in either direction.
-    local priority = places[2 * #found + 2]
-    local above, below = call('ZCOUNT', key, '-inf', '(' .. priority), call('ZCOUNT', key, '-inf', priority)
-    local from_end = count - above - below
-    for _, id in ipairs(call('ZRANGE', key, from_end + at, from_end + math.min(last, below - 1), 'REV')) do
-      found[#found + 1] = id
-    end
-    at = first + #found
-  end
-  return found
-end
-
--- Return the ids of the next jobs to take.
-function jobs.next_ids(count)
-  if queue.jobs.settings.type == 'random' then
-    return call('ZRANDMEMBER', key_of('ready'), count)
-  end
-  return jobs.ready_ids(0, count - 1)
-end
-
--- Return how many jobs are in each state.
-function jobs.counts()
-  local found = {}
-  for i, state in ipairs(STATES) do found[i] = call('ZCARD', key_of(state)) end
-  return found
 end
 
 return jobs

@@ -17,12 +17,12 @@ local list = require 'kinds/list'
 
 -- What a log does as a list does it:
 local log = {
-  leave = list.leave, leave_after_error = list.leave_after_error, altered = list.altered,
+  settle = list.settle, leave = list.leave, leave_after_error = list.leave_after_error, altered = list.altered,
   held_bytes = list.held_bytes, outstanding = list.outstanding, drop_expired = list.drop_expired,
   drop_oldest = list.drop_oldest, droppable = list.droppable, drop_newest = list.drop_newest, purge = list.purge,
   is_ready_for_put = list.is_ready_for_put, remove_copies = list.remove_copies, adopt = list.adopt, keep = list.keep,
   in_use = list.in_use, act_as = list.act_as, queued = list.queued, sample = list.sample, positions = list.positions,
-  bytes_queued = list.bytes_queued, has_marks = list.has_marks,
+  bytes_queued = list.bytes_queued, has_marks = list.has_marks, push = list.push,
 }
 log.type, log.has_groups = 'log', true
 -- The most messages, and about the most bytes, of one answer of `from` and `at`.
@@ -35,8 +35,6 @@ function log.begin()
   queue.groups = call('EXISTS', queue.key_of('groups')) == 1
   if queue.groups and the_call.has_records() then groups.drop_passed() end
 end
-
-log.settle = groups.settle_log
 
 -- Return a message that has come back, from its member of the set: its offset, and its marks.
 local function parse(member)
@@ -99,11 +97,6 @@ function log.pop(self, count, most)
   local popped = #some
   some = taking.unexpired(self, some, marks_of)
   return some, popped - #some
-end
-
-function log.push(self, messages, marks_of)
-  list.push(self, messages, marks_of)
-  queue.has_new = queue.groups
 end
 
 -- Takes    undelivered messages, and what `pop` noted of each: { flags, expires, offset }

@@ -48,10 +48,11 @@ local function figures_of(base)
   if values[2] and not string.match(values[2], ENDS_IN_DIGIT) then
     kind = string.match(values[2], '(%l+)$') or kind
     settings = call('HMGET', base .. ':ext:settings', 'type', 'max_bytes', 'dropped', 'timeouts', 'deliveries',
-      'dead_letters', 'paused', 'source', 'next')
+      'dead_letters', 'paused', 'source', 'next', 'ranged')
     if kind == 'jobs' or kind == 'reserved' then jobs, age = jobs_of(base) end
     if kind == 'jobs' then
       jobs[1] = jobs[1] + length + (settings[8] and lag_of(settings[8], tonumber(settings[9] or 0)) or 0)
+      jobs[3] = jobs[3] + number(settings[10])
       length, kind = jobs[1] + jobs[2], settings[8] and 'group' or settings[1] or 'jobs'
     elseif kind ~= 'log' then
       kind = 'fifo'

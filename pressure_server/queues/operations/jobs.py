@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from pressure_server.lua.layout import DEFAULT_PRIORITY, DEFAULT_TTR
 from pressure_server.queues.operations.runs import Flagged
 
 # A reservation that does not end by itself.
@@ -12,16 +13,12 @@ NO_DEADLINE = 0.0
 # The numbers of a beanstalkd job: priority, delay and time to run are below this.
 LIMIT = 1 << 32
 
-# Of jobs that are put without.
-DEFAULT_PRIORITY = 1024
-DEFAULT_TTR = 60.0
-
 
 def job_to_put(
     message: bytes,
     priority: int = DEFAULT_PRIORITY,
     delay: float = 0,
-    ttr: float = DEFAULT_TTR,
+    ttr: float = DEFAULT_TTR / 1000,
     key: bytes | None = None,
 ) -> bytes:
     """Return a message with what makes it a job, for a put with `is_job`; times in seconds.
@@ -63,6 +60,17 @@ def owned(job: int, owner: bytes) -> bytes:
     return b"%013x %b" % (job, owner)
 
 
+def owned_between(first: int, last: int, owner: bytes) -> bytes:
+    """Return the argument for an event of all jobs between two ids that `owner` has reserved."""
+    return b"%013x-%013x %b" % (first, last, owner)
+
+
+def ids_of(argument: bytes) -> range:
+    """Return the ids that an argument of `owned` or `owned_between` names."""
+    first, _, last = argument.partition(b" ")[0].partition(b"-")
+    return range(int(first, 16), int(last or first, 16) + 1)
+
+
 def given_up(job: int, reserves: int, owner: bytes) -> bytes:
     """Return the argument for GIVE_UP, which ends the `reserves`th reservation of a job, and no later one."""
     return b"%013x %b %d" % (job, owner, reserves)
@@ -98,6 +106,29 @@ class ReservedJob(NamedTuple):
             message = Flagged(message, flags)
         job, _, offset = job.partition(b"@")
         return cls(int(job, 16), int(ttr) / 1000, int(reserves), message, int(offset) if offset else None)
+
+
+class Pending(NamedTuple):
+    """Neighbouring jobs that are reserved together: the first and the last id.
+
+    `offset` is that of the first message in a log, if the queue is that of a group. `token` is None if the
+    reservations end with a connection. They end in `time_left` milliseconds; -1: never.
+    """
+
+    first: int
+    last: int
+    offset: int | None
+    token: bytes | None
+    time_left: int
+    reserves: int
+
+    @classmethod
+    def of(cls, found: list[Any]) -> Pending:
+        """Return what an entry of the reply to PENDING describes."""
+        first, last, offset, token, time_left, reserves = found
+        return cls(
+            int(first, 16), int(last, 16), int(offset) if offset else None, token or None, time_left, reserves
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ GET = Verb(
 RESERVE = Verb(
     b"reserve",
     runs.pack_messages,
-    runs.distribute_messages,
+    runs.distribute_reserved,
     Operation.messages_left,
     takes=True,
     reserves=True,
@@ -78,6 +78,7 @@ RESERVE_JOB = Verb(
     can_fold=False,
     wakes=(Line.PRODUCERS,),
 )
+CLAIM = replace(RESERVE_JOB, name=b"claim", distribute=runs.distribute_reserved)
 MOVE = Verb(
     b"move",
     runs.pack_arguments,
@@ -165,6 +166,7 @@ PEEK = Verb(
     wakes=(Line.PRODUCERS,),
 )
 
+PENDING = _asking(b"pending", runs.pack_arguments, folds=False)
 PEEK_JOB = _asking(b"peek_job", runs.pack_arguments, folds=False)
 JOB_INFO = _asking(b"job_info", runs.pack_arguments, folds=False)
 
