@@ -63,6 +63,37 @@ def test_a_persistent_connection_is_reused(script: str, port: str) -> None:
     assert run_script(script, port) == "sadd 1\nsame connection true\nspop message\n"
 
 
+# What an application prints that does not look at what a command returns: phpredis hides `-ERR …` from it.
+_CARELESS = {
+    "message_queue.php": (
+        "php",
+        "-r",
+        "$r = new Redis(); $r->connect('127.0.0.1', PORT); try { $r->hSet('h', 'f', 'v'); echo 'stored'; } "
+        "catch (RedisException $e) { echo $e->getMessage(); }",
+    ),
+    "message_queue_predis.php": (
+        "php",
+        "-r",
+        "require 'Predis/autoload.php'; $r = new Predis\\Client(['port' => PORT]); "
+        "try { $r->hset('h', 'f', 'v'); echo 'stored'; } catch (Exception $e) { echo $e->getMessage(); }",
+    ),
+    "message_queue.rb": (
+        "ruby",
+        "-e",
+        "require 'redis'; begin; Redis.new(port: PORT).hset('h', 'f', 'v'); print 'stored'; "
+        "rescue => e; print e.message; end",
+    ),
+}
+
+
+@pytest.mark.parametrize("library", _CARELESS)
+def test_an_application_hears_that_a_command_is_refused(library: str, port: str) -> None:
+    need_library(library)
+    command = [word.replace("PORT", port) for word in _CARELESS[library]]
+    printed = subprocess.check_output(command, timeout=TIMEOUT, text=True)
+    assert printed.startswith("UNSUPPORTED 'HSET' is not a queue command: ")
+
+
 def test_a_message_put_from_php_is_taken_from_ruby(port: str, debian_redis: Valkey) -> None:
     need_library("message_queue.rb")
     need_library("message_queue.php")

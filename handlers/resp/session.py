@@ -7,6 +7,7 @@ from collections.abc import Coroutine
 from typing import Any, TypeAlias
 
 from handlers.resp.parser import ARGUMENT_COST, Limits, Repeated, RequestError, RequestParser, Words
+from handlers.resp.refusals import RefusedCommandError, refusal_of
 from handlers.resp.replies import (
     NULL,
     CommandError,
@@ -213,7 +214,7 @@ class RespSession(Session):
                 if command[0].lower() in _HTTP_WORDS:
                     self.break_off(SENT_HTTP)
                     return None
-                raise unknown_command(command)
+                raise refusal_of(command) or unknown_command(command)
             self.command_statistics = entry.statistics
             if not entry.least <= len(command) <= entry.most:
                 raise wrong_arity(entry.name)
@@ -246,8 +247,10 @@ class RespSession(Session):
             self.transaction.is_broken = True
         reply = self.refuse(reason)
         if isinstance(reason, UnknownCommandError):
+            is_refused = isinstance(reason, RefusedCommandError)
             shown = "-ERR unknown subcommand" if len(reason.name) > 1 else "-ERR unknown command"
-            self.clients.unknown_commands.note(self, reason.name, shown)
+            told = f"-{reason}" if is_refused else shown
+            self.clients.unknown_commands.note(self, reason.name, told, loses_work=is_refused)
         return reply
 
     def _execute_special(self, command: Repeated | RequestError) -> None:

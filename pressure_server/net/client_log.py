@@ -107,9 +107,12 @@ class UnknownCommands:
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
 
-    def note(self, client: LoggedSender, name: Sequence[bytes], reply: str) -> None:
+    def note(
+        self, client: LoggedSender, name: Sequence[bytes], reply: str, *, loses_work: bool = False
+    ) -> None:
         """Log that a client has sent an unknown command, whose name has one or two words.
 
+        The log has a warning if the client `loses_work` should it ignore the reply.
         Arguments are left out. So are requests of clients that have not logged in, because they may be
         garbled logins. A client that sends something else than a name speaks another protocol, or its data
         are read as commands: its further requests are not logged.
@@ -126,7 +129,8 @@ class UnknownCommands:
             return
         self._logged.add((library, command))
         address = client.addresses.shown
-        logger.info(
+        logger.log(
+            logging.WARNING if loses_work else logging.INFO,
             "unknown command %s from %s (%s, %s): replied %s; logged once for each library and command",
             command,
             address,

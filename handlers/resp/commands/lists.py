@@ -16,9 +16,14 @@ from handlers.resp.commands.reading import long_reply, messages_between, read
 from handlers.resp.parser import Repeated, Words, integer_from
 from handlers.resp.replies import OK, CommandError, wrong_arity
 from handlers.resp.session import Caller, RespSession
+from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.options import Options
 
 command = partial(table.command, group="list")
+
+_EXISTING = Options(must_exist=True)
 
 
 def _push_repeated(client: RespSession, commands: Repeated) -> None:
@@ -56,6 +61,25 @@ for _name in ("LPUSH", "RPUSH"):
         flags="write denyoom fast",
         repeated=_push_repeated,
     )(_push)
+
+
+def _push_if_there(client: Caller, words: Words) -> None:
+    submit_put(client, words[1], words[2:], _length_or_zero, _EXISTING)
+
+
+def _length_or_zero(operation: Operation) -> bytes:
+    if isinstance(operation.error, QueueDoesNotExistError):
+        return b":0\r\n" * len(operation.sizes)
+    return integers(operation)
+
+
+for _name in ("LPUSHX", "RPUSHX"):
+    command(
+        f"{_name} key element [element ...]",
+        "Puts messages into a queue that exists, and returns its length; 0 if there is no such queue.",
+        needs="put",
+        flags="write denyoom fast",
+    )(_push_if_there)
 
 for _name in ("LPOP", "RPOP"):
     command(

@@ -31,6 +31,18 @@ async def time(_client: Caller, _words: Words) -> list[bytes]:
     return [b"%d" % seconds, b"%d" % (nanoseconds // 1000)]
 
 
+@command(
+    "ROLE",
+    "Returns master, 0 and no replicas: to a client, a pressure-server is a master. `INFO backend` describes "
+    "the backend.",
+    needs="nothing",
+    flags="fast",
+)
+async def role(_client: Caller, _words: Words) -> list[object]:
+    """Return the role of a master without replicas, as clients of Redis look for one."""
+    return [b"master", 0, []]
+
+
 @command("INFO [section [section ...]]", "Describes the server, its backend and the queues.", needs="read")
 async def info(client: Caller, words: Words) -> Text:
     """Reply in Redis's format, with the additional sections Backend, Limits and Queues."""
