@@ -19,7 +19,7 @@ import pytest
 
 from pressure_server.errors import PressureError
 from pressure_server.queues.operations import batch, verbs
-from pressure_server.queues.operations.jobs import job_to_put, owned, released, word_of
+from pressure_server.queues.operations.jobs import job_to_put, owned, owned_between, released, word_of
 from pressure_server.queues.operations.operation import Operation, Owner, Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, OnFull, Options, script_name
 from pressure_server.queues.operations.refusals import exception_for
@@ -59,6 +59,8 @@ def _jobs(verb: Verb, suffix: bytes = b"") -> Iterator[Asked]:
         yield Asked(verb, (owned(job, TOKEN) + suffix,))
     yield Asked(verb, tuple(owned(job, TOKEN) + suffix for job in HELD[:2]))
     yield Asked(verb, (owned(HELD[0], b"@stranger") + suffix,))
+    if verb in (verbs.DELETE_JOB, verbs.TOUCH):
+        yield Asked(verb, (owned(HELD[3], TOKEN), owned_between(HELD[1], 99, TOKEN), owned(HELD[0], TOKEN)))
 
 
 def _catalog() -> list[Asked]:
@@ -114,7 +116,18 @@ def _catalog() -> list[Asked]:
 
 CATALOG = _catalog()
 # What only servers ask for; and what describes a queue with times, or picks at random.
-LEFT_OUT = {"put_back", "version", "info", "examine", "repair", "take_over", "sample", "job_info"}
+LEFT_OUT = {
+    "put_back",
+    "version",
+    "info",
+    "examine",
+    "repair",
+    "take_over",
+    "sample",
+    "job_info",
+    "pending",
+    "claim",
+}
 
 
 def _create(direct: Client, *settings: str, bound: str = "0", base: str = QUEUE) -> None:
@@ -300,6 +313,31 @@ def content(direct: Client) -> dict[str, Any]:
             found[name] = {field: value for field, value in direct.hgetall(key).items() if field not in left}
         elif kind == b"string":
             found[name] = direct.get(key)
+    return _each_message_alone(found)
+
+
+def _each_message_alone(found: dict[str, Any]) -> dict[str, Any]:
+    """Return what is stored with a range for each message: which of them are in one range may differ."""
+    key = f"{QUEUE}:ext:"
+    jobs: dict[bytes, bytes] = found.get(key + "jobs", {})
+    counts = {field: int(value[1:].split(b" ")[0]) for field, value in jobs.items() if value.startswith(b"=")}
+
+    def each(job: bytes) -> list[bytes]:
+        return [b"%013x" % (int(job, 16) + at) for at in range(counts[job])] if job in counts else [job]
+
+    for job in counts:
+        _, size, offset = jobs.pop(job)[1:].split(b" ")
+        about = jobs.pop(job + b":")
+        for at, one in enumerate(each(job)):
+            jobs |= {one: b"= %d" % (int(offset) + at), one + b":": about}
+        jobs[b"bytes of ranges"] = b"%d" % (int(size) + int(jobs.get(b"bytes of ranges", 0)))
+    if counts:
+        offsets, reserved = found[key + "offsets"], found[key + "reserved"]
+        found[key + "offsets"] = sorted(
+            (one, offset + at) for job, offset in offsets for at, one in enumerate(each(job))
+        )
+        found[key + "reserved"] = sorted(one for job in reserved for one in each(job))
+    assert int(found.get(key + "settings", {}).pop(b"ranged", 0)) == sum(counts.values()) - len(counts)
     return found
 
 

@@ -179,10 +179,9 @@ def test_a_range_of_a_group_ends_at_its_last_position(client: Client) -> None:
     client.execute_command("PRESSURE.CREATE", "l", "TYPE", "log", "BOUND", 5, "OVERFLOW", "overwrite")
     client.execute_command("PRESSURE.GROUP", "CREATE", "l", "g")
     client.rpush("l", *range(5))
-    jobs = [reserve(client, "l+g") for _ in range(5)]
-    client.rpush("l", *range(5, 15))
-    for job in jobs:
+    for job in [reserve(client, "l+g") for _ in range(5)]:
         client.execute_command("PRESSURE.RELEASE", "l+g", job, "TOKEN", "t")
+    client.rpush("l", *range(5, 15))
     everything = client.lrange("l+g", 0, -1)
     assert len(everything) == 10
     for last in range(10):

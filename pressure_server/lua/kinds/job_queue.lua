@@ -245,8 +245,12 @@ end
 -- Return 1 for each message that is queued, or 0; and how many were decided: none while the index is being made. With
 -- `to_put`, look for those that a put may not equal.
 function job_queue.queued(messages, to_put)
-  local name = to_put and queue.jobs.settings.unique and 'single' or 'equal'
   local found = {}
+  if queue.jobs.source then
+    for i = 1, #messages do found[i] = 1 end
+    return found, #messages -- a group has no index: whoever asks is refused what it wants to do
+  end
+  local name = to_put and queue.jobs.settings.unique and 'single' or 'equal'
   if #messages == 0 or queue.jobs.has_unadopted and block.patient or not jobs.complete_index(name) then
     return found, 0
   end

@@ -56,20 +56,24 @@ function job_reads.read_settings()
   return noted[7], noted[8]
 end
 
--- Return the job of a message in a range that does not begin with it, or nil; `cover` is a range that may have it.
-local function part_of(id, cover)
+-- Return the job of a message in a range that does not begin with it, or nil; and the range. `cover` is the range that
+-- may have it, `covers` has by their ids those that have been read.
+local function part_of(id, cover, covers)
   local skipped = cover and tonumber(id, 16) - tonumber(cover.id, 16)
   if not cover or skipped < 0 or skipped >= cover.count then
-    cover, skipped = ranges.cover_of(id, function(first) return job_reads.read({ first }, true)[1] end)
+    cover, skipped = ranges.cover_of(id, function(first)
+      return covers[first] or job_reads.read({ first }, true, covers)[1]
+    end)
   end
   return cover and ranges.part(cover, skipped), cover
 end
 
 -- Return the jobs with these ids; false in place of a job that does not exist. A job that occurs twice is the
 -- same table. Its `state` is nil if that takes another look (state_of). An id stands for one message of a range, or if
--- `whole`, for the range.
-function job_reads.read(ids, whole)
+-- `whole`, for the range. `covers`, by their ids, are ranges that have been read: of each there is one table.
+function job_reads.read(ids, whole, covers)
   local fields, found, known, cover = {}, {}, {}, nil
+  covers = covers or {}
   for i, id in ipairs(ids) do fields[2 * i - 1], fields[2 * i] = id, id .. ':' end
   local values = commands.values_of('HMGET', key_of('jobs'), fields)
   for i, id in ipairs(ids) do
@@ -82,12 +86,13 @@ function job_reads.read(ids, whole)
       }
       if packed and job.about[JOB_OWNER] ~= '' then job.state = 'reserved' end
       if ranges.is_range(value) then
-        ranges.parse(job)
-        if job.count > 1 and not whole then job, cover = ranges.part(job, 0), job end
+        cover = covers[id] or ranges.parse(job)
+        covers[id] = cover
+        job = cover.count > 1 and not whole and ranges.part(cover, 0) or cover
       end
       known[id] = job
     elseif not job and queue.jobs.source and not whole then
-      job, cover = part_of(id, cover)
+      job, cover = part_of(id, cover, covers)
       known[id] = job
     end
     found[i] = job or false
@@ -97,7 +102,8 @@ function job_reads.read(ids, whole)
 end
 
 -- Return the jobs whose ids are between two ids, or these: a range whole, unless it has messages before or after them.
-function job_reads.between(first, last)
+-- `covers` as in `read`.
+function job_reads.between(first, last, covers)
   local from, to, found = tonumber(first, 16), tonumber(last, 16), {}
   local ids = { first }
   if queue.jobs.source then
@@ -106,8 +112,8 @@ function job_reads.between(first, last)
   else
     for number = from + 1, to do ids[#ids + 1] = job_ids.word_of(number) end
   end
-  local whole = job_reads.read(ids, true)
-  whole[1] = whole[1] or job_reads.read({ first })[1]
+  local whole = job_reads.read(ids, true, covers)
+  whole[1] = whole[1] or job_reads.read({ first }, false, covers)[1]
   for _, job in ipairs(whole) do
     local cover = job and (job.cover or job)
     local end_of_cover = job and job.count and tonumber(cover.id, 16) + cover.count - 1

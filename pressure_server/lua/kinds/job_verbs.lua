@@ -2,6 +2,7 @@
 
 local block = require 'core/blocks'
 local the_call = require 'core/call'
+local commands = require 'core/commands'
 local queue = require 'core/queue'
 local room = require 'core/room'
 local jobs = require 'kinds/jobs'
@@ -31,17 +32,43 @@ local function each(words, what)
   return values
 end
 
--- Let an event happen to the jobs between each id and its final one, which is the same if there is none. Return to how
--- many it has, for each.
-local function happen_between(event, ids, finals, owners)
-  local some, its_owners, places, done = {}, {}, {}, {}
-  for i, id in ipairs(ids) do
-    done[i] = 0
-    for _, job in ipairs(jobs.between(id, finals[i] or id)) do
-      local n = #some + 1
-      some[n], its_owners[n], places[n] = job, owners[i], i
+-- Return whether some ids are between the ids of two of these pairs of numbers.
+local function overlap(pairs_of_ids)
+  local sorted = commands.slice(pairs_of_ids, 1, #pairs_of_ids)
+  table.sort(sorted, function(one, other) return one[1] < other[1] end)
+  for i = 2, #sorted do
+    if sorted[i][1] <= sorted[i - 1][2] then
+      return true
     end
   end
+  return false
+end
+
+-- Return the jobs between each id and its final one, which is the same if there is none; and for each the place of its
+-- word. A job that several words name is one table.
+local function jobs_between(ids, finals)
+  local pairs_of_ids, some, places = {}, {}, {}
+  for i, id in ipairs(ids) do pairs_of_ids[i] = { tonumber(id, 16), tonumber(finals[i] or id, 16), i } end
+  if not overlap(pairs_of_ids) then
+    local covers = {}
+    for i, id in ipairs(ids) do
+      for _, job in ipairs(jobs.between(id, finals[i] or id, covers)) do some[#some + 1], places[#places + 1] = job, i end
+    end
+    return some, places
+  end
+  local each = {}
+  for _, pair in ipairs(pairs_of_ids) do
+    for number = pair[1], pair[2] do each[#each + 1], places[#places + 1] = job_ids.word_of(number), pair[3] end
+  end
+  return jobs.read(each), places
+end
+
+-- Let an event happen to the jobs between ids, as `jobs_between` has them. Return to how many it has, for each word.
+local function happen_between(event, ids, finals, owners)
+  local done, its_owners = {}, {}
+  local some, places = jobs_between(ids, finals)
+  for i = 1, #ids do done[i] = 0 end
+  for i, place in ipairs(places) do its_owners[i] = owners[place] end
   for i, count in ipairs(jobs.happen(event, some, its_owners)) do done[places[i]] = done[places[i]] + count end
   return done
 end
@@ -49,21 +76,21 @@ end
 -- Let an event happen to the jobs that the words name: 'id', 'id owner', 'id-final owner' for all between two ids, or
 -- 'id owner reserves'. Return to how many it has, or an error, for each; and how many are left for another call.
 local function for_each(words, event)
-  local done, known, at = {}, {}, 0 -- known: owners
-  while at < #words do
-    local ids, finals, owners, reserves, count = {}, {}, {}, {}, 0
-    while at < #words and count < jobs.AT_ONCE do
-      at, count = at + 1, count + 1
-      -- Given up: the latest is named first.
-      local word = event == 'give_up' and words[#words - at + 1] or words[at]
-      local id, final, owner, reserved = string.match(word, '^(%x+)(%-?%x*) ?(%S*) ?(%d*)$')
+  local done, known, last = {}, {}, 0 -- known: owners
+  while last < #words do
+    local first, count = last + 1, 0
+    while last < #words and count < jobs.AT_ONCE do
+      last, count = last + 1, count + 1
+      local id, final = string.match(words[last], '^(%x+)%-(%x+)')
+      if id then count = count + tonumber(final, 16) - tonumber(id, 16) end
+    end
+    local ids, finals, owners, reserves = {}, {}, {}, {}
+    for i = first, last do
+      local id, final, owner, reserved = string.match(words[i], '^(%x+)%-?(%x*) ?(%S*) ?(%d*)$')
       if known[owner] == nil then known[owner] = owner ~= '' and job_gets.owner_of(owner) end
-      local n = #ids + 1
-      ids[n], owners[n], reserves[n] = id, known[owner], tonumber(reserved)
-      if final ~= '' then
-        finals[n] = string.sub(final, 2)
-        count = count + tonumber(finals[n], 16) - tonumber(id, 16)
-      end
+      local at = event == 'give_up' and last - i + 1 or i - first + 1 -- given up: the latest is named first
+      ids[at], owners[at], reserves[at] = id, known[owner], tonumber(reserved)
+      if final ~= '' then finals[at] = final end
     end
     append_values(done, #ids, function()
       if next(finals) then

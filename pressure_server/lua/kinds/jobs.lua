@@ -284,7 +284,7 @@ function jobs.happen(event, some, owners)
   local done, ready, its_owners, places = {}, ranges.prepare(event, some, owners, may_happen)
   for i = 1, #some do done[i] = 0 end
   for i, count in ipairs(happen_to(event, ready, its_owners)) do
-    for _, place in ipairs(places[i]) do done[place] = done[place] + count / #places[i] end
+    for _, place in ipairs(places[i]) do done[place] = done[place] + (places[i].is_whole and count or math.min(count, 1)) end
   end
   return done
 end

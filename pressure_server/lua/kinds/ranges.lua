@@ -245,7 +245,8 @@ end
 -- Prepare that an event happens to jobs, each with its owner: messages of ranges become ranges, or jobs, of their own.
 -- may(job, event, owner) tells whether it may happen to one that is reserved.
 --
--- Returns  the jobs to which it happens, and their owners; and for each the places of those that it stands for
+-- Returns  the jobs to which it happens, and their owners; and for each the places of those that it stands for, or the one
+--          of the whole range
 function ranges.prepare(event, some, owners, may)
   local ready, its_owners, places = {}, {}, {}
   local covers, parts_of, seen = {}, {}, {}
@@ -257,6 +258,8 @@ function ranges.prepare(event, some, owners, may)
     local owner = owners and owners[i]
     if not job or not job.count then
       add(job, owner, { i })
+    elseif seen[job] and event == 'touch' then
+      table.insert(parts_of[job.cover or job].places[job], i)
     elseif seen[job] or not may(job, event, owner) then
       add(false, owner, { i })
     else
@@ -268,7 +271,7 @@ function ranges.prepare(event, some, owners, may)
       end
       local parts = parts_of[cover]
       parts[#parts + 1] = job
-      parts.places[job] = i
+      parts.places[job] = { i }
     end
   end
   for _, cover in ipairs(covers) do
@@ -286,13 +289,12 @@ function ranges.prepare(event, some, owners, may)
     local place_of = {}
     for _, part in ipairs(is_whole and {} or parts) do place_of[part.offset] = parts.places[part] end
     for _, piece in ipairs(pieces) do
-      local its_places = {}
-      if is_whole then
-        its_places[1] = parts.places[cover]
-      else
-        local first = cover.offset + tonumber(piece.id, 16) - tonumber(cover.id, 16)
-        for offset = first, first + (piece.count or 1) - 1 do its_places[#its_places + 1] = place_of[offset] end
+      local its_places = is_whole and parts.places[cover] or {}
+      local first = cover.offset + tonumber(piece.id, 16) - tonumber(cover.id, 16)
+      for offset = first, is_whole and first - 1 or first + (piece.count or 1) - 1 do
+        for _, place in ipairs(place_of[offset]) do its_places[#its_places + 1] = place end
       end
+      its_places.is_whole = is_whole
       add(piece, parts.owner, its_places)
     end
   end

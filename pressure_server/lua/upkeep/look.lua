@@ -21,6 +21,18 @@ if call('EXISTS', base .. ':bound') == 0 then
   return false
 end
 
+-- Return a job that is a range (kinds/ranges.lua) as if it were its first message alone.
+local function first_of_range(value)
+  local made, offset = string.match(value, '^(%d+) =%d+ %d+ (%d+)$')
+  local source = made and call('HGET', base .. ':ext:settings', 'source')
+  if not source then
+    return value
+  end
+  local position = offset - tonumber(call('GET', source .. ':stats:consumed_messages') or 0)
+  local message = position >= 0 and call('LINDEX', source, -position - 1) or ''
+  return string.format('%s %d 0 %d 0 0 ', made, JOB_DEFAULT_PRIORITY, JOB_DEFAULT_TTR) .. message
+end
+
 local messages = {}
 for i = 1, most do
   local message = read < MAX_READ and call('LINDEX', base, -i)
@@ -36,6 +48,7 @@ for n, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
     local value, packed = unpack(call('HMGET', base .. ':ext:jobs', places[i], places[i] .. ':'))
     if read > MAX_READ then break end
     if value then
+      value = first_of_range(value)
       read = read + #value
       local made, priority, first = string.match(value, '^(%d+) (%d+) %d+ %d+ %d+ %d+ ()')
       local about = packed and cmsgpack.unpack(packed) or {}
