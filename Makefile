@@ -8,6 +8,8 @@ TESTS ?=
 WORKERS ?= 6
 # How lock treats versions that still fit; LOCK=--upgrade takes the newest.
 LOCK ?=
+# The program that is the backend of tests, as in: make test BACKEND=redis-server; else the embedded Valkey.
+BACKEND ?=
 # What chaos takes, as in: make chaos CHAOS="--messages 500000 --faults 200 --seed 1"
 CHAOS ?=
 # The tests of commands of all protocols.
@@ -15,10 +17,13 @@ COMMAND_TESTS := beanstalk_clients beanstalk_comparison beanstalk_protocol comma
 	half_close jobs keys large_queue limits lists log_fields logs marks memcached_clients memcached_commands \
 	message_queue moving observing orders outcomes pressure_commands protocol redis_compatibility server_commands \
 	sets transactions trimming turns waiting waiting_ends waiting_for_roles
+# The tests of what queues do, which any backend must pass.
+SEMANTIC_TESTS := blocks groups job_model jobs limits lists log_model logs marks moving once orders outcomes \
+	pressure_commands queue_model ranges refusals run_answers sets transactions trimming watched_kinds
 INSTALLED := $(VENV)/installed
 RUNNABLE := $(VENV)/runnable
 
-.PHONY: run test test-quick test-on-cluster lint format bench chaos docs sync-client man lock sbom clean
+.PHONY: run test test-quick test-on-redis test-on-cluster lint format bench chaos docs sync-client man lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -50,8 +55,14 @@ case "$$parallel $$alone" in "0 0" | "0 5" | "5 0") ;; \
 *) echo "failed: pytest exited with $$parallel (parallel tests) and $$alone (tests that run alone)" >&2; exit 1;; esac
 endef
 
+test: export TEST_BACKEND := $(BACKEND)
 test: $(INSTALLED)
 	$(call run_tests,slow or not slow)
+
+# What queues do, on another backend than the embedded Valkey: Debian's Redis is the oldest that is supported.
+test-on-redis: export TEST_BACKEND := redis-server
+test-on-redis: $(INSTALLED)
+	$(BIN)/pytest --numprocesses $(WORKERS) tests/queues $(addprefix tests/test_,$(addsuffix .py,$(SEMANTIC_TESTS)))
 
 # What clients see of all commands, on a cluster: tests/support/spread.py.
 test-on-cluster: $(INSTALLED)

@@ -67,8 +67,6 @@ class GroupReader(RedisWorker):
 
     def _read(self, one: list[Any], since: float, ttr: float, consumer: str) -> list[Held]:
         job, data, number, offset = one
-        if offset is None:
-            print("NOOFF", self.log.name, self.group, job, data[:20], number, self.caller.proxy, flush=True)
         held = self._hold(job, data, since, ttr, token=consumer)
         for its in held:
             read = f"{consumer} at {time.monotonic():.2f} s"

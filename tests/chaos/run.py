@@ -31,6 +31,7 @@ from tests.chaos.once import OnceProducer
 from tests.chaos.plan import Fault, Timeouts
 from tests.chaos.producers import Pace, Producer, Sender
 from tests.chaos.redis_workers import DetachedWorker, JobProducer, RedisKicker, RedisWorker
+from tests.chaos.ring_clients import RingClients
 from tests.chaos.stand import Stand
 from tests.chaos.tags import beside
 from tests.chaos.workers import Worker
@@ -185,6 +186,7 @@ class _Work:
         self._say = say
         self._maker = Maker(stand.proxies, self._journal, self._settings.seed)
         self._log_clients = LogClients(self._maker, outcome.once, outcome.logs, self._journal)
+        self._ring_clients = RingClients(self._maker, self._journal)
         sender = self._sender(self._maker.caller("stall-producer"))
         collector = self._maker.caller("stall-collector")
         self._hang_ups = HangUps(stand.proxies, self._ledger, self._journal, sender, collector)
@@ -213,10 +215,12 @@ class _Work:
             *self._log_clients.log_producers(log_pace),
         ]
         producers = [asyncio.create_task(producer.work()) for producer in makers]
+        rings = [asyncio.create_task(client.work()) for client in self._ring_clients.clients()]
         breaking = asyncio.create_task(self._faults.all(self._settings.faults))
         tasks = [
             *(asyncio.create_task(worker.work()) for worker in workers),
             asyncio.create_task(self._hang_ups.collect()),
+            *rings,
             *producers,
             asyncio.create_task(self._report_progress()),
             breaking,
@@ -229,6 +233,11 @@ class _Work:
             while not all(task.done() for task in producers):
                 await self._check(tasks)
             self._outcome.seconds = time.monotonic() - self._outcome.began
+            for ring in rings:
+                ring.cancel()
+                tasks.remove(ring)
+            await asyncio.gather(*rings, return_exceptions=True)
+            await self._ring_clients.delete()
             await self._drain(tasks)
         finally:
             for task in tasks:
@@ -252,6 +261,7 @@ class _Work:
         for queue in (*_LEFT_QUEUES, *closed):
             await caller.ask(("PRESSURE.CREATE", queue))
         await self._log_clients.create_queues(caller)
+        await self._ring_clients.create(caller)
         for queue in closed:
             await caller.ask(("PRESSURE.CLOSE", queue))
         caller.close()

@@ -73,14 +73,18 @@ def join(thread: threading.Thread, timeout: float = TIMEOUT) -> None:
 
 
 class Valkey:
-    """A Valkey on a unix socket. It keeps no data unless `options` say so."""
+    """A Valkey on a unix socket. It keeps no data unless `options` say so.
+
+    It is the embedded one, or the program that TEST_BACKEND names: `make test BACKEND=redis-server`.
+    """
 
     def __init__(self, folder: Path, *options: str, binary: str | None = None) -> None:
         self.folder = folder
         self.socket = folder / "backend.sock"
         self.url = f"unix://{self.socket}"
+        program = binary or os.environ.get("TEST_BACKEND") or str(get_binary_path())
         self._command = [
-            binary or str(get_binary_path()), "--port", "0", "--unixsocket", str(self.socket),
+            program, "--port", "0", "--unixsocket", str(self.socket),
             "--dir", str(folder), "--save", "", "--logfile", str(folder / "backend.log"), *options,
         ]  # fmt: skip
         self.start()
