@@ -107,7 +107,7 @@ class RingClient:
         ids = self._read.pop(group, None)
         if not ids:
             return
-        queue, some = f"{RING}+{group}", self._some(ids)
+        queue, some = f"{RING}+{group}", self._some(sorted(ids))
         token = ("TOKEN", self.caller.name)
         match self.chance.choice(("ack", "ack", "ids", "touch", "release", "bury")):
             case "ack":

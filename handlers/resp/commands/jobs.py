@@ -166,10 +166,10 @@ def ack(client: Caller, words: Words) -> None:
 
 @command(
     "PRESSURE.PENDING key [CONSUMER token] [COUNT count]",
-    "Describes reservations, those that end first first: the first and the last id of jobs that are reserved "
-    "together, the offset of the first one in the log of a group or nil, the token that has reserved them or "
-    "nil for a connection, in how many milliseconds that ends (-1: never), and the number of reservations. "
-    "Up to COUNT entries, 100 by default.",
+    "Describes reservations, in the order in which they end: the first and the last id of jobs that are "
+    "reserved together, the offset of the first one in the log of a group or nil, the token that has "
+    "reserved them or nil for a connection, in how many milliseconds that ends (-1: never), and the number "
+    "of reservations. Up to COUNT entries, 100 by default.",
     needs="read",
     flags="readonly",
 )
@@ -194,9 +194,10 @@ async def pending(client: Caller, words: Words) -> list[object]:
 
 @command(
     "PRESSURE.CLAIM key token [IDLE seconds] [COUNT count] [TTR seconds]",
-    "Takes over jobs that others have reserved, and have not touched for so many seconds (0 by default), "
-    "those whose reservations end first first. Replies a list with id, message, number of reservations and, "
-    "in the queue of a group, offset for each; nil if there are none. Up to COUNT jobs, 1 by default.",
+    "Takes over jobs that others have reserved, and have not touched for so many seconds (0 by default); "
+    "looks at the thousand reservations that end first. Replies a list with id, message, number of "
+    "reservations and, in the queue of a group, offset for each; nil if there are none. Up to COUNT jobs, 1 "
+    "by default.",
     needs="get",
     flags="write",
 )

@@ -26,25 +26,30 @@ local FIRST = 16
 -- Messages that one call drops from a log besides what it does.
 local DROPPED_AT_ONCE = 1000
 
--- Take the log's next messages, `wanted` or about `bytes` at most: at least one, as there is one. The caller makes jobs of
--- them. Return them, and the offset of the first.
-function groups.take_ahead(wanted, bytes)
-  local state, messages, taken = queue.jobs, {}, 0
-  local most, first = math.min(wanted, state.lag), math.max(state.next, state.head)
+-- Return the log's next messages, `wanted` or about `bytes` at most, but one at least if there is one; and the offset of
+-- the first.
+function groups.look_ahead(wanted, bytes)
+  local state, messages, seen = queue.jobs, {}, 0
+  local most = math.min(wanted, state.lag)
+  repeat
+    -- Assume that the next ones are as large as those before.
+    local left = math.max(1, math.floor((bytes - seen) / (seen / math.max(1, #messages) + 1)))
+    local some = group.messages_ahead(#messages, math.min(most - #messages, #messages == 0 and FIRST or left))
+    for i = 1, #some do messages[#messages + 1] = some[i] end
+    seen = seen + commands.sum_of_bytes(some)
+  until #messages == most or seen >= bytes
+  return messages, math.max(state.next, state.head)
+end
+
+-- Note that there are jobs of the log's next messages, of which the first has this offset: after that, an error loses none.
+function groups.note_taken(messages, first)
+  local state = queue.jobs
   if first > state.next then
     call('HINCRBY', queue.key_of('settings'), 'missed', string.format('%.0f', first - state.next))
   end
-  repeat
-    -- Assume that the next ones are as large as those before.
-    local left = math.max(1, math.floor((bytes - taken) / (taken / math.max(1, #messages) + 1)))
-    local some = group.messages_ahead(#messages, math.min(most - #messages, #messages == 0 and FIRST or left))
-    for i = 1, #some do messages[#messages + 1] = some[i] end
-    taken = taken + commands.sum_of_bytes(some)
-  until #messages == most or taken >= bytes
-  queue.count_as('produced', #messages, taken)
+  queue.count_as('produced', #messages, commands.sum_of_bytes(messages))
   queue.length, state.lag = queue.length - #messages, state.lag - #messages
   group.set_next(first + #messages)
-  return messages, first
 end
 
 -- Make jobs of the log's next messages until the group has `wanted` ready ones before those that are left in the log.
@@ -55,12 +60,13 @@ function groups.fill(wanted)
   if count <= 0 or not the_call.has_records() then
     return
   end
-  local messages, first = groups.take_ahead(count, FILLED_BYTES)
+  local messages, first = groups.look_ahead(count, FILLED_BYTES)
   local places = {}
   for i, id in ipairs(job_puts.store(job_puts.as_jobs(messages, group.marks_ahead(messages, first)))) do
     places[2 * i - 1], places[2 * i] = string.format('%.0f', first + i - 1), id
   end
   call('ZADD', queue.key_of('offsets'), unpack(places))
+  groups.note_taken(messages, first)
   the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 

@@ -13,7 +13,7 @@ local taking = require 'core/taking'
 
 local job_gets = {}
 -- Reservations that one call looks at for a client that takes them over.
-local OFFERED = 10000
+local OFFERED = 1000
 local key_of = queue.key_of
 
 -- Return the part of a server's identity that owners of reservations have.
@@ -122,7 +122,7 @@ end
 -- Reserve the next messages of the log for clients, one for each claim, about `bytes` at most. Return each as
 -- `add_given` says.
 local function reserve_ahead(claims, wanted, bytes)
-  local messages, offset = groups.take_ahead(wanted, bytes)
+  local messages, offset = groups.look_ahead(wanted, bytes)
   local owners, ttrs = owners_in(claims, #messages)
   local some, places = ranges.reserve(messages, offset, owners, ttrs)
   local ids, its_owners, reserves, found, at = {}, {}, {}, {}, 1
@@ -133,6 +133,7 @@ local function reserve_ahead(claims, wanted, bytes)
     at = at + range.count
   end
   records.note_reserved(ids, its_owners, reserves)
+  groups.note_taken(messages, offset)
   jobs.note_come('reserved', places)
   call('HSET', the_call.records, 'j' .. queue.base, 1)
   call('HINCRBY', key_of('settings'), 'deliveries', #messages)
@@ -184,7 +185,7 @@ function job_gets.take_over(claim, idle, most)
 end
 
 -- Keep messages that have just been taken from the list as reserved jobs, one for each claim. Return each as
--- `given`.
+-- `add_given` says.
 function job_gets.hold(messages, marks_of, claims)
   local owners, ttrs = owners_in(claims, #messages)
   jobs.open()

@@ -12,6 +12,8 @@ local job_ids = require 'kinds/job_ids'
 local conversion = require 'kinds/conversion'
 
 local job_verbs = {}
+-- A word that names all jobs between two ids has a hyphen after the first.
+local HYPHEN, AFTER_ID = 45, 14
 
 -- Append the values of some words. An error of the script is the value of each of these, and of no other.
 local function append_values(values, count, what, ...)
@@ -81,8 +83,10 @@ local function for_each(words, event)
     local first, count = last + 1, 0
     while last < #words and count < jobs.AT_ONCE do
       last, count = last + 1, count + 1
-      local id, final = string.match(words[last], '^(%x+)%-(%x+)')
-      if id then count = count + tonumber(final, 16) - tonumber(id, 16) end
+      if string.byte(words[last], AFTER_ID) == HYPHEN then
+        local id, final = string.match(words[last], '^(%x+)%-(%x+)')
+        count = count + tonumber(final, 16) - tonumber(id, 16)
+      end
     end
     local ids, finals, owners, reserves = {}, {}, {}, {}
     for i = first, last do
@@ -127,7 +131,7 @@ local function change(event, id, owner, priority)
   return jobs.happen(event, { job }, { job_gets.owner_of(owner) })[1] or 0
 end
 
--- Describe reservations, those that end first first.
+-- Describe reservations, in the order in which they end.
 --
 -- Takes    how many to pass over; and how many to describe
 -- Returns  for each the first and the last id; the offset of the first message in a group's log, else ''; the owner, ''

@@ -3,7 +3,7 @@
 --
 -- What ends or extends the reservation of some of them leaves shorter ranges. What lets messages stay with the group
 -- beside the log, as a release does, makes a job of each. jobs.lua calls this when it reads jobs and before it changes
--- them. A range has a block of ids (job_ids.lua) to itself or shares it: its ids are neighbours, too.
+-- them. The ids of a range are neighbours, too, in one block (job_ids.lua).
 --
 -- Touches  :ext:jobs      'made =count bytes offset' in place of a job: how many messages it is, how many bytes
 --                         they have, and the offset of the first
@@ -86,7 +86,7 @@ end
 -- Reserve the messages of the log that are next for the group: `messages`, the first of which has this offset, for
 -- owners with times to run (milliseconds, or nil).
 --
--- Returns  the reserved ranges
+-- Returns  the reserved ranges; and their places among what is reserved, for jobs.note_come
 function ranges.reserve(messages, offset, owners, ttrs)
   local made, some, at = string.sub(job_ids.new_stamp(), 1, -2), {}, 0
   for _, span in ipairs(job_ids.spans(#messages)) do
