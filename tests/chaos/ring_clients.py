@@ -18,7 +18,8 @@ from tests.chaos.maker import Maker
 from tests.chaos.messages import make_name, message, name_of
 from tests.support.waiters import Words
 
-RING, _DEAD = "ring", "ring-dead"
+# With a tag, so that both are in one shard.
+RING, _DEAD = "{ring}", "{ring}-dead"
 _BOUND = 200
 _GROUPS = ("one", "two", "three")
 _CLIENTS = 4
