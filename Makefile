@@ -28,14 +28,14 @@ RUNNABLE := $(VENV)/runnable
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(BIN)/pip install -qq --disable-pip-version-check --editable '.[dev]'
 	touch $@
 
 # The server alone, without the tools.
 $(RUNNABLE): pyproject.toml
 	@echo "Installing pressure-server into $(VENV) ..."
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	$(BIN)/pip install -qq --disable-pip-version-check --editable .
 	touch $@
 
 # PRESSURE_LISTEN and PRESSURE_HTTP in the environment go before these.

@@ -320,7 +320,8 @@ def _after_failed_auth(target: Target) -> None:
 def _hello(target: Target) -> None:
     with target.waiter() as guessing:
         assert is_refused(guessing("HELLO", 3, "SETNAME", "x"), "NOAUTH")
-        assert is_refused(guessing("GET", "x"), "ERR")
+        assert is_refused(guessing("NONSENSE", "x"), "ERR")
+        assert is_refused(guessing("GET", "x"), "NOAUTH")
         assert is_refused(guessing("CLIENT", "GETNAME"), "NOAUTH")
 
 

@@ -216,7 +216,7 @@ def test_what_cannot_be_a_queue_is_refused(console: Server, query: str) -> None:
 
 def test_events_come_when_something_changes(console: Server, queues: Client) -> None:
     queues.rpush("q", "x")
-    _surveyed(console, 1)
+    wait_for(lambda: _surveyed(console, 1)["rows"][0]["messages"] == 1, "the survey to count the message")
     with _events(console, "/api/overview/events") as events:
         assert next(events)["rows"][0]["messages"] == 1
         queues.rpush("q", "y", "z")

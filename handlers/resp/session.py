@@ -44,6 +44,7 @@ _QUEUED = b"+QUEUED\r\n"
 _UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
 # Redis's flag for commands that need no login.
 _BEFORE_LOGIN = "no_auth"
+_NOT_LOGGED_IN = "NOAUTH Authentication required."
 # Redis's texts for a command that a user may not execute, and for one that it could when it was queued.
 _NOPERM = {
     Refusal.COMMAND: "this user has no permissions to run the '%s' command",
@@ -214,7 +215,7 @@ class RespSession(Session):
                 if command[0].lower() in _HTTP_WORDS:
                     self.break_off(SENT_HTTP)
                     return None
-                raise refusal_of(command) or unknown_command(command)
+                raise self._unknown(command)
             self.command_statistics = entry.statistics
             if not entry.least <= len(command) <= entry.most:
                 raise wrong_arity(entry.name)
@@ -237,6 +238,12 @@ class RespSession(Session):
         except Exception as reason:
             self.reply(self._rejected(entry, reason))
             return None
+
+    def _unknown(self, command: Words) -> CommandError:
+        refusal = refusal_of(command)
+        if refusal is not None and self.user is NOBODY:
+            return CommandError(_NOT_LOGGED_IN)
+        return refusal or unknown_command(command)
 
     def _rejected(self, entry: Command | None, reason: Exception) -> bytes:
         """Return the reply to a refused command. A refused EXEC ends the transaction, others break it."""
@@ -292,7 +299,7 @@ class RespSession(Session):
             entry = find_subcommand(words)
         if self.user is NOBODY:
             if _BEFORE_LOGIN not in entry.flags:
-                raise CommandError("NOAUTH Authentication required.")
+                raise CommandError(_NOT_LOGGED_IN)
             return
         why = entry.refuses(self.user, words)
         if why is None:

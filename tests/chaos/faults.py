@@ -23,6 +23,7 @@ from tests.chaos.hang_ups import HangUps
 from tests.chaos.messages import flags_of, name_of
 from tests.chaos.once import LOG_PREFIX, ONCE_PREFIX
 from tests.chaos.plan import Fault, Kind, Target
+from tests.chaos.ring_clients import RING
 from tests.chaos.stand import Proxy, Stand
 from tests.support.cluster import Cluster
 from tests.support.faults import (
@@ -178,11 +179,11 @@ async def _in_a_thread(fault: AbstractContextManager[None]) -> AsyncIterator[Non
 
 
 def _queues(control: Client) -> list[bytes]:
-    """Return the keys of queues, without those of which every message is counted, and of reliable consumers:
-    their messages may have been read.
+    """Return the keys of queues, without those of which every message is counted, the ring, and those of
+    reliable consumers: their messages may have been read.
     """
     bases = [key.removesuffix(b":bound") for key in control.keys(_PREFIX + b"*:bound")]
-    others = tuple(_PREFIX + prefix.encode() for prefix in (ONCE_PREFIX, LOG_PREFIX))
+    others = tuple(_PREFIX + prefix.encode() for prefix in (ONCE_PREFIX, LOG_PREFIX, RING))
     return [base for base in bases if not base.startswith(others) and b"}" + OWN.encode() not in base]
 
 
