@@ -101,8 +101,8 @@ def command(
 
     `syntax` is `NAME arguments…`, or `NAME|SUB arguments…` for a subcommand. `needs` are the rights that the
     user must have, separated by spaces (RIGHTS in users.py), or `nothing` for a command that names no queue.
-    `repeated` executes many such commands at once, faster than one by one; those of more than three words
-    only if it `repeats_options`. The decorator raises ValueError for invalid needs.
+    `repeated` executes many such commands at once, faster than one by one. It gets commands of more than
+    three words if `repeats_options` is set. The decorator raises ValueError for invalid needs.
     """
 
     def enter(function: AnyFunction) -> AnyFunction:

@@ -112,7 +112,7 @@ class UnknownCommands:
     ) -> None:
         """Log that a client has sent an unknown command, whose name has one or two words.
 
-        The log has a warning if the client `loses_work` should it ignore the reply.
+        If its application `loses_work` when it ignores the reply, the log has a warning.
         Arguments are left out. So are requests of clients that have not logged in, because they may be
         garbled logins. A client that sends something else than a name speaks another protocol, or its data
         are read as commands: its further requests are not logged.
@@ -131,7 +131,8 @@ class UnknownCommands:
         address = client.addresses.shown
         logger.log(
             logging.WARNING if loses_work else logging.INFO,
-            "unknown command %s from %s (%s, %s): replied %s; logged once for each library and command",
+            "%s command %s from %s (%s, %s): replied %s; logged once for each library and command",
+            "refused" if loses_work else "unknown",
             command,
             address,
             client.PROTOCOL,

@@ -179,8 +179,10 @@ async def _in_a_thread(fault: AbstractContextManager[None]) -> AsyncIterator[Non
 
 
 def _queues(control: Client) -> list[bytes]:
-    """Return the keys of queues, without those of which every message is counted, the ring, and those of
-    reliable consumers: their messages may have been read.
+    """Return the keys of queues that may be harmed.
+
+    They are not the ring, nor queues of which every message is counted, nor those of reliable consumers,
+    which may have read the messages.
     """
     bases = [key.removesuffix(b":bound") for key in control.keys(_PREFIX + b"*:bound")]
     others = tuple(_PREFIX + prefix.encode() for prefix in (ONCE_PREFIX, LOG_PREFIX, RING))

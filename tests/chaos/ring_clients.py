@@ -26,7 +26,7 @@ _CLIENTS = 4
 # The longest time between two commands, in seconds.
 _INTERVAL = 0.05
 _MOST_READ = 100
-# Errors that a command on a group may have, which others make and delete meanwhile; and those of faults.
+# Errors that a command may have because other clients make and delete groups, and because of faults.
 _ERRORS = ("NOGROUP", "EXISTS", "GONE", "AHEAD", "NOQUEUE", "BACKEND", "STOPPING", "TYPE")
 
 

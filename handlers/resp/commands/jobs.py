@@ -74,6 +74,13 @@ def _names_and_options(words: list[bytes], *permitted: bytes) -> tuple[list[byte
     return words[:at], _options(words[at:], *permitted)
 
 
+def _check_reserve(client: Caller, count: int) -> None:
+    if count > _MAX_JOBS:
+        raise CommandError(f"ERR too many jobs: at most {_MAX_JOBS}")
+    if isinstance(client.database, Transaction):
+        raise CommandError("ERR jobs cannot be reserved in a transaction")
+
+
 def _owner(client: Caller, options: dict[bytes, Any]) -> bytes:
     token = options.get(b"DETACHED") or options.get(b"TOKEN")
     return client.session.job_owner if token is None else detached(token)
@@ -94,10 +101,7 @@ def reserve(client: Caller, words: Words) -> Coroutine[Any, Any, object] | None:
     count = options.get(b"COUNT", 1)
     if len(names) > _MAX_QUEUES:
         raise CommandError(f"ERR too many queues: at most {_MAX_QUEUES}")
-    if count > _MAX_JOBS:
-        raise CommandError(f"ERR too many jobs: at most {_MAX_JOBS}")
-    if isinstance(client.database, Transaction):
-        raise CommandError("ERR jobs cannot be reserved in a transaction")
+    _check_reserve(client, count)
     wanted = claim(_owner(client, options), options.get(b"TTR"))
     names = list(dict.fromkeys(names))
     if len(names) > 1:
@@ -194,8 +198,8 @@ async def pending(client: Caller, words: Words) -> list[object]:
 
 @command(
     "PRESSURE.CLAIM key token [IDLE seconds] [COUNT count] [TTR seconds]",
-    "Takes over jobs that others have reserved, and have not touched for so many seconds (0 by default); "
-    "looks at the thousand reservations that end first. Replies a list with id, message, number of "
+    "Takes over jobs that others have reserved and not touched for IDLE seconds (0 by default). The server "
+    "looks at the thousand reservations that end first. It replies a list with id, message, number of "
     "reservations and, in the queue of a group, offset for each; nil if there are none. Up to COUNT jobs, 1 "
     "by default.",
     needs="get",
@@ -206,10 +210,7 @@ def claim_(client: Caller, words: Words) -> None:
     parsers = {b"IDLE": seconds_of, b"COUNT": positive_count, b"TTR": seconds_of}
     options = options_in(words[3:], parsers)
     count = options.get(b"COUNT", 1)
-    if count > _MAX_JOBS:
-        raise CommandError(f"ERR too many jobs: at most {_MAX_JOBS}")
-    if isinstance(client.database, Transaction):
-        raise CommandError("ERR jobs cannot be reserved in a transaction")
+    _check_reserve(client, count)
     wanted = claim(detached(token_of(words[2])), options.get(b"TTR"))
     arguments = [wanted, b"%d" % round(options.get(b"IDLE", 0) * 1000), b"%d" % count]
     client.submit(verbs.CLAIM, words[1], arguments, count, encoders.delivered_jobs)

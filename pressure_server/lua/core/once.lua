@@ -37,7 +37,7 @@ local function value_of(noted, options)
   return kind == 'job' and value or tonumber(value)
 end
 
--- Return an outcome as it is noted. `new` messages of the command have just been put, with `after` others behind them.
+-- Return the text of an outcome. The command has just put `new` messages, and after these came `after` others.
 local function text_of(options, value, new, after)
   local offset = queue.kind.has_groups and new > 0
     and string.format('%.0f', queue.consumed + queue.length - after - new) or ''

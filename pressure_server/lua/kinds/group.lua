@@ -60,7 +60,8 @@ function group.messages_ahead(skipped, count)
   return messages
 end
 
--- Return up to `count` messages of the log from an offset on, by their positions; none in place of those that are gone.
+-- Return `count` messages of the log from an offset on, by their positions from 1. A message that the log has dropped is
+-- nil.
 function group.messages_at(offset, count)
   local state, found = queue.jobs, {}
   local gone = math.max(0, state.head - offset)

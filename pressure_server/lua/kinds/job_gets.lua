@@ -128,7 +128,6 @@ local function reserve_ahead(claims, wanted, bytes)
   local ids, its_owners, reserves, found, at = {}, {}, {}, {}, 1
   for i, range in ipairs(some) do
     ids[i], its_owners[i], reserves[i] = range.id, range.about[JOB_OWNER], 1
-    range.ttr, range.flags = JOB_DEFAULT_TTR, '0'
     add_given(found, range, commands.slice(messages, at, at + range.count - 1))
     at = at + range.count
   end

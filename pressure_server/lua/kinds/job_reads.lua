@@ -43,7 +43,7 @@ function job_reads.open()
   settings.paused, settings.unique, settings.max_deliveries, settings.dead_letter, settings.type = nil, nil, nil, nil, nil
 end
 
--- Read the settings of the queue. If it is that of a group, return the base key of the log and the group's place there.
+-- Read the settings of the queue. If a group reads a log by it, return the base key of the log and the group's place.
 function job_reads.read_settings()
   local noted = call('HMGET', key_of('settings'), 'paused', 'indexed_equal', 'unique', 'max_deliveries', 'dead_letter', 'type',
     'source', 'next', 'indexed_single', 'max_bytes', 'id', 'ranged')
@@ -101,7 +101,8 @@ function job_reads.read(ids, whole, covers)
   return found
 end
 
--- Return the jobs whose ids are between two ids, or these: a range whole, unless it has messages before or after them.
+-- Return the jobs from one id to another. A range is whole if all its messages are among them; else each of those that
+-- are is a job.
 -- `covers` as in `read`.
 function job_reads.between(first, last, covers)
   local from, to, found = tonumber(first, 16), tonumber(last, 16), {}
@@ -206,7 +207,7 @@ function job_reads.note_come(state, places)
   queue.jobs.first[state] = first
 end
 
--- Return the first of these jobs, as many as one call works on: a range counts as so many.
+-- Return as many of these jobs as one call works on, the first ones. A range counts as many as it has messages.
 function job_reads.at_once(some)
   local found, count = {}, 0
   for i, job in ipairs(some) do
@@ -238,7 +239,7 @@ function job_reads.ready_ids(first, last)
   return found
 end
 
--- Return the ids of the next jobs to take; of a group, before those of the log's messages that are ahead of it.
+-- Return the ids of the next jobs to take. If the log has more messages for a group, only jobs that come before these.
 function job_reads.next_ids(count)
   if queue.jobs.lag > 0 then
     return call('ZRANGE', key_of('ready'), '-inf', JOB_DEFAULT_PRIORITY, 'BYSCORE', 'LIMIT', 0, count)

@@ -94,7 +94,7 @@ function ranges.reserve(messages, offset, owners, ttrs)
     for number = span[1], span[1] + span[2] - 1 do
       at = at + 1
       if not range or owners[at] ~= owners[at - 1] or ttrs[at] ~= ttrs[at - 1] then
-        range = { id = word_of(number), made = made, count = 0, bytes = 0, offset = offset + at - 1 }
+        range = { id = word_of(number), made = made, count = 0, bytes = 0, offset = offset + at - 1, ttr = JOB_DEFAULT_TTR, flags = '0' }
         range.about = { JOB_DEFAULT_PRIORITY, 0, 1, 0, 0, 0, 0, owners[at], ttrs[at] }
         some[#some + 1] = range
       end
@@ -147,8 +147,8 @@ local function intervals(parts)
   return found
 end
 
--- Make jobs of messages of a range; `abouts` has the state of those that have one of their own. Those that the log has
--- dropped are gone.
+-- Make jobs of messages of a range, by `write`. `abouts` has the new states of some. No job is made of a message that the
+-- log has dropped.
 local function jobs_of(range, first, last, messages, abouts, write)
   local some = {}
   for at = first, last do
@@ -226,7 +226,7 @@ local function carve(range, found, abouts, event)
     commands.with_all('ZADD', key_of('reserved'), places)
     commands.with_all('HSET', key, fields)
   end
-  -- What begins with the range's own id has replaced it, or is to be deleted.
+  -- If a piece that is written has the range's id, it has replaced the range. If a message is deleted, `happen` deletes it.
   if fields[1] ~= range.id and not IS_DELETED[event] then
     call('HDEL', key, range.id, range.id .. ':')
     call('ZREM', key_of('reserved'), range.id)
@@ -237,16 +237,16 @@ local function carve(range, found, abouts, event)
   return some
 end
 
--- Split a range after so many messages. Return the first part.
+-- Split a range in two. Return the first part, which has `count` messages.
 function ranges.begin_of(range, count)
   return carve(range, { 0, count - 1 }, {}, 'claim')[1]
 end
 
--- Prepare that an event happens to jobs, each with its owner: messages of ranges become ranges, or jobs, of their own.
--- may(job, event, owner) tells whether it may happen to one that is reserved.
+-- Prepare jobs for an event. Messages of ranges that the event concerns alone become ranges or jobs of their own. Each job
+-- has its owner. may(job, event, owner) tells whether the event may happen to a reserved job.
 --
--- Returns  the jobs to which it happens, and their owners; and for each the places of those that it stands for, or the one
---          of the whole range
+-- Returns  the jobs to which it happens, or false; their owners; and for each the places in `some` of the messages that it
+--          is. A whole range has one place
 function ranges.prepare(event, some, owners, may)
   local ready, its_owners, places = {}, {}, {}
   local covers, parts_of, seen = {}, {}, {}

@@ -111,7 +111,7 @@ class ReservedJob(NamedTuple):
 class Pending(NamedTuple):
     """Neighbouring jobs that are reserved together: the first and the last id.
 
-    `offset` is that of the first message in a log, if the queue is that of a group. `token` is None if the
+    `offset` is where a log has the first message, if a group reads it; else None. `token` is None if the
     reservations end with a connection. They end in `time_left` milliseconds; -1: never.
     """
 

@@ -235,7 +235,7 @@ def distribute_reserved(operations: Sequence[Operation], reply: list[bytes] | No
 
 
 def _each_with_its_id(reply: list[bytes]) -> list[bytes]:
-    """Return the jobs of a reply, each with its id; those of a range begin with '+' (job_gets.lua)."""
+    """Return the jobs of a reply, each with its id. job_gets.lua gives '+' in place of an id that follows."""
     jobs: list[bytes] = []
     job = offset = 0
     about = b""
