@@ -23,7 +23,7 @@ SEMANTIC_TESTS := blocks groups job_model jobs limits lists log_model logs marks
 INSTALLED := $(VENV)/installed
 RUNNABLE := $(VENV)/runnable
 
-.PHONY: run test test-quick test-on-redis test-on-cluster lint format bench chaos docs sync-client man lock sbom clean
+.PHONY: run demo test test-quick test-on-redis test-on-cluster lint format bench chaos docs sync-client man lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -39,11 +39,15 @@ $(RUNNABLE): pyproject.toml
 	touch $@
 
 # PRESSURE_LISTEN and PRESSURE_HTTP in the environment go before these.
-run: export PRESSURE_LISTEN ?= resp://127.0.0.1:4000 memcached://127.0.0.1:11211 beanstalk://127.0.0.1
+run demo: export PRESSURE_LISTEN ?= resp://127.0.0.1:4000 memcached://127.0.0.1:11211 beanstalk://127.0.0.1
 run: export PRESSURE_HTTP ?= http://127.0.0.1:4080
 run: $(RUNNABLE)
 	@echo "When the server is ready, open $$PRESSURE_HTTP, and use a Redis client on $$PRESSURE_LISTEN"
 	exec $(BIN)/pressure-server serve
+
+# Clients of each protocol, for a minute, on the server that `make run` has started.
+demo: $(RUNNABLE)
+	$(BIN)/pressure-server demo
 
 # Run all tests that match the argument, a pytest marker expression: first the parallel ones, then,
 # even if some failed, those marked `alone`. Status 5 means that TESTS selects none of that stage.

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.clients
 
 LINES = {
     "pressure-server ": set(cli.commands),
-    "pressure-server d": {"doctor"},
+    "pressure-server d": {"doctor", "demo"},
     "pressure-server --log": {"--log-level", "--log-format"},
     "pressure-server --log-level ": {"debug", "info", "warning", "error"},
     "pressure-server serve --log-level d": {"debug"},

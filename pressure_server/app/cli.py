@@ -13,6 +13,7 @@ from click.shell_completion import CompletionItem
 from pressure_server import __version__
 from pressure_server.app import log_output
 from pressure_server.app.backup_commands import backup_command, check_data_command, restore_command
+from pressure_server.app.demo_command import demo_command
 from pressure_server.app.doctor_command import doctor_command
 from pressure_server.app.option_types import GroupedCommand
 from pressure_server.app.process import hide_secrets
@@ -116,7 +117,7 @@ def hash_password_command() -> None:
 
 for _command in (
     doctor_command, queues_command, top_command, where_command, backup_command, restore_command,
-    check_data_command,
+    check_data_command, demo_command,
 ):  # fmt: skip
     cli.add_command(_command)
 

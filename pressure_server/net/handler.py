@@ -101,12 +101,13 @@ def request_line(listen: ListenerUrl, request: bytes, timeout: float) -> str:
 
     `timeout` is in seconds. Raise OSError if the connection fails.
     """
-    with _connected(listen, timeout) as client, client.makefile("rb") as replies:
+    with connect(listen, timeout) as client, client.makefile("rb") as replies:
         client.sendall(request)
         return replies.readline(_MAX_REPLY).decode("utf-8", "replace").strip()
 
 
-def _connected(listen: ListenerUrl, timeout: float) -> socket.socket:
+def connect(listen: ListenerUrl, timeout: float) -> socket.socket:
+    """Connect to a listener. `timeout` is in seconds, for each step. Raise OSError if it fails."""
     if listen.path:
         client = socket.socket(socket.AF_UNIX)
         client.settimeout(timeout)
