@@ -2,7 +2,7 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-# More arguments for pytest, as in: make test TESTS="tests/test_sets.py -k empty"
+# More arguments for pytest, as in: make test TESTS="tests/protocols/resp/test_sets.py -k empty"
 TESTS ?=
 # More parallel tests than processor cores, because most tests wait for something.
 WORKERS ?= 6
@@ -13,13 +13,19 @@ BACKEND ?=
 # What chaos takes, as in: make chaos CHAOS="--messages 500000 --faults 200 --seed 1"
 CHAOS ?=
 # The tests of commands of all protocols.
-COMMAND_TESTS := beanstalk_clients beanstalk_comparison beanstalk_protocol command_keys examples functions groups \
-	half_close jobs keys large_queue limits lists log_fields logs marks memcached_clients memcached_commands \
-	message_queue moving observing orders outcomes pressure_commands protocol redis_compatibility server_commands \
-	sets transactions trimming turns waiting waiting_ends waiting_for_roles
+COMMAND_TESTS := \
+	$(patsubst %,tests/native/test_%.py,protocol turns) \
+	$(patsubst %,tests/operators/test_%.py,log_fields) \
+	$(patsubst %,tests/protocols/test_%.py,half_close) \
+	$(patsubst %,tests/protocols/beanstalk/test_%.py,clients comparison protocol) \
+	$(patsubst %,tests/protocols/memcached/test_%.py,clients commands) \
+	$(patsubst %,tests/protocols/resp/test_%.py,command_keys examples keys lists observing pressure_commands \
+		redis_compatibility server_commands sets transactions trimming) \
+	$(patsubst %,tests/queues/test_%.py,functions groups jobs large_queue limits logs marks message_queue moving \
+		orders outcomes) \
+	$(patsubst %,tests/waiting/test_%.py,waiting waiting_ends waiting_for_roles)
 # The tests of what queues do, which any backend must pass.
-SEMANTIC_TESTS := blocks groups job_model jobs limits lists log_model logs marks moving once orders outcomes \
-	pressure_commands queue_model ranges refusals run_answers sets transactions trimming watched_kinds
+SEMANTIC_TESTS := tests/queues tests/model tests/protocols/resp
 INSTALLED := $(VENV)/installed
 RUNNABLE := $(VENV)/runnable
 
@@ -66,11 +72,11 @@ test: $(INSTALLED)
 # What queues do, on another backend than the embedded Valkey: Debian's Redis is the oldest that is supported.
 test-on-redis: export TEST_BACKEND := redis-server
 test-on-redis: $(INSTALLED)
-	$(BIN)/pytest --numprocesses $(WORKERS) tests/queues $(addprefix tests/test_,$(addsuffix .py,$(SEMANTIC_TESTS)))
+	$(BIN)/pytest --numprocesses $(WORKERS) $(SEMANTIC_TESTS)
 
 # What clients see of all commands, on a cluster: tests/support/spread.py.
 test-on-cluster: $(INSTALLED)
-	$(BIN)/pytest --numprocesses $(WORKERS) --on-cluster $(addprefix tests/test_,$(addsuffix .py,$(COMMAND_TESTS)))
+	$(BIN)/pytest --numprocesses $(WORKERS) --on-cluster $(COMMAND_TESTS)
 
 test-quick: $(INSTALLED)
 	$(call run_tests,not slow)

@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 from handlers.beanstalk import commands as beanstalk_commands
 from handlers.beanstalk.table import commands_markdown as beanstalk_table
@@ -15,8 +14,8 @@ from handlers.memcached.table import commands_markdown as memcached_tables
 from handlers.resp import commands as resp_commands
 from handlers.resp.table import commands_markdown as resp_tables
 from tests.option_documents import options_markdown, sample_config
+from tests.support.paths import ROOT
 
-ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
 _MARKER = "<!-- from the tables in the code: make docs -->\n"
 # By file: the function that returns its tables.

@@ -23,10 +23,11 @@ from unittest import mock
 
 from pressure_server.app import cli
 from pressure_server.app.server import Server
+from tests.support.paths import ROOT
 from tests.support.programs import Valkey
 from tests.support.waiters import Waiter
 
-_HOME = Path(__file__).parent.parent
+_HOME = ROOT
 _SOURCES = (str(_HOME / "pressure_server"), str(_HOME / "handlers"))
 _STAGES = ("to the backend", "back to the client", "after the reply")
 # The functions that end the first and the second stage.

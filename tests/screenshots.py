@@ -9,10 +9,11 @@ from pathlib import Path
 
 from playwright.sync_api import Browser, expect, sync_playwright
 
+from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, Valkey
 from tests.support.requirements import need
 
-_IMAGES = Path(__file__).parent.parent / "docs/images"
+_IMAGES = ROOT / "docs/images"
 _DESKTOP, _PHONE = {"width": 1280, "height": 720}, {"width": 390, "height": 844}
 # By the name of the file: the path of the view, the theme, the window, and what must be there.
 _SHOTS = {

@@ -10,7 +10,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-ROOT = Path(__file__).parent.parent
+from tests.support.paths import ROOT
+
 SOURCE, GENERATED = ROOT / "pressure_server/client/aio", ROOT / "pressure_server/client/sync"
 _HEADER = "# Generated from ../aio/{name} by `make sync-client`. Edit that file, not this one.\n"
 # Each pattern and its replacement, in code and docstrings. Larger differences are in the *_primitives.py.

@@ -1,1 +1,1 @@
-"""Programs that use client libraries on the server; tests/test_clients.py runs them."""
+"""Programs that use client libraries on the server; tests/protocols/resp/test_clients.py runs them."""

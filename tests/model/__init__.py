@@ -1,1 +1,1 @@
-"""A model of the backend and of time, in which lanes and the courier run in the order that a seed chooses."""
+"""Queues, jobs and logs against plain models, with native clients stopped between any two steps."""

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from pathlib import Path
 
+from tests.support.paths import ROOT
 from tests.support.requirements import need_success
 
-ROOT = Path(__file__).parent.parent.parent
 CLIENTS = ROOT / "tests" / "clients"
 TIMEOUT = 60
 _PREDIS = "require '/usr/share/php/Predis/Autoloader.php';"

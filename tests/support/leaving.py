@@ -1,4 +1,4 @@
-"""Run the cells of the matrix in tests/test_leaving.py.
+"""Run the cells of the matrix in tests/faults/test_leaving.py.
 
 A cell is a command that takes messages, a way to leave and a moment. All cells of one way and one moment run
 together: each command has its own queues, and several clients send it.
@@ -119,7 +119,7 @@ def misfit(taker: Taker, way: Way, moment: Moment) -> str:
     if way.idles and moment.stops_server:
         return "a stopped server closes no idle client"
     if moment.name == "unread" and not way.reads:
-        return "messages in the kernel's buffers are lost: tests/test_last_hop.py tests that"
+        return "messages in the kernel's buffers are lost: tests/faults/test_last_hop.py tests that"
     return ""
 
 

@@ -22,6 +22,7 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.support.native import NativeError, NativeSteps, QueueClosedError, Steps, run
+from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for
 
 VERSIONS = ("0.15", "0.1")
@@ -46,7 +47,7 @@ class NativeProcess:
             [sys.executable, "-m", "tests.support.native_process", *arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            cwd=Path(__file__).parent.parent.parent,
+            cwd=ROOT,
         )
 
     def __enter__(self) -> NativeProcess:

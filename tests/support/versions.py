@@ -5,9 +5,8 @@ from __future__ import annotations
 import subprocess
 from pathlib import Path
 
+from tests.support.paths import ROOT
 from tests.support.requirements import require
-
-ROOT = Path(__file__).parent.parent.parent
 
 
 def extract(commit: str, folder: Path) -> Path:

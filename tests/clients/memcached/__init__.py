@@ -1,1 +1,1 @@
-"""Programs that use memcached client libraries; tests/test_memcached_clients*.py run them."""
+"""Programs that use memcached client libraries; tests/protocols/memcached/test_clients*.py run them."""

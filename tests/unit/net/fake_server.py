@@ -25,7 +25,7 @@ from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.placement import Placement
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
-from tests.model.connections import ModelDurability, ModelWatch
+from tests.interleavings.connections import ModelDurability, ModelWatch
 from tests.unit.queues.fake_link import FakeLink
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from pressure_server.net.connection import Connection
 from pressure_server.queues.calls.call import Call
-from tests.model.backend import Backend, Queue
+from tests.interleavings.backend import Backend, Queue
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import FakeTransport, Server
 

@@ -26,7 +26,7 @@ from pressure_server.queues.operations.operation import Delivery, Operation, Own
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
-from tests.model.connections import ModelDurability, ModelWatch
+from tests.interleavings.connections import ModelDurability, ModelWatch
 from tests.support.programs import TIMEOUT
 from tests.unit.queues.fake_link import FakeLink
 

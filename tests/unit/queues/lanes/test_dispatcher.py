@@ -23,7 +23,7 @@ from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
-from tests.model.connections import ModelDurability, ModelWatch
+from tests.interleavings.connections import ModelDurability, ModelWatch
 from tests.unit.queues.fake_link import FakeLink
 
 NO_BOUND, BOUND = 0, -1

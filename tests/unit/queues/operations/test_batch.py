@@ -32,7 +32,7 @@ from pressure_server.queues.operations.batch import (
 from pressure_server.queues.operations.operation import Operation, Owner, Verb
 from pressure_server.queues.operations.options import UNIQUE, WAITS, OnFull, Options, script_name
 from pressure_server.queues.operations.wait import Wait, WaitCondition
-from tests.model.backend import Backend
+from tests.interleavings.backend import Backend
 from tests.unit.queues.operations_of import Recorder, get, put, wait_of
 
 

@@ -26,9 +26,9 @@ from pressure_server.queues.operations.options import DEFAULT, WAITS
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import Ticket, Wait, WaiterCount
 from pressure_server.queues.policy import BLOCK, Policy
-from tests.model.backend import PREFIX, Backend, Queue
-from tests.model.connections import ModelDurability, ModelLink, ModelWatch
-from tests.model.loop import ModelLoop
+from tests.interleavings.backend import PREFIX, Backend, Queue
+from tests.interleavings.connections import ModelDurability, ModelLink, ModelWatch
+from tests.interleavings.loop import ModelLoop
 from tests.unit.queues.operations_of import Recorder, get, put
 
 # More moments than any wait has.

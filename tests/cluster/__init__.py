@@ -1,0 +1,1 @@
+"""Redis Cluster and Sentinel as the backend: shards, moved slots, new masters."""

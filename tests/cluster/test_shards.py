@@ -1,0 +1,727 @@
+"""Shards: a server whose queues are spread over the masters of a cluster, as its clients see it."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import pty
+import random
+import select
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import redis
+from prometheus_client.parser import text_string_to_metric_families
+
+from pressure_server.client import Queue
+from tests.model.job_world import Beanstalk
+from tests.support.cluster import Cluster
+from tests.support.http_requests import request
+from tests.support.ledger import Ledger
+from tests.support.memcached_wire import MemcachedWire
+from tests.support.native import NativeClient
+from tests.support.nodes import LOCAL, Engine, free_ports
+from tests.support.programs import (
+    Client,
+    Server,
+    StartServer,
+    StartValkey,
+    join,
+    records,
+    refused_start,
+    run_command,
+    run_here,
+    wait_for,
+)
+from tests.support.sharded import (
+    LISTENERS,
+    PLACEMENT,
+    SHARDS,
+    base_of,
+    direct_to,
+    keys_of_queues,
+    node_with,
+    on_each,
+    queue_in,
+    queue_in_each,
+    server_on,
+    started_cluster,
+    url_of,
+)
+from tests.support.waiters import Waiter, about, is_refused, wait_for_blocked, wait_for_waiting
+
+pytestmark = pytest.mark.clients
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Three masters of Debian's Redis."""
+    with started_cluster(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def sharing(cluster: Cluster, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server on the cluster, for all tests that stop nothing."""
+    started = server_on(cluster, tmp_path_factory.mktemp("server") / "log")
+    yield started
+    started.end_well()
+
+
+@pytest.fixture
+def server(cluster: Cluster, sharing: Server) -> Iterator[Server]:
+    """That server, without queues. Each test must leave nothing but queues."""
+    yield sharing
+    with sharing.client() as client:
+        wait_for(lambda: client.info("clients")["blocked_clients"] == 0, "blocked clients to go")
+        client.flushall()
+    assert not keys_of_queues(cluster)
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[Client]:
+    with server.client() as connected:
+        yield connected
+
+
+# ---------------------------------------------------------------- commands on one queue
+
+
+def use_200_queues(client: Client) -> None:
+    """Use sets and lists in 200 queues, in pipelines, and check all replies."""
+    names = [f"queue-{number}" for number in range(200)]
+    assert {PLACEMENT.shard_of(name.encode()) for name in names} == set(range(SHARDS))
+
+    def on_all(command: str, *words: object) -> list[Any]:
+        pipeline = client.pipeline(transaction=False)
+        for name in names:
+            pipeline.execute_command(command, name, *words)
+        replies: list[Any] = pipeline.execute()
+        return replies
+
+    for name in names:
+        client.sadd(name, f"{name}-a", "b")
+    assert on_all("SCARD") == [2] * 200
+    assert on_all("SISMEMBER", "b") == [1] * 200
+    assert on_all("SPOP") == [f"{name}-a".encode() for name in names]
+    assert on_all("SREM", "b") == [1] * 200
+    assert on_all("RPUSH", "1", "2", "3") == [3] * 200
+    assert on_all("LRANGE", 0, -1) == [[b"1", b"2", b"3"]] * 200
+    assert on_all("LPOP") == [b"1"] * 200
+    assert on_all("LLEN") == [2] * 200
+    assert on_all("TYPE") == [b"set"] * 200
+    assert client.exists(*names, names[0]) == 201
+    assert client.delete(*names[:100], names[0], "none") == 100
+    assert client.exists(*names) == 100
+
+
+def test_sets_and_lists_in_200_queues(client: Client) -> None:
+    use_200_queues(client)
+
+
+def test_sets_and_lists_in_200_queues_on_valkey(
+    start_server: StartServer, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    with started_cluster(tmp_path_factory.mktemp("valkey"), engine=Engine.VALKEY) as cluster:
+        started = start_server("--backend", url_of(cluster))
+        with started.client() as client:
+            use_200_queues(client)
+        started.end_well()
+
+
+def test_reads_of_sets_in_different_shards_are_joined(client: Client) -> None:
+    names = queue_in_each()
+    for number, name in enumerate(names):
+        client.sadd(name, "common", f"own-{number}")
+    assert client.sunion(names) == {b"common", *(b"own-%d" % number for number in range(SHARDS))}
+    assert client.sinter(names) == {b"common"}
+    assert client.sinter([*names, names[0]]) == {b"common"}
+    assert client.sdiff([names[0], *names[2:]]) == {b"own-0"}
+    assert client.sintercard(SHARDS, names) == 1
+
+
+# ---------------------------------------------------------------- waits on several queues
+
+
+@pytest.mark.parametrize("shard", [0, 5, 15])
+def test_blpop_gets_what_is_in_a_queue_of_any_shard(client: Client, shard: int) -> None:
+    names = queue_in_each()
+    client.rpush(names[shard], "message")
+    assert client.blpop(names, 1) == (names[shard].encode(), b"message")
+    assert client.exists(*names) == 1
+
+
+def test_blpop_gets_what_comes_while_it_waits_in_each_shard(server: Server, client: Client) -> None:
+    names = queue_in_each()
+    with Waiter(server.port) as waiter:
+        for name in names:
+            waiter.send("BLPOP", *names, 0)
+            wait_for_blocked(client, 1)
+            client.rpush(name, f"to {name}")
+            assert waiter.reply() == [name.encode(), f"to {name}".encode()]
+    assert client.dbsize() == len(names)
+
+
+def test_messages_in_all_shards_at_the_same_time_end_a_wait_once(server: Server, client: Client) -> None:
+    names = queue_in_each()
+    with Waiter(server.port) as waiter:
+        for turn in range(20):
+            waiter.send("BLPOP", *names, 0)
+            # Before, at, or after the beginning of the wait.
+            if turn % 2:
+                wait_for_blocked(client, 1)
+            pipeline = client.pipeline(transaction=False)
+            for name in names:
+                pipeline.rpush(name, "message")
+            pipeline.execute()
+            taken, message = waiter.reply()
+            assert message == b"message"
+            wait_for(lambda: sum(client.llen(name) for name in names) == SHARDS - 1, "what goes back")
+            assert client.llen(taken) == 0
+            for name in names:
+                client.delete(name)
+
+
+def test_many_waits_on_all_shards_lose_and_double_nothing(server: Server, client: Client) -> None:
+    names, ledger, count = queue_in_each(), Ledger(), 600
+    lock = threading.Lock()
+
+    def consume(number: int) -> None:
+        order = random.Random(number)
+        with server.client(socket_timeout=None) as consumer:
+            while True:
+                some = order.sample(names, 6)
+                # Not for ever: a queue at which no consumer looks at present must be looked at later.
+                found = consumer.blpop([*some, "end"], 0.05)
+                if found is None:
+                    continue
+                if found[0] == b"end":
+                    return
+                with lock:
+                    ledger.receive([found[1]])
+
+    threads = [threading.Thread(target=consume, args=(number,)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for number in range(count):
+        message = b"%d" % number
+        with lock:
+            ledger.send([message])
+        client.rpush(names[number % SHARDS], message)
+        with lock:
+            ledger.acknowledge([message])
+    wait_for(lambda: sum(client.llen(name) for name in names) == 0, "all messages to be taken")
+    client.rpush("end", *["end"] * len(threads))
+    for thread in threads:
+        join(thread)
+    ledger.check()
+
+
+def test_a_wait_on_several_shards_ends_with_its_time(client: Client) -> None:
+    assert client.blpop(queue_in_each(), 0.05) is None
+    assert client.execute_command("PRESSURE.RESERVE", *queue_in_each("job"), "TIMEOUT", "0.05") is None
+    assert not client.info("clients")["blocked_clients"]
+
+
+def test_lmpop_takes_from_the_first_queue_that_has_messages(client: Client) -> None:
+    names = queue_in_each()
+    client.rpush(names[7], "a", "b", "c")
+    client.rpush(names[9], "d")
+    assert client.lmpop(SHARDS, *names, direction="LEFT", count=2) == [names[7].encode(), [b"a", b"b"]]
+    assert client.blmpop(1, SHARDS, *names, direction="RIGHT", count=9) == [names[7].encode(), [b"c"]]
+
+
+def test_a_reserve_gets_the_best_job_of_all_shards(client: Client) -> None:
+    names = queue_in_each("job")
+    for number, name in enumerate(names):
+        client.execute_command("PRESSURE.CREATE", name, "TYPE", "JOBS")
+        client.execute_command("PRESSURE.PUT", name, f"job {number}", "PRIORITY", (number * 7) % SHARDS)
+    best = sorted(range(SHARDS), key=lambda number: (number * 7) % SHARDS)
+    for number in best:
+        name, _, message, *_ = client.execute_command("PRESSURE.RESERVE", *names)
+        assert (name, message) == (names[number].encode(), b"job %d" % number)
+    assert client.execute_command("PRESSURE.RESERVE", *names) is None
+
+
+def test_equal_jobs_of_all_shards_come_in_the_order_of_puts(client: Client) -> None:
+    names = queue_in_each("job")
+    order = random.Random(1).sample(names, SHARDS)
+    for name in order:
+        client.execute_command("PRESSURE.CREATE", name, "TYPE", "JOBS")
+        client.execute_command("PRESSURE.PUT", name, "job")
+    found = [client.execute_command("PRESSURE.RESERVE", *names)[0].decode() for _ in names]
+    assert found == order
+
+
+def test_a_reserve_gets_what_comes_while_it_waits_in_each_shard(server: Server, client: Client) -> None:
+    names = queue_in_each("job")
+    with Waiter(server.port) as waiter:
+        for name in names:
+            waiter.send("PRESSURE.RESERVE", *names, "TIMEOUT", 20)
+            wait_for_blocked(client, 1)
+            client.rpush(name, "job")
+            found, job, message, *_ = waiter.reply()
+            assert (found, message) == (name.encode(), b"job")
+            assert client.execute_command("PRESSURE.JOB", name, job)
+
+
+def test_beanstalk_reserves_from_tubes_in_all_shards(server: Server, client: Client) -> None:
+    tubes = queue_in_each("tube")
+    with Beanstalk(server) as producer, Beanstalk(server) as worker:
+        for tube in tubes:
+            worker(f"watch {tube}")
+        worker("ignore default")
+
+        def put(tube: str) -> int:
+            producer(f"use {tube}")
+            reply = producer("put 10 0 60", tube.encode())
+            return int(reply.removeprefix(b"INSERTED "))
+
+        for turn, tube in enumerate(tubes * 2):
+            job = None
+            if turn % 2:
+                job = put(tube)  # before the reserve
+            worker.socket.sendall(b"reserve\r\n")
+            if turn % 4 == 2:
+                wait_for_blocked(client, 1)
+            # Else it comes while the reserve begins.
+            if job is None:
+                job = put(tube)
+            assert worker._stream.readline() == b"RESERVED %d %d\r\n" % (job, len(tube))
+            assert worker._stream.readline() == tube.encode() + b"\r\n"
+            assert worker(f"delete {job}") == b"DELETED"
+        assert worker("reserve-with-timeout 0") == b"TIMED_OUT"
+
+
+# ---------------------------------------------------------------- ids of jobs
+
+
+def test_job_ids_are_unique_over_all_shards(client: Client) -> None:
+    names = queue_in_each("job")
+    ids = []
+    for name in names:
+        client.execute_command("PRESSURE.CREATE", name, "TYPE", "JOBS")
+        pipeline = client.pipeline(transaction=False)
+        for _ in range(70):  # more than a block
+            pipeline.execute_command("PRESSURE.PUT", name, "job", "PRIORITY", 1)
+        ids += pipeline.execute()
+    assert len(set(ids)) == len(ids) == 70 * SHARDS
+    assert all((job - 1) // 64 % SHARDS == number // 70 for number, job in enumerate(ids))
+
+
+def test_beanstalk_finds_jobs_of_all_shards_by_their_ids(server: Server) -> None:
+    tubes = queue_in_each("tube")
+    jobs: dict[int, bytes] = {}
+    with Beanstalk(server) as one:
+        for tube in tubes:
+            one(f"use {tube}")
+            for _ in range(3):
+                body = b"%b %d" % (tube.encode(), len(jobs))
+                jobs[int(one("put 1 0 60", body).removeprefix(b"INSERTED "))] = body
+    assert len(jobs) == 3 * SHARDS
+    with Beanstalk(server) as other:  # it knows no tube
+        for turn, (job, body) in enumerate(jobs.items()):
+            assert other(f"peek {job}") == (job, body)
+            match turn % 3:
+                case 0:
+                    assert other(f"delete {job}") == b"DELETED"
+                case 1:
+                    assert other(f"reserve-job {job}") == (job, body)
+                    assert other(f"touch {job}") == b"TOUCHED"
+                    assert other(f"bury {job} 1") == b"BURIED"
+                    assert other(f"kick-job {job}") == b"KICKED"
+                    assert b"state: ready" in stats_of(other, job)
+                case 2:
+                    assert other(f"reserve-job {job}") == (job, body)
+                    assert other(f"release {job} 5 0") == b"RELEASED"
+                    assert other(f"delete {job}") == b"DELETED"
+            if turn % 3 != 1:
+                assert other(f"peek {job}") == b"NOT_FOUND"
+        assert other("peek 999999") == b"NOT_FOUND"
+
+
+def test_jobs_are_found_by_their_ids_after_somebody_has_emptied_the_nodes(
+    cluster: Cluster, server: Server
+) -> None:
+    for _ in range(2):
+        with Beanstalk(server) as connection:
+            jobs: list[bytes] = []
+            for tube in queue_in_each("tube"):
+                connection(f"use {tube}")
+                jobs.append(connection("put 1 0 60", b"a").removeprefix(b"INSERTED "))
+            assert len(set(jobs)) == SHARDS
+            for job in jobs:
+                assert connection(f"delete {job.decode()}") == b"DELETED"
+        on_each(cluster, lambda direct: direct.flushall())
+
+
+def stats_of(connection: Beanstalk, job: int) -> bytes:
+    """Return the text of stats-job."""
+    size = int(connection(f"stats-job {job}").removeprefix(b"OK "))
+    text: bytes = connection._stream.read(size + 2)
+    return text
+
+
+# ---------------------------------------------------------------- all queues
+
+
+def test_scan_keys_and_dbsize_have_the_queues_of_all_shards(client: Client) -> None:
+    names = {f"queue-{number}".encode() for number in range(150)}
+    for name in names:
+        client.sadd(name, "a")
+    assert client.dbsize() == 150
+    assert sorted(client.keys("*")) == sorted(names)
+    assert sorted(client.keys("queue-1?")) == sorted(b"queue-1%d" % number for number in range(10))
+    for count in (1, 3, 100, 1000):
+        assert Counter(client.scan_iter(count=count)) == Counter(names)
+    assert set(client.scan_iter("queue-2*", count=2)) == {n for n in names if n.startswith(b"queue-2")}
+    assert client.randomkey() in names
+    client.flushdb()
+    assert client.dbsize() == 0
+
+
+def test_a_scan_has_each_queue_that_stays_while_others_come_and_go(client: Client) -> None:
+    names = {f"queue-{number}".encode() for number in range(60)}
+    for name in names:
+        client.sadd(name, "a")
+    found, cursor, step = set[bytes](), 0, 0
+    while True:
+        cursor, some = client.scan(cursor, count=1)
+        found.update(some)
+        step += 1
+        client.sadd(f"new-{step}", "a")
+        client.delete(f"new-{step - 3}")
+        if not cursor:
+            break
+    assert found >= names
+
+
+def test_flushdb_deletes_the_queues_of_all_shards_and_no_other_keys(cluster: Cluster, client: Client) -> None:
+    for name in queue_in_each():
+        client.sadd(name, "a")
+    for number, name in enumerate(queue_in_each("job")):
+        client.execute_command("PRESSURE.CREATE", name, "TYPE", ["JOBS", "LOG", "LIFO"][number % 3])
+        client.execute_command("PRESSURE.PUT", name, "job")
+    other = "{x}other"
+    with direct_to(asyncio.run(cluster.master_of(other))) as direct:
+        direct.set(other, "stays")
+    client.flushdb()
+    assert client.dbsize() == 0
+    assert not keys_of_queues(cluster)
+    with direct_to(asyncio.run(cluster.master_of(other))) as direct:
+        assert direct.getdel(other) == b"stays"
+
+
+# ---------------------------------------------------------------- what must be in one shard
+
+A, B = queue_in(1, "a"), queue_in(2, "b")
+REFUSED = f"""
+SMOVE {A} {B} 1|LMOVE {A} {B} LEFT LEFT|RPOPLPUSH {A} {B}|BLMOVE {A} {B} LEFT LEFT 0|BRPOPLPUSH {A} {B} 0
+SUNIONSTORE {A} {A} {B}|SINTERSTORE {B} {A} {A}|SDIFFSTORE {A} {B} {A}|WATCH {A} {B}
+PRESSURE.CREATE {A}j TYPE JOBS MAX-DELIVERIES 3 DEAD-LETTER {B}
+PRESSURE.ALTER {A} MAX-DELIVERIES 3 DEAD-LETTER {B}
+"""
+
+
+def state_of(cluster: Cluster) -> dict[bytes, bytes]:
+    """Return all keys of queues, with what they hold."""
+    state: dict[bytes, bytes] = {}
+
+    def dump(direct: Any) -> None:
+        state.update({key: direct.dump(key) for key in direct.keys("*") if b"}:" in key})
+
+    on_each(cluster, dump)
+    return state
+
+
+@pytest.mark.parametrize("line", REFUSED.strip().replace("\n", "|").split("|"))
+def test_what_spans_shards_is_refused_and_does_nothing(
+    cluster: Cluster, server: Server, client: Client, line: str
+) -> None:
+    client.execute_command("PRESSURE.CREATE", A, "TYPE", "JOBS")
+    client.sadd(A, "1", "2")
+    client.sadd(B, "2", "3")
+    before = state_of(cluster)
+    with Waiter(server.port) as waiter:
+        reply = waiter(*line.split())
+        assert is_refused(reply, "CROSSSLOT")
+        assert "are in different shards: give both the same {tag} in their names" in str(reply)
+        assert waiter("SCARD", A) == 2
+    assert state_of(cluster) == before
+
+
+def test_a_transaction_over_shards_is_refused_and_does_nothing(
+    cluster: Cluster, server: Server, client: Client
+) -> None:
+    client.sadd(A, "1")
+    before = state_of(cluster)
+    with Waiter(server.port) as waiter:
+        waiter("MULTI")
+        waiter("SADD", A, "2")
+        waiter("SPOP", A)
+        waiter("SADD", B, "2")
+        assert is_refused(waiter("EXEC"), "CROSSSLOT")
+        assert waiter("SCARD", A) == 1
+        waiter("WATCH", B)
+        waiter("MULTI")
+        waiter("SADD", A, "2")
+        assert is_refused(waiter("EXEC"), "CROSSSLOT")
+        # The connection goes on, and no longer watches.
+        waiter("MULTI")
+        waiter("SCARD", A)
+        assert waiter("EXEC") == [1]
+    assert state_of(cluster) == before
+
+
+def test_queues_with_one_tag_do_all_that_needs_one_shard(server: Server, client: Client) -> None:
+    a, b, c = "{t}a", "b{t}", "{t}c"
+    client.sadd(a, "1", "2")
+    client.sadd(b, "2", "3")
+    assert client.smove(a, b, "1")
+    assert client.sunionstore(c, a, b) == 3
+    assert client.lmove(b, a, "LEFT", "RIGHT") in (b"1", b"2", b"3")
+    pipeline = client.pipeline()
+    pipeline.watch(a, b)
+    pipeline.multi()
+    for name in (a, b, c):
+        pipeline.delete(name)
+    assert pipeline.execute() == [1, 1, 1]
+    client.execute_command("PRESSURE.CREATE", a, "TYPE", "JOBS", "MAX-DELIVERIES", 1, "DEAD-LETTER", b)
+    assert about(client, a)[b"dead_letter"] == b.encode()
+    client.execute_command("PRESSURE.PUT", a, "job")
+    job = client.execute_command("PRESSURE.RESERVE", a)[1]
+    client.execute_command("PRESSURE.RELEASE", a, job)
+    wait_for(lambda: client.scard(b) == 1, "the dead letter")
+
+
+@pytest.mark.parametrize("group", ["g", "{b}", "x+{y}"])
+def test_groups_are_with_their_log(client: Client, group: str) -> None:
+    log = queue_in(3, "log")
+    client.execute_command("PRESSURE.CREATE", log, "TYPE", "LOG")
+    client.execute_command("PRESSURE.GROUP", "CREATE", log, group)
+    for number in range(3):
+        client.execute_command("PRESSURE.PUT", log, f"message {number}")
+    read = client.execute_command("PRESSURE.READ", log, "GROUP", group, "me", "COUNT", 10)
+    assert len(read) == 3
+    (found,) = client.execute_command("PRESSURE.GROUP", "LIST", log)
+    described = found if isinstance(found, dict) else dict(zip(found[::2], found[1::2], strict=True))
+    assert (described[b"name"], described[b"pending"]) == (group.encode(), 3)
+
+
+# ---------------------------------------------------------------- the start
+
+
+def test_another_number_of_shards_is_refused(cluster: Cluster, server: Server) -> None:
+    refused = refused_start("--backend", url_of(cluster), "--shards", "8")
+    assert "are in 16 shards, not in 8: set --shards 16, or another --prefix" in refused
+
+
+def test_with_another_prefix_another_number_of_shards_is_used(
+    cluster: Cluster, start_server: StartServer
+) -> None:
+    options = ("--backend", url_of(cluster), "--prefix", "other", "--shards", "3")
+    started = start_server(*options)
+    with started.client() as client:
+        client.sadd("a", "1")
+        client.flushall()
+    started.end_well()
+    assert "are in 3 shards, not in 16" in refused_start("--backend", url_of(cluster), "--prefix", "other")
+    for command in ("queues", "doctor"):
+        looked = run_command(command, *options[:-1], "4")
+        assert looked.returncode != 0
+        assert "are in 3 shards, not in 4" in looked.stderr
+
+
+def test_a_node_given_as_a_single_backend_is_refused(cluster: Cluster) -> None:
+    refused = refused_start("--backend", f"redis://127.0.0.1:{cluster.nodes[0].port}")
+    assert "or give the cluster as redis+cluster://" in refused
+
+
+def test_a_single_backend_given_as_a_cluster_is_refused(start_valkey: StartValkey) -> None:
+    (port,) = free_ports(1)
+    start_valkey("--port", str(port), "--bind", LOCAL)
+    refused = refused_start("--backend", f"redis+cluster://127.0.0.1:{port}")
+    assert "is no node of a cluster: give it as redis://" in refused
+
+
+def test_another_database_is_refused(cluster: Cluster, client: Client) -> None:
+    refused = run_here("serve", "--backend", f"{url_of(cluster)}/3")
+    assert refused.returncode == 2
+    assert "a cluster has only database 0" in refused.stderr
+    with pytest.raises(redis.ResponseError, match="DB index is out of range"):
+        client.execute_command("SELECT", 1)
+
+
+def test_values_of_memcached_are_refused(cluster: Cluster) -> None:
+    kv = ("--listen", "memcached://127.0.0.1:0?mode=kv")
+    refused = run_command("serve", "--backend", url_of(cluster), *kv)
+    assert refused.returncode == 2
+    assert "values are kept on one node, and the backend is a cluster: use mode=queue" in refused.stderr
+
+
+# ---------------------------------------------------------------- other programs
+
+
+def test_memcached_clients_use_queues_of_all_shards(server: Server) -> None:
+    names = [name.encode() for name in queue_in_each("m")]
+    with MemcachedWire(server) as wire:
+        for name in names:
+            assert wire.store(name, b"to " + name) == b"STORED"
+        for name in names:
+            assert wire.take(name) == b"to " + name
+            assert wire.take(name) is None
+        for name in names:
+            assert wire.store(name, b"more") == b"STORED"
+            assert wire(b"delete " + name) == b"DELETED"
+            assert wire.take(name) is None
+
+
+def test_queues_doctor_and_where_know_the_queues_of_all_shards(cluster: Cluster, client: Client) -> None:
+    names = queue_in_each()
+    for name in names:
+        client.sadd(name, "a", "b")
+    options = ("--backend", url_of(cluster))
+    listed = run_command("queues", *options)
+    assert listed.returncode == 0, listed.stderr
+    assert sorted(line.split()[0] for line in listed.stdout.splitlines()[1:]) == sorted(names)
+    looked = run_command("doctor", "--wait", "0.2", *options)
+    assert (looked.returncode, looked.stdout) == (0, f"{SHARDS} queues checked: no problems\n")
+    where = run_command("where", names[3], *options)
+    assert where.stdout == (
+        f"prefix {PLACEMENT.prefixes[3].decode()}: on redis://127.0.0.1:{node_with(cluster, names[3]).port}\n"
+    )
+
+
+def test_doctor_repairs_queues_of_different_shards(cluster: Cluster, client: Client) -> None:
+    names = [queue_in(shard) for shard in (0, 6, 15)]
+    for name in names:
+        client.sadd(name, "a")
+    wait_for(lambda: not undelivered(cluster), "all replies to be acknowledged")
+    for name in names:
+        with direct_to(node_with(cluster, name)) as direct:
+            direct.set(f"{base_of(name)}:stats:produced_messages", "abc")
+    options = ("--wait", "0.2", "--backend", url_of(cluster))
+    found = run_command("doctor", *options)
+    assert found.returncode == 1
+    assert f"{len(names)} queues checked: 3 with problems" in found.stdout
+    repaired = run_command("doctor", "--repair", *options)
+    assert run_command("doctor", *options).returncode == 0, repaired.stdout
+    assert all(client.sadd(name, "b") == 1 for name in names)
+
+
+def undelivered(cluster: Cluster) -> list[bytes]:
+    """Return the records of calls on all nodes, by field; those that begin with j are of no call."""
+    found = on_each(cluster, records)
+    return [field for some in found for _, field in some if not field.startswith(b"j")]
+
+
+def test_top_shows_queues_of_all_shards(cluster: Cluster, client: Client) -> None:
+    names = [queue_in(shard, "top") for shard in (0, 7, 15)]
+    for name in names:
+        client.sadd(name, "a")
+    ours, theirs = pty.openpty()
+    command = [
+        sys.executable, "-m", "pressure_server", "top", "--interval", "100ms", "--backend", url_of(cluster),
+    ]  # fmt: skip
+    environment = {**os.environ, "TERM": "xterm", "LINES": "24", "COLUMNS": "120"}
+    top = subprocess.Popen(command, stdin=theirs, stdout=theirs, env=environment)
+    try:
+        shown, end = "", time.monotonic() + 20
+        while not all(name in shown for name in names):
+            assert time.monotonic() < end, shown
+            if select.select([ours], [], [], 0.2)[0]:
+                shown += os.read(ours, 65536).decode("utf-8", "replace")
+        os.write(ours, b"q")
+        assert top.wait(20) == 0
+    finally:
+        top.kill()
+        top.wait()
+        os.close(ours)
+        os.close(theirs)
+
+
+def test_metrics_count_the_queues_of_all_shards(server: Server, client: Client) -> None:
+    for name in queue_in_each():
+        client.sadd(name, "a", "b")
+
+    def samples() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
+        return {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for family in text_string_to_metric_families(request(server, "/metrics").text)
+            for sample in family.samples
+        }
+
+    def counted() -> bool:
+        return samples().get(("pressure_queues", frozenset({("type", "fifo")}))) == SHARDS
+
+    wait_for(counted, "a round of the survey")
+    found = samples()
+    up = {key for key, value in found.items() if key[0] == "pressure_shard_up" and value == 1}
+    assert len(up) == SHARDS
+
+
+def test_info_adds_up_the_queues_of_all_shards(client: Client) -> None:
+    for name in queue_in_each():
+        client.sadd(name, "a")
+    assert client.info("limits")["queues"] == SHARDS
+
+
+# ---------------------------------------------------------------- several servers and native clients
+
+
+def test_two_servers_share_all_shards(cluster: Cluster, server: Server, start_server: StartServer) -> None:
+    other = start_server("--backend", url_of(cluster), *LISTENERS)
+    names = queue_in_each()
+    with server.client() as one, other.client() as two, Waiter(other.port) as waiter:
+        for name in names:
+            waiter.send("BLPOP", *names, 0)
+            wait_for_blocked(two, 1)
+            one.rpush(name, "message")
+            assert waiter.reply() == [name.encode(), b"message"]
+            two.rpush(name, "back")
+            assert one.lpop(name) == b"back"
+        with Beanstalk(server) as here, Beanstalk(other) as there:
+            for name in queue_in_each("tube"):
+                here(f"use {name}")
+                job = int(here("put 1 0 60", b"x").removeprefix(b"INSERTED "))
+                assert there(f"peek {job}") == (job, b"x")
+                assert there(f"delete {job}") == b"DELETED"
+        wait_for(lambda: one.info("backend")["other_servers"] == 1, "the servers to know each other")
+    other.end_well()
+
+
+def test_native_clients_use_a_queue_with_the_prefix_of_its_shard(
+    cluster: Cluster, server: Server, client: Client
+) -> None:
+    for shard in (0, 6, 11):
+        name = queue_in(shard, "native")
+        client.execute_command("PRESSURE.CREATE", name, "BOUND", 2)
+        prefix = about(client, name)[b"prefix"].decode()
+        assert prefix.encode() == PLACEMENT.prefixes[shard]
+        node = node_with(cluster, name)
+        library = Queue(name, f"redis://{LOCAL}:{node.port}", prefix=prefix)
+        library.put(b"1", timeout=5)
+        client.rpush(name, "2")
+        assert library.get(timeout=5) == b"1"
+        with direct_to(node) as direct:
+            native = NativeClient(direct, name, prefix=prefix)
+            assert native.get() == b"2"
+            with Waiter(server.port) as waiter:
+                waiter.send("BLPOP", name, queue_in(shard + 1), 0)
+                wait_for_waiting(client, name, consumers=1)
+                native.put(b"3")
+                assert waiter.reply() == [name.encode(), b"3"]
+            client.rpush(name, "4", "5")
+            full = threading.Thread(target=native.put, args=(b"6",))
+            full.start()
+            assert client.lpop(name) == b"4"
+            join(full)
+            assert client.lrange(name, 0, -1) == [b"5", b"6"]
+        library.delete()
+        assert not client.exists(name)

@@ -1,0 +1,1 @@
+"""What breaks: backends, servers, connections; and what nobody may lose."""

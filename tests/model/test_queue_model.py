@@ -1,0 +1,983 @@
+"""Operations of the server against native clients that are interrupted between any two of their commands.
+
+The keys of the protocol are the truth. A plain model predicts, from the keys before each operation, its
+results and the keys after it. The mirror must always answer exactly.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import redis
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from pressure_server.backend.address import Address
+from pressure_server.errors import (
+    PressureError,
+    QueueAlreadyExistsError,
+    QueueClosedError,
+    QueueDoesNotExistError,
+    QueueFullError,
+    QueueInUseError,
+)
+from pressure_server.lua.scripts import Library
+from pressure_server.queues.broker import Broker
+from pressure_server.queues.database import Database
+from pressure_server.queues.operations.creation import OVERWRITE
+from pressure_server.queues.operations.operation import Operation, Owner
+from pressure_server.queues.operations.owners import CoroutineOwner
+from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.peers import PeerDetection
+from pressure_server.queues.policy import ERROR, Policy
+from tests.model.model_settings import model_settings
+from tests.support import forms
+from tests.support import native as native_client
+from tests.support.forms import Form
+from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
+from tests.support.programs import Client, Valkey, keys_left, wait_for
+
+SETTINGS = settings(
+    model_settings("PRESSURE_MODEL_EXAMPLES", 100),
+    stateful_step_count=50,
+    phases=[Phase.generate, Phase.shrink],
+)
+QUEUE, CLONE = "q", "clone"
+BASE, CLONE_BASE = f"__pressure__:{QUEUE}", f"__pressure__:{CLONE}"
+STATS = [f":stats:{verb}_{unit}" for verb in ("produced", "consumed") for unit in ("messages", "bytes")]
+PROTOCOL = [
+    "", ":bound", ":producer", ":consumer", ":producer_free", ":consumer_free", ":not_full", ":closed",
+    *STATS,
+]  # fmt: skip
+EXTENSION = [":ext:members", ":ext:copies", ":ext:index", ":ext:settings"]
+# Only a few, so that they repeat.
+MESSAGES = [b"", b"a", b"bb", b"c c", b"\xff\r\n\x00", b"eeeee"]
+# Two clients may have the same name; a name may contain spaces.
+NATIVE_NAMES = ["native-1", "native-2", "host 3 0 us"]
+MAX_NATIVE = 4
+# Small limits of the script, so that a few messages need many slices, scans and calls. (The fast path has
+# fewer arguments than CHUNK, five of which are no messages.)
+SMALL = {b"SLICE": 2, b"SCAN": 3, b"CHUNK": 7, b"MESSAGES": 2, b"BYTES": 8}
+
+
+@dataclass
+class State:
+    """The protocol's keys of a queue. The methods change them as an operation of the server must."""
+
+    messages: list[bytes]  # oldest first
+    bound: int | None  # None if the queue does not exist
+    producer: bytes | None
+    consumer: bytes | None
+    producer_free: int
+    consumer_free: int
+    not_full: int
+    closed: int
+    stats: list[int]
+    overwrites: bool = False
+    dropped: int = 0
+    has_keys: bool = field(default=False, compare=False)
+
+    @property
+    def has_room(self) -> bool:
+        return self.bound == 0 or (self.bound is not None and len(self.messages) < self.bound)
+
+    @property
+    def is_being_created(self) -> bool:
+        """Whether a native client has created the queue, and has not pushed :not_full yet."""
+        return self.not_full == 0 and not self.producer and not self.consumer
+
+    @property
+    def is_token_pending(self) -> bool:
+        """Whether a native consumer may have taken a message, and has not pushed :not_full yet."""
+        return self.not_full == 0 and self.bound != 0 and self.consumer_free == 0
+
+    @property
+    def room(self) -> float:
+        if self.is_being_created or self.is_token_pending:
+            return 0
+        return max(0, (self.bound or 0) - len(self.messages)) if self.bound != 0 else float("inf")
+
+    def settle_not_full(self) -> None:
+        if not self.has_room:
+            self.not_full = 0
+        elif not (self.is_token_pending or self.is_being_created):
+            self.not_full = 1
+
+    def create(self, bound: int, *, overwrites: bool = False) -> list[Any]:
+        if self.bound is not None:
+            raise QueueAlreadyExistsError(QUEUE)
+        if self.has_keys:
+            raise QueueInUseError(QUEUE, "")
+        self._become(State([], bound, None, None, 1, 1, 1, 0, [0, 0, 0, 0], overwrites, 0, True))
+        return [1]
+
+    def alter(self, bound: int) -> list[Any]:
+        self._require_existing()
+        was_full = not self.has_room
+        self.bound = bound
+        if was_full or not self.has_room:
+            self.settle_not_full()
+        return [1]
+
+    def delete(self) -> list[Any]:
+        if self.bound is None:
+            if not (
+                self.messages or self.producer or self.consumer or self.producer_free or self.consumer_free
+            ):
+                self.not_full, self.closed, self.stats = 0, 0, [0, 0, 0, 0]
+                self.has_keys = False
+            raise QueueDoesNotExistError(QUEUE)
+        if not (self.producer_free and self.consumer_free):
+            # Like a native client's Delete before it waits for the roles.
+            self.bound, self.not_full, self.closed = None, self.not_full + 1, self.closed + 2
+            raise QueueInUseError(QUEUE, "")
+        self._become(State([], None, None, None, 0, 0, 0, 0, [0, 0, 0, 0]))
+        return [1]
+
+    def close(self, identity: bytes) -> list[Any]:
+        self._require_existing()
+        if self.closed:
+            raise QueueClosedError(QUEUE)
+        self._require_role(self.producer_free)
+        self.producer, self.closed = identity, 2
+        return [1]
+
+    def put(
+        self, identity: bytes, commands: list[list[bytes]], unique: bool, create_bound: int | None
+    ) -> list[Any]:
+        if self.bound is None:
+            if create_bound is None:
+                raise QueueDoesNotExistError(QUEUE)
+            self.create(create_bound)
+        if self.closed:
+            raise QueueClosedError(QUEUE)
+        if self.is_being_created:
+            raise QueueInUseError(QUEUE, "")
+        if self.overwrites and self.bound and sum(map(len, commands)) > self.room:
+            return self._overwrite(identity, commands, unique)
+        if not self.producer_free and not self.room:
+            return [QueueFullError(QUEUE)] * len(commands)
+        self._require_role(self.producer_free)
+        if self.room:
+            self.producer = identity
+        results: list[Any] = []
+        for command in commands:
+            wanted = [m for m in dict.fromkeys(command) if m not in self.messages] if unique else command
+            if len(wanted) > self.room:
+                results.append(QueueFullError(QUEUE))
+            else:
+                self.messages += wanted
+                self._count(0, wanted)
+                results.append(len(wanted) if unique else len(self.messages))
+            self.settle_not_full()
+        return results
+
+    def _overwrite(self, identity: bytes, commands: list[list[bytes]], unique: bool) -> list[Any]:
+        self._require_role(self.producer_free)
+        self._require_role(self.consumer_free)
+        self.producer = identity
+        results: list[Any] = []
+        for command in commands:
+            wanted = [m for m in dict.fromkeys(command) if m not in self.messages] if unique else command
+            self.messages += wanted
+            self._count(0, wanted)
+            results.append(len(wanted) if unique else len(self.messages))
+        excess = len(self.messages) - (self.bound or 0)
+        if excess > 0:
+            self.consumer = identity
+            self._count(2, self.messages[:excess])
+            self.messages = self.messages[excess:]
+            self.dropped += excess
+        self.settle_not_full()
+        return results if unique else [min(length, len(self.messages)) for length in results]
+
+    def get(self, identity: bytes, count: int) -> list[Any]:
+        self._require_existing()
+        if not self.messages:
+            return []
+        self._require_role(self.consumer_free)
+        self.consumer = identity
+        taken, self.messages = self.messages[:count], self.messages[count:]
+        self._count(2, taken)
+        self.settle_not_full()
+        return [*taken]
+
+    def take(self, identity: bytes, count: int) -> list[Any]:
+        """Like `get`, but a closed, empty queue is an error."""
+        self._require_existing()
+        if self.closed and not self.messages:
+            raise QueueClosedError(QUEUE)
+        return self.get(identity, count)
+
+    def remove(self, identity: bytes, messages: list[bytes]) -> list[Any]:
+        self._require_existing()
+        if not self.messages:
+            return [0] * len(messages)
+        self._require_role(self.consumer_free)
+        results = []
+        for message in messages:
+            removed = [m for m in self.messages if m == message]
+            self.messages = [m for m in self.messages if m != message]
+            self._count(2, removed)
+            results.append(1 if removed else 0)
+        if any(results):
+            self.consumer = identity
+            self.settle_not_full()
+        return results
+
+    def contains(self, messages: list[bytes]) -> list[Any]:
+        self._require_existing()
+        return [1 if m in self.messages else 0 for m in messages]
+
+    def length(self) -> list[Any]:
+        self._require_existing()
+        return [len(self.messages)]
+
+    def range(self, first: int, last: int) -> list[Any]:
+        self._require_existing()
+        return [self.messages[first : len(self.messages) if last == -1 else last + 1]]
+
+    def info(self) -> list[Any]:
+        self._require_existing()
+        return [
+            [
+                self.bound, len(self.messages), min(self.closed, 1),
+                min(self.producer_free, 1), self.producer or b"", min(self.consumer_free, 1),
+                self.consumer or b"", *self.stats, b"overwrite" if self.overwrites else b"error",
+                # A fifo: its ready messages, and the counts and settings of jobs.
+                b"fifo", len(self.messages), 0, 0, 0, 0, 0, b"", 0, b"", 0, self.dropped,
+                # No offsets and no groups: these are for logs.
+                b"", b"", 0, b"", 0, 0,
+            ]
+        ]  # fmt: skip
+
+    def exists(self) -> list[Any]:
+        return [0 if self.bound is None else 1]
+
+    def _become(self, other: State) -> None:
+        self.__dict__.update(vars(other))
+
+    def _require_existing(self) -> None:
+        if self.bound is None:
+            raise QueueDoesNotExistError(QUEUE)
+
+    def _require_role(self, tokens: int) -> None:
+        if not tokens:
+            raise QueueInUseError(QUEUE, "")
+
+    def _count(self, at: int, messages: list[bytes]) -> None:
+        self.stats[at] += len(messages)
+        self.stats[at + 1] += sum(map(len, messages))
+
+
+def read_state(direct: redis.Redis) -> State:
+    pipeline: Any = direct.pipeline(transaction=False)
+    pipeline.lrange(BASE, 0, -1)
+    pipeline.mget([f"{BASE}:bound", f"{BASE}:producer", f"{BASE}:consumer"])
+    for suffix in (":producer_free", ":consumer_free", ":not_full", ":closed"):
+        pipeline.llen(BASE + suffix)
+    pipeline.mget([BASE + suffix for suffix in STATS])
+    pipeline.hmget(f"{BASE}:ext:settings", "overflow", "dropped")
+    pipeline.exists(*[BASE + suffix for suffix in PROTOCOL])
+    newest_first, (bound, producer, consumer), *tokens, stats, (overflow, dropped), keys = pipeline.execute()
+    counts = [int(number or 0) for number in stats]
+    overwrites, dropped = (overflow == OVERWRITE, int(dropped or 0)) if bound is not None else (False, 0)
+    rest = [*tokens, counts, overwrites, dropped, keys > 0]
+    return State(newest_first[::-1], None if bound is None else int(bound), producer, consumer, *rest)
+
+
+@dataclass
+class Submission:
+    """An operation that is submitted to a server."""
+
+    form: Form
+    arguments: list[bytes]
+    size: int = 1
+    commands: int = 1
+
+    def __str__(self) -> str:
+        return f"{self.form} {self.arguments}, {self.commands} commands of {self.size}"
+
+    def expected(self, state: State, identity: bytes, create_bound: int | None) -> list[Any]:
+        """Change the state as the operation must. Return its results; raise the error with which it ends."""
+        words = self.arguments
+        numbers = [int(word) for word in words] if self.form is forms.RANGE else []
+        if self.form in (forms.PUT, forms.ADD):
+            commands = [words[at : at + self.size] for at in range(0, len(words), self.size)]
+            return state.put(identity, commands, self.form is forms.ADD, create_bound)
+        operations: dict[Form, Callable[[], list[Any]]] = {
+            forms.GET: lambda: state.get(identity, self.size * self.commands),
+            forms.REMOVE: lambda: state.remove(identity, words),
+            forms.CONTAINS: lambda: state.contains(words),
+            forms.LENGTH: state.length,
+            forms.RANGE: lambda: state.range(*numbers),
+            forms.INFO: state.info,
+            forms.EXISTS: state.exists,
+            forms.CREATE: lambda: state.create(int(words[0]), overwrites=words[1] == OVERWRITE),
+            forms.ALTER: lambda: state.alter(int(words[1])),
+            forms.DELETE: state.delete,
+            forms.CLOSE: lambda: state.close(identity),
+            forms.TAKE_EXISTING: lambda: state.take(identity, 1),
+        }
+        return operations[self.form]()
+
+    def operation(self, queue: bytes, owner: Owner) -> Operation:
+        return Operation(
+            self.form.verb, queue, list(self.arguments), self.size, owner,
+            commands=self.commands, wait=Wait(0), options=self.form.options,
+        )  # fmt: skip
+
+
+class Servers:
+    """Two servers on one backend, without their sockets."""
+
+    # The bound of a queue that a put creates; the second server creates none.
+    CREATE_BOUNDS = (2, None)
+
+    def __init__(self, backend: Valkey, constants: dict[bytes, int]) -> None:
+        self.direct = backend.client()
+        self.loop = asyncio.new_event_loop()
+        self.brokers = [
+            Broker(
+                Address(backend.url),
+                prefix="__pressure__",
+                peer_detection=PeerDetection(),
+                policy=Policy(bound, ERROR, role_timeout=0),
+            )
+            for bound in self.CREATE_BOUNDS
+        ]
+        for broker in self.brokers:
+            (of_shard,) = broker._backends
+            of_shard._library = with_constants(of_shard._library, constants)
+            self.loop.run_until_complete(broker.start())
+        self.identities = [broker.identity.encode() for broker in self.brokers]
+        self.databases: list[Database] = [broker.default_database for broker in self.brokers]
+
+    def submit(self, server: int, queue: str, submissions: list[Submission]) -> list[Any]:
+        """Do the operations, in one call if they fit. Return the outcome of each, as `outcome_of` does."""
+        return self.loop.run_until_complete(self._submit(server, queue.encode(), submissions))
+
+    async def _submit(self, server: int, queue: bytes, submissions: list[Submission]) -> list[Any]:
+        owners = [CoroutineOwner(None) for _ in submissions]
+        attempts = [
+            self.databases[server].attempt(submission.operation(queue, owner), owner)
+            for submission, owner in zip(submissions, owners, strict=True)
+        ]
+        return [outcome_of(results) for results in await asyncio.gather(*attempts)]
+
+    def do(self, form: Form, *arguments: bytes, size: int | None = None, server: int = 0) -> Any:
+        """Do one operation. Return its outcome."""
+        size = len(arguments) if size is None else size
+        return self.submit(server, QUEUE, [Submission(form, list(arguments), size)])[0]
+
+    def close(self) -> None:
+        for broker in self.brokers:
+            self.loop.run_until_complete(broker.close())
+        # The transports close in the next iteration.
+        self.loop.run_until_complete(asyncio.sleep(0))
+        self.loop.close()
+        self.direct.close()
+
+
+def with_constants(library: Library, constants: dict[bytes, int]) -> Library:
+    """Return the library with other values for these constants."""
+    body = library.body
+    for name, value in constants.items():
+        body, found = re.subn(rb"\b%b = \d+" % name, b"%b = %d" % (name, value), body)
+        assert found == 1, f"the library has no constant {name.decode()}"
+    return Library(body)
+
+
+def outcome_of(results: Iterable[Any] | PressureError) -> Any:
+    """Return the class of an error; or the results, with classes in place of errors so that they compare."""
+    if isinstance(results, PressureError):
+        return type(results)
+    return [type(result) if isinstance(result, PressureError) else result for result in results]
+
+
+@dataclass(eq=False)
+class NativeOperation:
+    """A native operation that has begun; it may wait for a key."""
+
+    kind: str
+    steps: Steps[Any]
+    waits_for: str | None = None
+
+
+messages = st.sampled_from(MESSAGES)
+several = st.lists(messages, min_size=1, max_size=8)
+
+
+def _one_or_many_commands(form: Form) -> st.SearchStrategy[Submission]:
+    """Messages of one command, or as many commands of one message."""
+    return st.builds(
+        lambda words, apart: Submission(form, words, 1 if apart else len(words), len(words) if apart else 1),
+        several,
+        st.booleans(),
+    )
+
+
+def _creation(bound: int, overwrites: bool) -> Submission:
+    return Submission(forms.CREATE, [b"%d" % bound, OVERWRITE if overwrites else b"", b""])
+
+
+reads = st.one_of(
+    st.builds(lambda words: Submission(forms.CONTAINS, words, len(words)), several),
+    st.just(Submission(forms.LENGTH, [])),
+    st.just(Submission(forms.INFO, [])),
+    st.just(Submission(forms.EXISTS, [])),
+    st.builds(
+        lambda first, more: Submission(forms.RANGE, [b"%d" % first, b"%d" % (first + more if more else -1)]),
+        st.integers(0, 3),
+        st.integers(0, 3),
+    ),
+)
+READ_ALL = Submission(forms.CONTAINS, MESSAGES, len(MESSAGES))
+gets = st.builds(Submission, st.just(forms.GET), st.just([]), st.integers(1, 5), st.integers(1, 2))
+removals = st.builds(
+    lambda words: Submission(forms.REMOVE, words, len(words)), st.lists(messages, min_size=1, max_size=3)
+)
+bounds = st.sampled_from([0, 0, 1, 2, 3, 6])
+creations = st.builds(_creation, bounds, st.booleans())
+alterations = st.builds(lambda bound: Submission(forms.ALTER, [b"bound", b"%d" % bound]), bounds)
+deletions = st.just(Submission(forms.DELETE, []))
+closings = st.just(Submission(forms.CLOSE, []))
+takes = st.just(Submission(forms.TAKE_EXISTING, []))
+puts = st.one_of(_one_or_many_commands(forms.ADD), _one_or_many_commands(forms.PUT))
+usual = st.one_of(puts, puts, gets, gets, removals, reads)
+anything = st.one_of(usual, usual, usual, creations, alterations, deletions, closings)
+server_numbers = st.integers(0, 1)
+native_names = st.sampled_from(NATIVE_NAMES)
+native_kinds = st.sampled_from(
+    ["put", "put", "put_nb", "put_nb", "get", "get_nb", "get_nb", "create", "close", "delete"]
+)
+usual_native_kinds = st.sampled_from(["put", "put_nb", "get", "get_nb"])
+
+
+class QueueMachine(RuleBasedStateMachine):
+    """One queue, two servers, and up to four unfinished native operations."""
+
+    def __init__(self, servers: Servers) -> None:
+        super().__init__()
+        self.servers = servers
+        self.direct = servers.direct
+        self.direct.flushdb()
+        self.native: list[NativeOperation] = []
+        # A native Delete or Create has met other operations, or a server's Delete has met native ones: the
+        # protocol then promises nothing for tokens and statistics, until all keys are gone.
+        self.is_undefined = False
+        # A native consumer pushes :not_full some time after its pop, so native clients alone can leave a
+        # token on a full queue. It is tolerated until the tokens are right again.
+        self.tolerates_token = False
+        self.turn = 0
+        # Read again after every change.
+        self.state = read_state(self.direct)
+
+    # Operations of the servers
+
+    @initialize(creation=st.one_of(st.none(), creations, creations), server=server_numbers)
+    def begin(self, creation: Submission | None, server: int) -> None:
+        if creation is not None:
+            self.submit(server, [creation])
+
+    def submit(self, server: int, submissions: list[Submission]) -> None:
+        """Do the operations. Check their outcomes and the keys against the model."""
+        state = read_state(self.direct)
+        if state.overwrites:
+            submissions = submissions[:1]  # neighbours become one run, which is refused as a whole
+            first = submissions[0]
+            if first.form is forms.ALTER and 0 < int(first.arguments[1]) < len(state.messages):
+                return  # a put drops what is above the bound, if need be in a call before it is decided
+        identity, create_bound = self.servers.identities[server], self.servers.CREATE_BOUNDS[server]
+        expected: list[Any] = []
+        for number, submission in enumerate(submissions, 1):
+            try:
+                expected.append(outcome_of(submission.expected(state, identity, create_bound)))
+            except PressureError as error:
+                expected.append(type(error))
+                if submission.form is forms.DELETE and expected[-1] is QueueInUseError:
+                    submissions = submissions[:number]  # operations after it may finish the Delete
+                    break
+        if self.native and any(submission.form is forms.DELETE for submission in submissions):
+            self.is_undefined = True
+        found = self.servers.submit(server, QUEUE, submissions)
+        # A server that has much of the mirror to make notes itself as the producer, even if nothing fits.
+        adds = any(submission.form is forms.ADD for submission in submissions)
+        for submission, is_, should_be in zip(submissions, found, expected, strict=True):
+            if adds and submission.form is forms.INFO and isinstance(is_, list) and is_[0][4] == identity:
+                should_be[0][4] = identity
+            assert is_ == should_be, f"{submission}: {is_} should be {should_be}"
+        self.state = read_state(self.direct)
+        if state.bound is None:
+            state.overwrites, state.dropped = False, 0
+        if adds and state.bound and self.state.producer == identity:
+            state.producer = identity
+        if (state.bound == 0 or self.is_undefined) and state.not_full and self.state.not_full:
+            # A second token does no harm to a queue that is never full; native Deletes push one.
+            state.not_full = self.state.not_full
+        assert self.state == state
+        if submissions[-1].form is forms.DELETE and expected[-1] == [1]:
+            assert not self.direct.keys(f"{BASE}*")
+
+    def submit_one(self, server: int, submission: Submission) -> None:
+        self.submit(server, [submission])
+
+    put = rule(server=server_numbers, submission=puts)(submit_one)
+    get = rule(server=server_numbers, submission=st.one_of(gets, gets, takes))(submit_one)
+    remove = rule(server=server_numbers, submission=removals)(submit_one)
+    read = rule(server=server_numbers, submission=reads)(submit_one)
+    read_all = rule(server=server_numbers, submission=st.just(READ_ALL))(submit_one)
+    do_several = rule(server=server_numbers, submissions=st.lists(usual, min_size=2, max_size=5))(submit)
+    do_anything = rule(server=server_numbers, submissions=st.lists(anything, min_size=1, max_size=5))(submit)
+
+    # Native clients
+
+    def _begin(self, kind: str, name: str, message: bytes, bound: int) -> NativeOperation:
+        steps = NativeSteps(self.direct, QUEUE, name)
+        operations: dict[str, Callable[[], Steps[Any]]] = {
+            "put": lambda: steps.put(message),
+            "put_nb": lambda: steps.put_non_blocking(message),
+            "get": steps.get,
+            "get_nb": steps.get_non_blocking,
+            "create": lambda: steps.create(bound),
+            "close": steps.close,
+            "delete": steps.delete,
+        }
+        native = NativeOperation(kind, operations[kind]())
+        self.native.append(native)
+        return native
+
+    def _advance(self, native: NativeOperation) -> None:
+        before = self.state
+        try:
+            native.waits_for = next(native.steps)
+        except (StopIteration, NativeError):
+            self.native.remove(native)
+        after = self.state = read_state(self.direct)
+        # It has pushed a token for a full queue, or filled a queue that had another one's token.
+        has_left_token = not after.has_room and after.not_full > (0 if before.has_room else before.not_full)
+        if after.not_full > 1 or has_left_token:
+            self.tolerates_token = True
+        if self.native and after != before and native.kind in ("create", "delete"):
+            meets_others = native.kind == "delete" or (after.has_keys and len(self.native) > 1)
+            self.is_undefined = self.is_undefined or meets_others
+
+    def _finish(self, native: NativeOperation) -> None:
+        """Let the operation go on until it ends or waits."""
+        while native in self.native:
+            self._advance(native)
+            if native.waits_for is not None:
+                return
+
+    @precondition(lambda self: len(self.native) < MAX_NATIVE)
+    @rule(
+        kind=native_kinds,
+        name=native_names,
+        message=messages,
+        bound=st.integers(0, 3),
+        count=st.integers(1, 12),
+    )
+    def begin_native(self, kind: str, name: str, message: bytes, bound: int, count: int) -> None:
+        self._begin(kind, name, message, bound)
+        self.step_native(-1, count)
+
+    @precondition(lambda self: self.native)
+    @rule(which=st.integers(0, MAX_NATIVE - 1), count=st.integers(1, 6))
+    def step_native(self, which: int, count: int) -> None:
+        native = self.native[which % len(self.native)]
+        for _ in range(count):
+            if native in self.native:
+                self._advance(native)
+
+    @precondition(lambda self: self.native)
+    @rule(which=st.integers(0, MAX_NATIVE - 1))
+    def finish_native(self, which: int) -> None:
+        self._finish(self.native[which % len(self.native)])
+
+    @precondition(lambda self: self.native)
+    @rule()
+    def finish_all_native(self) -> None:
+        for _ in range(3):
+            for native in list(self.native):
+                self._finish(native)
+
+    @precondition(lambda self: len(self.native) < MAX_NATIVE)
+    @rule(kind=usual_native_kinds, name=native_names, contents=several)
+    def do_native(self, kind: str, name: str, contents: list[bytes]) -> None:
+        for message in contents:
+            if len(self.native) < MAX_NATIVE:
+                self._finish(self._begin(kind, name, message, 0))
+
+    @precondition(lambda self: self.is_undefined and not any(n.waits_for is None for n in self.native))
+    @rule()
+    def clean_up(self) -> None:
+        """Delete the protocol's keys only, like an operator who does not know the extension keys."""
+        self.native.clear()
+        self.direct.delete(*[BASE + suffix for suffix in PROTOCOL])
+        self.state = read_state(self.direct)
+
+    # Invariants
+
+    @invariant()
+    def tokens_and_statistics_are_right_when_no_native_operation_is_unfinished(self) -> None:
+        if self.native:
+            return
+        state = self.state
+        if state.bound is None:
+            self.is_undefined = self.is_undefined and state.has_keys
+            self.tolerates_token = False
+            return
+        if state.not_full == (1 if state.has_room else 0):
+            self.tolerates_token = False
+        if self.is_undefined:
+            return
+        assert (state.producer_free, state.consumer_free) == (1, 1)
+        assert self.tolerates_token or state.not_full == (1 if state.has_room else 0)
+        produced, produced_bytes, consumed, consumed_bytes = state.stats
+        assert produced - consumed == len(state.messages)
+        assert produced_bytes - consumed_bytes == sum(map(len, state.messages))
+
+    @invariant()
+    def the_mirror_answers_exactly(self) -> None:
+        """Ask a copy of the queue, because a read may change the mirror."""
+        state = self.state
+        if state.bound is None:
+            return
+        pipeline: Any = self.direct.pipeline(transaction=False)
+        pipeline.delete(*[CLONE_BASE + suffix for suffix in PROTOCOL + EXTENSION])
+        for suffix in PROTOCOL + EXTENSION:
+            pipeline.copy(BASE + suffix, CLONE_BASE + suffix)
+        pipeline.execute()
+        self.turn = 1 - self.turn
+        (found,) = self.servers.submit(self.turn, CLONE, [READ_ALL])
+        queued = [1 if message in state.messages else 0 for message in MESSAGES]
+        assert found == queued, f"{found} should be {queued}: {state.messages}"
+
+
+MakeServers = Callable[[dict[bytes, int]], Servers]
+
+
+@pytest.fixture
+def make_servers(backend: Valkey) -> Iterator[MakeServers]:
+    started: list[Servers] = []
+
+    def make(constants: dict[bytes, int]) -> Servers:
+        started.append(Servers(backend, constants))
+        return started[-1]
+
+    yield make
+    for servers in started:
+        servers.close()
+
+
+@pytest.fixture(params=[{}, SMALL], ids=["usual", "small"])
+def servers(make_servers: MakeServers, request: pytest.FixtureRequest) -> Servers:
+    return make_servers(request.param)
+
+
+@pytest.fixture
+def native(direct: redis.Redis) -> NativeClient:
+    return NativeClient(direct, QUEUE, "native")
+
+
+@pytest.fixture
+def native_steps(direct: redis.Redis) -> NativeSteps:
+    return NativeSteps(direct, QUEUE, "native")
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_servers_and_native_clients_act_in_any_order(servers: Servers) -> None:
+    machine: Any = lambda: QueueMachine(servers)  # noqa: E731 # the parameter's type is a class
+    run_state_machine_as_test(machine, settings=SETTINGS)
+
+
+# Examples
+
+LARGE = 5000
+
+
+def test_sadd_writes_the_keys_of_the_protocol(client: redis.Redis, direct: redis.Redis) -> None:
+    assert client.sadd("q", "hello") == 1
+    state = read_state(direct)
+    assert b"pressure-server" in (state.producer or b"")
+    state.producer = None
+    assert state == State([b"hello"], 0, None, None, 1, 1, 1, 0, [1, 5, 0, 0])
+    found: Any = direct.keys(f"{BASE}*")
+    absent = (":consumer", ":closed", *STATS[2:])
+    assert {key for key in map(bytes.decode, found) if ":ext:" not in key} == {
+        f"{BASE}{suffix}" for suffix in PROTOCOL if suffix not in absent
+    }
+
+
+def test_messages_pass_between_a_set_and_a_native_client(client: redis.Redis, native: NativeClient) -> None:
+    client.sadd("q", "x")
+    assert native.get() == b"x"
+    assert client.sismember("q", "x") == 0
+    native.put(b"y")
+    assert client.sismember("q", "y") == 1
+    assert client.scard("q") == 1
+    assert client.sadd("q", "y", "z") == 1
+    assert client.spop("q") == b"y"
+    assert native.get_non_blocking() == b"z"
+    assert native.get_non_blocking() is None
+    assert client.spop("q") is None
+
+
+def test_a_set_forgets_a_queue_that_a_native_client_deletes(
+    client: redis.Redis, native: NativeClient
+) -> None:
+    client.sadd("q", "x", "y")
+    native.delete()
+    assert client.scard("q") == 0
+    native.create(2)
+    native.put(b"y")
+    assert client.smismember("q", ["x", "y"]) == [0, 1]
+    native.close()
+    with pytest.raises(redis.ResponseError, match="CLOSED"):
+        client.sadd("q", "z")
+    assert client.delete("q") == 1
+    with pytest.raises(native_client.QueueDoesNotExistError):
+        native.put(b"z")
+
+
+def native_puts(direct: redis.Redis, contents: list[bytes]) -> None:
+    """Write what a native client leaves after it has put the messages one by one; this is faster."""
+    direct.lpush(BASE, *contents)
+    _sign_natively(direct, "producer", ":stats:produced", contents)
+
+
+def native_gets(direct: redis.Redis, count: int) -> None:
+    """Take messages, and write what a native client leaves after that."""
+    taken: Any = direct.rpop(BASE, count)
+    _sign_natively(direct, "consumer", ":stats:consumed", taken)
+
+
+def _sign_natively(direct: redis.Redis, role: str, statistic: str, contents: list[bytes]) -> None:
+    assert direct.llen(f"{BASE}:{role}_free") == 1
+    direct.set(f"{BASE}:{role}", "native")
+    direct.incrby(f"{BASE}{statistic}_messages", len(contents))
+    direct.incrby(f"{BASE}{statistic}_bytes", sum(map(len, contents)))
+
+
+def numbered(first: int, last: int) -> list[bytes]:
+    return [b"%d" % number for number in range(first, last)]
+
+
+def assert_contains_is_exact(servers: Servers, candidates: list[bytes]) -> None:
+    queued = set(read_state(servers.direct).messages)
+    for server in (0, 1):
+        found = servers.do(forms.CONTAINS, *candidates, server=server)
+        assert found == [int(candidate in queued) for candidate in candidates]
+
+
+def assert_add_is_exact(servers: Servers, candidates: list[bytes]) -> None:
+    new = len(set(candidates) - set(read_state(servers.direct).messages))
+    before = servers.direct.llen(BASE)
+    assert servers.do(forms.ADD, *candidates) == [new]
+    assert servers.direct.llen(BASE) == before + new
+
+
+def test_a_large_queue_of_a_native_client_is_mirrored_slice_by_slice(
+    make_servers: MakeServers, direct: redis.Redis
+) -> None:
+    servers = make_servers({b"SLICE": 300, b"SCAN": 20_000})
+    assert servers.do(forms.CREATE, b"0") == [1]
+    native_puts(direct, numbered(0, LARGE))
+    probes = numbered(0, LARGE + 1000)[::397]
+    assert_contains_is_exact(servers, probes)
+    # Half of each batch is queued already.
+    for first in range(LARGE - 500, LARGE + 500, 100):
+        assert_add_is_exact(servers, numbered(first, first + 200))
+        assert_contains_is_exact(servers, probes)
+    assert servers.do(forms.GET, size=LARGE + 600) == numbered(0, LARGE + 600)
+    assert direct.scard(f"{BASE}:ext:members") == 0
+
+
+@pytest.mark.parametrize("between", [1, 3, 999, 6000])
+def test_the_mirror_follows_native_puts_and_gets(servers: Servers, direct: redis.Redis, between: int) -> None:
+    servers.do(forms.CREATE, b"0")
+    servers.do(forms.ADD, b"own")
+    for first in range(0, 3 * between, between):
+        native_puts(direct, numbered(first, first + between))
+        probes = [b"own", b"none", *numbered(first, first + between)[:: max(1, between // 5)]]
+        assert_contains_is_exact(servers, probes)
+        assert_add_is_exact(servers, [b"own", b"%d" % first, b"new %d" % first])
+        native_gets(direct, max(1, between // 2))
+        assert_contains_is_exact(servers, probes)
+
+
+def test_the_mirror_forgets_messages_that_native_clients_take(servers: Servers, direct: redis.Redis) -> None:
+    servers.do(forms.CREATE, b"0")
+    largest = 0
+    for first in range(0, 20_000, 500):
+        servers.do(forms.ADD, *numbered(first, first + 500))
+        native_gets(direct, direct.llen(BASE))
+        largest = max(largest, direct.scard(f"{BASE}:ext:members"))
+    assert largest <= 3000
+    servers.do(forms.ADD, b"last")
+    assert servers.do(forms.GET, size=2) == [b"last"]
+    assert_contains_is_exact(servers, [b"last", b"19999"])
+
+
+def test_a_delete_leaves_no_key(servers: Servers, direct: redis.Redis, native: NativeClient) -> None:
+    servers.do(forms.ADD, b"a")
+    servers.do(forms.PUT, b"a")
+    native.get()
+    servers.do(forms.CONTAINS, b"a")
+    assert servers.do(forms.DELETE) == [1]
+    assert keys_left(direct) == []
+
+
+def test_a_role_that_a_native_client_holds_is_not_taken(
+    servers: Servers, direct: redis.Redis, native_steps: NativeSteps
+) -> None:
+    servers.do(forms.CREATE, b"0")
+    put = native_steps.put(b"native")
+    step_until(put, lambda: direct.exists(f"{BASE}:producer") == 1)
+    assert servers.do(forms.PUT, b"own") is QueueInUseError
+    assert servers.do(forms.ADD, b"own") is QueueInUseError
+    assert servers.do(forms.GET, size=1) == []
+    run(put)
+    get = native_steps.get()
+    step_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
+    assert servers.do(forms.GET, size=1) is QueueInUseError
+    assert servers.do(forms.REMOVE, b"native") is QueueInUseError
+    run(get)
+    assert servers.do(forms.GET, size=1) == []
+
+
+def test_a_delete_that_meets_a_native_client_begins_and_is_finished_later(
+    servers: Servers, direct: redis.Redis, native_steps: NativeSteps
+) -> None:
+    servers.do(forms.CREATE, b"0")
+    get = native_steps.get()
+    step_until(get, lambda: direct.exists(f"{BASE}:consumer") == 1)
+    assert servers.do(forms.DELETE) is QueueInUseError
+    assert servers.do(forms.EXISTS) == [0]
+    assert servers.do(forms.CREATE, b"0") is QueueInUseError
+    with pytest.raises(native_client.QueueClosedError):
+        run(get)
+    assert servers.do(forms.FINISH_DELETE) == [1]
+    assert keys_left(direct) == []
+
+
+# Found by the state machine
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3])
+def test_a_queue_that_a_native_client_is_creating_is_in_use(
+    servers: Servers, native_steps: NativeSteps, steps: int
+) -> None:
+    creating = native_steps.create(0)
+    for _ in range(steps):
+        next(creating)
+    for form in (forms.PUT, forms.ADD):
+        assert servers.do(form, b"a") is QueueInUseError
+    run(creating)
+    assert servers.do(forms.ADD, b"a") == [1]
+
+
+def test_a_message_taken_by_a_native_client_may_be_asked_for_twice(
+    servers: Servers, native: NativeClient
+) -> None:
+    servers.do(forms.CREATE, b"0")
+    servers.do(forms.ADD, b"x")
+    native.get()
+    assert servers.do(forms.CONTAINS, b"x", b"x") == [0, 0]
+
+
+@pytest.mark.parametrize("form", [forms.PUT, forms.ADD])
+def test_a_full_queue_stays_full_until_a_native_consumer_has_pushed_its_token(
+    servers: Servers, direct: redis.Redis, native_steps: NativeSteps, form: Form
+) -> None:
+    servers.do(forms.CREATE, b"1")
+    servers.do(form, b"a")
+    get = native_steps.get()
+    step_until(get, lambda: direct.llen(BASE) == 0)
+    assert servers.do(form, b"b") == [QueueFullError]
+    assert servers.do(form, b"b") == [QueueFullError]
+    run(get)
+    assert servers.do(form, b"b") == [1]
+    assert direct.llen(f"{BASE}:not_full") == 0
+
+
+def test_a_removal_of_nothing_pushes_no_second_token(
+    servers: Servers, direct: redis.Redis, native_steps: NativeSteps
+) -> None:
+    servers.do(forms.CREATE, b"2")
+    servers.do(forms.PUT, b"a")
+    put = native_steps.put(b"b")
+    step_until(put, lambda: direct.llen(f"{BASE}:not_full") == 0)
+    assert servers.do(forms.REMOVE, b"none") == [0]
+    run(put)
+    assert direct.llen(f"{BASE}:not_full") == 0
+
+
+def test_a_queue_created_during_a_native_delete_has_an_exact_mirror(
+    servers: Servers, direct: redis.Redis, native_steps: NativeSteps
+) -> None:
+    servers.do(forms.CREATE, b"0")
+    servers.do(forms.PUT, b"a")
+    servers.do(forms.PUT, b"b")
+    servers.do(forms.GET, size=1)
+    servers.do(forms.PUT, b"c")
+    delete = NativeSteps(direct, QUEUE, "deleter").delete()
+    step_until(delete, lambda: direct.exists(f"{BASE}:producer", f"{BASE}:consumer") == 0)
+    create = NativeSteps(direct, QUEUE, "creator").create(0)
+    step_until(create, lambda: direct.llen(f"{BASE}:consumer_free") == 1)
+    # The server becomes :consumer again, and stays it when the list is deleted.
+    assert servers.do(forms.GET, size=1) == [b"b"]
+    assert servers.do(forms.CONTAINS, b"c") == [1]
+    run(delete)
+    run(create)
+    run(native_steps.put(b"x"))
+    assert_contains_is_exact(servers, [b"c", b"x"])
+
+
+def test_nothing_is_taken_from_a_queue_during_a_native_delete(
+    client: Client, direct: Client, native_steps: NativeSteps
+) -> None:
+    client.sadd("q", "a", "b")
+
+    def is_watched() -> bool:
+        client.scard("q")
+        return bool(direct.info("stats")["tracking_total_keys"])
+
+    # The watch reconnects after the backend was flushed; until then the server would not notice the delete.
+    wait_for(is_watched, "the server to watch the queue")
+    delete = native_steps.delete()
+    step_until(delete, lambda: not direct.exists(f"{BASE}:bound"))
+    for _ in delete:
+        assert client.lmpop(1, "q", direction="LEFT") is None
+        assert client.lmpop(2, "other", "q", direction="LEFT", count=2) is None
+        assert client.blpop("q", timeout=0.001) is None
+        assert client.blmove("q", "other", 0.001) is None
+    wait_for(lambda: keys_left(direct) == [], "the extension keys to be deleted")
+
+
+@pytest.mark.parametrize("suffix", STATS)
+def test_an_invalid_statistic_does_not_stop_operations(client: Client, direct: Client, suffix: str) -> None:
+    client.sadd("q", "a", "b")
+    client.spop("q")
+    direct.set(BASE + suffix, "12x")
+    assert client.sadd("q", "c", "d") == 2
+    assert client.rpush("q", "e") == 4
+    assert client.spop("q") == b"b"
+    assert client.lpop("q", 2) == [b"c", b"d"]
+    assert client.sismember("q", "e") == 1
+    assert client.delete("q") == 1
+    wait_for(lambda: keys_left(direct) == [], "the extension keys to be deleted")

@@ -1,0 +1,1 @@
+"""Native clients of pressure 0.15 on the same queues."""

@@ -1,0 +1,1 @@
+"""What operators use: commands, options, the console, metrics, backups, packages."""

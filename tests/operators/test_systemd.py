@@ -1,0 +1,103 @@
+"""The systemd unit: it is valid, exposes little, and its restrictions let the server and Valkey work."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support.confined import allowed_calls, settings_of
+from tests.support.paths import ROOT
+from tests.support.programs import TIMEOUT, embedded_client, wait_for
+from tests.support.requirements import need
+
+pytestmark = pytest.mark.clients
+
+UNIT = ROOT / "deploy/systemd/pressure-server.service"
+# What `systemd-analyze security` of systemd 252 finds, in tenths. The rest of the exposure is the network,
+# Unix sockets, and the host's file system, which is visible but read-only.
+MAX_EXPOSURE = 11
+
+
+@pytest.fixture(scope="module")
+def analyze() -> str:
+    """Return the path of systemd-analyze."""
+    return need("systemd-analyze", "systemd")
+
+
+def run(*command: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        command, capture_output=True, text=True, timeout=TIMEOUT, env={**os.environ, **variables}, check=False
+    )
+
+
+def test_the_unit_is_valid(analyze: str, tmp_path: Path) -> None:
+    program = tmp_path / "pressure-server"
+    program.symlink_to("/bin/true")
+    text, found = re.subn(r"/opt/pressure-server/bin/pressure-server", str(program), UNIT.read_text())
+    assert found == 1
+    unit = tmp_path / UNIT.name
+    unit.write_text(text)
+    ended = run(analyze, "verify", "--man=no", str(unit))
+    assert (ended.returncode, ended.stdout, ended.stderr) == (0, "", "")
+
+
+def test_the_unit_exposes_as_little_as_a_network_server_can(analyze: str) -> None:
+    ended = run(analyze, "security", "--offline=true", f"--threshold={MAX_EXPOSURE}", str(UNIT))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+
+
+def test_the_unit_uses_the_notifications_of_the_server() -> None:
+    def only(name: str) -> str:
+        (value,) = settings_of(UNIT, name)
+        return value
+
+    assert only("Type") == "notify"
+    assert only("WatchdogSec") == "30s"
+    assert only("ExecReload") == "/bin/kill -HUP $MAINPID"
+    assert int(only("TimeoutStopSec").removesuffix("s")) >= 75
+    assert only("KillMode") == "mixed", "Valkey must not get SIGTERM before the server has drained"
+
+
+@pytest.mark.slow
+def test_the_server_and_its_valkey_work_under_the_restrictions_of_the_unit(
+    analyze: str, tmp_path: Path
+) -> None:
+    assert "setrlimit" not in allowed_calls(UNIT), analyze
+    data, log = tmp_path / "data", tmp_path / "log"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    server = subprocess.Popen(
+        [
+            sys.executable, "-m", "tests.support.confined", str(UNIT),
+            sys.executable, "-m", "pressure_server", "serve", "--listen", f"resp://127.0.0.1:{port}",
+            "--data-dir", str(data), "--durability", "fsync", "--max-clients", "20000", "--workers", "2",
+        ],
+        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log.open("w"), stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: " ready: " in log.read_text() or server.poll() is not None, "the server to be ready")
+        assert server.poll() is None, log.read_text()
+        status = Path(f"/proc/{server.pid}/status").read_text()
+        assert "Seccomp:\t2\n" in status
+        with redis.Redis(port=port) as client, embedded_client(data) as direct:
+            assert client.sadd("q", *range(1000)) == 1000
+            assert client.spop("q") == b"0"
+            # Valkey forks for this, in which it compacts its file.
+            direct.bgrewriteaof()
+            wait_for(lambda: not direct.info("persistence")["aof_rewrite_in_progress"], "the rewrite")
+            assert direct.info("persistence")["aof_last_bgrewrite_status"] == "ok"
+        server.send_signal(signal.SIGHUP)
+        wait_for(lambda: "reloaded: " in log.read_text(), "the reload")
+    finally:
+        server.terminate()
+        assert server.wait(TIMEOUT) == 0, log.read_text()
+    assert not re.search("ERROR|Traceback|denied|not permitted", log.read_text()), log.read_text()
+    assert "not permitted" not in (data / "valkey.log").read_text()

@@ -1,0 +1,1 @@
+"""beanstalk's protocol: replies beside beanstalkd's, its client libraries, logins."""

@@ -1,0 +1,1 @@
+"""memcached's protocol: its commands on queues and on values, its client libraries, logins."""

@@ -1,0 +1,201 @@
+"""Memcached client libraries for PHP, Python and Ruby, and telnet, on queues that Redis clients use too."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from pressure_server.client import Queue
+from tests.support.client_scripts import TIMEOUT, output_of
+from tests.support.kestrel import Item, Kestrel
+from tests.support.native import NativeClient
+from tests.support.paths import ROOT
+from tests.support.programs import Client, Server, Valkey
+from tests.support.requirements import need, need_success
+from tests.support.waiters import about, create, wait_for_waiting
+
+pytestmark = pytest.mark.clients
+
+SCRIPTS = ROOT / "tests/clients" / "memcached"
+PHP = "$m = new Memcached(); $m->addServer('127.0.0.1', {port});"
+PYMEMCACHE = (
+    "from pymemcache.client.base import Client; m = Client(('127.0.0.1', {port}), default_noreply=False);"
+)
+PYTHON_MEMCACHED = "import memcache; m = memcache.Client(['127.0.0.1:{port}']);"
+# By client library: code that takes a message and prints it.
+TAKE = {
+    "php": PHP + " echo $m->get('q');",
+    "pymemcache": PYMEMCACHE + " print(m.get('q').decode(), end='')",
+    "memcache": PYTHON_MEMCACHED + " print(m.get('q').decode(), end='')",
+}
+
+
+def need_library(runner: str) -> None:
+    if runner == "php":
+        need_success("php-memcached", "php", "-r", "exit(class_exists('Memcached') ? 0 : 1);")
+    elif runner == "ruby":
+        need("ruby", "ruby")
+
+
+def run_code(client: str, code: str, server: Server) -> str:
+    """Run code of the client's language; `{port}` in it is the memcached port. Return its output."""
+    runner = client if client in ("php", "ruby") else "python"
+    need_library(runner)
+    command = {"php": ("php", "-r"), "ruby": ("ruby", "-e"), "python": (sys.executable, "-c")}[runner]
+    return output_of(*command, code.replace("{port}", str(server.port_of("memcached"))))
+
+
+@pytest.fixture(scope="module")
+def memcached_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    arguments = ("--backend", shared_backend.url, "--listen", "memcached://127.0.0.1:0")
+    started = Server(tmp_path_factory.mktemp("memcached") / "log", *arguments)
+    yield started
+    started.end_well()
+
+
+@pytest.fixture
+def server(backend: Valkey, memcached_server: Server) -> Server:
+    """A server with a memcached listener, on a backend without data."""
+    return memcached_server
+
+
+@pytest.mark.parametrize("client_name", ["php", "ruby", "pymemcache", "memcache"])
+def test_queues_behave_the_same_with_every_client(client_name: str, server: Server, client: Client) -> None:
+    create(client, "full", "BOUND", 1)
+    client.sadd("full", "m")
+    create(client, "closed")
+    client.execute_command("PRESSURE.CLOSE", "closed")
+    port = str(server.port_of("memcached"))
+    if client_name in ("php", "ruby"):
+        need_library(client_name)
+        suffix = {"php": "php", "ruby": "rb"}[client_name]
+        output = output_of(client_name, str(SCRIPTS / f"queues.{suffix}"), port)
+    else:
+        output = output_of(sys.executable, "-m", "tests.clients.memcached.queues", port, client_name)
+    assert output == (SCRIPTS / "queues.txt").read_text()
+
+
+def test_dalli_is_refused_in_the_binary_protocol(server: Server, client: Client) -> None:
+    need_success("ruby-dalli", "ruby", "-e", "require 'dalli'")
+    code = """
+        require 'dalli'
+        Dalli.logger.level = Logger::FATAL
+        begin
+          Dalli::Client.new('127.0.0.1:{port}').set('q', 'm')
+        rescue Dalli::DalliError => error
+          puts error.message
+        end
+    """
+    assert run_code("ruby", code, server) == "Response error 129: Unknown command\n"
+    assert client.exists("q") == 0
+
+
+TYPED = [
+    "set q 5 0 5", "hello", "set q 0 0 3", "two", "scard q", "sismember q two", "get q/open", "get q/abort",
+    "get q", "get q", "get q", "incr q 1", "what", "delete q", "quit",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("program", ["telnet", "nc"])
+def test_queues_can_be_used_by_hand(program: str, server: Server) -> None:
+    path = need(program, {"telnet": "telnet", "nc": "netcat-openbsd"}[program])
+    # telnet sends CRLF for a line feed; nc sends what it reads.
+    end = "\n" if program == "telnet" else "\r\n"
+    reading, writing = os.pipe()
+    with open(reading, "rb") as standard_input, open(writing, "wb") as keyboard:
+        keyboard.write(end.join([*TYPED, ""]).encode())
+        keyboard.flush()
+        if program == "nc":
+            keyboard.close()  # nc then stays until the server closes; telnet would leave at once
+        output = subprocess.run(
+            [path, "127.0.0.1", str(server.port_of("memcached"))],
+            stdin=standard_input,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT,
+            check=False,
+        ).stdout
+    replies = output.decode().replace("\r", "").rpartition("Escape character is '^]'.\n")[2]
+    value = "VALUE {} {} {}\n{}\nEND\n".format
+    assert replies == (
+        "STORED\nSTORED\n2\n1\n"
+        + value("q/open", 5, 5, "hello") + "END\n"
+        + value("q", 5, 5, "hello") + value("q", 0, 3, "two") + "END\n"
+        + "CLIENT_ERROR incr is not supported on queues: messages are not counters (use mode=kv for keys "
+        "and values)\nERROR\nDELETED\n"
+    )  # fmt: skip
+
+
+def test_a_message_crosses_from_memcached_in_php_to_redis_in_ruby(server: Server) -> None:
+    need_success("ruby-redis", "ruby", "-e", "require 'redis'")
+    assert run_code("php", PHP + " var_dump($m->set('q', 'from PHP'));", server) == "bool(true)\n"
+    taking = f"require 'redis'; print Redis.new(port: {server.port}).spop('q')"
+    assert run_code("ruby", taking, server) == "from PHP"
+
+
+@pytest.mark.parametrize("taker", TAKE)
+def test_memcached_clients_take_messages_of_redis_and_native_clients(
+    taker: str, server: Server, client: Client, direct: Client, backend: Valkey
+) -> None:
+    assert client.sadd("q", "from Redis") == 1
+    queue = Queue("q", backend.url)
+    queue.put("from the Python client")
+    NativeClient(direct, "q").put(b"from the specification's client")
+    for message in ("from Redis", "from the Python client", "from the specification's client"):
+        assert run_code(taker, TAKE[taker], server) == message
+    assert client.scard("q") == 0
+    queue.disconnect()
+
+
+def test_native_clients_take_messages_of_memcached_clients(
+    server: Server, direct: Client, backend: Valkey
+) -> None:
+    run_code("php", PHP + " $m->set('q', 'text'); $m->set('q', 42); $m->set('q', 'last');", server)
+    queue = Queue("q", backend.url)
+    assert queue.get(0) == b"text"
+    assert NativeClient(direct, "q").get() == b"42"
+    # The flags of the taken messages do not pass on to the next one.
+    assert run_code("php", PHP + " var_dump($m->get('q'));", server) == 'string(4) "last"\n'
+    queue.disconnect()
+
+
+def test_flags_stay_with_their_messages(server: Server, client: Client, direct: Client) -> None:
+    native = NativeClient(direct, "q")
+    with Kestrel(server) as kestrel:
+        kestrel.put_items("q", Item(b"one", 1))
+        client.sadd("q", "plain")
+        kestrel.put_items("q", Item(b"two", 2))
+        client.rpush("q", "two", "one")
+        native.put(b"two")
+        kestrel.put_items("q", Item(b"two", 4_294_967_295), Item(b"none"))
+        expected = [
+            Item(b"one", 1), Item(b"plain"), Item(b"two", 2), Item(b"two"), Item(b"one"), Item(b"two"),
+            Item(b"two", 4_294_967_295), Item(b"none"),
+        ]  # fmt: skip
+        assert kestrel.drain("q") == expected
+
+
+def test_serialized_messages_are_text_to_redis_clients(server: Server, client: Client) -> None:
+    run_code("php", PHP + " $m->set('q', 42); $m->set('q', ['a' => 1]);", server)
+    assert client.lrange("q", 0, -1) == [b"42", b'a:1:{s:1:"a";i:1;}']
+    client.rpush("q", "42")
+    taking = PHP + " foreach ([1, 2, 3] as $_) echo json_encode($m->get('q')), ' ';"
+    assert run_code("php", taking, server) == '42 {"a":1} "42" '
+
+
+def test_a_waiting_get_in_php_ends_with_a_message_or_a_close(server: Server, client: Client) -> None:
+    need_library("php")
+    waiting = PHP + " echo $m->get('q/t=60000'); var_dump($m->get('q/t=60000'));"
+    code = waiting.replace("{port}", str(server.port_of("memcached")))
+    create(client, "q")
+    with subprocess.Popen(["php", "-r", code], stdout=subprocess.PIPE, text=True) as php:
+        wait_for_waiting(client, "q", consumers=1)
+        client.sadd("q", "came")
+        wait_for_waiting(client, "q", consumers=1)
+        client.execute_command("PRESSURE.CLOSE", "q")
+        assert php.communicate(timeout=TIMEOUT)[0] == "camebool(false)\n"
+    assert about(client, "q")[b"consumed_messages"] == 1

@@ -1,0 +1,1 @@
+"""RESP: Redis's commands, its client libraries, and hostile requests."""

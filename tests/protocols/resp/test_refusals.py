@@ -1,0 +1,102 @@
+"""Commands of Redis that work on other data than queues are refused loudly, and known to be."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+import redis
+
+from handlers.resp import commands
+from handlers.resp.refusals import PAGE, REFUSED
+from handlers.resp.table import COMMANDS
+from tests.support.paths import ROOT
+from tests.support.programs import Client, Server, StartServer, Valkey
+from tests.support.waiters import Waiter, create
+
+# Commands that concern a server or a connection, not data: unknown ones stay unknown.
+_OF_SERVERS = {
+    "ASKING", "BGREWRITEAOF", "BGSAVE", "CLUSTER", "CLUSTERSCAN", "COMMANDLOG", "DEBUG", "FAILOVER",
+    "LASTSAVE", "LOLWUT", "MODULE", "PSYNC", "READONLY", "READWRITE", "REPLCONF", "REPLICAOF",
+    "SAVE", "SHUTDOWN", "SLAVEOF", "SYNC",
+}  # fmt: skip
+
+
+@pytest.fixture
+def connection(server: Server) -> Any:
+    with Waiter(server.port) as waiter:
+        yield waiter
+
+
+def test_every_command_of_the_backend_is_known_or_refused(direct: Client) -> None:
+    commands.load()
+    names = {name.decode().upper() for name in direct.execute_command("COMMAND LIST")}
+    assert len(names) > 200
+    ours = {name.decode() for name in COMMANDS}
+    refused = {name.decode() for name in REFUSED}
+    assert sorted(name for name in names - ours - refused - _OF_SERVERS if "|" not in name) == []
+    assert sorted(refused & ours) == []
+
+
+@pytest.mark.parametrize(
+    ("command", "reason"),
+    [
+        ("HSET key field value", "'HSET' is not a queue command: this is a queue server, and has no hashes"),
+        ("eval script 0", "'EVAL' is not a queue command: a script would change queues without the server"),
+        ("RENAME one other", "'RENAME' is not a queue command: a queue is known by its name"),
+        ("expire q 10", "'EXPIRE' is not a queue command: a queue with messages does not expire"),
+        ("WAIT 1 0", "'WAIT' is not a queue command: with --durability replica:N or fsync, each reply says"),
+        ("JSON.SET q $ 1", "'JSON.SET' is not a queue command: this is a queue server"),
+        ("vsim q 1", "'VSIM' is not a queue command: this is a queue server, and has no vectors"),
+    ],
+)
+def test_a_command_on_other_data_is_refused_with_the_reason(
+    connection: Waiter, command: str, reason: str
+) -> None:
+    reply = str(connection(*command.split()))
+    assert reply.startswith(f"UNSUPPORTED {reason}")
+    assert reply.endswith(f"; see {PAGE}")
+    assert (ROOT / PAGE).exists()
+
+
+def test_a_refused_command_ends_a_transaction(connection: Waiter, client: Client) -> None:
+    assert connection("MULTI") == b"OK"
+    assert connection("SADD", "q", "a") == b"QUEUED"
+    assert str(connection("ZADD", "q", 1, "a")).startswith("UNSUPPORTED 'ZADD'")
+    assert str(connection("EXEC")).startswith("EXECABORT ")
+    assert client.exists("q") == 0
+
+
+@pytest.mark.parametrize("command", ["NONSENSE q", "CLIENT NONSENSE", "HELLO 4", "CLUSTER INFO"])
+def test_what_no_data_command_is_stays_unknown(connection: Waiter, command: str) -> None:
+    assert not str(connection(*command.split())).startswith("UNSUPPORTED ")
+
+
+def test_the_log_warns_once_for_each_library_and_command(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url, "--log-format", "json")
+    for _ in range(2):
+        with redis.Redis(port=server.port) as client:
+            for word in ("a", "b"):
+                with pytest.raises(redis.ResponseError, match="UNSUPPORTED"):
+                    client.hset("key", word, "value")
+    (line,) = [line for line in server.log.splitlines() if "HSET" in line]
+    entry = json.loads(line)
+    assert entry["level"] == "warning"
+    assert "redis-py" in entry["message"]
+    assert PAGE in entry["message"]
+
+
+def test_a_push_if_the_queue_exists(connection: Waiter, client: Client) -> None:
+    for command in ("LPUSHX", "RPUSHX"):
+        assert connection(command, "q", "a", "b") == 0
+    assert client.exists("q") == 0
+    create(client, "q", "BOUND", 3, "OVERFLOW", "ERROR")
+    assert connection("LPUSHX", "q", "a", "b") == 2
+    assert connection("RPUSHX", "q", "c") == 3
+    assert str(connection("RPUSHX", "q", "d")).startswith("FULL ")
+    assert client.lrange("q", 0, -1) == [b"a", b"b", b"c"]
+
+
+def test_a_server_is_a_master_for_its_clients(connection: Waiter) -> None:
+    assert connection("ROLE") == [b"master", 0, []]

@@ -1,0 +1,1 @@
+"""Operations that wait: their order, what ends them, and who is served."""
