@@ -36,13 +36,13 @@ _SCRIPT = "a script would change queues without the server, and with them what o
 _EXPIRY = "a queue with messages does not expire; PRESSURE.ALTER … TTL deletes queues that nobody uses"
 _NAME = "a queue is known by its name to native clients, and to clients that wait"
 _PLACE = "messages are taken in the order in which they were put, so none is put between others"
-_DURABILITY = "with --durability replica:N or fsync, each reply says that the change is there"
+_DURABILITY = "with --durability fsync, each reply says that the change is on the disk"
 _REASONS = {
     "EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO FUNCTION SCRIPT": _SCRIPT,
     "EXPIRE EXPIREAT EXPIRETIME PERSIST PEXPIRE PEXPIREAT PEXPIRETIME": _EXPIRY,
     "MOVE RENAME RENAMENX": _NAME,
     "LINSERT LSET": _PLACE,
-    "WAIT WAITAOF": _DURABILITY,
+    "WAITAOF": _DURABILITY,
 }
 # By name: why the command is refused.
 REFUSED = {

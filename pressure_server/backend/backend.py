@@ -15,6 +15,7 @@ from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.outages import Outages
+from pressure_server.backend.replica_waits import ReplicaWaits
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
@@ -67,7 +68,9 @@ class Backend:
         self.watch = Watch(self.route, identity, changed, watch_lost, timeouts.answer)
         # Server-wide keys: no key of a queue begins with the prefix and `!`.
         self.turns = Turns(self.route, prefix + b"!turns")
-        self.durability = Durability(self.route, identity, prefix + b"!durability", durability, timeouts)
+        written = prefix + b"!durability"
+        self.durability = Durability(self.route, identity, written, durability, timeouts)
+        self.replica_waits = ReplicaWaits(self.route, identity, written, timeouts)
 
     @property
     def grace(self) -> float:

@@ -41,6 +41,11 @@ end
 _SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
 
 
+def write_command(key: bytes) -> tuple[bytes, ...]:
+    """Return the command that writes the key: what follows on its connection waits for this write."""
+    return (b"EVAL", _WRITE, b"1", key, _KEY_TTL)
+
+
 class Durability:
     """The durability of one backend's answers. `key` is written before each wait."""
 
@@ -124,11 +129,8 @@ class Durability:
             self._release(held)
             return
         self._under_way, self._answered = self._answered, []
-        self._connection.send(self._written, *self._write())
+        self._connection.send(self._written, *write_command(self._key))
         self._connection.send(self._covered, *self._command, self._milliseconds())
-
-    def _write(self) -> tuple[bytes, ...]:
-        return (b"EVAL", _WRITE, b"1", self._key, _KEY_TTL)
 
     def _milliseconds(self) -> bytes:
         # WAIT takes 0 for no timeout.
@@ -236,7 +238,7 @@ class Durability:
             command = await self._check(connection)
             if command is None and self._command is not None:
                 # Answers from before the settings changed still need a wait.
-                await connection.command(*self._write())
+                await connection.command(*write_command(self._key))
                 reached = await connection.command(*self._command, self._milliseconds())
                 if not reached[0]:
                     return
@@ -270,7 +272,7 @@ class Durability:
     async def _try_out(self, connection: _SyncConnection, command: tuple[bytes, ...]) -> None:
         """Write and wait once. Raises DurabilityUnavailableError if that will never work, or BackendError."""
         try:
-            await connection.command(*self._write())
+            await connection.command(*write_command(self._key))
             await connection.command(*command, b"1")
         except BackendReplyError as error:
             if str(error.__cause__).startswith(("NOPERM", "ERR")):

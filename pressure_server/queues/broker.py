@@ -278,10 +278,22 @@ class Broker:
         for database in self._databases.values():
             database.shards[number].watch_lost()
 
+    async def wait_for_replicas(self, replicas: int, timeout: float) -> int:
+        """Return how many replicas, of each shard at least, have all that has been answered before.
+
+        Return when there are `replicas` of them, or after `timeout` seconds, which may be inf. Raise
+        BackendError if a shard's backend cannot be asked, and StoppingError if the server stops first.
+        """
+        clock = asyncio.get_running_loop().time
+        end = clock() + timeout
+        return min([await one.replica_waits.wait(replicas, end - clock()) for one in self._backends])
+
     def end_waits(self) -> None:
         """End all waiting operations with StoppingError, as the server stops."""
         for shard in self.shards:
             shard.end_waits()
+        for backend in self._backends:
+            backend.replica_waits.end()
 
     async def settle(self, timeout: float) -> bool:
         """Acknowledge what has arrived, and put back what has not, so that nothing is left behind.

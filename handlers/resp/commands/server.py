@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Coroutine
 from functools import partial
 from math import inf
@@ -9,10 +10,11 @@ from time import time_ns
 from typing import Any
 
 from handlers.resp import table
+from handlers.resp.arguments import integer_of
 from handlers.resp.commands.info import info_text
-from handlers.resp.parser import Words
+from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError, Text
-from handlers.resp.session import Caller
+from handlers.resp.session import Caller, TransactionCaller
 from handlers.resp.table import COMMANDS, Command, command_docs, command_info, dispatch, help_of
 from pressure_server.text import glob_regex
 
@@ -41,6 +43,37 @@ async def time(_client: Caller, _words: Words) -> list[bytes]:
 async def role(_client: Caller, _words: Words) -> list[object]:
     """Return the role of a master without replicas, as clients of Redis look for one."""
     return [b"master", 0, []]
+
+
+@command(
+    "WAIT numreplicas timeout",
+    "Waits until so many replicas of the backend have all that the client has put and taken, up to `timeout` "
+    "milliseconds (0: forever). Returns how many have it; in a cluster, in the shard that has the fewest. "
+    "With `--durability replica:N`, every reply waits for them.",
+    needs="nothing",
+    flags="blocking",
+)
+async def wait(client: Caller, words: Words) -> int:
+    """Return the number of replicas. It does not wait in a transaction."""
+    replicas, timeout = max(0, integer_of(words[1])), _milliseconds_of(words[2])
+    broker = client.session.context.broker
+    if isinstance(client, TransactionCaller):
+        return await broker.wait_for_replicas(replicas, 0)
+    waiter = asyncio.current_task()
+    client.begin_wait(waiter, ())
+    try:
+        return await broker.wait_for_replicas(replicas, timeout / 1000 or inf)
+    finally:
+        client.end_wait(waiter)
+
+
+def _milliseconds_of(word: bytes) -> int:
+    milliseconds = integer_from(word)
+    if milliseconds is None:
+        raise CommandError("ERR timeout is not an integer or out of range")
+    if milliseconds < 0:
+        raise CommandError("ERR timeout is negative")
+    return milliseconds
 
 
 @command("INFO [section [section ...]]", "Describes the server, its backend and the queues.", needs="read")

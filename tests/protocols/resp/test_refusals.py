@@ -46,7 +46,7 @@ def test_every_command_of_the_backend_is_known_or_refused(direct: Client) -> Non
         ("eval script 0", "'EVAL' is not a queue command: a script would change queues without the server"),
         ("RENAME one other", "'RENAME' is not a queue command: a queue is known by its name"),
         ("expire q 10", "'EXPIRE' is not a queue command: a queue with messages does not expire"),
-        ("WAIT 1 0", "'WAIT' is not a queue command: with --durability replica:N or fsync, each reply says"),
+        ("WAITAOF 1 0 0", "'WAITAOF' is not a queue command: with --durability fsync, each reply says"),
         ("JSON.SET q $ 1", "'JSON.SET' is not a queue command: this is a queue server"),
         ("vsim q 1", "'VSIM' is not a queue command: this is a queue server, and has no vectors"),
     ],

@@ -1,0 +1,100 @@
+"""WAIT for clients: how many replicas have all that the backend has answered so far.
+
+WAIT blocks its connection. One connection, which is open while clients wait, asks in rounds of a small write
+and a short WAIT that serve all of them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NamedTuple
+
+from pressure_server.backend.durability import write_command
+from pressure_server.backend.greeting import greet
+from pressure_server.backend.link import Timeouts
+from pressure_server.backend.resp import BackendConnection
+from pressure_server.backend.route import Route
+from pressure_server.errors import BackendError, StoppingError
+
+# Seconds for a round: for so long, a client that waits for many replicas may delay those that wait for few.
+_ROUND = 0.1
+
+
+class _Client(NamedTuple):
+    replicas: int
+    end: float  # inf for no timeout
+    found: asyncio.Future[int]
+
+
+class ReplicaWaits:
+    """The clients that wait for replicas of one backend. `key` is written before each WAIT."""
+
+    def __init__(self, route: Route, name: str, key: bytes, timeouts: Timeouts) -> None:
+        self._route = route
+        self._name = name
+        self._key = key
+        self._answer_timeout = timeouts.answer
+        self._waiting: list[_Client] = []
+        self._asking: asyncio.Task[None] | None = None
+        self._is_ended = False
+
+    async def wait(self, replicas: int, timeout: float) -> int:
+        """Return how many replicas have all that the backend has answered before this call.
+
+        Return when there are `replicas` of them, or after `timeout` seconds, which may be inf. Raise
+        BackendError if the backend cannot be asked, and StoppingError if the server stops first.
+        """
+        if self._is_ended:
+            raise StoppingError()
+        loop = asyncio.get_running_loop()
+        client = _Client(replicas, loop.time() + timeout, loop.create_future())
+        self._waiting.append(client)
+        if self._asking is None:
+            self._asking = asyncio.create_task(self._ask())
+        return await client.found
+
+    def end(self) -> None:
+        """End all waits, as the server stops."""
+        self._is_ended = True
+        if self._asking is not None:
+            self._asking.cancel()
+        self._fail(StoppingError())
+
+    async def _ask(self) -> None:
+        connection = BackendConnection(self._answer_timeout)
+        try:
+            await self._route.address.open(connection)
+            await greet(connection, self._route.address, 0, self._name, None)
+            while self._waiting:
+                await self._ask_once(connection)
+        except BackendError as error:
+            self._fail(error)
+        finally:
+            self._asking = None
+            connection.close()
+
+    async def _ask_once(self, connection: BackendConnection) -> None:
+        now, asking = asyncio.get_running_loop().time(), self._waiting
+        longest = min(_ROUND, min(client.end for client in asking) - now)
+        await connection.command(*write_command(self._key))
+        # To Redis, 0 is no timeout.
+        milliseconds = max(1, int(1000 * longest))
+        count = await connection.command(
+            b"WAIT", b"%d" % max(client.replicas for client in asking), b"%d" % milliseconds
+        )
+        ended = asyncio.get_running_loop().time()
+        left = []
+        for client in asking:
+            if client.found.done():
+                continue  # the client has left
+            if count >= client.replicas or client.end <= ended:
+                client.found.set_result(count)
+            else:
+                left.append(client)
+        self._waiting = left + self._waiting[len(asking) :]
+
+    def _fail(self, error: Exception) -> None:
+        failed, self._waiting = self._waiting, []
+        for client in failed:
+            if not client.found.done():
+                client.found.set_exception(error)

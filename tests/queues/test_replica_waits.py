@@ -1,0 +1,89 @@
+"""WAIT: how many replicas of the backend have what a client has put, asked over RESP."""
+
+from __future__ import annotations
+
+import signal
+
+import pytest
+
+from tests.support.programs import Replicated, Server, StartServer, StartValkey, start_replicated, wait_for
+from tests.support.waiters import Waiter
+
+
+@pytest.fixture
+def replicated(start_valkey: StartValkey) -> Replicated:
+    return start_replicated(start_valkey)
+
+
+@pytest.fixture
+def on_replicas(replicated: Replicated, start_server: StartServer) -> Server:
+    return start_server("--backend", replicated.main.url)
+
+
+def test_a_put_is_on_the_replica_after_wait(on_replicas: Server, replicated: Replicated) -> None:
+    with Waiter(on_replicas.port) as client, replicated.replica.client() as replica:
+        for number in range(20):
+            assert client("SADD", "q", str(number)) == 1
+            assert client("WAIT", "1", "0") == 1
+            assert replica.llen("__pressure__:q") == number + 1
+
+
+def test_wait_follows_the_puts_of_its_pipeline(on_replicas: Server, replicated: Replicated) -> None:
+    with on_replicas.client() as client, replicated.replica.client() as replica:
+        pipeline = client.pipeline(transaction=False)
+        for number in range(100):
+            pipeline.rpush(f"q{number}", "message")
+        pipeline.wait(1, 0)
+        assert pipeline.execute()[-1] == 1
+        assert len(replica.keys("__pressure__:q*:bound")) == 100
+
+
+def test_a_replica_that_does_not_answer_is_not_counted(on_replicas: Server, replicated: Replicated) -> None:
+    replicated.replica.process.send_signal(signal.SIGSTOP)
+    with Waiter(on_replicas.port) as client, Waiter(on_replicas.port) as patient:
+        client("SADD", "q", "message")
+        patient.send("WAIT", "1", "0")
+        assert client("WAIT", "1", "50") == 0
+        assert client("WAIT", "0", "0") == 0
+        replicated.replica.process.send_signal(signal.SIGCONT)
+        assert patient.reply() == 1
+
+
+def test_a_transaction_does_not_wait(on_replicas: Server, replicated: Replicated) -> None:
+    replicated.replica.process.send_signal(signal.SIGSTOP)
+    with on_replicas.client() as client:
+        pipeline = client.pipeline()
+        pipeline.rpush("q", "message")
+        pipeline.wait(1, 0)
+        assert pipeline.execute() == [1, 0]
+    replicated.replica.process.send_signal(signal.SIGCONT)
+
+
+def test_clients_that_leave_while_they_wait_leave_nothing(server: Server) -> None:
+    for _ in range(3):
+        with Waiter(server.port) as client:
+            client.send("WAIT", "1", "0")
+            with server.client() as other:
+                wait_for(lambda: any(one["cmd"] == "wait" for one in other.client_list()), "the wait")
+    with server.client() as other:
+        wait_for(lambda: len(other.client_list()) == 1, "the clients to be gone")
+        assert other.wait(1, 1) == 0
+
+
+def test_a_server_that_stops_ends_the_wait(start_server: StartServer, start_valkey: StartValkey) -> None:
+    server = start_server("--backend", start_valkey().url)
+    with Waiter(server.port) as client, server.client() as other:
+        client.send("WAIT", "1", "0")
+        wait_for(lambda: any(one["cmd"] == "wait" for one in other.client_list()), "the wait")
+        server.process.terminate()
+        assert str(client.reply()).startswith("STOPPING")
+
+
+def test_a_backend_that_is_away_is_an_error(start_server: StartServer, start_valkey: StartValkey) -> None:
+    valkey = start_valkey()
+    server = start_server("--backend", valkey.url)
+    with Waiter(server.port) as client:
+        client.send("WAIT", "1", "0")
+        valkey.process.kill()
+        assert str(client.reply()).startswith("BACKEND")
+        assert str(client("WAIT", "1", "0")).startswith("BACKEND")
