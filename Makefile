@@ -1,3 +1,5 @@
+# Compiled modules are kept, whatever the environment says: tests start hundreds of servers.
+unexport PYTHONDONTWRITEBYTECODE
 # Everything is run from a virtual environment of our own; PYTHON makes it.
 PYTHON ?= python3
 VENV := .venv
