@@ -288,7 +288,7 @@ def test_a_run_reports_lost_doubled_and_forged_messages(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_no_message_is_lost_whatever_breaks(tmp_path: Path) -> None:
     faults = plan.make(plan.KINDS, len(plan.KINDS), 2, TIMEOUTS, SEED)
-    outcome = outcome_of(settings(tmp_path, faults, messages=5000))
+    outcome = outcome_of(settings(tmp_path, faults, messages=3000))
     assert report.failures(outcome) == []
 
 

@@ -51,7 +51,7 @@ from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, 
 from tests.support.programs import Client, Valkey, keys_left, wait_for
 
 SETTINGS = settings(
-    model_settings("PRESSURE_MODEL_EXAMPLES", 100),
+    model_settings("PRESSURE_MODEL_EXAMPLES", 60),
     stateful_step_count=50,
     phases=[Phase.generate, Phase.shrink],
 )

@@ -53,7 +53,7 @@ BASE = "__pressure__:q"
 HOLDER = "host-7 4711"
 ROLE_TIMEOUT = 0.5
 
-MESSAGES = int(os.environ.get("PRESSURE_NEIGHBOUR_MESSAGES", "900"))
+MESSAGES = int(os.environ.get("PRESSURE_NEIGHBOUR_MESSAGES", "500"))
 FAULTS = max(4, MESSAGES // 500)
 
 

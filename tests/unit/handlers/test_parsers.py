@@ -16,7 +16,7 @@ LARGEST = 512 << 20
 
 @pytest.mark.slow
 @each_codec
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(data=st.data(), places=SPLITS)
 def test_a_stream_in_any_pieces_gives_the_same_requests_and_final_error(
     codec: Codec, data: st.DataObject, places: list[int]
@@ -32,7 +32,7 @@ def test_a_stream_in_any_pieces_gives_the_same_requests_and_final_error(
 @pytest.mark.slow
 @each_codec
 # By chance, too many of the first examples may be large.
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.data_too_large])
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.data_too_large])
 @given(data=st.data())
 def test_a_stream_in_single_bytes_gives_the_same_requests(codec: Codec, data: st.DataObject) -> None:
     expected, stream = data.draw(codec.streams)
@@ -41,7 +41,7 @@ def test_a_stream_in_single_bytes_gives_the_same_requests(codec: Codec, data: st
 
 @pytest.mark.slow
 @each_codec
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(data=st.data(), places=SPLITS)
 def test_random_tokens_in_any_pieces_give_the_same_output(
     codec: Codec, data: st.DataObject, places: list[int]
@@ -54,7 +54,7 @@ def test_random_tokens_in_any_pieces_give_the_same_output(
 
 @pytest.mark.slow
 @each_codec
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data(), places=SPLITS)
 def test_any_bytes_give_requests_or_errors_and_a_small_buffer(
     codec: Codec, data: st.DataObject, places: list[int]
