@@ -74,7 +74,7 @@ class ReplicaWaits:
             connection.close()
 
     async def _ask_once(self, connection: BackendConnection) -> None:
-        now, asking = asyncio.get_running_loop().time(), self._waiting
+        now, asking = asyncio.get_running_loop().time(), list(self._waiting)
         longest = min(_ROUND, min(client.end for client in asking) - now)
         await connection.command(*write_command(self._key))
         # To Redis, 0 is no timeout.
