@@ -133,10 +133,23 @@ def numbered_keys(words: list[bytes], too_many: str = "ERR syntax error") -> tup
     return words[1 : number + 1], words[number + 1 :]
 
 
-def options_in(words: list[bytes], parsers: Parsers) -> dict[bytes, Any]:
+def at_least_0(option: str) -> Callable[[bytes], int]:
+    """Return the parser of a number of 0 or more; `option` is the name that Redis's error text has."""
+
+    def parse(word: bytes) -> int:
+        number = integer_from(word)
+        if number is None or number < 0:
+            raise CommandError(f"ERR {option} can't be negative")
+        return number
+
+    return parse
+
+
+def options_in(words: list[bytes], parsers: Parsers, *, last_counts: bool = False) -> dict[bytes, Any]:
     """Return the values of the options by name; True for those without a value.
 
-    Raise CommandError for an option that is unknown, repeated, or lacks its value. Parsers may raise it, too.
+    Raise CommandError for an option that is unknown or lacks its value, or is repeated, unless `last_counts`.
+    Parsers may raise it, too. As in Redis, the first error from the left is the one that is raised.
     """
     found: dict[bytes, Any] = {}
     by_first_word = {name.split()[0]: name for name in parsers}
@@ -144,7 +157,8 @@ def options_in(words: list[bytes], parsers: Parsers) -> dict[bytes, Any]:
     for word in rest:
         name = by_first_word.get(word.upper(), b"")
         others = name.split()[1:]
-        if not name or name in found or [next(rest, b"").upper() for _ in others] != others:
+        is_again = name in found and not last_counts
+        if not name or is_again or [next(rest, b"").upper() for _ in others] != others:
             raise syntax_error()
         parse = parsers[name]
         if parse is None:

@@ -22,7 +22,7 @@ _REASONS = {
     r"test_moving\.py::test_invalid_and_short_timeouts.*\[(BLMOVE|BRPOPLPUSH)": _TOGETHER,
     r"test_orders\.py::.*(newest_message_of_a_lifo|a_move_from)": _TOGETHER,
     r"test_pressure_commands\.py::test_a_series.*(altering|overwriting)": _TOGETHER,
-    r"test_redis_compatibility\.py::test_a_sequence.*(connection|one member|several)": _CURSORS,
+    r"test_redis_compatibility\.py::test_a_sequence.*(connection|one member|options|several)": _CURSORS,
     r"test_redis_compatibility\.py::test_a_command_without.*\[SCAN 0(_| COUNT 1| MATCH \*| TYPE .)": _CURSORS,
     r"test_transactions\.py::test_(a_move|a_put_without_room|a_transaction_may_use|commands_see)": _TOGETHER,
     r"test_transactions\.py::test_(a_pipeline_of_redis_py_is|other_clients_never|pops_with)": _TOGETHER,

@@ -9,10 +9,10 @@ from itertools import chain, islice
 from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import numbered_keys
+from handlers.resp.arguments import at_least_0, numbered_keys, options_in
 from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
-from handlers.resp.parser import Words, integer_from
-from handlers.resp.replies import CommandError, Raw, set_sign, syntax_error
+from handlers.resp.parser import Words
+from handlers.resp.replies import CommandError, Raw, set_sign
 from handlers.resp.session import Caller
 from pressure_server.errors import (
     PressureError,
@@ -122,14 +122,7 @@ async def sdiff(client: Caller, words: Words) -> Raw:
 async def sintercard(client: Caller, words: Words) -> int:
     """Reply as Redis does."""
     queues, rest = numbered_keys(words[1:], "ERR Number of keys can't be greater than number of args")
-    limit = 0
-    if rest:
-        if len(rest) != 2 or rest[0].upper() != b"LIMIT":
-            raise syntax_error()
-        number = integer_from(rest[1])
-        if number is None or number < 0:
-            raise CommandError("ERR LIMIT can't be negative")
-        limit = number
+    limit: int = options_in(rest, {b"LIMIT": at_least_0("LIMIT")}, last_counts=True).get(b"LIMIT", 0)
     found = len(await _in_all(await _contents(client, queues)))
     return min(found, limit) if limit else found
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from handlers.resp.arguments import ENDS, numbered_keys, positive_count, timeout_of
+from handlers.resp.arguments import ENDS, numbered_keys, options_in, positive_count, timeout_of
 from handlers.resp.commands.encoders import queue_and_message
 from handlers.resp.parser import Words
 from handlers.resp.replies import CommandError, NullArray, syntax_error
@@ -58,11 +58,7 @@ async def _mpop(client: Caller, words: Words, timeout: bytes | None) -> object:
     queues, rest = numbered_keys(words)
     if not rest or rest[0].upper() not in ENDS:
         raise syntax_error()
-    count = 1
-    if len(rest) > 1:
-        if len(rest) != 3 or rest[1].upper() != b"COUNT":
-            raise syntax_error()
-        count = positive_count(rest[2])
+    count = options_in(rest[1:], {b"COUNT": positive_count}).get(b"COUNT", 1)
     seconds = 0 if timeout is None else timeout_of(timeout)
     taken = await _take(client, queues, seconds, count)
     return NullArray() if taken is None else [taken[0], taken[1]]

@@ -5,15 +5,14 @@ A push adds the newest message, a pop takes the oldest one, and positions count 
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 from handlers.resp import table
-from handlers.resp.arguments import count_from_zero, integer_of, options_in, position_of
+from handlers.resp.arguments import at_least_0, count_from_zero, options_in, position_of
 from handlers.resp.commands.encoders import integers, message_lists, one_message
 from handlers.resp.commands.putting import submit_put
 from handlers.resp.commands.reading import long_reply, messages_between, read
-from handlers.resp.parser import Repeated, Words, integer_from
+from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import OK, CommandError, wrong_arity
 from handlers.resp.session import Caller, RespSession
 from pressure_server.errors import QueueDoesNotExistError
@@ -145,17 +144,17 @@ def lrem(client: Caller, words: Words) -> None:
     client.submit(verbs.REMOVE_COPIES, words[1], [b"%d" % position_of(words[2]), words[3]], 1, integers)
 
 
-def _at_least_0(option: str) -> Callable[[bytes], int]:
-    def parse(word: bytes) -> int:
-        number = integer_from(word)
-        if number is None or number < 0:
-            raise CommandError(f"ERR {option} can't be negative")
-        return number
+def _rank(word: bytes) -> int:
+    rank = position_of(word)
+    if rank == 0:
+        raise CommandError(
+            "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use "
+            "negative to start from the end of the list"
+        )
+    return rank
 
-    return parse
 
-
-_LPOS = {b"RANK": integer_of, b"COUNT": _at_least_0("COUNT"), b"MAXLEN": _at_least_0("MAXLEN")}
+_LPOS = {b"RANK": _rank, b"COUNT": at_least_0("COUNT"), b"MAXLEN": at_least_0("MAXLEN")}
 
 
 @command(
@@ -166,13 +165,8 @@ _LPOS = {b"RANK": integer_of, b"COUNT": _at_least_0("COUNT"), b"MAXLEN": _at_lea
 )
 async def lpos(client: Caller, words: Words) -> object:
     """Reply as Redis does."""
-    options = options_in(words[3:], _LPOS)
+    options = options_in(words[3:], _LPOS, last_counts=True)
     rank, count, length = options.get(b"RANK", 1), options.get(b"COUNT", 1), options.get(b"MAXLEN", 0)
-    if rank == 0 or rank == -(2**63):
-        raise CommandError(
-            "ERR RANK can't be zero: use 1 to start from the first match, 2 from the second ... or use "
-            "negative to start from the end of the list"
-        )
     arguments = [words[2], *(b"%d" % number for number in (rank, count, length))]
     found: list[int] = await read(client, verbs.POSITIONS, words[1], arguments, missing=[])
     if b"COUNT" in options:

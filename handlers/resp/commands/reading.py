@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from handlers.resp.arguments import integer_of
+from handlers.resp.arguments import integer_of, options_in
 from handlers.resp.replies import Raw, syntax_error
 from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
@@ -64,33 +64,31 @@ async def admitted_queues(client: Caller) -> AsyncIterator[bytes]:
 class ScanOptions:
     """The options of SCAN and SSCAN."""
 
-    count: int = 10
-    pattern: re.Pattern[bytes] | None = None
-    type: bytes = b"set"
+    count: int
+    pattern: re.Pattern[bytes] | None
+    type: bytes
 
     def matches(self, value: bytes) -> bool:
         """Return whether the value matches the pattern, if there is one."""
         return self.pattern is None or self.pattern.fullmatch(value) is not None
 
 
+def _scan_count(word: bytes) -> int:
+    count = min(integer_of(word), 2**53)
+    if count < 1:
+        raise syntax_error()
+    return count
+
+
 def scan_options(words: list[bytes], *, with_type: bool = False) -> ScanOptions:
     """Parse MATCH pattern, COUNT count and, for `with_type`, TYPE type. Raise CommandError."""
-    if len(words) % 2:
-        raise syntax_error()
-    options: dict[str, Any] = {}
-    pattern: bytes | None = None
-    for name, value in zip(words[::2], words[1::2], strict=True):
-        match name.upper():
-            case b"MATCH":
-                pattern = value
-            case b"COUNT":
-                options["count"] = min(integer_of(value), 2**53)
-                if options["count"] < 1:
-                    raise syntax_error()
-            case b"TYPE" if with_type:
-                options["type"] = value.lower()
-            case _:
-                raise syntax_error()
-    if pattern is not None:
-        options["pattern"] = glob_regex(pattern)
-    return ScanOptions(**options)
+    parsers: dict[bytes, Callable[[bytes], Any]] = {b"MATCH": bytes, b"COUNT": _scan_count}
+    if with_type:
+        parsers[b"TYPE"] = bytes.lower
+    options = options_in(words, parsers, last_counts=True)
+    pattern = options.get(b"MATCH")
+    return ScanOptions(
+        count=options.get(b"COUNT", 10),
+        pattern=None if pattern is None else glob_regex(pattern),
+        type=options.get(b"TYPE", b"set"),
+    )

@@ -157,6 +157,20 @@ LPOP q|LPOP q 0|LPOP q 1|LPOP q 9|LLEN q|RPUSH q a a a|LLEN q|LRANGE q 0 99|LPOP
 RPOP r|LPUSH r x|RPOP r 5|LPUSH r a b c|LLEN r
 """
 
+# Redis reads options from the left: the first error counts, and of a repeated option the last value.
+OPTIONS = """
+RPUSH q a b a|LPOS q a RANK 9223372036854775807|LPOS q a RANK -9223372036854775807|LPOS q a RANK 1 RANK 2
+LPOS q a RANK 3 RANK -1 COUNT 1 COUNT 0|LPOS q a MAXLEN 1 MAXLEN 3 COUNT 0|LPOS q a RANK 0 NONSENSE
+LPOS q a NONSENSE RANK 0|LPOS q a RANK 1 RANK 0|LPOS q a COUNT -1 RANK 0|LPOS q a COUNT 1 COUNT
+LPOS q a MAXLEN 9223372036854775807 COUNT 9223372036854775807|LPOS q a RANK 9223372036854775808
+LMPOP 1 q LEFT COUNT 0 x|LMPOP 1 q LEFT COUNT x COUNT 1|LMPOP 1 q LEFT COUNT 1 COUNT x|LMPOP 1 q LEFT 1 COUNT
+BLMPOP 0.1 1 q LEFT COUNT 0 x|BLMPOP 0.1 1 q LEFT COUNT 1 x|BLMPOP x 1 q LEFT COUNT 0 x|LLEN q
+SADD s a|SINTERCARD 1 s LIMIT x y|SINTERCARD 1 s LIMIT 1 LIMIT 0|SINTERCARD 1 s LIMIT 1 LIMIT x
+SINTERCARD 1 s LIMIT 1 LIMIT|SSCAN s 0 COUNT x MATCH|SSCAN s 0 COUNT 0 MATCH|SSCAN s 0 MATCH b MATCH a
+SSCAN s 0 MATCH a MATCH b COUNT 9|SSCAN s 0 COUNT 9 COUNT x|SSCAN s 0 COUNT 9 COUNT|SSCAN s 0 TYPE x
+SCAN 0 COUNT x MATCH|SCAN 0 COUNT 99 MATCH [rs] TYPE list TYPE set|SCAN 0 TYPE set TYPE
+"""
+
 CONNECTION = """
 PING|PING hello|ECHO hello|CLIENT SETNAME me|CLIENT GETNAME|CLIENT SETNAME ''|CLIENT GETNAME|SELECT 1
 SELECT 0|AUTH default anything|HELLO 4|CLIENT SETNAME me|HELLO 9 SETNAME you|CLIENT GETNAME|RESET
@@ -167,8 +181,8 @@ CLIENT GETNAME|PING
 @pytest.mark.parametrize("protocol", [2, 3])
 @pytest.mark.parametrize(
     "table",
-    [ONE_MEMBER, SEVERAL_MEMBERS, LISTS, CONNECTION],
-    ids=["one member", "several", "lists", "connection"],
+    [ONE_MEMBER, SEVERAL_MEMBERS, LISTS, OPTIONS, CONNECTION],
+    ids=["one member", "several", "lists", "options", "connection"],
 )
 def test_a_sequence_of_commands_is_answered_as_in_redis(pair: Pair, table: str, protocol: int) -> None:
     compare(pair, split(table), protocol, unordered=True, ignored=DIFFERENCES)
