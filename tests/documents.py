@@ -14,12 +14,14 @@ from handlers.memcached.table import commands_markdown as memcached_tables
 from handlers.resp import commands as resp_commands
 from handlers.resp.table import commands_markdown as resp_tables
 from tests.option_documents import options_markdown, sample_config
+from tests.redis_suite.expectations import markdown as redis_tests_tables
 from tests.support.paths import ROOT
 
 DOCS = ROOT / "docs"
 _MARKER = "<!-- from the tables in the code: make docs -->\n"
 # By file: the function that returns its tables.
 TABLES: dict[str, Callable[[], str]] = {
+    "internals/redis-tests.md": redis_tests_tables,
     "reference/beanstalk.md": beanstalk_table,
     "reference/commands.md": resp_tables,
     "reference/memcached.md": memcached_tables,
