@@ -1,0 +1,58 @@
+"""How resque and php-resque fail.
+
+Neither is in Debian 12, so programs of a few lines send their commands, in the order of their source.
+"""
+
+from __future__ import annotations
+
+import subprocess
+
+import pytest
+
+from tests.support.client_scripts import ROOT, TIMEOUT, need_library
+from tests.support.programs import Client, Server
+
+pytestmark = pytest.mark.clients
+
+SCRIPTS = ROOT / "tests/applications/scripts"
+QUEUE = "resque:queue:default"
+
+
+def run(runner: str, script: str, server: Server, action: str) -> tuple[int, str]:
+    need_library(script)
+    ended = subprocess.run(
+        [runner, str(SCRIPTS / script), str(server.port), action],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    return ended.returncode, ended.stdout
+
+
+def test_a_worker_of_resque_fails_before_it_takes_a_job(server: Server, client: Client) -> None:
+    assert run("ruby", "resque.rb", server, "enqueue") == (0, "enqueued\n")
+    status, printed = run("ruby", "resque.rb", server, "work")
+    assert status == 1
+    assert printed.startswith("Redis::CommandError: UNSUPPORTED 'HDEL' is not a queue command: ")
+    assert client.llen(QUEUE) == 1
+
+
+def test_php_resque_queues_a_job_that_it_tracks_although_it_throws(server: Server, client: Client) -> None:
+    status, printed = run("php", "php_resque.php", server, "enqueue-tracked")
+    assert status == 1
+    assert printed.startswith("RedisException: UNSUPPORTED 'SET' is not a queue command: ")
+    assert client.llen(QUEUE) == 1
+    # So an application that tries again has the job twice.
+    assert run("php", "php_resque.php", server, "enqueue-tracked")[0] == 1
+    assert client.llen(QUEUE) == 2
+
+
+def test_a_worker_of_php_resque_fails_before_it_takes_a_job(server: Server, client: Client) -> None:
+    assert run("php", "php_resque.php", server, "enqueue") == (0, "enqueued 17\n")
+    status, printed = run("php", "php_resque.php", server, "work")
+    assert status == 1
+    assert printed.startswith("RedisException: UNSUPPORTED 'SET' is not a queue command: ")
+    assert client.llen(QUEUE) == 1

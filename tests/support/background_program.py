@@ -1,0 +1,70 @@
+"""A program that a test starts, whose output it watches, and which has ended at the end of the test."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+from types import TracebackType
+
+from tests.support.programs import TIMEOUT, wait_for
+
+
+class BackgroundProgram:
+    """A process and its children, with its output in a file. A `with` block kills it at its end."""
+
+    def __init__(
+        self,
+        log: Path,
+        *command: str,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self._log = log
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> BackgroundProgram:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        if error is not None:
+            error.add_note(self.output)
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_for(self, text: str, count: int = 1) -> None:
+        """Wait until the output has the text so often."""
+        wait_for(
+            lambda: self.output.count(text) >= count, f"{text!r} in the output, {count} times", 2 * TIMEOUT
+        )
+
+    def wait(self) -> int:
+        """Wait until the program ends by itself. Return its exit status."""
+        return self.process.wait(2 * TIMEOUT)
+
+    def stop(self) -> int:
+        """Stop the program as its service manager does. Return its exit status."""
+        self.process.send_signal(signal.SIGTERM)
+        return self.wait()
+
+    def kill(self) -> None:
+        """Send SIGKILL to the program and its children."""
+        if self.process.poll() is None:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(TIMEOUT)
