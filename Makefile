@@ -30,8 +30,13 @@ COMMAND_TESTS := \
 SEMANTIC_TESTS := tests/queues tests/model tests/protocols/resp
 INSTALLED := $(VENV)/installed
 RUNNABLE := $(VENV)/runnable
+# Where the applications of PyPI and npm are that tests run on the server.
+APPLICATIONS := build/applications
+APPLICATION_FILES := $(addprefix tests/applications/,requirements.txt requirements-older.txt \
+	package.json package-lock.json .npmrc)
 
-.PHONY: run demo test test-quick test-on-redis test-on-cluster lint format bench chaos docs sync-client man lock sbom clean
+.PHONY: run demo test test-quick test-on-redis test-on-cluster test-applications \
+	lint format bench chaos docs sync-client man lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -44,6 +49,25 @@ $(RUNNABLE): pyproject.toml
 	@echo "Installing pressure-server into $(VENV) ..."
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install -qq --disable-pip-version-check --editable .
+	touch $@
+
+# Make the environment $(1) with the packages of $(2). setuptools comes first, because it builds some of them.
+define install_applications
+$(PYTHON) -m venv --clear $(APPLICATIONS)/$(1)
+$(APPLICATIONS)/$(1)/bin/pip install -qq --disable-pip-version-check \
+	$$(grep '^setuptools==' tests/applications/requirements.txt)
+$(APPLICATIONS)/$(1)/bin/pip install -qq --disable-pip-version-check --no-build-isolation --use-pep517 \
+	--requirement tests/applications/$(2)
+endef
+
+$(APPLICATIONS)/installed: $(APPLICATION_FILES)
+	@echo "Installing applications of PyPI and npm into $(APPLICATIONS) ..."
+	$(call install_applications,python,requirements.txt)
+	$(call install_applications,python-older,requirements-older.txt)
+	mkdir -p $(APPLICATIONS)/node
+	cp tests/applications/package.json tests/applications/package-lock.json tests/applications/.npmrc \
+		$(APPLICATIONS)/node
+	npm ci --prefix $(APPLICATIONS)/node --ignore-scripts --no-audit --no-fund --loglevel error
 	touch $@
 
 # PRESSURE_LISTEN and PRESSURE_HTTP in the environment go before these.
@@ -80,6 +104,10 @@ test-on-redis: $(INSTALLED)
 test-on-cluster: $(INSTALLED)
 	$(BIN)/pytest --numprocesses $(WORKERS) --on-cluster $(COMMAND_TESTS)
 
+# Applications that use the server in place of their Redis: docs/compatibility.md.
+test-applications: $(INSTALLED) $(APPLICATIONS)/installed
+	$(BIN)/pytest --numprocesses 4 tests/applications $(TESTS)
+
 test-quick: $(INSTALLED)
 	$(call run_tests,not slow)
 
@@ -111,13 +139,16 @@ sync-client: $(INSTALLED)
 man: $(INSTALLED)
 	$(BIN)/python -m tests.man_pages build/man
 
-# The versions and hashes of what the image installs, and of what builds it.
+# The versions and hashes of what the image installs, and of what builds it; the versions of applications.
 lock: export CUSTOM_COMPILE_COMMAND = make lock
-lock: COMPILE = $(BIN)/pip-compile --quiet --generate-hashes --strip-extras --allow-unsafe --no-emit-options \
-	--no-emit-index-url --no-emit-find-links --no-emit-trusted-host $(LOCK)
+lock: PIN = $(BIN)/pip-compile --quiet --strip-extras --allow-unsafe --no-emit-options --no-emit-index-url \
+	--no-emit-find-links --no-emit-trusted-host $(LOCK)
+lock: COMPILE = $(PIN) --generate-hashes
 lock: $(INSTALLED)
 	$(COMPILE) --output-file deploy/image/requirements.txt pyproject.toml
 	$(COMPILE) --output-file deploy/image/build.txt deploy/image/build.in
+	$(PIN) --output-file tests/applications/requirements.txt tests/applications/requirements.in
+	$(PIN) --output-file tests/applications/requirements-older.txt tests/applications/requirements-older.in
 
 # The software bill of materials of what the image installs, in CycloneDX JSON.
 sbom: $(INSTALLED)

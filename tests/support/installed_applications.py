@@ -1,0 +1,193 @@
+"""Applications of PyPI and npm, installed by `make test-applications`, that use a server as their Redis."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import shutil
+import signal
+import subprocess
+from collections.abc import Iterable
+from pathlib import Path
+from types import TracebackType
+from typing import NamedTuple
+
+import pytest
+import redis
+
+from tests.support.client_scripts import ROOT
+from tests.support.programs import TIMEOUT, Server, wait_for
+
+SCRIPTS = ROOT / "tests" / "applications" / "scripts"
+_INSTALLED = ROOT / "build" / "applications"
+_REFUSED = re.compile(r" refused command (\S+) from ")
+
+
+class Application(NamedTuple):
+    """An application in one of the environments: its queue, and its commands."""
+
+    queue: str
+    put: tuple[str, ...]
+    work: tuple[str, ...]
+    environment: str = "python"
+    variables: tuple[tuple[str, str], ...] = ()
+    prepare: tuple[str, ...] = ()
+
+
+def in_python(queue: str, module: str, *work: str, environment: str = "python") -> Application:
+    """Return the application that a module of `scripts/` defines. `work` is its worker's command."""
+    return Application(queue, ("python", "-m", module), work, environment)
+
+
+def in_node(queue: str, script: str) -> Application:
+    """Return the application that a script of `scripts/` defines."""
+    command = ("node", str(SCRIPTS / script))
+    return Application(queue, command, (*command, "work"))
+
+
+class Ended(NamedTuple):
+    """A command that has ended."""
+
+    status: int
+    output: str
+
+
+def refused_by(server: Server) -> set[str]:
+    """Return the commands of which the server has warned in its log."""
+    return set(_REFUSED.findall(server.log))
+
+
+class Stand:
+    """An application at a port: its commands, and the file in which its jobs note what they do.
+
+    `$QUEUE_PORT` in a command is the port.
+    """
+
+    def __init__(self, application: Application, port: int, folder: Path) -> None:
+        if not (_INSTALLED / "installed").exists():
+            pytest.fail("the applications are not installed: run make test-applications")
+        self._application = application
+        self._port = port
+        self._folder = folder
+        self._done = folder / "done"
+        self._workers = 0
+        programs = _INSTALLED / application.environment / "bin"
+        self._variables = {
+            "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+            "HOME": str(folder),
+            "LANG": "C.UTF-8",
+            "PYTHONPATH": str(SCRIPTS),
+            "PYTHONUNBUFFERED": "1",
+            "PYTHONDONTWRITEBYTECODE": "1",
+            "NODE_PATH": str(_INSTALLED / "node" / "node_modules"),
+            "QUEUE_PORT": str(port),
+            "DONE": str(self._done),
+            **dict(application.variables),
+        }
+        if application.prepare:
+            prepared = self.run(*application.prepare)
+            assert prepared.status == 0, prepared.output
+
+    def run(self, *command: str) -> Ended:
+        """Run a command of the application until it ends. Return its status and its output."""
+        ended = subprocess.run(
+            self._located(command),
+            cwd=self._folder,
+            env=self._variables,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=TIMEOUT * 2,
+            check=False,
+        )
+        return Ended(ended.returncode, ended.stdout)
+
+    def put(self, *words: str) -> None:
+        """Put one job for each word. Raise AssertionError if the application does not say that it has."""
+        ended = self.try_to_put(*words)
+        assert ended.status == 0, ended.output
+
+    def try_to_put(self, *words: str) -> Ended:
+        return self.run(*self._application.put, "put", *words)
+
+    def start_worker(self) -> Worker:
+        """Start the application's worker, and do not wait until it is ready."""
+        self._workers += 1
+        return Worker(
+            self._located(self._application.work),
+            self._folder / f"worker-{self._workers}.log",
+            self._folder,
+            self._variables,
+        )
+
+    @property
+    def done(self) -> list[str]:
+        """The words of the jobs that workers have begun, in the order in which they did."""
+        return self._done.read_text().split() if self._done.exists() else []
+
+    def wait_until_done(self, words: Iterable[str]) -> None:
+        """Wait until workers have begun all these jobs."""
+        expected = set(words)
+        wait_for(lambda: expected <= set(self.done), f"the jobs {sorted(expected)}", TIMEOUT * 2)
+
+    @property
+    def queued(self) -> int:
+        """The number of jobs in the application's queue."""
+        with redis.Redis(port=self._port, socket_timeout=TIMEOUT) as client:
+            return int(client.llen(self._application.queue))
+
+    def _located(self, command: tuple[str, ...]) -> list[str]:
+        program = shutil.which(command[0], path=self._variables["PATH"])
+        assert program, f"{command[0]} is not installed"
+        return [program, *(word.replace("$QUEUE_PORT", str(self._port)) for word in command[1:])]
+
+
+class Worker:
+    """A process of an application, with its children. It is killed at the end of a `with` block."""
+
+    def __init__(self, command: list[str], log: Path, folder: Path, variables: dict[str, str]) -> None:
+        self._log = log
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                command,
+                cwd=folder,
+                env=variables,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.kill()
+        if error is not None:
+            error.add_note(self.output)
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text()
+
+    def wait_for_output(self, pattern: str, count: int = 1) -> None:
+        """Wait until the worker's output matches the pattern so many times."""
+        wait_for(
+            lambda: len(re.findall(pattern, self.output)) >= count,
+            f"{count} of {pattern!r} in the worker's output",
+            TIMEOUT * 2,
+        )
+
+    def wait(self) -> int:
+        """Wait until the worker ends by itself. Return its exit status."""
+        return self.process.wait(TIMEOUT * 2)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the worker and to its children."""
+        with contextlib.suppress(ProcessLookupError):  # if all have ended
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(TIMEOUT)
