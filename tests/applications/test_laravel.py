@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.background_program import BackgroundProgram
-from tests.support.client_scripts import ROOT, TIMEOUT
+from tests.support.client_scripts import TIMEOUT
 from tests.support.faults import stopped
+from tests.support.paths import ROOT
 from tests.support.programs import Server, StartServer, Valkey
 from tests.support.requirements import need_success
 

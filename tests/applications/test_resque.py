@@ -9,7 +9,8 @@ import subprocess
 
 import pytest
 
-from tests.support.client_scripts import ROOT, TIMEOUT, need_library
+from tests.support.client_scripts import TIMEOUT, need_library
+from tests.support.paths import ROOT
 from tests.support.programs import Client, Server
 
 pytestmark = pytest.mark.clients
