@@ -16,7 +16,7 @@ from typing import NamedTuple
 import pytest
 import redis
 
-from tests.support.client_scripts import ROOT
+from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, Server, wait_for
 
 SCRIPTS = ROOT / "tests" / "applications" / "scripts"
