@@ -8,6 +8,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 from types import TracebackType
+from typing import Self
 
 from tests.support.programs import TIMEOUT, wait_for
 
@@ -34,7 +35,7 @@ class BackgroundProgram:
                 start_new_session=True,
             )
 
-    def __enter__(self) -> BackgroundProgram:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -42,7 +43,7 @@ class BackgroundProgram:
     ) -> None:
         self.kill()
         if error is not None:
-            error.add_note(self.output)
+            error.add_note(self.output[-3000:])
 
     @property
     def output(self) -> str:

@@ -1,0 +1,123 @@
+"""rsyslog and syslog-ng as private processes, with the configuration that docs/guides/log-shippers.md has."""
+
+from __future__ import annotations
+
+import re
+import socket
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from tests.support.background_program import BackgroundProgram
+from tests.support.client_scripts import ROOT
+from tests.support.programs import TIMEOUT, wait_for
+from tests.support.requirements import require
+
+PASSWORD = "s3cret"
+# Where .ci/run unpacks the packages of both, because Debian lets only one of them be installed.
+UNPACKED = Path("/opt/log-shippers")
+_GUIDE = ROOT / "docs/guides/log-shippers.md"
+
+
+class Shipper(BackgroundProgram):
+    """A log shipper that listens on a TCP port of 127.0.0.1 for lines in the format of syslog."""
+
+    def __init__(
+        self, folder: Path, command: list[str], port: int, environment: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(folder / "output", *command, environment=environment, folder=folder)
+        self._port = port
+        self._connection: socket.socket | None = None
+        try:
+            wait_for(self._connect, "the log shipper to listen")
+        except BaseException:
+            super().kill()
+            raise
+
+    def _connect(self) -> bool:
+        assert self.process.poll() is None, self.output
+        try:
+            self._connection = socket.create_connection(("127.0.0.1", self._port), TIMEOUT)
+        except ConnectionRefusedError:
+            return False
+        return True
+
+    def send(self, lines: Iterable[str]) -> None:
+        """Log lines, as an application does."""
+        assert self._connection is not None
+        for line in lines:
+            self._connection.sendall(f"<13>Nov 26 10:00:00 web-1 shop: {line}\n".encode())
+
+    def kill(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+        super().kill()
+
+
+# Starts a shipper in that folder, which ships into the queue `logs` of the server on that port.
+StartShipper = Callable[[Path, int], Shipper]
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port: int = listener.getsockname()[1]
+    return port
+
+
+def guide_block(beginning: str) -> str:
+    """Return the code of the guide's only block that begins so, after the three backquotes."""
+    blocks = re.findall(r"^```(.*?)^```$", _GUIDE.read_text("utf-8"), re.M | re.S)
+    (found,) = [block for block in blocks if block.startswith(beginning)]
+    return str(found).partition("\n")[2]
+
+
+def guide_block_for(port: int, beginning: str) -> str:
+    """Return such a block, for a server on that port of 127.0.0.1."""
+    code = guide_block(beginning)
+    assert code.count("queue.internal") == 1
+    assert code.count("4000") == 1
+    assert code.count(f'"{PASSWORD}"') == 1
+    return code.replace("queue.internal", "127.0.0.1").replace("4000", str(port))
+
+
+def _root_of(package: str, *files: str) -> Path:
+    """Return the folder that has the files of a package: where they are unpacked, or the system's."""
+    roots = [root for root in (UNPACKED, Path("/")) if all((root / file).exists() for file in files)]
+    require(roots, f"the Debian package {package}, in {UNPACKED} or installed")
+    return roots[0]
+
+
+def start_rsyslog(folder: Path, port: int) -> Shipper:
+    modules = "usr/lib/x86_64-linux-gnu/rsyslog"
+    root = _root_of("rsyslog-hiredis", "usr/sbin/rsyslogd", f"{modules}/omhiredis.so")
+    folder.mkdir(exist_ok=True)
+    input_port = free_port()
+    file = folder / "rsyslog.conf"
+    file.write_text(
+        f'global(workDirectory="{folder}")\n'
+        'module(load="imptcp")\n'
+        f'input(type="imptcp" address="127.0.0.1" port="{input_port}")\n'
+        + guide_block_for(port, '\nmodule(load="omhiredis")')
+    )
+    command = [str(root / "usr/sbin/rsyslogd"), "-n", "-f", str(file), "-iNONE", "-M", str(root / modules)]
+    return Shipper(folder, command, input_port)
+
+
+def start_syslog_ng(folder: Path, port: int) -> Shipper:
+    modules = "usr/lib/syslog-ng/3.38"
+    root = _root_of("syslog-ng-mod-redis", "usr/sbin/syslog-ng", f"{modules}/libredis.so")
+    folder.mkdir(exist_ok=True)
+    input_port = free_port()
+    config = guide_block_for(port, "\ndestination d_queue")
+    assert config.count("/var/lib/syslog-ng") == 1
+    file = folder / "syslog-ng.conf"
+    file.write_text(
+        "@version: 3.38\n"
+        f'source s_src {{ network(ip("127.0.0.1") port({input_port}) transport("tcp")); }};\n'
+        + config.replace("/var/lib/syslog-ng", str(folder))
+    )
+    command = [
+        str(root / "usr/sbin/syslog-ng"), "--foreground", "--stderr", "--no-caps", "--cfgfile", str(file),
+        "--module-path", str(root / modules), "--persist-file", str(folder / "persist"),
+        "--pidfile", str(folder / "pid"), "--control", str(folder / "control"),
+    ]  # fmt: skip
+    return Shipper(folder, command, input_port, {"LD_LIBRARY_PATH": str(root / "usr/lib/syslog-ng")})
