@@ -43,9 +43,12 @@ def test_all_messages_are_taken_in_the_end(listening: Server, direct: Client) ->
 
 
 def test_a_demo_can_be_interrupted(listening: Server) -> None:
+    def heed_interrupts() -> None:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)  # a shell may start the tests without it
+
     command = [sys.executable, "-m", "pressure_server", "demo", *_urls(listening)]
     with (
-        subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process,
+        subprocess.Popen(command, stdout=subprocess.PIPE, text=True, preexec_fn=heed_interrupts) as process,
         listening.client() as client,
     ):
         wait_for(lambda: all(client.exists(f"demo-{name}") for name in _PROTOCOLS), "messages")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from tests.support.background_program import BackgroundProgram
-from tests.support.client_scripts import ROOT
+from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for
 from tests.support.requirements import require
 
