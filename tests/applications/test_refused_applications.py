@@ -93,7 +93,7 @@ def test_a_worker_fails_again_and_again(
     name: str, command: str, errors: int, set_up: SetUp, own_server: Server
 ) -> None:
     with set_up(REFUSED[name]).start_worker() as worker:
-        worker.wait_for_output(f"UNSUPPORTED '{command}' is not a queue command", errors)
+        worker.wait_for(f"UNSUPPORTED '{command}' is not a queue command", errors)
         assert worker.process.poll() is None
     assert command in refused_by(own_server)
 
@@ -103,8 +103,8 @@ def test_huey_loses_each_task(set_up: SetUp, own_server: Server) -> None:
     stand.put("a", "b", "c")
     assert stand.queued == 3
     with stand.start_worker() as worker:
-        worker.wait_for_output("Unhandled error during execution of task", 3)
-        worker.wait_for_output("UNSUPPORTED 'HMGET' is not a queue command", 3)
+        worker.wait_for("Unhandled error during execution of task", 3)
+        worker.wait_for("UNSUPPORTED 'HMGET' is not a queue command", 3)
         wait_for(lambda: stand.queued == 0, "the worker to take all tasks")
         assert worker.process.poll() is None
     assert stand.done == []
@@ -121,7 +121,7 @@ def test_a_crawler_with_the_default_queue_crawls_nothing(set_up: SetUp, own_serv
     )  # fmt: skip
     stand.put("a", "b")
     with stand.start_worker() as worker:
-        worker.wait_for_output("UNSUPPORTED 'ZCARD' is not a queue command")
+        worker.wait_for("UNSUPPORTED 'ZCARD' is not a queue command")
     assert refused_by(own_server) == {"ZCARD"}
     assert stand.done == []
     assert stand.queued == 2

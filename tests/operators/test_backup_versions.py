@@ -9,8 +9,8 @@ import pytest
 from tests.support.programs import Client, Server, StartServer, run_command
 from tests.support.versions import extract
 
-# The last commit of version 0.1.0, and two of this version.
-VERSIONS = {"0.1.0": "c0421bc~1", "before jobs": "293011c", "with jobs": "1e3593e"}
+# The last commit of version 0.1.0, and one of this version.
+VERSIONS = {"0.1.0": "c0421bc~1", "with jobs": "1e3593e"}
 
 pytestmark = pytest.mark.slow
 

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -66,6 +67,6 @@ class BackgroundProgram:
 
     def kill(self) -> None:
         """Send SIGKILL to the program and its children."""
-        if self.process.poll() is None:
+        with suppress(ProcessLookupError):  # if all have ended
             os.killpg(self.process.pid, signal.SIGKILL)
         self.process.wait(TIMEOUT)

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
-import signal
 import subprocess
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
 from typing import NamedTuple
 
 import pytest
 import redis
 
+from tests.support.background_program import BackgroundProgram
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, Server, wait_for
 
@@ -112,15 +110,12 @@ class Stand:
     def try_to_put(self, *words: str) -> Ended:
         return self.run(*self._application.put, "put", *words)
 
-    def start_worker(self) -> Worker:
+    def start_worker(self) -> BackgroundProgram:
         """Start the application's worker, and do not wait until it is ready."""
         self._workers += 1
-        return Worker(
-            self._located(self._application.work),
-            self._folder / f"worker-{self._workers}.log",
-            self._folder,
-            self._variables,
-        )
+        log = self._folder / f"worker-{self._workers}.log"
+        command = self._located(self._application.work)
+        return BackgroundProgram(log, *command, environment=self._variables, folder=self._folder)
 
     @property
     def done(self) -> list[str]:
@@ -142,52 +137,3 @@ class Stand:
         program = shutil.which(command[0], path=self._variables["PATH"])
         assert program, f"{command[0]} is not installed"
         return [program, *(word.replace("$QUEUE_PORT", str(self._port)) for word in command[1:])]
-
-
-class Worker:
-    """A process of an application, with its children. It is killed at the end of a `with` block."""
-
-    def __init__(self, command: list[str], log: Path, folder: Path, variables: dict[str, str]) -> None:
-        self._log = log
-        with log.open("w") as output:
-            self.process = subprocess.Popen(
-                command,
-                cwd=folder,
-                env=variables,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-            )
-
-    def __enter__(self) -> Worker:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.kill()
-        if error is not None:
-            error.add_note(self.output)
-
-    @property
-    def output(self) -> str:
-        return self._log.read_text()
-
-    def wait_for_output(self, pattern: str, count: int = 1) -> None:
-        """Wait until the worker's output matches the pattern so many times."""
-        wait_for(
-            lambda: len(re.findall(pattern, self.output)) >= count,
-            f"{count} of {pattern!r} in the worker's output",
-            TIMEOUT * 2,
-        )
-
-    def wait(self) -> int:
-        """Wait until the worker ends by itself. Return its exit status."""
-        return self.process.wait(TIMEOUT * 2)
-
-    def kill(self) -> None:
-        """Send SIGKILL to the worker and to its children."""
-        with contextlib.suppress(ProcessLookupError):  # if all have ended
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait(TIMEOUT)
