@@ -10,9 +10,11 @@ import pytest
 from tests.support.background_program import BackgroundProgram
 from tests.support.client_scripts import TIMEOUT
 from tests.support.faults import stopped
+from tests.support.nodes import free_ports
 from tests.support.paths import ROOT
-from tests.support.programs import Server, StartServer, Valkey
+from tests.support.programs import Client, Server, StartServer, Valkey
 from tests.support.requirements import need_success
+from tests.support.waiters import create
 
 pytestmark = pytest.mark.clients
 
@@ -71,7 +73,8 @@ def work_until_empty(server: Server, **options: int) -> list[str]:
 def start_worker(server: Server, log: Path, **options: int) -> BackgroundProgram:
     port = str(server.port_of("beanstalk"))
     given = [f"{name}={value}" for name, value in options.items()]
-    return BackgroundProgram(log, "php", SCRIPT, "beanstalkd", port, "work", *given)
+    command = ["php", SCRIPT, "beanstalkd", port, "work", *given]
+    return BackgroundProgram(log, *command, environment={"BLOCK_FOR": "5"})
 
 
 def test_jobs_are_worked_in_order_and_those_that_fail_again(server: Server) -> None:
@@ -132,6 +135,30 @@ def test_the_job_of_a_worker_that_stands_still_comes_again_after_retry_after(
         first.wait_for("begin hang once, attempt 1\n")
         with stopped(first.process), start_worker(server, tmp_path / "second", maxTries=3) as second:
             second.wait_for("sent hang once\n")
+
+
+def test_a_worker_goes_on_after_a_restart_of_the_server(
+    start_server: StartServer, backend: Valkey, tmp_path: Path
+) -> None:
+    address = f"beanstalk://127.0.0.1:{free_ports(1)[0]}"
+    server = start_server("--backend", backend.url, "--listen", address)
+    with start_worker(server, tmp_path / "log") as worker:
+        push(server, "to ada")
+        worker.wait_for("sent to ada\n")
+        assert server.stop() == 0
+        server = start_server("--backend", backend.url, "--listen", address)
+        push(server, "to bob")
+        worker.wait_for("sent to bob\n")
+
+
+def test_a_full_queue_refuses_a_job(server: Server, client: Client) -> None:
+    create(client, "default", "BOUND", 1, "OVERFLOW", "error")
+    status, lines = run(server, "beanstalkd", "push", "to ada", "to bob")
+    assert status == 1
+    assert lines[0] == "pushed to ada"
+    assert lines[1].startswith(
+        "Pheanstalk\\Exception\\ServerOutOfMemoryException: OUT_OF_MEMORY in response to "
+    )
 
 
 @pytest.mark.parametrize("action", ["push", "bulk", "later"])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.background_program import BackgroundProgram
-from tests.support.log_shippers import PASSWORD, guide_block_for
+from tests.support.log_shippers import OPERATOR, access, guide_block_for
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.waiters import create
 
@@ -19,14 +19,12 @@ StartReader = Callable[[str], BackgroundProgram]
 
 @pytest.fixture
 def server(backend: Valkey, start_server: StartServer, tmp_path: Path) -> Server:
-    password = tmp_path / "password"
-    password.write_text(PASSWORD)
-    return start_server("--backend", backend.url, "--password-file", str(password))
+    return start_server("--backend", backend.url, *access(tmp_path))
 
 
 @pytest.fixture
 def client(server: Server) -> Client:
-    return server.client(password=PASSWORD)
+    return server.client(**OPERATOR)
 
 
 def start_reader(kind: str, server: Server, log: Path, name: str = "search-1") -> BackgroundProgram:
@@ -49,7 +47,7 @@ def test_another_reader_gets_what_a_killed_one_has_not_acknowledged(
 ) -> None:
     create(client, "logs", "BOUND", 100000)
     client.rpush("logs", *LINES)
-    killed = server.client(password=PASSWORD)
+    killed = server.client(**OPERATOR)
     taken = killed.execute_command("PRESSURE.RESERVE", "logs", "COUNT", 100, "TIMEOUT", 0)
     assert [entry[2].decode() for entry in taken] == LINES[:100]
     killed.close()

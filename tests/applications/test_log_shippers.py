@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import signal
 from pathlib import Path
 from typing import Any
@@ -11,13 +10,14 @@ import pytest
 import redis
 
 from tests.support.log_shippers import (
+    OPERATOR,
     PASSWORD,
     StartShipper,
-    free_port,
-    guide_block,
+    access,
     start_rsyslog,
     start_syslog_ng,
 )
+from tests.support.nodes import free_ports
 from tests.support.programs import TIMEOUT, Client, StartServer, Valkey, wait_for
 from tests.support.waiters import wait_for_waiting
 
@@ -30,7 +30,7 @@ class Stand:
     """A server on a port that it has again after a restart."""
 
     def __init__(self, start_server: StartServer, backend: Valkey, *access: str, **login: str) -> None:
-        self.port = free_port()
+        self.port = free_ports(1)[0]
         self._start_server = start_server
         self._arguments = ("--backend", backend.url, "--listen", f"resp://127.0.0.1:{self.port}", *access)
         self._login = login
@@ -95,9 +95,7 @@ class Stand:
 
 @pytest.fixture
 def stand(start_server: StartServer, backend: Valkey, tmp_path: Path) -> Stand:
-    file = tmp_path / "password"
-    file.write_text(PASSWORD)
-    return Stand(start_server, backend, "--password-file", str(file), password=PASSWORD)
+    return Stand(start_server, backend, *access(tmp_path), **OPERATOR)
 
 
 def lines(first: int, count: int) -> list[str]:
@@ -259,28 +257,13 @@ def test_rsyslog_loses_lines_that_a_full_queue_refuses(stand: Stand, tmp_path: P
         assert "FULL" not in shipper.output
 
 
-@SHIPPERS
-def test_shippers_that_may_only_put_ship(
-    start_shipper: StartShipper, start_server: StartServer, backend: Valkey, tmp_path: Path
-) -> None:
-    hashed = hashlib.sha256(PASSWORD.encode()).hexdigest()
-    users = tmp_path / "users.toml"
-    users.write_text(guide_block("toml\n[users.default]\npassword-sha256").replace("…", hashed))
-    stand = Stand(start_server, backend, "--users", str(users), username="reader", password=PASSWORD)
-    with start_shipper(tmp_path / "shipper", stand.port) as shipper:
-        shipper.send(lines(0, 10))
-        assert stand.take(9) == list(range(10))
-    with stand.server.client(password=PASSWORD) as default, pytest.raises(redis.exceptions.NoPermissionError):
-        default.lpop("logs")
-
-
-def test_syslog_ng_keeps_lines_while_its_password_is_wrong(
+def test_syslog_ng_logs_in_and_keeps_lines_while_its_password_is_wrong(
     start_server: StartServer, backend: Valkey, tmp_path: Path
 ) -> None:
     file = tmp_path / "password"
     file.write_text("another")
     stand = Stand(start_server, backend, "--password-file", str(file), password="another")
-    with start_syslog_ng(tmp_path / "shipper", stand.port) as shipper:
+    with start_syslog_ng(tmp_path / "shipper", stand.port, login=f'auth("{PASSWORD}")') as shipper:
         shipper.send(lines(0, 10))
         shipper.wait_for("REDIS: failed to authenticate")
         file.write_text(PASSWORD)
@@ -289,11 +272,18 @@ def test_syslog_ng_keeps_lines_while_its_password_is_wrong(
         assert stand.take(9) == list(range(10))
 
 
+def test_rsyslog_logs_in(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
+    stand = Stand(start_server, backend, "--password", PASSWORD, password=PASSWORD)
+    with start_rsyslog(tmp_path / "shipper", stand.port, login=f'serverpassword="{PASSWORD}"') as shipper:
+        shipper.send(lines(0, 10))
+        assert stand.take(9) == list(range(10))
+
+
 def test_rsyslog_loses_lines_if_its_password_is_wrong_which_only_the_server_tells(
     start_server: StartServer, backend: Valkey, tmp_path: Path
 ) -> None:
     stand = Stand(start_server, backend, "--password", "another", password="another")
-    with start_rsyslog(tmp_path / "shipper", stand.port) as shipper:
+    with start_rsyslog(tmp_path / "shipper", stand.port, login=f'serverpassword="{PASSWORD}"') as shipper:
         shipper.send(lines(0, 10))
         wait_for(lambda: stand.refusals("NOAUTH") == 10, "the lines to be refused")
         assert shipper.stop() == 0

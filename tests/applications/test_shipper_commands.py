@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.log_shippers import guide_block
+from tests.support.log_shippers import access
 from tests.support.programs import Client, Server, StartServer, Valkey
 from tests.support.waiters import Waiter, create, is_refused, wait_for_waiting
 
@@ -126,9 +126,7 @@ def test_suricata_connects_asynchronously(shipper: Waiter, client: Client) -> No
 
 
 def test_suricata_ships_without_a_login(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
-    users = tmp_path / "users.toml"
-    users.write_text(guide_block("toml\n[users.default]\nnopass"))
-    server = start_server("--backend", backend.url, "--users", str(users))
+    server = start_server("--backend", backend.url, *access(tmp_path))
     with Waiter(server.port) as suricata:
         assert suricata("ECHO", "suricata") == b"suricata"
         assert suricata("LPUSH", "logs", EVENTS[0]) == 1

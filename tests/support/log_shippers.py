@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from tests.support.background_program import BackgroundProgram
+from tests.support.nodes import free_ports
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for
 from tests.support.requirements import require
 
 PASSWORD = "s3cret"
+# The user of the guide who may create queues.
+OPERATOR = {"username": "operator", "password": PASSWORD}
 # Where .ci/run unpacks the packages of both, because Debian lets only one of them be installed.
 UNPACKED = Path("/opt/log-shippers")
 _GUIDE = ROOT / "docs/guides/log-shippers.md"
@@ -57,10 +61,12 @@ class Shipper(BackgroundProgram):
 StartShipper = Callable[[Path, int], Shipper]
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+def access(folder: Path) -> list[str]:
+    """Return the options of a server that has the users of the guide. All passwords are PASSWORD."""
+    users = folder / "users.toml"
+    hashed = hashlib.sha256(PASSWORD.encode()).hexdigest()
+    users.write_text(guide_block("toml\n[users.default]").replace("…", hashed))
+    return ["--users", str(users)]
 
 
 def guide_block(beginning: str) -> str:
@@ -75,7 +81,6 @@ def guide_block_for(port: int, beginning: str) -> str:
     code = guide_block(beginning)
     assert code.count("queue.internal") == 1
     assert code.count("4000") == 1
-    assert code.count(f'"{PASSWORD}"') == 1
     return code.replace("queue.internal", "127.0.0.1").replace("4000", str(port))
 
 
@@ -86,34 +91,36 @@ def _root_of(package: str, *files: str) -> Path:
     return roots[0]
 
 
-def start_rsyslog(folder: Path, port: int) -> Shipper:
+def start_rsyslog(folder: Path, port: int, *, login: str = "") -> Shipper:
+    """Start rsyslog; `login` are more parameters of its action."""
     modules = "usr/lib/x86_64-linux-gnu/rsyslog"
     root = _root_of("rsyslog-hiredis", "usr/sbin/rsyslogd", f"{modules}/omhiredis.so")
     folder.mkdir(exist_ok=True)
-    input_port = free_port()
+    input_port = free_ports(1)[0]
     file = folder / "rsyslog.conf"
     file.write_text(
         f'global(workDirectory="{folder}")\n'
         'module(load="imptcp")\n'
         f'input(type="imptcp" address="127.0.0.1" port="{input_port}")\n'
-        + guide_block_for(port, '\nmodule(load="omhiredis")')
+        + guide_block_for(port, '\nmodule(load="omhiredis")').replace(" serverport=", f" {login} serverport=")
     )
     command = [str(root / "usr/sbin/rsyslogd"), "-n", "-f", str(file), "-iNONE", "-M", str(root / modules)]
     return Shipper(folder, command, input_port)
 
 
-def start_syslog_ng(folder: Path, port: int) -> Shipper:
+def start_syslog_ng(folder: Path, port: int, *, login: str = "") -> Shipper:
+    """Start syslog-ng; `login` are more options of its destination."""
     modules = "usr/lib/syslog-ng/3.38"
     root = _root_of("syslog-ng-mod-redis", "usr/sbin/syslog-ng", f"{modules}/libredis.so")
     folder.mkdir(exist_ok=True)
-    input_port = free_port()
+    input_port = free_ports(1)[0]
     config = guide_block_for(port, "\ndestination d_queue")
     assert config.count("/var/lib/syslog-ng") == 1
     file = folder / "syslog-ng.conf"
     file.write_text(
         "@version: 3.38\n"
         f'source s_src {{ network(ip("127.0.0.1") port({input_port}) transport("tcp")); }};\n'
-        + config.replace("/var/lib/syslog-ng", str(folder))
+        + config.replace("/var/lib/syslog-ng", str(folder)).replace(" port(", f" {login} port(")
     )
     command = [
         str(root / "usr/sbin/syslog-ng"), "--foreground", "--stderr", "--no-caps", "--cfgfile", str(file),

@@ -92,7 +92,7 @@ $capsule->addConnection($connector + [
     'driver' => $connection === 'beanstalkd' ? 'beanstalkd' : 'redis',
     'queue' => 'default',
     'retry_after' => (int) (getenv('RETRY_AFTER') ?: 90),
-    'block_for' => 0,
+    'block_for' => (int) (getenv('BLOCK_FOR') ?: 0),
 ]);
 if ($connection !== 'beanstalkd') {
     $capsule->getQueueManager()->addConnector(
