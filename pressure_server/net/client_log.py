@@ -102,7 +102,10 @@ class LoggedSender(LoggedClient, Protocol):
 
 
 class UnknownCommands:
-    """The pairs of a client library and an unknown command that are in the log."""
+    """The pairs of a client library and an unknown command that are in the log.
+
+    Clients that do not name their library are told apart by their host.
+    """
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
@@ -124,20 +127,22 @@ class UnknownCommands:
         else:
             client.sends_garbage = True
             command = "(not a name)"
-        library = client.library_name.strip()[:_MAX_LIBRARY] or "unknown library"
-        if (library, command) in self._logged or len(self._logged) >= _MAX_PAIRS:
-            return
-        self._logged.add((library, command))
         address = client.addresses.shown
+        library = client.library_name.strip()[:_MAX_LIBRARY]
+        sender = library or address.rpartition(":")[0]
+        if (sender, command) in self._logged or len(self._logged) >= _MAX_PAIRS:
+            return
+        self._logged.add((sender, command))
         logger.log(
             logging.WARNING if loses_work else logging.INFO,
-            "%s command %s from %s (%s, %s): replied %s; logged once for each library and command",
+            "%s command %s from %s (%s, %s): replied %s; logged once for each %s and command",
             "refused" if loses_work else "unknown",
             command,
             address,
             client.PROTOCOL,
-            library,
+            library or "unknown library",
             reply,
+            "library" if library else "host",
             extra={"client": address, "user": client.user_name, "command": command, "error": reply},
         )
         if len(self._logged) == _MAX_PAIRS:
