@@ -88,6 +88,7 @@ def _beanstalk_put(client: _Client, message: bytes) -> None:
 
 def _beanstalk_take(client: _Client) -> bool:
     client.ask(b"watch demo-beanstalk", b"WATCHING")
+    client.ask(b"ignore default", b"WATCHING")  # its jobs are not the demo's
     reserved = client.ask(b"reserve-with-timeout 1", b"RESERVED", b"TIMED_OUT").split()
     if len(reserved) == 1:
         return False

@@ -32,7 +32,9 @@ def _counts(output: str) -> dict[str, tuple[int, int]]:
     return {queue: (int(put), int(taken)) for put, queue, taken in found}
 
 
-def test_all_messages_are_taken_in_the_end(listening: Server, direct: Client) -> None:
+def test_all_messages_are_taken_in_the_end_and_no_others(listening: Server, direct: Client) -> None:
+    with listening.client() as client:
+        client.rpush("default", "a job of a tube that beanstalk clients watch unasked")
     ended = run_command("demo", "--time", "1s", *_urls(listening))
     assert (ended.returncode, ended.stderr) == (0, "")
     counts = _counts(ended.stdout)
@@ -40,6 +42,8 @@ def test_all_messages_are_taken_in_the_end(listening: Server, direct: Client) ->
     for queue, (put, taken) in counts.items():
         assert 0 < put == taken
         assert int(direct.get(f"__pressure__:{queue}:stats:produced_messages")) == put
+    with listening.client() as client:
+        assert client.llen("default") == 1
 
 
 def test_a_demo_can_be_interrupted(listening: Server) -> None:
