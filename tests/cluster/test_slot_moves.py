@@ -94,19 +94,21 @@ def test_a_lost_reply_is_asked_for_again_at_the_new_master(
 ) -> None:
     async def play() -> None:
         source = await cluster.master_of(KEY)
-        with CallRelay(source.folder / SOCKET, prefix=PREFIX) as relay:
-            await source.announce_port(relay.port)
-            server = start_server("--backend", relay.url, "--prefix", PREFIX)
-            with Waiter(server.port) as waiter:
-                waiter("RPUSH", "q", "a")
-                relay.plan(NO_REPLY, stays_shut=True)
-                waiter.send(*words)
-                await wait_until(lambda: is_true(relay.is_shut), "the reply to be lost")
-                async with moving(cluster):
-                    assert not waiter.has_reply()
-                assert waiter.reply() == reply
-                assert waiter("LRANGE", "q", 0, -1) == ([b"a", b"b"] if reply == 2 else [])
-        await source.announce_port(0)
+        try:
+            with CallRelay(source.folder / SOCKET, prefix=PREFIX) as relay:
+                await source.announce_port(relay.port)
+                server = start_server("--backend", relay.url, "--prefix", PREFIX)
+                with Waiter(server.port) as waiter:
+                    waiter("RPUSH", "q", "a")
+                    relay.plan(NO_REPLY, stays_shut=True)
+                    waiter.send(*words)
+                    await wait_until(lambda: is_true(relay.is_shut), "the reply to be lost")
+                    async with moving(cluster):
+                        assert not waiter.has_reply()
+                    assert waiter.reply() == reply
+                    assert waiter("LRANGE", "q", 0, -1) == ([b"a", b"b"] if reply == 2 else [])
+        finally:
+            await cluster.announce_own_port(source)
 
     asyncio.run(play())
 

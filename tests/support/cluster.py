@@ -65,7 +65,7 @@ class ClusterNode(Node):
         return dict(line.split(":", 1) for line in text.splitlines())
 
     async def announce_port(self, port: int) -> None:
-        """Announce this port to clients, to which MOVED then leads; 0 for the node's own."""
+        """Announce this port to clients, to which MOVED then leads; see Cluster.announce_own_port."""
         await self.command("CONFIG", "SET", "cluster-announce-port", port)
 
 
@@ -193,6 +193,16 @@ class Cluster:
     async def wait_until_agreed(self, timeout: float = TIMEOUT) -> None:
         """Return when all running nodes have the same map, and serve."""
         await wait_until(self._agrees, "the nodes to agree", timeout)
+
+    async def announce_own_port(self, node: ClusterNode) -> None:
+        """Let a node announce its own port again. Return when all nodes know it: they connect to it."""
+        await node.announce_port(0)
+
+        async def is_known() -> bool:
+            views = [view for one in self.nodes for view in await one.views()]
+            return all(view.port == node.port for view in views if view.identity == node.identity)
+
+        await wait_until(is_known, f"the nodes to know the port of {node}")
 
     async def wait_until_connected(self, replica: ClusterNode) -> None:
         """Return when a node is a replica that has the data of its master."""
