@@ -112,6 +112,8 @@ test-on-cluster: $(INSTALLED)
 test-applications: $(INSTALLED) $(APPLICATIONS)/installed
 	$(BIN)/pytest --numprocesses 4 tests/applications $(TESTS)
 
+# What a change of the server breaks most often: no slow tests, and no folder whose tests start programs.
+test-quick: TESTS += tests/unit tests/interleavings tests/protocols tests/queues tests/waiting
 test-quick: $(INSTALLED)
 	$(call run_tests,not slow)
 
