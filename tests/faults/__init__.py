@@ -1,1 +1,1 @@
-"""What breaks: backends, servers, connections; and what nobody may lose."""
+"""Backends, servers and connections that break: no message may be lost."""

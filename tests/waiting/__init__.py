@@ -1,1 +1,1 @@
-"""Operations that wait: their order, what ends them, and who is served."""
+"""Operations that wait: their order, what ends them, and which of them is served."""

@@ -1,4 +1,4 @@
-"""WAIT for clients, in memory: rounds on one connection, and who has an answer after each."""
+"""WAIT for clients, in memory: rounds on one connection, and which clients each round answers."""
 
 from __future__ import annotations
 
