@@ -8,12 +8,11 @@ from pathlib import Path
 import pytest
 
 from tests.support.background_program import BackgroundProgram
-from tests.support.client_scripts import TIMEOUT
+from tests.support.client_scripts import TIMEOUT, need_php_files
 from tests.support.faults import stopped
 from tests.support.nodes import free_ports
 from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, StartServer, Valkey
-from tests.support.requirements import need_success
 from tests.support.waiters import create
 
 pytestmark = pytest.mark.clients
@@ -34,8 +33,7 @@ _REDIS_DRIVERS = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _libraries() -> None:
-    for package, file in _LIBRARIES.items():
-        need_success(package, "php", "-r", f"exit((@include '{file}') ? 0 : 1);")
+    need_php_files(_LIBRARIES)
 
 
 @pytest.fixture

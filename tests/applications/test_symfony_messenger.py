@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.background_program import BackgroundProgram
-from tests.support.client_scripts import TIMEOUT
+from tests.support.client_scripts import TIMEOUT, need_php_files
 from tests.support.paths import ROOT
 from tests.support.programs import Server, StartServer, Valkey
 from tests.support.requirements import need_success
@@ -25,8 +25,7 @@ _LIBRARIES = {
 
 @pytest.fixture(scope="module", autouse=True)
 def _libraries() -> None:
-    for package, file in _LIBRARIES.items():
-        need_success(package, "php", "-r", f"exit((@include '{file}') ? 0 : 1);")
+    need_php_files(_LIBRARIES)
 
 
 @pytest.fixture

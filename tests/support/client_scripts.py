@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Mapping
 
 from tests.support.paths import ROOT
 from tests.support.requirements import need_success
@@ -43,3 +44,9 @@ def run_script(script: str, *arguments: str) -> str:
     """Return the output of a program of tests/clients, which must succeed and warn of nothing."""
     need_library(script)
     return output_of(_RUNNERS[script.rpartition(".")[2]], str(CLIENTS / script), *arguments)
+
+
+def need_php_files(files: Mapping[str, str]) -> None:
+    """Check that PHP finds each file. The keys are the Debian packages that have them. See `need_success`."""
+    for package, file in files.items():
+        need_success(package, "php", "-r", f"exit((@include '{file}') ? 0 : 1);")

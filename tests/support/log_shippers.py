@@ -15,7 +15,7 @@ from tests.support.programs import TIMEOUT, wait_for
 from tests.support.requirements import require
 
 PASSWORD = "s3cret"
-# The user of the guide who may create queues.
+# In the users file of the guide, this user may create queues.
 OPERATOR = {"username": "operator", "password": PASSWORD}
 # Where .ci/run unpacks the packages of both, because Debian lets only one of them be installed.
 UNPACKED = Path("/opt/log-shippers")
@@ -85,7 +85,7 @@ def guide_block_for(port: int, beginning: str) -> str:
 
 
 def _root_of(package: str, *files: str) -> Path:
-    """Return the folder that has the files of a package: where they are unpacked, or the system's."""
+    """Return the root of a package's files: where CI unpacks it, or `/` if it is installed."""
     roots = [root for root in (UNPACKED, Path("/")) if all((root / file).exists() for file in files)]
     require(roots, f"the Debian package {package}, in {UNPACKED} or installed")
     return roots[0]

@@ -47,8 +47,8 @@ async def role(_client: Caller, _words: Words) -> list[object]:
 
 @command(
     "WAIT numreplicas timeout",
-    "Waits until so many replicas of the backend have all that the client has put and taken, up to `timeout` "
-    "milliseconds (0: forever). Returns how many have it; in a cluster, in the shard that has the fewest. "
+    "Waits until `numreplicas` replicas of the backend have stored all puts and gets of the client, up to "
+    "`timeout` milliseconds (0: forever). Returns how many have; in a cluster, the lowest of all shards. "
     "With `--durability replica:N`, every reply waits for them.",
     needs="nothing",
     flags="blocking",
