@@ -109,7 +109,7 @@ _REASONS_OF_TYPE = {
     "no-groups": "has no groups: they need a queue of the type log",
     "no-max-deliveries": "has no MAX-DELIVERIES: DEAD-LETTER needs it",
     "no-offsets": "has no offsets: they need a queue of the type log",
-    "no-positions": "has jobs: their positions change by themselves",
+    "no-positions": "is not a plain list: positions in it change by themselves",
     "no-reservations": "is a log, which has no reservations: read it with a group",
     "not-jobs": "was created as a {}: jobs need a queue of the type jobs",
     "not-unique": "was not created with UNIQUE",

@@ -26,7 +26,7 @@ DUE = b":ext:due"
 # When the queue was made; ends in one of NO_PLAIN_LIST if the list alone does not show what is queued
 # (lua/core/queue.lua).
 MADE = b":ext:made"
-NO_PLAIN_LIST = (b" jobs", b" log")
+NO_PLAIN_LIST = (b" jobs", b" log", b" lifo", b" random")
 PROTOCOL_SUFFIXES = (
     BOUND,
     b":producer",
@@ -45,8 +45,9 @@ EXTENSION_SUFFIXES = tuple(
     b":ext:" + suffix
     for suffix in (
         b"members", b"copies", b"index", b"settings", b"producer_turn", b"consumer_turn", b"made", b"marks",
-        b"waiting", b"jobs", b"due", b"ready", b"delayed", b"reserved", b"buried", b"equal", b"single",
-        b"blocks", b"outcomes", b"outcome_times", b"groups", b"offsets", b"same", b"unique", b"calls",
+        b"waiting", b"jobs", b"due", b"ready", b"delayed", b"reserved", b"buried", b"unadopted", b"equal",
+        b"single", b"blocks", b"outcomes", b"outcome_times", b"groups", b"offsets", b"same", b"unique",
+        b"calls",
     )
 )  # fmt: skip
 # Watched for commands on many queues only (first_jobs.py).

@@ -1,16 +1,27 @@
-"""Queues that give the newest message, or any: lifo and random, for all clients."""
+"""Queues that give the newest message, or any: lifo and random, for all clients.
+
+Their messages become jobs when something needs that: nobody may notice by the order, or lose one.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
+from tests.model.model_settings import model_settings
+from tests.support.faults import stopped
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, wait_for
-from tests.support.series import Series, run_series
-from tests.support.waiters import Waiter, create, wait_for_blocked
+from tests.support.programs import Client, Server, Valkey, wait_for, wait_until_settled
+from tests.support.protocols import RESP, Wire
+from tests.support.series import Series, run_series, words
+from tests.support.waiters import Waiter, about, create, packed, wait_for_blocked
+
+JOBS = "__pressure__:q:ext:jobs"
 
 LIFO: Series = [
     ("PRESSURE.CREATE q TYPE LIFO BOUND 6 OVERFLOW ERROR", b"OK"),
@@ -19,7 +30,7 @@ LIFO: Series = [
     ("LRANGE q 0 -1", [b"d", b"c", b"b", b"a"]),
     ("LINDEX q 0", b"d"),
     ("SPOP q", b"d"),
-    ("PRESSURE.PUT q urgent PRIORITY 1", 5),
+    ("PRESSURE.PUT q urgent PRIORITY 1", 4),
     ("LPUSH q e f", 6),
     ("LPUSH q g", "FULL "),
     ("SPOP q 3", [b"urgent", b"f", b"e"]),
@@ -86,3 +97,256 @@ def test_native_clients_put_into_other_orders_and_see_nothing(
     assert native.get_non_blocking() is None
     taken = client.spop("q", 2)
     assert taken == [b"c", b"b"] if order == "LIFO" else sorted(taken) == [b"b", b"c"]
+
+
+SET_AND_LIST: Series = [
+    ("SADD q a b c d e", 5),
+    ("SADD q a x", 1),
+    ("SREM q x x nothing", 1),
+    ("SISMEMBER q x", 0),
+    ("SMISMEMBER q a x", [1, 0]),
+    ("LREM q 1 b", 1),
+    ("LREM q 0 b", 0),
+    ("SRANDMEMBER q 9", {b"a", b"c", b"d", b"e"}),
+    ("SSCAN q 0", {b"a", b"c", b"d", b"e"}),
+    ("LRANGE q 0 -1", {b"a", b"c", b"d", b"e"}),
+    ("LRANGE q 4 9", []),
+    ("LPOS q a", "TYPE "),
+    ("LTRIM q 0 2", b"OK"),
+    ("SCARD q", 3),
+    ("LTRIM q 5 9", b"OK"),
+    ("LLEN q", 0),
+    ("SPOP q", None),
+]
+
+
+@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
+def test_commands_on_sets_and_lists_need_no_jobs(
+    client: Client, direct: Client, connection: Waiter, order: str
+) -> None:
+    create(client, "q", "TYPE", order)
+    for line, expected in SET_AND_LIST:
+        reply = connection(*words(line))
+        if isinstance(expected, set):
+            found = reply[1] if line.startswith("SSCAN") else reply
+            assert sorted(found) == sorted(expected), line
+        elif isinstance(expected, str):
+            assert str(reply).startswith(expected), line
+        else:
+            assert reply == expected, line
+    assert not direct.exists(JOBS)
+    info = about(client, "q")
+    assert (info[b"produced_messages"], info[b"consumed_messages"]) == (6, 6)
+    assert info[b"produced_bytes"] == info[b"consumed_bytes"]
+
+
+@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
+def test_some_messages_of_a_queue_that_gives_any_may_be_picked_several_times(
+    client: Client, order: str
+) -> None:
+    create(client, "q", "TYPE", order)
+    client.sadd("q", *MESSAGES)
+    picked = client.srandmember("q", -500)
+    assert len(picked) == 500
+    assert set(picked) <= set(MESSAGES)
+    assert len(set(client.srandmember("q", 30))) == 30
+    assert client.scard("q") == len(MESSAGES)
+
+
+# What makes jobs of the messages, and what it puts.
+NEEDS_JOBS = {
+    "PRESSURE.PUT q urgent PRIORITY 1": [b"urgent"],
+    "PRESSURE.PUT q later DELAY 60": [b"later"],
+    "PRESSURE.RESERVE q": [],
+    "PRESSURE.PEEK q READY": [],
+    "PRESSURE.PAUSE q 1": [],
+    "PRESSURE.ALTER q MAX-DELIVERIES 3": [],
+    "LPUSH q 7": [b"7"],
+    "RPUSH q new new": [b"new", b"new"],
+}
+
+
+@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
+@pytest.mark.parametrize("command", NEEDS_JOBS)
+def test_messages_become_jobs_when_something_needs_that(
+    client: Client, direct: Client, connection: Waiter, order: str, command: str
+) -> None:
+    create(client, "q", "TYPE", order)
+    client.sadd("q", *MESSAGES)
+    assert not direct.exists(JOBS)
+    reply = connection(*words(command))
+    assert not isinstance(reply, Exception), reply
+    assert direct.hlen(JOBS)
+    if command.startswith("PRESSURE.RESERVE"):
+        assert connection("PRESSURE.RELEASE", "q", reply[1]) == 1
+    connection("PRESSURE.PAUSE", "q", 0)
+    connection("PRESSURE.KICK", "q", 9)
+    assert Counter(client.lrange("q", 0, -1)) == Counter([*MESSAGES, *NEEDS_JOBS[command]])
+    taken = client.spop("q", 100)
+    assert Counter(taken) == Counter([*MESSAGES, *NEEDS_JOBS[command]])
+    if order == "LIFO":
+        own = [message for message in taken if message not in (b"urgent", b"later", b"new")]
+        assert own[-len(MESSAGES) :] == MESSAGES[::-1]
+    assert about(client, "q")[b"type"] == order.lower().encode()
+
+
+@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
+def test_many_messages_become_jobs_step_by_step(client: Client, direct: Client, order: str) -> None:
+    create(client, "q", "TYPE", order)
+    many = [b"%05d" % number for number in range(4500)]
+    client.sadd("q", *many)
+    assert client.execute_command("PRESSURE.ALTER", "q", "MAX-DELIVERIES", 3) == b"OK"
+    assert direct.zcard("__pressure__:q:ext:unadopted") == 3500
+    taken = client.spop("q", 200)
+    assert not direct.exists("__pressure__:q:ext:unadopted")
+    assert order == "RANDOM" or taken == many[:-201:-1]
+    client.lpush("q", *taken[::-1], "one")
+    taken = list(iter(lambda: client.spop("q"), None))
+    assert Counter(taken) == Counter([*many, b"one"])
+    assert direct.keys("__pressure__:q:ext:ready") == []
+
+
+@pytest.mark.parametrize("is_equal", [False, True])
+@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
+def test_messages_of_native_clients_are_all_taken(
+    client: Client, direct: Client, order: str, is_equal: bool
+) -> None:
+    create(client, "q", "TYPE", order)
+    client.sadd("q", "first")
+    native = NativeClient(direct, "q")
+    many = [b"first" if is_equal and number == 1500 else b"%04d" % number for number in range(2200)]
+    for message in many:
+        native.put(message)
+    assert client.scard("q") == 2201
+    assert set(client.sscan_iter("q")) == {b"first", *many}
+    taken = list(iter(lambda: client.spop("q"), None))
+    assert Counter(taken) == Counter([b"first", *many])
+    assert direct.exists(JOBS) == 0
+    if order == "LIFO":
+        assert taken == [*many[::-1], b"first"]
+
+
+@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
+def test_undelivered_messages_go_back(
+    server: Server, client: Client, direct: Client, backend: Valkey, order: str
+) -> None:
+    create(client, "q", "TYPE", order)
+    client.sadd("q", *MESSAGES)
+    with stopped(backend.process), Wire(RESP, server) as wire:
+        wire.send(packed("LPOP", "q", 5))
+        client.ping()
+        wire.reset()
+        wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
+    wait_until_settled(direct)
+    messages = client.lrange("q", 0, -1)
+    assert messages == MESSAGES[::-1] if order == "LIFO" else Counter(messages) == Counter(MESSAGES)
+    assert about(client, "q")[b"consumed_messages"] == 0
+
+
+@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
+def test_a_message_that_goes_back_may_have_been_put_again(
+    server: Server, client: Client, direct: Client, order: str
+) -> None:
+    large = b"x" * 8_000_000
+    create(client, "q", "TYPE", order)
+    client.sadd("q", large)
+    with Wire(RESP, server, small_buffers=True) as wire:
+        wire.send(packed("SPOP", "q"))
+        wait_for(lambda: client.scard("q") == 0, "the message to be taken")
+        assert client.sadd("q", large) == 1
+        wire.reset()
+    wait_until_settled(direct)
+    assert client.spop("q", 9) == [large, large]
+
+
+def test_a_ring_of_any_order_drops_the_oldest(client: Client, direct: Client) -> None:
+    for order in ("LIFO", "RANDOM"):
+        name = order.lower()
+        create(client, name, "TYPE", order, "BOUND", 3, "OVERFLOW", "OVERWRITE")
+        for number in range(5):
+            client.sadd(name, number)
+        assert sorted(client.spop(name, 9)) == [b"2", b"3", b"4"]
+        assert about(client, name)[b"dropped_messages"] == 2
+
+
+class Shelf:
+    """What a queue of that order has, from the oldest message to the newest."""
+
+    def __init__(self) -> None:
+        self.messages: list[bytes] = []
+
+    def add(self, some: list[bytes]) -> int:
+        fresh = [message for message in dict.fromkeys(some) if message not in self.messages]
+        self.messages += fresh
+        return len(fresh)
+
+    def push(self, some: list[bytes]) -> int:
+        self.messages += some
+        return len(self.messages)
+
+    def remove(self, some: list[bytes]) -> int:
+        gone = set(some) & set(self.messages)
+        self.messages = [message for message in self.messages if message not in gone]
+        return len(gone)
+
+
+MESSAGE = st.sampled_from([b"a", b"b", b"c", b"d", b"e", b""])
+SOME = st.lists(MESSAGE, min_size=1, max_size=4)
+STEP = st.one_of(
+    st.tuples(st.sampled_from(["SADD", "SADD", "SADD", "LPUSH", "SREM", "native"]), SOME),
+    st.tuples(st.sampled_from(["SPOP", "LTRIM", "RESERVE", "move"]), st.integers(1, 3)),
+)
+
+
+@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
+@model_settings("PRESSURE_MODEL_EXAMPLES", 60)
+@given(steps=st.lists(STEP, max_size=25))
+def test_a_queue_of_any_order_is_what_the_model_says(
+    shared_server: Server, shared_backend: Valkey, order: str, steps: list[tuple[str, Any]]
+) -> None:
+    shared_backend.flush()
+    shelf = Shelf()
+    with shared_server.client() as client, shared_backend.client() as direct:
+        create(client, "q", "TYPE", order)
+        native = NativeClient(direct, "q")
+        for step, value in steps:
+            match step:
+                case "SADD":
+                    assert client.sadd("q", *value) == shelf.add(value)
+                case "LPUSH":
+                    assert client.lpush("q", *value) == shelf.push(value)
+                case "SREM":
+                    assert client.srem("q", *value) == shelf.remove(value)
+                case "native":
+                    for message in value:
+                        native.put(message)
+                    shelf.push(value)
+                case "SPOP":
+                    _expect(shelf, client.spop("q", value), value, order)
+                case "LTRIM":
+                    gone = client.lrange("q", 0, value - 1)
+                    assert client.ltrim("q", value, -1)
+                    _expect(shelf, gone, value, order)
+                case "RESERVE":
+                    found = client.execute_command("PRESSURE.RESERVE", "q")
+                    if found is not None:
+                        assert client.execute_command("PRESSURE.ACK", "q", found[1]) == 1
+                    _expect(shelf, [found[2]] if found else [], 1, order)
+                case "move":
+                    found = client.lmove("q", "other", "LEFT", "LEFT")
+                    _expect(shelf, [found] if found is not None else [], 1, order)
+            messages = client.lrange("q", 0, -1)
+            assert Counter(messages) == Counter(shelf.messages), step
+            assert order == "RANDOM" or messages == shelf.messages[::-1], step
+            assert client.scard("q") == len(shelf.messages)
+            assert set(client.sscan_iter("q")) == set(shelf.messages)
+
+
+def _expect(shelf: Shelf, taken: list[bytes], wanted: int, order: str) -> None:
+    """Take from the shelf what a client has taken. Raise AssertionError if that is not what it may get."""
+    assert len(taken) == min(wanted, len(shelf.messages))
+    assert order == "RANDOM" or taken == shelf.messages[::-1][: len(taken)]
+    for message in taken:
+        # Equal messages are alike, but the newest one has gone.
+        at = len(shelf.messages) - 1 - shelf.messages[::-1].index(message)
+        del shelf.messages[at]

@@ -43,11 +43,11 @@ local batch = {}
 -- cannot be split: after the second, its runs with long answers are refused.
 local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
 
--- Return whether more jobs of the queue are due than one call promotes: then the order and the number of the jobs that
--- can be taken are not known, and the block is left for another call. Put-backs do not depend on that.
+-- Return whether more jobs of the queue are due, or more messages of native clients to be adopted, than one call can do:
+-- then it is not known what comes next, and the block is left for another call. Put-backs do not depend on that.
 local function is_late()
-  return queue.jobs and queue.jobs.has_due and the_call.has_records() and #block.reply == 1
-    and the_call.arguments[block.first] ~= 'put_back'
+  local is_behind = queue.jobs and queue.jobs.has_due or queue.kind.is_behind and queue.kind.is_behind()
+  return is_behind and the_call.has_records() and #block.reply == 1 and the_call.arguments[block.first] ~= 'put_back'
 end
 
 -- Each returns an error that refuses the whole block, or nil.

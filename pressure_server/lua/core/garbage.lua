@@ -12,7 +12,7 @@ local garbage = { LARGE = 100000 }
 -- The collections of a queue by their suffixes, each with the command that tells its size.
 local COLLECTIONS = {
   [':ext:members'] = 'SCARD', [':ext:copies'] = 'HLEN', [':ext:marks'] = 'HLEN', [':ext:jobs'] = 'HLEN',
-  [':ext:ready'] = 'ZCARD', [':ext:delayed'] = 'ZCARD', [':ext:reserved'] = 'ZCARD', [':ext:buried'] = 'ZCARD',
+  [':ext:ready'] = 'ZCARD', [':ext:unadopted'] = 'ZCARD', [':ext:delayed'] = 'ZCARD', [':ext:reserved'] = 'ZCARD', [':ext:buried'] = 'ZCARD',
   [':ext:equal'] = 'ZCARD', [':ext:single'] = 'ZCARD', [':ext:same'] = 'HLEN', [':ext:unique'] = 'HLEN',
   [':ext:offsets'] = 'ZCARD', [':ext:outcomes'] = 'HLEN', [':ext:outcome_times'] = 'ZCARD',
 }

@@ -40,7 +40,7 @@ function info.info()
     call('EXISTS', base .. ':producer_free'), queue.producer or '',
     call('EXISTS', base .. ':consumer_free'), queue.consumer or '',
     tonumber(stats[1] or 0), tonumber(stats[2] or 0), tonumber(stats[3] or 0), tonumber(stats[4] or 0),
-    queue.overflow(), queue.kind.type or settings.type, counts[1], counts[2], counts[3], counts[4], counts[5], counts[6],
+    queue.overflow(), queue.kind.type or settings.type or queue.word, counts[1], counts[2], counts[3], counts[4], counts[5], counts[6],
     settings.unique or '', settings.max_deliveries or 0, settings.dead_letter or '',
     tonumber(noted[1] or 0), tonumber(noted[2] or 0), head, tail, groups,
     queue.jobs and queue.jobs.source or '', tonumber(noted[3] or 0), room.max_bytes() or 0,

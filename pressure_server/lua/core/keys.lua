@@ -10,7 +10,7 @@ local keys = {
   of_extensions = {
     ':ext:members', ':ext:copies', ':ext:index', ':ext:settings', ':ext:producer_turn', ':ext:consumer_turn',
     ':ext:made', ':ext:marks', ':ext:waiting',
-    ':ext:jobs', ':ext:due', ':ext:ready', ':ext:delayed', ':ext:reserved', ':ext:buried', ':ext:equal', ':ext:single', ':ext:blocks',
+    ':ext:jobs', ':ext:due', ':ext:ready', ':ext:delayed', ':ext:reserved', ':ext:buried', ':ext:unadopted', ':ext:equal', ':ext:single', ':ext:blocks',
     ':ext:outcomes', ':ext:outcome_times', ':ext:groups', ':ext:offsets',
     ':ext:same', ':ext:unique', -- earlier indexes (job_index.lua)
     ':ext:calls', -- version 0.1.0 (upgrade.lua)

@@ -18,6 +18,7 @@ local fast = require 'core/fast'
 require 'kinds/list'
 require 'kinds/log'
 require 'kinds/job_queue'
+require 'kinds/distinct'
 
 -- How a block is done on the general path, by its `how`.
 local ways = { recover = recovery.recover, cut = recovery.cut }

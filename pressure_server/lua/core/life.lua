@@ -10,7 +10,7 @@ local garbage = require 'core/garbage'
 
 local life = {}
 -- How the queues of a type keep their messages: as a list unless it is here (queue.lua).
-local WORD_OF_TYPE = { jobs = 'jobs', lifo = 'jobs', random = 'jobs', group = 'jobs', log = 'log' }
+local WORD_OF_TYPE = { jobs = 'jobs', lifo = 'lifo', random = 'random', group = 'jobs', log = 'log' }
 
 -- Delete the keys with these suffixes. Return how many there were.
 local function unlink(suffixes)
@@ -84,7 +84,8 @@ function life.create(bound, full, implicit, ...)
   for _, word in ipairs(others) do settings[#settings + 1] = word end
   if implicit and implicit ~= '' then settings[#settings + 1], settings[#settings + 2] = 'implicit', 1 end
   call('HSET', base .. ':ext:settings', 'overflow', full and full ~= '' and full or the_call.overflow, unpack(settings))
-  queue.set_kind(WORD_OF_TYPE[own.type] or is_limited and own.max_bytes ~= '' and 'limited' or nil)
+  local needs_jobs = own.unique or own.max_deliveries
+  queue.set_kind(needs_jobs and 'jobs' or WORD_OF_TYPE[own.type] or is_limited and own.max_bytes ~= '' and 'limited' or nil)
   queue.kind.begin()
   return 1
 end
@@ -97,7 +98,9 @@ function life.alter(...)
   local changes, new = { ... }, {}
   for i = 1, #changes, 2 do new[changes[i]] = changes[i + 1] end
   local settings = queue.base .. ':ext:settings'
-  if (new.max_deliveries or new.dead_letter) and not queue.kind.has_deliveries then
+  local needs_jobs = new.max_deliveries or new.dead_letter
+  if needs_jobs and queue.kind.become_jobs then queue.kind.become_jobs() end
+  if needs_jobs and not queue.kind.has_deliveries then
     return { err = 'TYPE no-deliveries' }
   elseif new.dead_letter and new.dead_letter ~= '' and not tonumber(new.max_deliveries
     or call('HGET', settings, 'max_deliveries') or nil) then

@@ -381,7 +381,8 @@ end
 local function put_any(self, sizes_text, messages)
   local options = self.options
   local refusal = put.refusal(options)
-  if not refusal and options.job and not queue.kind.has_deliveries then
+  local needs_jobs = options.job or options.flags and queue.kind.become_jobs
+  if not refusal and needs_jobs and not queue.kind.has_deliveries then
     refusal = convert(self, sizes_text, messages)
   end
   refusal = refusal or queue.kind.refusal_to_put(options)

@@ -1,4 +1,4 @@
--- Conversion: a list becomes a queue of jobs when a client uses it as one.
+-- Conversion: a list, or a queue of distinct messages, becomes a queue of jobs when a client uses it as one.
 
 local queue = require 'core/queue'
 local jobs = require 'kinds/jobs'
@@ -7,11 +7,11 @@ local conversion = {}
 
 -- Return why this queue cannot become one of jobs, or nil.
 function conversion.refusal()
-  local of = call('HGET', queue.key_of('settings'), 'type')
+  local of = not queue.kind.become_jobs and call('HGET', queue.key_of('settings'), 'type')
   return of and { err = 'TYPE not-jobs ' .. of } or nil
 end
 
--- Make this a queue of jobs, unless it is one. Its messages are adopted in the order of the list. Return an error, or
+-- Make this a queue of jobs, unless it is one. Its messages are adopted in their order. Return an error, or
 -- nil.
 function conversion.convert()
   local refusal = queue.word ~= 'jobs' and conversion.refusal()
@@ -27,7 +27,11 @@ function conversion.convert()
     end
   end
   if outstanding > 0 then queue.count_as('consumed', -outstanding, -bytes) end
+  if queue.kind.become_jobs and call('EXISTS', queue.key_of('ready')) == 1 then
+    call('RENAME', queue.key_of('ready'), queue.key_of('unadopted'))
+  end
   queue.set_kind('jobs')
+  queue.length = call('LLEN', queue.base)
   call('UNLINK', queue.key_of('members'), queue.key_of('copies'), queue.key_of('index'))
   queue.index, queue.mirror = nil, nil
   queue.kind.begin()

@@ -36,12 +36,13 @@ end
 local function first_of(base, ready, source, following)
   local id, priority = unpack(call('ZRANGE', ready, 0, 0, 'WITHSCORES'))
   priority = tonumber(priority)
-  local has_messages = call('LLEN', base) > 0
+  local has_messages = call('EXISTS', base, base .. ':ext:unadopted') > 0
   if has_messages and is_adoptable(base) or source and has_messages_ahead(source, following) then
     return false, math.min(priority or math.huge, JOB_DEFAULT_PRIORITY), 0
   end
   if id then
     local job = call('HGET', base .. ':ext:jobs', id)
+    if not job then priority = JOB_DEFAULT_PRIORITY end -- a message of kinds/distinct.lua
     -- Jobs of earlier versions have milliseconds (job_ids.lua).
     return has_messages, priority, tonumber(string.sub((job and string.match(job, '^%d+') or 0) .. '000', 1, 16))
   end
@@ -53,7 +54,7 @@ for i, base in ipairs(KEYS) do
   local ready, delayed, reserved = base .. ':ext:ready', base .. ':ext:delayed', base .. ':ext:reserved'
   local is_closed = call('EXISTS', base .. ':closed') == 1
   seen[i] = is_closed and { 2, -1 } or 0
-  if call('EXISTS', base, ready, delayed, reserved, base .. ':ext:offsets') > 0 then
+  if call('EXISTS', base, ready, delayed, reserved, base .. ':ext:unadopted', base .. ':ext:offsets') > 0 then
     local pause, source, following = unpack(call('HMGET', base .. ':ext:settings', 'paused', 'source', 'next'))
     pause = tonumber(pause or 0)
     local due = math.min(first_score(delayed), first_score(reserved), pause > now and pause or math.huge)

@@ -147,26 +147,46 @@ function job_puts.push_back(messages, marks_of)
   end
 end
 
--- Make jobs of messages in the list: those that were there when the queue became one of jobs, and those
--- that native clients have put; unless `all`, only the first ones. Return whether any are left.
-function job_puts.adopt(length, all)
-  if not the_call.has_records() or queue.in_use('consumer') then
-    return false
-  end
-  local most = block.patient and not all and ADOPTED_AT_ONCE or length
-  local messages, noted = call('RPOP', queue.base, most), marks.present()
-  local marks_of = noted and marks.take(noted, messages, queue.consumed) or {}
+-- Make jobs of messages that are queued.
+local function make_jobs(messages, marks_of)
   queue.length = queue.length - #messages
   job_puts.store(job_puts.as_jobs(messages, marks_of))
-  queue.act_as('consumer')
   the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
-  return length > #messages
 end
 
--- Make jobs of all messages that are left in the list.
+-- Make jobs of messages in the list, or that were there when the queue became one of jobs, unless a native client has
+-- the role for that.
+local function adopt_list(most)
+  if queue.in_use('consumer') then
+    return false
+  end
+  local messages, noted = call('RPOP', queue.base, most) or {}, marks.present()
+  make_jobs(messages, noted and marks.take(noted, messages, queue.consumed) or {})
+  queue.act_as('consumer')
+  return call('EXISTS', queue.base) == 1
+end
+
+-- Make jobs of messages that are not jobs yet: those that were there when the queue became one of jobs, and those
+-- that native clients have put into the list; unless `all`, only the first ones. Return whether any are left.
+function job_puts.adopt(all)
+  local state, some = queue.jobs, {}
+  if not the_call.has_records() then
+    return false
+  end
+  local most = block.patient and not all and ADOPTED_AT_ONCE or queue.length
+  if state.unadopted > 0 then
+    local places = call('ZPOPMIN', key_of('unadopted'), most)
+    for i = 1, #places, 2 do some[#some + 1] = places[i] end
+    state.unadopted = state.unadopted - #some
+    make_jobs(some, {})
+  end
+  return state.unadopted > 0 or call('EXISTS', queue.base) == 1 and (#some == most or adopt_list(most - #some))
+end
+
+-- Make jobs of all messages that are not jobs yet.
 function job_puts.adopt_rest()
   local state = queue.jobs
-  if state.has_unadopted then state.has_unadopted = job_puts.adopt(call('LLEN', queue.base), true) end
+  if state.has_unadopted then state.has_unadopted = job_puts.adopt(true) end
 end
 
 return job_puts

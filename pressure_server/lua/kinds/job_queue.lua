@@ -32,15 +32,18 @@ local HELD_AT_ONCE = 5000
 function job_queue.begin()
   jobs.open()
   local state, source, following = queue.jobs, jobs.read_settings()
-  local delayed, in_list = call('ZCARD', key_of('delayed')), queue.length
+  local is_ordered = state.settings.type == 'lifo' or state.settings.type == 'random'
+  state.unadopted = is_ordered and call('ZCARD', key_of('unadopted')) or 0
+  local delayed, unadopted = call('ZCARD', key_of('delayed')), queue.length + state.unadopted
   state.ready = call('ZCARD', key_of('ready'))
-  queue.length = in_list + state.ready + delayed
+  queue.length = unadopted + state.ready + delayed
   if source then
     group.read_source(source, following)
     queue.length = queue.length + state.lag
   end
-  state.has_unadopted = in_list > 0 and job_puts.adopt(in_list)
+  state.has_unadopted = unadopted > 0 and job_puts.adopt()
   job_times.promote(delayed)
+  state.has_due = state.has_due or is_ordered and state.has_unadopted
   dead_letters.move()
 end
 
@@ -177,7 +180,7 @@ end
 -- Return the number of queued jobs. Messages that are not adopted yet are not among them, except for those of the
 -- log that a group reads.
 local function count_queued()
-  return queue.length - call('LLEN', queue.base)
+  return queue.length - call('LLEN', queue.base) - queue.jobs.unadopted
 end
 
 -- Return the ids of the queued jobs from `first` to `last`, which are not negative.

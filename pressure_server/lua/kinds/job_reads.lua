@@ -28,10 +28,11 @@ function job_reads.open()
   state.ready = 0 -- how many jobs are ready
   state.last_id = nil -- the last id that the queue has given
   state.spent = nil -- the ids of jobs that go to the dead letters
-  state.has_due = nil -- whether more jobs are due than the block has promoted
+  state.has_due = nil -- whether more jobs are due than the block has promoted, or must be adopted first
   state.has_ended = nil -- whether jobs have been deleted or buried
   state.is_due_now = nil -- whether waiting operations are to be tried at once
-  state.has_unadopted = nil -- whether messages of the list are not jobs yet
+  state.has_unadopted = nil -- whether messages of the list, or of the set that follows, are not jobs yet
+  state.unadopted = 0 -- how many messages are left from before the queue was one of jobs (distinct.lua)
   -- Of a group (group.lua): the base key of its log, how many messages it has not made jobs of yet, the offset of
   -- the next one and of the log's head; and whether it has passed any.
   state.source, state.lag, state.next, state.head, state.has_passed = nil, 0, nil, nil, nil

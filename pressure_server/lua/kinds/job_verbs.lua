@@ -237,6 +237,7 @@ end
 -- Returns  { id, message }, or {}
 function job_verbs.peek_job(words)
   local id = words[1]
+  if id == 'ready' and queue.kind.become_jobs then queue.kind.become_jobs() end
   if #id < 10 then
     if id == 'ready' then groups.fill(1) end
     id = (id == 'ready' and jobs.next_ids(1) or call('ZRANGE', queue.key_of(id), 0, 0))[1]

@@ -99,7 +99,7 @@ function verbs.expire(key)
   -- In most cases it is not time yet.
   if not bound or (age >= 0 and age < seconds and not is_to_ask)
     or call('EXISTS', key, key .. ':closed', key .. ':ext:calls', key .. ':ext:jobs', key .. ':ext:ready',
-      key .. ':ext:groups') > 0 then
+      key .. ':ext:unadopted', key .. ':ext:groups') > 0 then
     return 0 -- :ext:calls: a server of version 0.1.0 may be delivering messages of the queue
   end
   if age < 0 or (age >= seconds and is_used(key, seconds)) then

@@ -33,9 +33,18 @@ local function first_of_range(value)
   return string.format('%s %d 0 %d 0 0 ', made, JOB_DEFAULT_PRIORITY, JOB_DEFAULT_TTR) .. message
 end
 
+-- Return the message at a position: of a lifo or random queue it is in a sorted set (kinds/distinct.lua).
+local order = string.match(call('GET', base .. ':ext:made') or '', ' (%l+)$')
+local function message_at(i)
+  if order == 'lifo' or order == 'random' then
+    return call('ZRANGE', base .. ':ext:ready', -i, -i)[1]
+  end
+  return call('LINDEX', base, -i)
+end
+
 local messages = {}
 for i = 1, most do
-  local message = read < MAX_READ and call('LINDEX', base, -i)
+  local message = read < MAX_READ and message_at(i)
   if not message then break end
   read = read + #message
   messages[i] = { #message, string.sub(message, 1, bytes) }

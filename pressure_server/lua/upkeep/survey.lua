@@ -51,9 +51,12 @@ local function figures_of(base)
       'dead_letters', 'paused', 'source', 'next', 'ranged')
     if kind == 'jobs' or kind == 'reserved' then jobs, age = jobs_of(base) end
     if kind == 'jobs' then
-      jobs[1] = jobs[1] + length + (settings[8] and lag_of(settings[8], tonumber(settings[9] or 0)) or 0)
+      jobs[1] = jobs[1] + length + call('ZCARD', base .. ':ext:unadopted') + (settings[8] and lag_of(settings[8], tonumber(settings[9] or 0)) or 0)
       jobs[3] = jobs[3] + number(settings[10])
       length, kind = jobs[1] + jobs[2], settings[8] and 'group' or settings[1] or 'jobs'
+    elseif kind == 'lifo' or kind == 'random' then
+      length = length + call('ZCARD', base .. ':ext:ready')
+      jobs = { length, 0, 0, 0 }
     elseif kind ~= 'log' then
       kind = 'fifo'
     end

@@ -63,7 +63,7 @@ REFUSED: Series = [
     ("PRESSURE.AT log 0 COUNT 4", [None, None, b"c", b"d"]),
     ("PRESSURE.CREATE jobs TYPE JOBS", b"OK"),
     ("RPUSH jobs a b a c", 4),
-    ("LPOS jobs a", "TYPE queue 'jobs' has jobs: their positions change by themselves"),
+    ("LPOS jobs a", "TYPE queue 'jobs' is not a plain list: positions in it change by themselves"),
     ("LREM jobs -1 a", 1),
     ("LRANGE jobs 0 -1", [b"a", b"b", b"c"]),
     ("LTRIM jobs 1 1", b"OK"),
