@@ -22,8 +22,6 @@ from typing import Any
 import pytest
 import redis
 import yaml  # type: ignore[import-untyped]
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
@@ -257,6 +255,10 @@ def running(image: Image, final: Stage) -> Iterator[Container]:
 
 def assert_describes_the_image(bill: Path) -> None:
     """Check that a bill of materials is valid, and lists the locked versions and the server."""
+    # These take a second, which workers without this test save.
+    from cyclonedx.schema import SchemaVersion
+    from cyclonedx.validation.json import JsonStrictValidator
+
     text = bill.read_text()
     assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text) is None
     found = json.loads(text)

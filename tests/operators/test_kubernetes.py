@@ -9,8 +9,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import jsonschema  # type: ignore[import-untyped] # its types are a package of their own
-import kubernetes_validate  # type: ignore[import-untyped] # it has no types
 import pytest
 import yaml  # type: ignore[import-untyped]
 
@@ -124,20 +122,32 @@ def manifests(request: pytest.FixtureRequest) -> list[Manifest]:
     return rendered(FOLDER / request.param)
 
 
+@pytest.fixture(scope="module")
+def checker() -> Any:
+    """The checker of manifests. Its import takes a second, which workers without these tests save."""
+    import kubernetes_validate  # type: ignore[import-untyped] # it has no types
+
+    return kubernetes_validate
+
+
 @pytest.mark.parametrize("release", RELEASES)
-def test_the_manifests_match_the_schemas_of_kubernetes(manifests: list[Manifest], release: str) -> None:
+def test_the_manifests_match_the_schemas_of_kubernetes(
+    checker: Any, manifests: list[Manifest], release: str
+) -> None:
+    import jsonschema  # type: ignore[import-untyped] # its types are a package of their own
+
     for manifest in manifests:
         if manifest["kind"] == "ServiceMonitor":
             jsonschema.validate(manifest, _SERVICE_MONITOR)
         else:
-            kubernetes_validate.validate(manifest, release, strict=True)
+            checker.validate(manifest, release, strict=True)
 
 
-def test_the_checker_finds_a_misspelt_key() -> None:
+def test_the_checker_finds_a_misspelt_key(checker: Any) -> None:
     manifest = json.loads(json.dumps(workload(rendered(FOLDER / "embedded"))))
     manifest["spec"]["template"]["spec"]["terminationGracePeriod"] = 75
-    with pytest.raises(kubernetes_validate.ValidationError, match="terminationGracePeriod"):
-        kubernetes_validate.validate(manifest, RELEASES[-1], strict=True)
+    with pytest.raises(checker.ValidationError, match="terminationGracePeriod"):
+        checker.validate(manifest, RELEASES[-1], strict=True)
 
 
 def test_the_overlays_have_what_they_are_for() -> None:
@@ -206,10 +216,10 @@ def blocks_of_the_guide(*, manifests: bool) -> list[str]:
     return [block for block in found if block.startswith("apiVersion: v1\n") is manifests]
 
 
-def test_the_guide_restores_into_the_volume_of_the_server() -> None:
+def test_the_guide_restores_into_the_volume_of_the_server(checker: Any) -> None:
     (block,) = blocks_of_the_guide(manifests=True)
     pod, embedded = yaml.safe_load(block), rendered(FOLDER / "embedded")
-    kubernetes_validate.validate(pod, RELEASES[-1], strict=True)
+    checker.validate(pod, RELEASES[-1], strict=True)
     server = workload(embedded)
     claim = f"{server['spec']['volumeClaimTemplates'][0]['metadata']['name']}-{server['metadata']['name']}-0"
     assert pod["spec"]["volumes"][0]["persistentVolumeClaim"] == {"claimName": claim}
