@@ -11,13 +11,12 @@ from collections.abc import Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
-from subprocess import Popen
 
 from tests.chaos.backends import Backend, ClusterBackend, SingleBackend
 from tests.chaos.journal import Journal
 from tests.chaos.plan import Timeouts
 from tests.support.nodes import Engine
-from tests.support.programs import Server
+from tests.support.programs import Process, Server
 from tests.support.relay import Relay, connected
 
 # No proxy may log a line with one of these.
@@ -83,7 +82,7 @@ class Proxy:
         self.beanstalk_port = self._server.port_of("beanstalk")
 
     @property
-    def process(self) -> Popen[bytes]:
+    def process(self) -> Process:
         assert self._server is not None
         return self._server.process
 

@@ -118,7 +118,7 @@ def test_an_invalid_file_is_refused_in_one_line_with_status_2(tmp_path: Path, te
 
 def test_a_process_refuses_an_option_like_the_command_in_memory() -> None:
     arguments = "--max-clients", "0"
-    process, here = run_command(*arguments), run_here(*arguments)
+    process, here = run_command(*arguments, new_process=True), run_here(*arguments)
     assert (process.returncode, process.stdout, process.stderr) == (here.returncode, here.stdout, here.stderr)
 
 
@@ -210,7 +210,7 @@ def test_a_file_may_give_any_option_typed_or_as_text(
         f'backend = "{backend.url}"\nauto-create = false\nidle-timeout = 77\nmax-clients = "22"\n'
         'listen = "resp://127.0.0.1:1"\nput-timeout = 0.5\n'
     )
-    with start_server("--config", str(tmp_path / "config.toml")).client() as client:
+    with start_server("--config", str(tmp_path / "config.toml"), new_process=True).client() as client:
         assert client.config_get("maxclients", "timeout") == {"maxclients": "22", "timeout": "77"}
         with pytest.raises(redis.ResponseError, match="NOQUEUE"):
             client.sadd("q", "a")
@@ -240,7 +240,7 @@ def test_a_server_has_several_listeners_and_removes_its_socket(
     start_server: StartServer, backend: Valkey, tmp_path: Path
 ) -> None:
     path = tmp_path / "queues.sock"
-    server = start_server("--listen", f"resp+unix://{path}", "--backend", backend.url)
+    server = start_server("--listen", f"resp+unix://{path}", "--backend", backend.url, new_process=True)
     with redis.Redis(unix_socket_path=str(path)) as over_socket, server.client() as over_tcp:
         assert over_socket.sadd("q", "a") == 1
         assert over_tcp.spop("q") == b"a"
@@ -287,7 +287,9 @@ def test_a_port_in_use_is_refused_in_one_line_and_leaves_no_key(
     server: Server, start_server: StartServer, start_valkey: StartValkey, scheme: str
 ) -> None:
     other = start_valkey()
-    refused = run_command("--listen", f"{scheme}://127.0.0.1:{server.port}", "--backend", other.url)
+    refused = run_command(
+        "--listen", f"{scheme}://127.0.0.1:{server.port}", "--backend", other.url, new_process=True
+    )
     assert refused.returncode == 1
     assert f"cannot listen on resp://127.0.0.1:{server.port}" in refused.stderr
     assert len(refused.stderr.strip().splitlines()) == 1
@@ -349,7 +351,7 @@ def test_each_command_has_the_options_that_it_uses() -> None:
 
 
 def test_help_describes_the_default_command() -> None:
-    shown = run_command("--help").stdout
+    shown = run_command("--help", new_process=True).stdout
     assert "Without a COMMAND, serve is run, and the options of serve can be given" in shown
 
 
@@ -375,7 +377,7 @@ def assert_unhealthy(listener: socket.socket) -> None:
 
 
 def test_ping_reports_whether_the_server_is_healthy(server: Server) -> None:
-    ping = run_command("ping", "--listen", f"resp://127.0.0.1:{server.port}")
+    ping = run_command("ping", "--listen", f"resp://127.0.0.1:{server.port}", new_process=True)
     assert (ping.returncode, ping.stdout) == (0, f"resp://127.0.0.1:{server.port} is healthy\n")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))

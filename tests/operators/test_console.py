@@ -38,6 +38,7 @@ def console(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) ->
         tmp_path_factory.mktemp("console") / "log",
         *("--backend", shared_backend.url, "--http", "http://127.0.0.1:0"),
         *("--listen", "memcached://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0"),
+        new_process=True,
     )
     yield server
     server.end_well()
@@ -76,7 +77,7 @@ def _overview(server: Server, **query: Any) -> Any:
 
 
 def test_only_servers_with_http_load_its_library(console: Server, start_server: StartServer) -> None:
-    without = start_server()
+    without = start_server(new_process=True)
     loaded = [Path(f"/proc/{server.process.pid}/maps").read_text() for server in (console, without)]
     assert ["/aiohttp/" in files for files in loaded] == [True, False]
 

@@ -88,7 +88,7 @@ def test_each_source_of_a_password_works(
 
 
 def test_the_process_s_command_line_hides_the_password(start_server: StartServer, backend: Valkey) -> None:
-    server = start_server("--backend", backend.url, f"--password={SECRET}")
+    server = start_server("--backend", backend.url, f"--password={SECRET}", new_process=True)
     # Only the server's session, because other tests start servers with the same password.
     processes = subprocess.check_output(["ps", "-o", "args=", "-s", str(server.process.pid)], text=True)
     assert "pressure_server" in processes
@@ -387,7 +387,7 @@ def test_command_line_replies_and_log_show_no_secret(
     backend = start_valkey("--requirepass", SECRET)
     server = start_server(
         "--backend", backend.url.replace("unix://", f"unix://:{SECRET}@"), "--password", SECRET,
-        "--log-level", "debug", "--backend-grace", "0.5", "--drain-timeout", "0.5",
+        "--log-level", "debug", "--backend-grace", "0.5", "--drain-timeout", "0.5", new_process=True,
     )  # fmt: skip
     seen = [Path(f"/proc/{server.process.pid}/cmdline").read_bytes().decode()]
     assert "serve" in seen[0]

