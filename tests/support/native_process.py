@@ -7,13 +7,12 @@ prints the message, `done`, or the error's name. WORK is `put MESSAGE`, `get`, `
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryFile
 from types import TracebackType
 from typing import Any
 
@@ -21,12 +20,12 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from tests.support.forked import ForkedProcess
 from tests.support.native import NativeError, NativeSteps, QueueClosedError, Steps, run
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for
 
 VERSIONS = ("0.15", "0.1")
-_PR_SET_PDEATHSIG = 1  # of linux/prctl.h
 
 
 class NativeProcess:
@@ -43,12 +42,11 @@ class NativeProcess:
     ) -> None:
         self.identity = identity
         arguments = [str(socket), queue, identity, version, stop_after, *work]
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.support.native_process", *arguments],
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            cwd=ROOT,
-        )
+        self._output = TemporaryFile("w+")  # noqa: SIM115 -- `outcome` closes it
+        self._process = ForkedProcess(
+            *("tests.support.native_process", *arguments),
+            output=self._output, errors=self._output, environment=os.environ, folder=ROOT,
+        )  # fmt: skip
 
     def __enter__(self) -> NativeProcess:
         return self
@@ -71,17 +69,19 @@ class NativeProcess:
         status = Path(f"/proc/{self._process.pid}/stat")
 
         def is_stopped() -> bool:
+            assert self.status is None, f"{self.identity} has ended"
             state = status.read_text().rpartition(")")[2].split()[0]
-            assert state != "Z", f"{self.identity} has ended"
             return state == "T"
 
         wait_for(is_stopped, f"{self.identity} to be stopped")
 
     def outcome(self, timeout: float = TIMEOUT) -> str:
         """Wait for the process to end, and return what it has printed: "" if it was killed."""
-        if self._process.stdout is not None and not self._process.stdout.closed:
-            printed, _ = self._process.communicate(timeout=timeout)
-            self._outcome = printed.decode()
+        if not self._output.closed:
+            self._process.wait(timeout)
+            with self._output:
+                self._output.seek(0)
+                self._outcome = self._output.read()
         return self._outcome
 
     @property
@@ -153,11 +153,5 @@ def _main(socket: str, queue: str, identity: str, version: str, stop_after: str,
         print("done" if result is None else result.decode(), end="")
 
 
-def _end_with_parent() -> None:
-    """Have the process killed when the test's process ends."""
-    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
 if __name__ == "__main__":
-    _end_with_parent()
     _main(*sys.argv[1:])
