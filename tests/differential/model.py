@@ -1,5 +1,7 @@
 """The model: the replies that servers with the same queues may give, in plain Python.
 
+What a queue does is in tests/support/reference. Here are the replies of commands, and who is served when.
+
 A `World` is one possible state: the queues, and for each client its commands and the replies not read yet.
 `outcomes` returns all states in which nothing more can happen. There are several when the documentation
 leaves the order open. One server serves its clients first come, first served. Clients of different servers
@@ -11,12 +13,14 @@ Expiry and syntax errors are left out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 from tests.differential.program import Words
+from tests.support.reference import queue as reference
+from tests.support.reference.queue import BLOCK, ERROR, Marked, RefusedError, flags_of
 
 Reply = Any
 # The most states of one step. A program that leads to more ends there.
@@ -51,7 +55,7 @@ class Item(NamedTuple):
 # Returned by the action of a command that has to wait.
 WAITS: Reply = object()
 OK = b"OK"
-_NOQUEUE, _CLOSED, _FULL = Error("NOQUEUE"), Error("CLOSED"), Error("FULL")
+_NOQUEUE, _CLOSED, _FULL = Error("NOQUEUE"), Error("CLOSED"), Error(reference.FULL)
 
 
 class TooManyStatesError(Exception):
@@ -59,55 +63,39 @@ class TooManyStatesError(Exception):
 
 
 @dataclass
-class Queue:
-    """A queue. `entries` are messages with their flags, the oldest first."""
+class Queue(reference.Queue):
+    """A queue of the world."""
 
-    bound: int
-    blocks: bool
     # The number of queues of this name that had been created, including this one.
-    birth: int
-    closed: bool = False
-    entries: list[tuple[bytes, int]] = field(default_factory=list)
+    birth: int = 0
     # Messages that were queued with different flags at the same time. A copy may get the flags of another.
     mixed: set[bytes] = field(default_factory=set)
-    produced: int = 0
-    consumed: int = 0
 
-    def copy(self) -> Queue:
-        clone = copy(self)
-        clone.entries, clone.mixed = list(self.entries), set(self.mixed)
+    def copy(self) -> Self:
+        clone = super().copy()
+        clone.mixed = set(self.mixed)
         return clone
 
     @property
-    def messages(self) -> list[bytes]:
-        return [message for message, _ in self.entries]
+    def blocks(self) -> bool:
+        """Whether puts wait for room."""
+        return self.overflow == BLOCK
 
-    @property
-    def room(self) -> float:
-        return max(0, self.bound - len(self.entries)) if self.bound else float("inf")
-
-    def push(self, message: bytes, flags: int = 0) -> None:
-        if any(other == message and its_flags != flags for other, its_flags in self.entries):
-            self.mixed.add(message)
-        self.entries.append((message, flags))
-        self.produced += 1
-
-    def take(self, count: int) -> list[Item]:
-        taken, self.entries = self.entries[:count], self.entries[count:]
-        self.consumed += len(taken)
-        return [Item(message, None if message in self.mixed else flags) for message, flags in taken]
-
-    def remove(self, message: bytes) -> int:
-        """Remove all copies. Return 1 if there was one, otherwise 0."""
-        kept = [entry for entry in self.entries if entry[0] != message]
-        removed = len(self.entries) - len(kept)
-        self.entries, self.consumed = kept, self.consumed + removed
-        return min(removed, 1)
+    def take_items(self, count: int) -> list[Item]:
+        """Take messages with their flags."""
+        taken = self.take(count)
+        return [Item(bytes(one), None if one in self.mixed else flags_of(one)) for one in taken]
 
     @property
     def version(self) -> tuple[Any, ...]:
         """A value that changes with every change of the queue."""
-        return (self.birth, self.closed, self.produced, self.consumed)
+        return (self.birth, self.is_closed, self.counters.produced, self.counters.consumed)
+
+    def _accept(self, messages: Sequence[bytes]) -> None:
+        for message in messages:
+            if any(one == message and flags_of(one) != flags_of(message) for one in self.messages):
+                self.mixed.add(message)
+            super()._accept([message])
 
 
 @dataclass
@@ -199,7 +187,7 @@ class World:
 
     def create(self, name: str, bound: int = 0, *, blocks: bool = True) -> Queue:
         self.births[name] = self.births.get(name, 0) + 1
-        self.queues[name] = Queue(bound, blocks, self.births[name])
+        self.queues[name] = Queue(bound, overflow=BLOCK if blocks else ERROR, birth=self.births[name])
         return self.queues[name]
 
     def blocked(self, server: int) -> int:
@@ -317,7 +305,7 @@ class World:
             world = self.copy()
             again = world._waiting(operation)
             before = (again.done, again.new, dict(again.seen))
-            reply = command.action(world, again, [name] if command.is_choice else names)
+            reply = command.do(world, again, [name] if command.is_choice else names)
             if reply is not WAITS:
                 # A client that waits on several queues may be overtaken while the server tries another queue.
                 if command.put is None and not (command.is_choice and len(names) > 1):
@@ -345,7 +333,7 @@ class World:
             yield world, True
         command = _command(operation)
         names = command.names(operation.words)
-        has_messages = {name: bool(name in self.queues and self.queues[name].entries) for name in names}
+        has_messages = {name: bool(name in self.queues and self.queues[name].messages) for name in names}
         if command.is_choice:
             # One queue was deleted and another got a message at once, by EXEC: the message may come first.
             is_unnoticed = any(has_messages[name] for name in names if name not in deleted)
@@ -365,7 +353,7 @@ class World:
                 world = self.copy()
                 again = world._waiting(operation)
                 again.words = (*operation.words[:-1], fewer)
-                reply = COMMANDS["BLMPOP"].action(world, again, [name])
+                reply = COMMANDS["BLMPOP"].do(world, again, [name])
                 if reply is not WAITS:
                     world._reply(operation.client, reply)
                     yield world, True
@@ -469,7 +457,7 @@ def _command(operation: Operation) -> Command:
 
 def _run(world: World, operation: Operation) -> Reply:
     command = _command(operation)
-    return command.action(world, operation, command.names(operation.words))
+    return command.do(world, operation, command.names(operation.words))
 
 
 # Puts that servers do as one if they follow each other.
@@ -490,7 +478,6 @@ class Put(NamedTuple):
     creates: bool = True
     # "queue" for the queue's own setting; "wait", "now" (refuse) and "overfill" override it.
     overflow: str = "queue"
-    flags: Callable[[Words], int] = lambda words: 0
     reply: Callable[[Queue, int], Reply] = lambda queue, new: new
 
 
@@ -531,6 +518,13 @@ class Command(NamedTuple):
     waits_for_messages: bool = False
     timeout: Callable[[Words], float] = _no_timeout
 
+    def do(self, world: World, operation: Operation, names: list[str]) -> Reply:
+        """Return the reply, or WAITS."""
+        try:
+            return self.action(world, operation, names)
+        except RefusedError as error:
+            return Error(str(error))
+
 
 # Commands that put.
 
@@ -548,28 +542,19 @@ def _put(world: World, operation: Operation, put: Put, name: str) -> Reply:
         if not put.creates or operation.has_waited:
             return _NOQUEUE
         queue = world.create(name)
-    if queue.closed:
-        return _CLOSED
+    queue.require_open()
     may_wait = operation.order is not None and put.overflow != "now"
     if may_wait and not operation.has_waited and _earlier_put_waits(world, operation, name):
         return WAITS
-    messages, flags = put.messages(operation.words), put.flags(operation.words)
+    messages = put.messages(operation.words)
     if put.overflow == "overfill" or not (may_wait and (queue.blocks or put.overflow == "wait")):
-        if put.unique:
-            messages = list(dict.fromkeys(m for m in messages if m not in queue.messages))
-        if len(messages) > queue.room and put.overflow != "overfill":
-            return _FULL
-        for message in messages:
-            queue.push(message, flags)
-        return put.reply(queue, len(messages))
-    while operation.done < len(messages):
-        message = messages[operation.done]
-        if not (put.unique and message in queue.messages):
-            if not queue.room:
-                return WAITS
-            queue.push(message, flags)
-            operation.new += 1
-        operation.done += 1
+        result = queue.put(messages, unique=put.unique, overfill=put.overflow == "overfill")
+        return put.reply(queue, result if put.unique else len(messages))
+    done, new = queue.put_some(messages[operation.done :], unique=put.unique)
+    operation.done += done
+    operation.new += new
+    if operation.done < len(messages):
+        return WAITS
     # After a put in parts the length is open: other clients may have taken messages meanwhile.
     if operation.has_waited and len(messages) > 1 and not put.unique:
         return AnyOf(int)
@@ -602,12 +587,12 @@ def _taking(
     def action(world: World, operation: Operation, names: list[str]) -> Reply:
         queues = [world.queues.get(name) for name in names]
         for name, queue in zip(names, queues, strict=True):
-            if queue is not None and queue.entries:
-                return reply(name, queue.take(count(operation.words)))
+            if queue is not None and queue.messages:
+                return reply(name, queue.take_items(count(operation.words)))
         for queue in queues:
             if queue is None and must_exist:
                 return _NOQUEUE
-            if queue is not None and queue.closed and (waits or must_exist):
+            if queue is not None and queue.is_finished and (waits or must_exist):
                 return _CLOSED
         return WAITS if waits else nothing
 
@@ -634,9 +619,9 @@ def _pop(world: World, operation: Operation, names: list[str]) -> Reply:
     """SPOP, LPOP and RPOP, with or without a count."""
     name, _, *count = operation.words
     queue = world.queues.get(names[0])
-    if queue is None or not queue.entries:
+    if queue is None or not queue.messages:
         return [] if count and name == "SPOP" else None
-    return _messages(queue.take(count[0])) if count else queue.take(1)[0].message
+    return queue.take(count[0]) if count else queue.take()[0]
 
 
 def _lmpop_count(words: Words) -> int:
@@ -645,7 +630,7 @@ def _lmpop_count(words: Words) -> int:
 
 def _get_many(world: World, names: list[str]) -> list[Item]:
     """memcached's get."""
-    return [item for name in names if name in world.queues for item in world.queues[name].take(1)]
+    return [item for name in names if name in world.queues for item in world.queues[name].take_items(1)]
 
 
 # Commands that move.
@@ -655,22 +640,11 @@ def _move(world: World, operation: Operation, names: list[str]) -> Reply:
     """LMOVE, RPOPLPUSH and their blocking forms."""
     source, sink = names
     origin = world.queues.get(source)
-    if origin is None or not origin.entries:
+    if origin is None or not origin.messages:
         if _command(operation).waits_for_messages:
-            return _CLOSED if origin is not None and origin.closed else WAITS
+            return _CLOSED if origin is not None and origin.is_finished else WAITS
         return None
-    message = origin.entries[0][0]
-    if source == sink:
-        if origin.closed:
-            return _CLOSED
-        origin.take(1)
-        origin.push(message)
-        return message
-    refusal = _put_one(world, operation, sink, message, unique=False)
-    if refusal is None:
-        origin.take(1)
-        return message
-    return refusal
+    return _move_to(world, operation, origin, sink)
 
 
 def _smove(world: World, operation: Operation, names: list[str]) -> Reply:
@@ -678,31 +652,23 @@ def _smove(world: World, operation: Operation, names: list[str]) -> Reply:
     origin = world.queues.get(source)
     if origin is None or message not in origin.messages:
         return 0
-    if source == sink:
-        return 1
-    refusal = _put_one(world, operation, sink, message, unique=True)
-    if refusal is None:
-        origin.remove(message)
-        return 1
-    return refusal
+    reply = _move_to(world, operation, origin, sink, message)
+    return 1 if reply == message else reply
 
 
-def _put_one(world: World, operation: Operation, name: str, message: bytes, *, unique: bool) -> Reply:
-    """Put a message that is moved. Return None if it has been put, otherwise the reply or `WAITS`."""
-    queue = world.queues.get(name)
-    if queue is None:
-        queue = world.create(name)
-    if queue.closed:
-        return _CLOSED
-    if not (unique and message in queue.messages):
-        if not queue.room:
-            if not queue.blocks or operation.order is None:
-                return _FULL
-            # A server that is notified of the message may detect a little later that the queue is full.
-            operation.seen.setdefault(name, (queue.birth, queue.birth - operation.has_waited))
-            return WAITS
-        queue.push(message)
-    return None
+def _move_to(
+    world: World, operation: Operation, origin: Queue, name: str, message: bytes | None = None
+) -> Reply:
+    """Move a message that is there. Return it, or WAITS if there is no room yet."""
+    queue = world.queues.get(name) or world.create(name)
+    try:
+        return origin.move(queue, message)
+    except RefusedError as refusal:
+        if str(refusal) != reference.FULL or not queue.blocks or operation.order is None:
+            raise
+        # A server that is notified of the message may detect a little later that the queue is full.
+        operation.seen.setdefault(name, (queue.birth, queue.birth - operation.has_waited))
+        return WAITS
 
 
 # Queries, and commands for whole queues.
@@ -717,20 +683,7 @@ def _query(missing: Reply, answer: Callable[[Queue, Words], Reply]) -> Command:
 
 
 def _length(missing: Reply, form: Callable[[int], Reply] = int) -> Command:
-    return _query(missing, lambda queue, words: form(len(queue.entries)))
-
-
-def _range(queue: Queue, words: Words) -> Reply:
-    first, last = words[2], words[3]
-    length = len(queue.entries)
-    first = max(0, first + length if first < 0 else first)
-    last = last + length if last < 0 else last
-    return queue.messages[first : last + 1] if last >= 0 else []
-
-
-def _index(queue: Queue, words: Words) -> Reply:
-    place = words[2] + len(queue.entries) if words[2] < 0 else words[2]
-    return queue.messages[place] if 0 <= place < len(queue.entries) else None
+    return _query(missing, lambda queue, words: form(queue.length))
 
 
 def _algebra(combine: Callable[[list[bytes], list[list[bytes]]], list[bytes]]) -> Command:
@@ -751,13 +704,8 @@ def _create(world: World, operation: Operation, names: list[str]) -> Reply:
     return OK
 
 
-def _close(world: World, _operation: Operation, names: list[str]) -> Reply:
-    queue = world.queues.get(names[0])
-    if queue is None:
-        return _NOQUEUE
-    if queue.closed:
-        return _CLOSED
-    queue.closed = True
+def _close(queue: Queue, _words: Words) -> Reply:
+    queue.close()
     return OK
 
 
@@ -776,12 +724,12 @@ def _exists(world: World, _operation: Operation, names: list[str]) -> Reply:
 
 
 def _flush(queue: Queue, _words: Words) -> Reply:
-    queue.take(len(queue.entries))
+    queue.flush()
     return []
 
 
 _POP = Command(_pop)
-_PUSH = _putting(Put(lambda words: list(words[2:]), reply=lambda queue, new: len(queue.entries)))
+_PUSH = _putting(Put(lambda words: list(words[2:]), reply=lambda queue, new: queue.length))
 _BLPOP = _taking(_name_and_message, names=lambda words: _all(words)[:-1], timeout=_last_word, waits=True)
 _LMOVE = Command(_move, _first_two)
 _BLMOVE = Command(
@@ -789,9 +737,8 @@ _BLMOVE = Command(
 )
 _PUT = Put(lambda words: [words[2]], creates=False, reply=lambda queue, new: 1)
 _SET = Put(
-    lambda words: [words[3]],
+    lambda words: [Marked(words[3], int(words[2]))],
     overflow="now",
-    flags=lambda words: int(words[2]),
     reply=lambda queue, new: b"STORED" if new else b"NOT_STORED",
 )
 
@@ -800,7 +747,7 @@ COMMANDS: dict[str, Command] = {
     "SPOP": _POP,
     "SCARD": _length(0),
     "SISMEMBER": _query(0, lambda queue, words: int(words[2] in queue.messages)),
-    "SREM": _query(0, lambda queue, words: sum(queue.remove(message) for message in words[2:])),
+    "SREM": _query(0, lambda queue, words: sum(queue.remove(words[2:]))),
     "SMEMBERS": _query([], lambda queue, words: queue.messages),
     "SMOVE": Command(_smove, _first_two, nothing=_FULL),
     "SINTER": _algebra(lambda first, others: [m for m in first if all(m in other for other in others)]),
@@ -811,8 +758,8 @@ COMMANDS: dict[str, Command] = {
     "LPOP": _POP,
     "RPOP": _POP,
     "LLEN": _length(0),
-    "LRANGE": _query([], _range),
-    "LINDEX": _query(None, _index),
+    "LRANGE": _query([], lambda queue, words: queue.range(words[2], words[3])),
+    "LINDEX": _query(None, lambda queue, words: queue.at(words[2])),
     "BLPOP": _BLPOP,
     "BRPOP": _BLPOP,
     # LMPOP n q… LEFT COUNT n, and BLMPOP with a timeout before that.
@@ -835,8 +782,8 @@ COMMANDS: dict[str, Command] = {
     "PRESSURE.CREATE": Command(_create),
     "PRESSURE.EXISTS": Command(_exists),
     "PRESSURE.LENGTH": _length(_NOQUEUE),
-    "PRESSURE.CLOSED": _query(_NOQUEUE, lambda queue, words: int(queue.closed)),
-    "PRESSURE.CLOSE": Command(_close),
+    "PRESSURE.CLOSED": _query(_NOQUEUE, lambda queue, words: int(queue.is_closed)),
+    "PRESSURE.CLOSE": _query(_NOQUEUE, _close),
     "PRESSURE.DELETE": _deleting(OK, _NOQUEUE),
     # PRESSURE.PUT and PRESSURE.GET with an option: see `RespWire` in wires.py.
     "PUT": _putting(_PUT),
@@ -851,7 +798,7 @@ COMMANDS: dict[str, Command] = {
     "set": _putting(_SET),
     "add": _putting(_SET._replace(unique=True)),
     "get": Command(lambda world, _, names: _get_many(world, names), _all),
-    "get peek": _query([], lambda queue, words: copy(queue).take(1)),
+    "get peek": _query([], lambda queue, words: queue.copy().take_items(1)),
     "get t": _taking(lambda _, items: items, waits=True, timeout=_last_word, nothing=[]),
     "scard": _length(b"0", lambda length: b"%d" % length),
     "sismember": _query(b"0", lambda queue, words: b"%d" % (words[2] in queue.messages)),
@@ -874,6 +821,8 @@ def matches(expected: Reply, found: Reply) -> bool:
         return any(matches(one, found) for one in expected.replies)
     if isinstance(expected, Item) and isinstance(found, Item):
         return expected.message == found.message and expected.flags in (None, found.flags)
+    if isinstance(expected, bytes):
+        return isinstance(found, bytes) and expected == found
     if type(expected) is list and type(found) is list:
         return len(expected) == len(found) and all(map(matches, expected, found))
     return type(expected) is type(found) and bool(expected == found)

@@ -280,7 +280,7 @@ class _Playing:
                 )  # fmt: skip
         expected = [
             {
-                name: (queue.bound, int(queue.closed), queue.produced, queue.consumed, queue.messages)
+                name: (queue.bound, int(queue.is_closed), *queue.version[2:], queue.messages)
                 for name, queue in world.queues.items()
             }
             for world in worlds
