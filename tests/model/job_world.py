@@ -11,9 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from tests.model.job_model import STATES
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.programs import TIMEOUT, Client, Server, Valkey
+from tests.support.reference.jobs import STATES
+from tests.support.reference.queue import Counters, Tokens
 from tests.support.waiters import Waiter
 
 PREFIX = "__pressure__"
@@ -58,15 +59,9 @@ class Keys:
 
     messages: list[bytes]  # oldest first
     exists: bool
-    is_closed: bool
-    producer_free: int
-    consumer_free: int
-    not_full: int
+    tokens: Tokens
     has_jobs: bool
-    produced: int
-    produced_bytes: int
-    consumed: int
-    consumed_bytes: int
+    counters: Counters
     jobs: dict[int, bytes]  # their messages
     made: dict[int, int]  # when each was put, in milliseconds
     states: dict[str, list[int]]  # the next job first
@@ -90,7 +85,7 @@ def read_keys(direct: Client, queues: Iterable[str]) -> list[Keys]:
         ]
         pipeline.lrange(base, 0, -1)
         pipeline.mget(f"{base}:bound", f"{base}:ext:made", *statistics)
-        for suffix in (":closed", ":producer_free", ":consumer_free", ":not_full"):
+        for suffix in (":producer_free", ":consumer_free", ":not_full", ":closed"):
             pipeline.llen(base + suffix)
         pipeline.hgetall(f"{base}:ext:jobs")
         for state in STATES:
@@ -102,13 +97,11 @@ def read_keys(direct: Client, queues: Iterable[str]) -> list[Keys]:
 def _keys_of(replies: Any) -> Keys:
     newest_first = next(replies)
     bound, made, *statistics = next(replies)
-    closed, producer, consumer, not_full = (next(replies) for _ in range(4))
+    tokens = Tokens(*(next(replies) for _ in range(4)))
     jobs = {int(key, 16): value for key, value in next(replies).items() if _JOB.fullmatch(key)}
-    produced, produced_bytes, consumed, consumed_bytes = (int(number or 0) for number in statistics)
     return Keys(
-        newest_first[::-1], bound is not None, closed > 0, producer, consumer, not_full,
-        bool(made and made.endswith(b" jobs")),
-        produced, produced_bytes, consumed, consumed_bytes,
+        newest_first[::-1], bound is not None, tokens, bool(made and made.endswith(b" jobs")),
+        Counters(*(int(number or 0) for number in statistics)),
         {job: value.split(b" ", 6)[6] for job, value in jobs.items()},
         {job: int(value.split(b" ", 1)[0]) for job, value in jobs.items()},
         {state: [int(member, 16) for member in next(replies)] for state in STATES},

@@ -1,6 +1,6 @@
 """Jobs over RESP, beanstalk and memcached, with native clients between any two of their commands.
 
-A plain model (tests/model/job_model.py) predicts every reply, and where each job is. Time passes only where
+The reference (tests/support/reference) predicts every reply, and where each job is. Time passes only where
 the test says so: it lets a delay or a reservation end by changing its time in the backend, which is all that
 the script looks at.
 """
@@ -10,11 +10,9 @@ from __future__ import annotations
 import copy
 import itertools
 from collections.abc import Callable, Iterator, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-import hiredis
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
@@ -26,20 +24,14 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from tests.model.job_model import (
-    BURIED,
-    DELAYED,
-    READY,
-    RESERVED,
-    STATES,
-    Job,
-    Model,
-    RefusedError,
-)
 from tests.model.job_world import PREFIX, Keys, World, base_of, read_keys
 from tests.model.model_settings import model_settings
+from tests.model.replies import code_or_reply, predicted
 from tests.support.native import NativeError, NativeSteps, Steps
 from tests.support.programs import Valkey
+from tests.support.reference.jobs import BURIED, DELAYED, READY, RESERVED, STATES, Job
+from tests.support.reference.queue import RefusedError
+from tests.support.reference.queues import Queues
 
 SETTINGS = settings(
     model_settings("PRESSURE_MODEL_EXAMPLES", 50),
@@ -101,9 +93,9 @@ def in_pairs(words: Sequence[Any]) -> dict[Any, Any]:
     return dict(zip(words[::2], words[1::2], strict=True))
 
 
-def code_or_reply(reply: Any) -> Any:
-    """Return the code of an error; other replies as they are."""
-    return str(reply).split(" ", 1)[0] if isinstance(reply, hiredis.ReplyError) else reply
+def ok_unless(expected: Any) -> Any:
+    """Return OK, unless a number or the code of an error is expected."""
+    return expected if isinstance(expected, int | str) else b"OK"
 
 
 class Step(NamedTuple):
@@ -146,7 +138,7 @@ class JobMachine(RuleBasedStateMachine):
         super().__init__()
         self.world = world
         self.direct = world.direct
-        self.model = Model(int(self.direct.get(f"{PREFIX}!last_block") or 0))
+        self.model = Queues(int(self.direct.get(f"{PREFIX}!last_block") or 0))
         example = next(numbers)
         self.names = {role: f"{role}{example}" for role in "qrd"}
         self.native: list[Native] = []
@@ -169,20 +161,16 @@ class JobMachine(RuleBasedStateMachine):
         """Tell the model what native clients have done, before a command."""
         self.is_consistent = False
         for name, keys in self.keys.items():
-            queue = self.model.queues.get(name)
+            queue = self.model.by_name.get(name)
             if queue:
                 queue.messages = list(keys.messages)
-                queue.is_closed = keys.is_closed
-                queue.produced = keys.produced
-                queue.roles.producer_free = keys.producer_free > 0
-                queue.roles.consumer_free = keys.consumer_free > 0
-                queue.roles.not_full = keys.not_full
+                queue.tokens, queue.counters = copy.copy(keys.tokens), copy.copy(keys.counters)
 
     def check(self) -> None:
         """Compare the keys with the model."""
         self.read()
         for name, keys in self.keys.items():
-            queue = self.model.queues.get(name)
+            queue = self.model.by_name.get(name)
             if not queue or not queue.exists:
                 assert not keys.exists, name
                 assert not keys.jobs, name
@@ -190,14 +178,14 @@ class JobMachine(RuleBasedStateMachine):
             assert keys.exists, name
             assert keys.has_jobs == queue.has_jobs, name
             assert keys.messages == queue.messages, name
-            assert keys.is_closed == queue.is_closed, name
+            assert (keys.tokens.closed > 0) == queue.is_closed, name
             found = {state: [j for j in ids if j in queue.jobs] for state, ids in keys.states.items()}
             assert found == keys.states, f"{name}: jobs that are not in the model"
             expected = {state: [job.id for job in queue.in_state(state)] for state in STATES}
             found[RESERVED].sort()
             assert found == expected, name
             assert keys.jobs == {job.id: job.message for job in queue.jobs.values()}, name
-            assert keys.produced == queue.produced, name
+            assert keys.counters == queue.counters, name
         self.is_consistent = True
 
     @invariant()
@@ -207,24 +195,21 @@ class JobMachine(RuleBasedStateMachine):
         for name, keys in self.keys.items():
             if not keys.exists:
                 continue
-            queue = self.model.queues[name]
+            queue, tokens, counters = self.model.by_name[name], keys.tokens, keys.counters
             left = keys.messages + (list(keys.jobs.values()) if queue.has_jobs else [])
-            assert keys.produced - keys.consumed == len(left), name
-            assert keys.produced_bytes - keys.consumed_bytes == sum(map(len, left)), name
-            assert (keys.producer_free, keys.consumer_free) == (1, 1), name
-            if keys.not_full == (1 if queue.has_room else 0):
+            assert counters.produced - counters.consumed == len(left), name
+            assert counters.produced_bytes - counters.consumed_bytes == sum(map(len, left)), name
+            assert (tokens.producer_free, tokens.consumer_free) == (1, 1), name
+            if tokens.not_full == int(queue.has_room):
                 self.tolerated.discard(name)
-            assert name in self.tolerated or keys.not_full == (1 if queue.has_room else 0), name
+            assert name in self.tolerated or tokens.not_full == int(queue.has_room), name
 
     # Commands
 
     def expect(self, command: Callable[[], Any]) -> Any:
         """Return the reply of the model, or the code of its error."""
         self.sync()
-        try:
-            return command()
-        except RefusedError as error:
-            return str(error)
+        return predicted(command)
 
     def send(self, client: str, *words: Any, expected: Any) -> Any:
         """Send a command, and compare its reply. Return it."""
@@ -263,7 +248,7 @@ class JobMachine(RuleBasedStateMachine):
         """Return the jobs in these states, each with its queue."""
         return [
             (name, job)
-            for name, queue in sorted(self.model.queues.items())
+            for name, queue in sorted(self.model.by_name.items())
             for job in sorted(queue.jobs.values(), key=lambda one: one.id)
             if job.state in states
         ]
@@ -306,24 +291,25 @@ class JobMachine(RuleBasedStateMachine):
         given = in_pairs(options)
         expected = self.expect(
             lambda: self.model.create(
-                self.names[role], given.get("BOUND", 0), given.get("TYPE", "").lower(),
-                given.get("UNIQUE", "").lower(), given.get("MAX-DELIVERIES", 0), given.get("DEAD-LETTER", ""),
+                self.names[role], given.get("TYPE", "").lower(), bound=given.get("BOUND", 0),
+                unique=given.get("UNIQUE", "").lower(), max_deliveries=given.get("MAX-DELIVERIES", 0),
+                dead_letter=given.get("DEAD-LETTER", ""),
             )
         )  # fmt: skip
-        self.send("resp-0", "PRESSURE.CREATE", self.names[role], *options, expected=expected)
+        self.send("resp-0", "PRESSURE.CREATE", self.names[role], *options, expected=ok_unless(expected))
 
     @step(role=roles, client=resp, how=st.sampled_from(["again", "again", "again", "close", "delete"]))
     def create_close_or_delete(self, role: str, client: str, how: str) -> None:
         name = self.names[role]
         commands: dict[str, tuple[str, Callable[[], Any]]] = {
             "again": ("PRESSURE.CREATE", lambda: self.model.create(name)),
-            "close": ("PRESSURE.CLOSE", lambda: self.model.close(name)),
+            "close": ("PRESSURE.CLOSE", lambda: self.model[name].close()),
             "delete": ("DEL", lambda: self.model.delete(name)),
         }
         word, command = commands[how]
         # A Delete and unfinished native operations may leave anything (see test_queue_model.py).
         if not (how == "delete" and self.native):
-            self.send(client, word, name, expected=self.expect(command))
+            self.send(client, word, name, expected=ok_unless(self.expect(command)))
 
     # Puts
 
@@ -351,7 +337,7 @@ class JobMachine(RuleBasedStateMachine):
         if len(words) == 3:
             words += ["PRIORITY", 1024]
         expected = self.expect(
-            lambda: self.model.put_job(name, message, creates=False, is_unique=is_unique, by=by, **options)
+            lambda: self.model[name].put_job(message, is_unique=is_unique, by=by, **options)
         )
         if isinstance(expected, list):
             reply = self.world.client(client)(*words)
@@ -363,7 +349,7 @@ class JobMachine(RuleBasedStateMachine):
     def put_over_beanstalk(self, client: str, name: str, message: bytes, priority: int, delay: int) -> None:
         self.use(client, name)
         expected = self.expect(
-            lambda: self.model.put_job(name, message, creates=True, priority=priority, delay=delay, ttr=LONG)
+            lambda: self.model.opened(name).put_job(message, priority=priority, delay=delay, ttr=LONG)
         )
         replies = (
             [b"INSERTED %d" % one for one in expected]
@@ -382,9 +368,8 @@ class JobMachine(RuleBasedStateMachine):
         name = self.names[role]
         if command not in ("SADD", "RPUSH", "LPUSH"):
             some = some[:1]
-        creates = command not in ("PRESSURE.PUT", "NX")
-        command_of_model = self.model.add if command in ("SADD", "NX") else self.model.put
-        expected = self.expect(lambda: command_of_model(name, some, creates=creates))
+        queue_for = self.model.__getitem__ if command in ("PRESSURE.PUT", "NX") else self.model.opened
+        expected = self.expect(lambda: queue_for(name).put(some, unique=command in ("SADD", "NX")))
         if command == "set":
             reply = self.world.client("memcached").store(name.encode(), some[0])
             self.check_memcached(reply, expected, b"STORED")
@@ -409,7 +394,7 @@ class JobMachine(RuleBasedStateMachine):
     def take(self, role: str, client: str, command: str, count: int | None) -> None:
         name = self.names[role]
         if command == "get":
-            expected = self.expect(lambda: self.model.take(name))
+            expected = self.expect(lambda: self.model[name].take())
             reply = self.world.client("memcached")(b"get " + name.encode())
             found = expected if isinstance(expected, list) else []
             values = [b"VALUE %b 0 %d\r\n%b\r\n" % (name.encode(), len(one), one) for one in found]
@@ -417,10 +402,10 @@ class JobMachine(RuleBasedStateMachine):
             return
         if command == "PRESSURE.GET":
             count, words = None, [command, name, "NOWAIT"]
-            expected = self.expect(lambda: self.model.get(name))
+            expected = self.expect(lambda: self.model[name].get())
         else:
             words = [command, name, *([] if count is None else [str(count)])]
-            expected = self.expect(lambda: self.model.take(name, count or 1))
+            expected = self.expect(lambda: self.model[name].take(count or 1))
         if isinstance(expected, list):
             if count is None:
                 expected = expected[0] if expected else None
@@ -436,10 +421,10 @@ class JobMachine(RuleBasedStateMachine):
         name = self.names[role]
         # A flush of a fifo reckons the bytes from the statistics, which a native producer has yet to update.
         if is_flush and not self.native:
-            expected = self.expect(lambda: self.model.flush(name))
+            expected = self.expect(lambda: self.model[name].flush())
             self.check_memcached(self.world.client("memcached")(b"flush " + name.encode()), expected, b"END")
         else:
-            expected = self.expect(lambda: self.model.remove(name, some))
+            expected = self.expect(lambda: sum(self.model[name].remove(some)))
             self.send(client, "SREM", name, *some, expected=expected)
 
     @step(roles=st.sampled_from(["qr", "rq", "qd", "qq"]), client=resp, message=st.none() | messages)
@@ -463,29 +448,27 @@ class JobMachine(RuleBasedStateMachine):
         self.sync()
         for role, command, message in commands:
             name = self.names[role]
-            does: dict[str, tuple[list[Any], Callable[[], Any]]] = {
-                "SADD": ([message], partial(self.model.add, name, [message])),
-                "RPUSH": ([message], partial(self.model.put, name, [message])),
-                "SPOP": ([], partial(self.taken, name)),
-                "SREM": ([message], partial(self.model.remove, name, [message])),
-                "SCARD": ([], partial(self.model.count, name)),
-                "SMEMBERS": ([], partial(self.model.members, name)),
-                "PRESSURE.KICK": ([1], partial(self.model.kick, name, 1)),
-            }
-            words, predict = does[command]
+            words, predict = self.in_transaction(command, name, message)
             assert call(command, name, *words) == b"QUEUED"
-            try:
-                expected.append(predict())
-            except RefusedError as error:
-                expected.append(str(error))
+            expected.append(predicted(predict))
         reply = call("EXEC")
         found = [code_or_reply(one) for one in reply] if isinstance(reply, list) else reply
         assert found == expected, f"{commands}: {reply!r} should be {expected!r}"
         self.check()
 
-    def taken(self, name: str) -> bytes | None:
-        found = self.model.take(name)
-        return found[0] if found else None
+    def in_transaction(self, command: str, name: str, message: bytes) -> tuple[list[Any], Callable[[], Any]]:
+        """Return the arguments of a command, and what does it in the model."""
+        queue, opened = self.model.__getitem__, self.model.opened
+        commands: dict[str, tuple[list[Any], Callable[[], Any]]] = {
+            "SADD": ([message], lambda: opened(name).put([message], unique=True)),
+            "RPUSH": ([message], lambda: opened(name).put([message])),
+            "SPOP": ([], lambda: next(iter(queue(name).take()), None)),
+            "SREM": ([message], lambda: sum(queue(name).remove([message]))),
+            "SCARD": ([], lambda: queue(name).length),
+            "SMEMBERS": ([], lambda: list(queue(name).visible)),
+            "PRESSURE.KICK": ([1], lambda: queue(name).kick(1)),
+        }
+        return commands[command]
 
     # Reservations
 
@@ -497,12 +480,12 @@ class JobMachine(RuleBasedStateMachine):
         name = self.names[role]
         if client in World.BEANSTALK:
             self.watch(client, [name])
-            found = self.expect(lambda: self.model.reserve(name, client))
+            found = self.expect(lambda: self.model[name].reserve(client))
             if isinstance(found, list):
                 found = (found[0].id, found[0].message) if found else b"TIMED_OUT"
             self.send_line(client, "reserve-with-timeout 0", found)
             return
-        found = self.expect(lambda: self.model.reserve(name, token or client, count or 1, ttr))
+        found = self.expect(lambda: self.model[name].reserve(token or client, count or 1, ttr))
         words = ["PRESSURE.RESERVE", name, *(["COUNT", count] if count else [])]
         words += [*(["TTR", ttr] if ttr is not None else []), *(["DETACHED", token] if token else [])]
         self.send(client, *words, expected=self.reserved(name, found, is_list=count is not None))
@@ -537,7 +520,7 @@ class JobMachine(RuleBasedStateMachine):
         for name in best:
             before = copy.deepcopy(self.model)
             try:
-                (job,) = self.model.reserve(name, owner)
+                (job,) = self.model[name].reserve(owner)
                 of_resp = self.reserved(name, [job], is_list=False)
                 replies[name] = (job.id, job.message) if is_beanstalk else of_resp
             except RefusedError as error:
@@ -563,16 +546,16 @@ class JobMachine(RuleBasedStateMachine):
         if client in World.RESP:
             owner, words = token or client, ["TOKEN", token] if token else []
             ids = [number, 999_999_999, number][: 1 + place % 3]
-            expected = self.expect(lambda: self.model.acknowledge(name, ids, owner))
+            expected = self.expect(lambda: self.model[name].acknowledge(ids, owner))
             self.send(client, "PRESSURE.ACK", name, *ids, *words, expected=expected)
         elif event == "reserve-job":
-            taken = self.expect(lambda: self.model.reserve_job(name, number, client))
+            taken = self.expect(lambda: self.model[name].reserve_job(number, client))
             reply = (taken.id, taken.message) if taken else b"NOT_FOUND"
             self.send_line(client, f"{event} {number}", reply, queue=name)
         else:
             commands: dict[str, tuple[bytes, Callable[[], int]]] = {
-                "delete": (b"DELETED", lambda: self.model.acknowledge(name, [number], client)),
-                "kick-job": (b"KICKED", lambda: self.model.kick_job(name, number)),
+                "delete": (b"DELETED", lambda: self.model[name].acknowledge([number], client)),
+                "kick-job": (b"KICKED", lambda: self.model[name].kick_job(number)),
             }
             done, command = commands[event]
             reply = done if self.expect(command) else b"NOT_FOUND"
@@ -602,10 +585,10 @@ class JobMachine(RuleBasedStateMachine):
         if is_beanstalk and priority is None:
             priority = job.priority
         commands: dict[str, Callable[[], int]] = {
-            "ACK": lambda: self.model.acknowledge(name, [number], owner),
-            "RELEASE": lambda: self.model.release(name, number, owner, priority, delay),
-            "BURY": lambda: self.model.bury(name, number, owner, priority),
-            "TOUCH": lambda: self.model.touch(name, [number], owner),
+            "ACK": lambda: self.model[name].acknowledge([number], owner),
+            "RELEASE": lambda: self.model[name].release(number, owner, priority, delay),
+            "BURY": lambda: self.model[name].bury(number, owner, priority),
+            "TOUCH": lambda: self.model[name].touch([number], owner),
         }
         expected = self.expect(commands[event])
         if is_beanstalk:
@@ -623,7 +606,7 @@ class JobMachine(RuleBasedStateMachine):
     @step(2, role=roles, client=clients, count=st.integers(0, 3))
     def kick(self, role: str, client: str, count: int) -> None:
         name = self.names[role]
-        expected = self.expect(lambda: self.model.kick(name, count))
+        expected = self.expect(lambda: self.model[name].kick(count))
         if client in World.RESP:
             self.send(client, "PRESSURE.KICK", name, count, expected=expected)
         else:
@@ -636,12 +619,9 @@ class JobMachine(RuleBasedStateMachine):
         name, seconds = self.names[role], 1000 if is_paused else 0
         is_beanstalk = client in World.BEANSTALK
 
-        def pause() -> bytes:
-            if is_beanstalk and not self.model.queue(name).exists:
-                self.model.create(name)  # in beanstalkd every tube exists that a client uses
-            return self.model.pause(name, is_paused=is_paused)
-
-        expected = self.expect(pause)
+        # In beanstalkd every tube exists that a client uses.
+        queue_for = self.model.opened if is_beanstalk else self.model.__getitem__
+        expected = ok_unless(self.expect(lambda: queue_for(name).pause(is_paused=is_paused)))
         if is_beanstalk:
             self.use(client, name)
             reply = b"PAUSED" if expected == b"OK" else expected
@@ -690,7 +670,7 @@ class JobMachine(RuleBasedStateMachine):
     def ask(self, role: str, client: str) -> None:
         name = self.names[role]
         self.sync()
-        length, visible = self.model.count(name), self.model.members(name)
+        length, visible = self.model[name].length, self.model[name].visible
         questions: list[tuple[tuple[Any, ...], Any]] = [
             (("SCARD", name), length),
             (("LLEN", name), length),
@@ -710,16 +690,16 @@ class JobMachine(RuleBasedStateMachine):
     def describe_all(self, role: str, client: str) -> None:
         name = self.names[role]
         self.sync()
-        queue = self.model.queue(name)
+        queue = self.model[name]
         call = self.world.client(client)
         for number in [*queue.jobs, 999_999_999]:
             reply = call("PRESSURE.JOB", name, number)
-            expected = self.model.describe(name, number)
+            expected = queue.describe(number)
             about = reply and in_pairs(reply)
             found = about and {key: about[key] for key in expected or {}}
             assert found == expected, f"{number}: {reply!r} should be {expected!r}"
         if queue.exists:
-            expected = self.model.info(name)
+            expected = queue.info()
             about = in_pairs(call("PRESSURE.INFO", name))
             assert {key: about[key] for key in expected} == expected
         self.check()
@@ -728,7 +708,7 @@ class JobMachine(RuleBasedStateMachine):
     def peek(self, role: str, client: str, state: str) -> None:
         """Peek at the next job in a state, and then at the same job by its id."""
         name, target = self.names[role], state
-        expected = self.expect(lambda: self.model.peek(name, state))
+        expected = self.expect(lambda: self.model[name].peek_job(state))
         for _ in range(2 if expected else 1):
             if client in World.RESP:
                 self.send(client, "PRESSURE.PEEK", name, target.upper(), expected=expected and [*expected])

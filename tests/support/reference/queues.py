@@ -1,0 +1,91 @@
+"""The queues of a backend by name: how they come and go, and what concerns several of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from tests.support.reference.jobs import BASE_PRIORITY, JobQueue
+from tests.support.reference.queue import RefusedError
+
+_IDS_OF_BLOCK = 64
+
+
+class Queues:
+    """The queues. Ids of jobs are given in blocks of 64, so that they find their queue."""
+
+    def __init__(self, last_block: int = 0) -> None:
+        self.by_name: dict[str, JobQueue] = {}
+        self._blocks = last_block
+        self._places = 0
+
+    def __getitem__(self, name: str) -> JobQueue:
+        """Return the queue of that name, which need not exist, after what is due."""
+        if name not in self.by_name:
+            self.delete(name)
+        self.by_name[name].begin()
+        return self.by_name[name]
+
+    def new_id(self, queue: JobQueue) -> int:
+        """Return the id of a new job."""
+        if queue.last_id % _IDS_OF_BLOCK == 0:
+            queue.last_id = self._blocks * _IDS_OF_BLOCK
+            self._blocks += 1
+        queue.last_id += 1
+        return queue.last_id
+
+    def new_place(self) -> int:
+        """Return a number above all others that were returned."""
+        self._places += 1
+        return self._places
+
+    def create(self, name: str, type_: str = "", **settings: Any) -> JobQueue:
+        """Create a queue. Unique jobs and limited deliveries make it one of jobs."""
+        if self[name].exists:
+            raise RefusedError("EXISTS")
+        type_ = "jobs" if settings.get("unique") or settings.get("max_deliveries") else type_
+        self.by_name[name] = JobQueue(home=self, type=type_, has_jobs=type_ == "jobs", **settings)
+        return self.by_name[name]
+
+    def opened(self, name: str) -> JobQueue:
+        """Return the queue for a put, which creates it."""
+        return self[name] if self[name].exists else self.create(name)
+
+    def delete(self, name: str) -> int:
+        """Delete a queue with its jobs, whatever their state is. Return 1 if it existed, or 0."""
+        existed = name in self.by_name and self[name].exists
+        self.by_name[name] = JobQueue(home=self, exists=False)
+        return int(existed)
+
+    def move(self, name: str, other: str, message: bytes | None = None) -> bytes | None:
+        """Move a message, as `Queue.move`. The other queue is created if there is something to move."""
+        queue = self[name]
+        if queue.to_move(message) is None:
+            return None
+        queue.require_consumer_role()
+        return queue.move(self.opened(other), message)
+
+    def heads(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
+        """Return priority and id of the best job of each queue that has any; without an id it is the oldest.
+
+        Decided: messages of a list, which have no time of their own, are older than all jobs. Only the queue
+        that is chosen adopts its messages.
+        """
+        found = {}
+        queues = {name: self.by_name[name] for name in names if name in self.by_name}
+        for queue in queues.values():
+            if any(job.is_due for job in queue.jobs.values()):
+                queue.begin()
+        for name, queue in queues.items():
+            head = queue.takeable[0].rank if queue.takeable else None
+            is_open = not queue.has_jobs or (queue.tokens.consumer_free and not queue.is_paused)
+            if queue.messages and is_open:
+                found[name] = (min(BASE_PRIORITY, head[0]) if head else BASE_PRIORITY, 0)
+            elif head:
+                found[name] = head
+        return found
+
+    def give_up(self, owner: str, names: Iterable[str]) -> None:
+        """Make ready what a connection has reserved, which has ended."""
+        for name in names:
+            self[name].give_up(owner)
