@@ -1,7 +1,8 @@
 """The rules of beanstalkd 1.12 for several clients, in memory: which client receives which reply.
 
-A World follows beanstalkd exactly, also in what is left open by its protocol. `Rules` are the two points in
-which the server differs on purpose (docs/reference/beanstalk.md). Time passes only in the step `elapse`: all
+A World follows beanstalkd exactly, also in what is left open by its protocol; what happens to a job is in
+tests/support/reference. `Rules` are the two points in which the server differs on purpose
+(docs/reference/beanstalk.md). Time passes only in the step `elapse`: all
 short times of a World (of one second) end there, and a program has at most one of these, or several waits.
 """
 
@@ -11,6 +12,9 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+from tests.support.reference.jobs import BURIED, DELAYED, READY, RESERVED, Job, JobQueue
+from tests.support.reference.queues import Queues
 
 CLOSED = "(closed)"
 SHORT = 1
@@ -60,30 +64,8 @@ class Step(NamedTuple):
         return any(self.arguments[at] == SHORT for at in numbers.get(self.command, ()))
 
 
-@dataclass
-class _Job:
-    name: str
-    number: int
-    tube: str
-    priority: int
-    delay: int
-    ttr: int
-    state: str = "ready"
-    holder: int | None = None
-    since: int = 0
-    counts: dict[str, int] = field(
-        default_factory=lambda: dict.fromkeys(("reserves", "timeouts", "releases", "buries", "kicks"), 0)
-    )
-
-    @property
-    def rank(self) -> tuple[int, int]:
-        return self.priority, self.number
-
-    @property
-    def has_short_time(self) -> bool:
-        return (self.state == "delayed" and self.delay == SHORT) or (
-            self.state == "reserved" and self.ttr == SHORT
-        )
+def _has_short_time(job: Job) -> bool:
+    return (job.state == DELAYED and job.delay == SHORT) or (job.state == RESERVED and job.ttr == SHORT)
 
 
 @dataclass
@@ -98,24 +80,32 @@ class _Client:
     quits: bool = False
     is_gone: bool = False
 
+    @property
+    def owner(self) -> str:
+        """The name under which it reserves jobs."""
+        return str(self.number)
 
-class _Tube:
-    def __init__(self) -> None:
-        self.pause = 0
-        self.waiting: list[int] = []
-        self.last = 0
 
-    def remove(self, client: int) -> None:
+@dataclass(eq=False, kw_only=True)
+class _Tube(JobQueue):
+    """A tube, and the clients that wait for its jobs: in an array, as beanstalkd has them."""
+
+    name: str
+    pause_time: int = 0
+    waiting: list[int] = field(default_factory=list)
+    last: int = 0
+
+    def stop_waiting(self, client: int) -> None:
         if client in self.waiting:
-            self._delete(self.waiting.index(client))
+            self._cut(self.waiting.index(client))
 
-    def take(self) -> int:
+    def next_client(self) -> int:
         self.last %= len(self.waiting)
-        client = self._delete(self.last)
+        client = self._cut(self.last)
         self.last += 1
         return client
 
-    def _delete(self, at: int) -> int:
+    def _cut(self, at: int) -> int:
         client = self.waiting[at]
         self.waiting[at] = self.waiting[-1]
         self.waiting.pop()
@@ -127,8 +117,8 @@ class World:
 
     def __init__(self, rules: Rules, tubes: Iterable[str]) -> None:
         self.rules = rules
-        self.tubes = {name: _Tube() for name in tubes}
-        self.jobs: dict[str, _Job] = {}
+        home = Queues()
+        self.tubes = {name: _Tube(home=home, has_jobs=True, name=name) for name in tubes}
         self.clients = [_Client(0, next(iter(self.tubes)), list(self.tubes))]
         self._now = 0
         self._replies: dict[int, list[str]] = {}
@@ -137,6 +127,12 @@ class World:
         self._made_ready: set[str] = set()
         # Whether the step's replies depend on what the server does first.
         self.is_open = False
+
+    @property
+    def jobs(self) -> dict[str, Job]:
+        """The jobs by name, in the order in which they were put."""
+        jobs = {number: job for tube in self.tubes.values() for number, job in tube.jobs.items()}
+        return {f"j{number}": job for number, job in sorted(jobs.items())}
 
     def do(self, step: Step) -> dict[int, list[str]]:
         """Do a step. Return the replies by client."""
@@ -180,13 +176,13 @@ class World:
 
     def times(self) -> list[str]:
         """Return the short times that run: `job`, `pause` or `wait`."""
-        found = ["pause" for tube in self.tubes.values() if tube.pause == SHORT]
+        found = ["pause" for tube in self.tubes.values() if tube.pause_time == SHORT]
         found += ["wait" for client in self.clients if client.waits and client.has_timeout]
         return found + ["job"] * len(self.jobs_with_short_times())
 
     def jobs_with_short_times(self) -> list[str]:
         """Return the jobs whose delay or time to run ends in `elapse`."""
-        return [job.name for job in self.jobs.values() if job.has_short_time]
+        return [name for name, job in self.jobs.items() if _has_short_time(job)]
 
     def has_short_job(self) -> bool:
         """Return whether a job has a short time to run, reserved or not."""
@@ -194,61 +190,66 @@ class World:
 
     def holders_of_short_jobs(self) -> list[int]:
         """Return the clients whose reservations end in `elapse`."""
-        return [job.holder for job in self.jobs.values() if job.holder is not None and job.ttr == SHORT]
+        return [int(job.owner) for job in self.jobs.values() if job.owner and job.ttr == SHORT]
 
     # -- serving waiting clients
 
-    def _best(self, tubes: Iterable[str], *, paused: bool = False) -> _Job | None:
-        ready = [
-            job
-            for job in self.jobs.values()
-            if job.state == "ready" and job.tube in tubes and (paused or not self.tubes[job.tube].pause)
-        ]
-        return min(ready, key=lambda job: job.rank, default=None)
+    def _best(self, names: Iterable[str]) -> tuple[_Tube, Job] | None:
+        tubes = [tube for name, tube in self.tubes.items() if name in names and tube.takeable]
+        best = min(tubes, key=lambda tube: tube.takeable[0].rank, default=None)
+        return (best, best.takeable[0]) if best else None
 
     def _serve(self) -> None:
         if self.rules.in_order:
             for client in sorted((each for each in self.clients if each.waits), key=lambda each: each.since):
-                job = self._best(client.watched)
-                if job is not None:
+                best = self._best(client.watched)
+                if best is not None:
                     # Jobs of several tubes come back one by one, and those of a client that quits at once.
                     self.is_open |= len(self._made_ready.intersection(client.watched)) > 1 or bool(
                         self._leaving
                     )
-                    self._serve_with(client, job)
+                    self._serve_with(client, *best)
         else:
-            while job := self._best([name for name, tube in self.tubes.items() if tube.waiting]):
-                self._serve_with(self.clients[self.tubes[job.tube].take()], job)
+            while best := self._best([name for name, tube in self.tubes.items() if tube.waiting]):
+                self._serve_with(self.clients[best[0].next_client()], *best)
 
-    def _serve_with(self, client: _Client, job: _Job) -> None:
+    def _serve_with(self, client: _Client, tube: _Tube, job: Job) -> None:
         self._stop_waiting(client)
-        self._replies.setdefault(client.number, []).append(self._reserve_for(client, job))
+        tube.hold(job, client.owner)
+        self._replies.setdefault(client.number, []).append(self._given(client, job))
         if client.quits:
             self._leaving.append(client)
 
-    def _reserve_for(self, client: _Client, job: _Job) -> str:
-        job.state, job.holder = "reserved", client.number
-        job.counts["reserves"] += 1
-        client.held.append(job.name)
-        return f"RESERVED {job.name}"
+    @staticmethod
+    def _given(client: _Client, job: Job) -> str:
+        client.held.append(f"j{job.id}")
+        return f"RESERVED j{job.id}"
 
     def _stop_waiting(self, client: _Client) -> None:
         client.waits = False
         for tube in self.tubes.values():
-            tube.remove(client.number)
+            tube.stop_waiting(client.number)
 
-    def _make_ready(self, job: _Job) -> None:
-        job.state, job.holder = "ready", None
-        self._made_ready.add(job.tube)
+    def _note_ready(self, tube: _Tube) -> None:
+        """Serve waiting clients, after a job has become ready."""
+        self._made_ready.add(tube.name)
         if not self.rules.best_of_several:
             self._serve()
+
+    def _find(self, name: str) -> tuple[_Tube, int]:
+        """Return the tube and the id of a job. If there is none, any tube."""
+        number = int(name[1:])
+        tubes = [tube for tube in self.tubes.values() if number in tube.jobs]
+        return (tubes or [*self.tubes.values()])[0], number
 
     def _leave(self, client: _Client) -> None:
         client.is_gone = True
         self._stop_waiting(client)
         self._replies.setdefault(client.number, []).append(CLOSED)
         for name in client.held:
-            self._make_ready(self.jobs[name])
+            tube, number = self._find(name)
+            tube.give_back([tube.jobs[number]])
+            self._note_ready(tube)
         client.held.clear()
 
     # -- steps
@@ -258,16 +259,18 @@ class World:
 
     def _elapse(self) -> None:
         for tube in self.tubes.values():
-            if tube.pause == SHORT:
-                tube.pause = 0
+            if tube.pause_time == SHORT:
+                self._pause_tube(self.clients[0], tube.name, 0)
                 self._serve()
-        for job in list(self.jobs.values()):
-            if not job.has_short_time:
+        for name, job in self.jobs.items():
+            if not _has_short_time(job):
                 continue
-            if job.holder is not None:
-                self.clients[job.holder].held.remove(job.name)
-                job.counts["timeouts"] += 1
-            self._make_ready(job)
+            if job.owner:
+                self.clients[int(job.owner)].held.remove(name)
+            tube, _ = self._find(name)
+            job.is_due = True
+            tube.begin()
+            self._note_ready(tube)
         for client in sorted(self.clients, key=lambda each: each.since):
             if client.waits and client.has_timeout:
                 self._stop_waiting(client)
@@ -303,15 +306,11 @@ class World:
         return f"WATCHING {len(client.watched)}"
 
     def _put(self, client: _Client, name: str, priority: int, delay: int, ttr: int) -> str:
-        job = self.jobs[name] = _Job(name, int(name[1:]), client.used, priority, delay, ttr)
-        self._start(job)
+        tube = self.tubes[client.used]
+        tube.store(b"", int(name[1:]), priority=priority, delay=delay, ttr=ttr)
+        if not delay:
+            self._note_ready(tube)
         return f"INSERTED {name}"
-
-    def _start(self, job: _Job) -> None:
-        if job.delay:
-            job.state, job.holder, job.since = "delayed", None, self._now
-        else:
-            self._make_ready(job)
 
     def _reserve(self, client: _Client) -> None:
         client.waits, client.since, client.has_timeout = True, self._now, False
@@ -331,91 +330,81 @@ class World:
         self._stop_waiting(client)
         self._replies.setdefault(client.number, []).append(reply)
 
-    def _held(self, client: _Client, name: str) -> _Job | None:
-        job = self.jobs.get(name)
-        return job if job and job.holder == client.number else None
-
-    def _give_up(self, client: _Client, name: str) -> _Job | None:
-        job = self._held(client, name)
-        if job:
+    def _give_up(self, client: _Client, name: str, *, done: object) -> bool:
+        """Note that the client has a job no longer, if it had it and something was done."""
+        if done and name in client.held:
             client.held.remove(name)
-            job.holder = None
-        return job
+        return bool(done)
 
     def _release(self, client: _Client, name: str, priority: int, delay: int) -> str:
-        job = self._give_up(client, name)
-        if job is None:
+        tube, number = self._find(name)
+        if not self._give_up(client, name, done=tube.release(number, client.owner, priority, delay)):
             return _NOT_FOUND
-        job.priority, job.delay = priority, delay
-        job.counts["releases"] += 1
-        self._start(job)
+        if not delay:
+            self._note_ready(tube)
         return "RELEASED"
 
     def _bury(self, client: _Client, name: str, priority: int) -> str:
-        job = self._give_up(client, name)
-        if job is None:
-            return _NOT_FOUND
-        job.priority, job.state, job.since = priority, "buried", self._now
-        job.counts["buries"] += 1
-        return "BURIED"
+        tube, number = self._find(name)
+        done = self._give_up(client, name, done=tube.bury(number, client.owner, priority))
+        return "BURIED" if done else _NOT_FOUND
 
     def _touch(self, client: _Client, name: str) -> str:
-        return "TOUCHED" if self._held(client, name) else _NOT_FOUND
+        tube, number = self._find(name)
+        return "TOUCHED" if tube.touch([number], client.owner) else _NOT_FOUND
 
     def _delete(self, client: _Client, name: str) -> str:
-        job = self.jobs.get(name)
-        if job is None or (job.state == "reserved" and self._give_up(client, name) is None):
-            return _NOT_FOUND
-        del self.jobs[name]
-        return "DELETED"
+        tube, number = self._find(name)
+        done = self._give_up(client, name, done=tube.acknowledge([number], client.owner))
+        return "DELETED" if done else _NOT_FOUND
 
     def _reserve_job(self, client: _Client, name: str) -> str:
-        job = self.jobs.get(name)
-        return _NOT_FOUND if job is None or job.state == "reserved" else self._reserve_for(client, job)
+        tube, number = self._find(name)
+        job = tube.reserve_job(number, client.owner)
+        return self._given(client, job) if job else _NOT_FOUND
 
     def _kick_job(self, client: _Client, name: str) -> str:
-        job = self.jobs.get(name)
-        if job is None or job.state not in ("buried", "delayed"):
+        tube, number = self._find(name)
+        if not tube.kick_job(number):
             return _NOT_FOUND
-        job.counts["kicks"] += 1
-        self._make_ready(job)
+        self._note_ready(tube)
         return "KICKED"
 
     def _kick(self, client: _Client, most: int) -> str:
-        jobs = self._in(client.used, "buried") or self._in(client.used, "delayed")
-        for job in jobs[:most]:
-            job.counts["kicks"] += 1
-            self._make_ready(job)
-        return f"KICKED {len(jobs[:most])}"
+        tube = self.tubes[client.used]
+        jobs = tube.to_kick(most)
+        for job in jobs:
+            tube.kick_job(job.id)
+            self._note_ready(tube)
+        return f"KICKED {len(jobs)}"
 
-    def _in(self, tube: str, state: str) -> list[_Job]:
-        """Return the buried or delayed jobs of a tube, in order."""
-        jobs = [job for job in self.jobs.values() if (job.tube, job.state) == (tube, state)]
-        return sorted(jobs, key=lambda job: (job.delay if state == "delayed" else 0, job.since))
-
-    def _pause_tube(self, _client: _Client, tube: str, seconds: int) -> str:
-        self.tubes[tube].pause = seconds
+    def _pause_tube(self, _client: _Client, name: str, seconds: int) -> str:
+        tube = self.tubes[name]
+        tube.pause_time = seconds
+        tube.pause(is_paused=seconds > 0)
         return "PAUSED"
 
     def _peek(self, _client: _Client, name: str) -> str:
-        return f"FOUND {name}" if name in self.jobs else _NOT_FOUND
+        tube, number = self._find(name)
+        return _found(tube.peek_job(number))
 
     def _peek_ready(self, client: _Client) -> str:
-        return _found(self._best([client.used], paused=True))
+        return _found(self.tubes[client.used].peek_job(READY))
 
     def _peek_delayed(self, client: _Client) -> str:
-        return _found(next(iter(self._in(client.used, "delayed")), None))
+        return _found(self.tubes[client.used].peek_job(DELAYED))
 
     def _peek_buried(self, client: _Client) -> str:
-        return _found(next(iter(self._in(client.used, "buried")), None))
+        return _found(self.tubes[client.used].peek_job(BURIED))
 
     def _stats_job(self, _client: _Client, name: str) -> str:
-        job = self.jobs.get(name)
+        tube, number = self._find(name)
+        job = tube.jobs.get(number)
         if job is None:
             return _NOT_FOUND
-        figures = {"tube": job.tube, "state": job.state, "pri": job.priority, "delay": job.delay}
+        figures = {"tube": tube.name, "state": job.state, "pri": job.priority, "delay": job.delay}
         return " ".join(f"{key}={value}" for key, value in (figures | job.counts).items())
 
 
-def _found(job: _Job | None) -> str:
-    return f"FOUND {job.name}" if job else _NOT_FOUND
+def _found(job: tuple[int, bytes] | None) -> str:
+    return f"FOUND j{job[0]}" if job else _NOT_FOUND

@@ -158,9 +158,9 @@ class JobQueue(Queue):
         ended = [job for job in self.in_state(RESERVED) if job.is_due]
         self.give_back(sorted(ended, key=lambda job: job.place), "timeouts")
 
-    def store(self, message: bytes, number: int = 0, **options: Any) -> Job:
+    def store(self, message: bytes, number: int | None = None, **options: Any) -> Job:
         """Add a job, with the next id or this one. It is let in whether there is room or not."""
-        job = Job(number or self.home.new_id(self), message, **options)
+        job = Job(self.home.new_id(self) if number is None else number, message, **options)
         if job.delay:
             self._delay(job)
         self.jobs[job.id] = job
