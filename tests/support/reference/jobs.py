@@ -41,6 +41,11 @@ class Job:
     owner: str = ""
     own_ttr: int | None = None
     name: bytes | None = None  # makes it unique; None: its message does
+    # Of a group: the offset in its log, whether only the log has the message, and whether the group has
+    # passed it.
+    offset: int = 0
+    is_in_range: bool = False
+    is_passed: bool = False
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
 
     @property
