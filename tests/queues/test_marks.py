@@ -29,6 +29,10 @@ from tests.support import forms, scripts
 from tests.support.forms import Form
 from tests.support.native import NativeClient, NativeSteps, step_until
 from tests.support.programs import Client, Valkey, keys_left, wait_for
+from tests.support.reference import queue as reference
+from tests.support.reference.jobs import Job
+from tests.support.reference.queue import Marked
+from tests.support.reference.queues import Queues
 from tests.support.scripts import RECORDS, Block, Run
 
 BASE = "__pressure__:q"
@@ -147,8 +151,13 @@ def with_flags(message: bytes) -> tuple[int, bytes]:
     return int(flags_of(message)), bytes(message)
 
 
+def told(message: bytes) -> tuple[int, bytes]:
+    """Return the flags of a message of the reference, and the message itself."""
+    return reference.flags_of(message), bytes(message)
+
+
 class MarksMachine(RuleBasedStateMachine):
-    """Compares a queue with `model`: flags, message and whether it has expired, oldest first."""
+    """Compares a queue with the reference (tests/support/reference)."""
 
     make: Callable[[], Queue]
 
@@ -156,104 +165,88 @@ class MarksMachine(RuleBasedStateMachine):
         super().__init__()
         self.queue = self.make()
         self.queue.direct.flushall()
-        self.model: list[tuple[int, bytes, bool]] = []
-        self.open: list[tuple[Operation, tuple[int, bytes, bool]]] = []
-
-    def expect(self, count: int) -> list[tuple[int, bytes]]:
-        """Take messages from the model, and drop the expired ones among them."""
-        taken: list[tuple[int, bytes]] = []
-        while self.model and len(taken) < count:
-            flags, message, expired = self.model.pop(0)
-            if not expired:
-                taken.append((flags, message))
-        return taken
+        self.model = Queues().create("q")
+        self.open: list[tuple[Operation, Job]] = []
 
     @rule(message=st.sampled_from(CONTENTS), flags=FLAGS, expired=st.booleans())
     def put(self, message: bytes, flags: int, expired: bool) -> None:
         self.queue.put(message, flags, LONG_PAST if expired else b"+1000")
-        self.model.append((flags, message, expired))
+        self.model.put([Marked(message, flags, is_expired=expired)])
 
     @rule(message=st.sampled_from(CONTENTS), flags=FLAGS)
     def add(self, message: bytes, flags: int) -> None:
         new = self.queue.run(forms.ADD_MARKED, b"%d 0 %b" % (flags, message))
-        assert new == [int(all(queued != message for _, queued, _ in self.model))]
-        if new == [1]:
-            self.model.append((flags, message, False))
+        assert new == [self.model.put([Marked(message, flags)], unique=True)]
 
     @rule(messages=st.lists(st.sampled_from(CONTENTS), min_size=1, max_size=4))
     def put_plain(self, messages: list[bytes]) -> None:
         self.queue.run(forms.PUT, *messages, size=len(messages))
-        self.model += [(0, message, False) for message in messages]
+        self.model.put(messages)
 
     @rule(count=st.integers(1, 4))
     def get(self, count: int) -> None:
-        assert self.queue.get(count) == self.expect(count)
+        assert self.queue.get(count) == [told(message) for message in self.model.take(count)]
 
     @rule(count=st.integers(1, 4))
     def get_plain(self, count: int) -> None:
-        assert self.queue.run(forms.GET, size=count) == [message for _, message in self.expect(count)]
+        assert self.queue.run(forms.GET, size=count) == self.model.take(count)
 
     @rule()
     def peek(self) -> None:
         found = self.queue.run(forms.PEEK)
-        while self.model and self.model[0][2]:
-            self.model.pop(0)  # a peek drops expired messages at the head
-        expected = [(flags, message) for flags, message, _ in self.model[:1]]
+        expected = [told(message) for message in self.model.peek()]
         assert [with_flags(message) for message in (found[0] if found else [])] == expected
 
     @rule()
     def take_opened(self) -> None:
-        before = list(self.model)
-        expected = self.expect(1)
-        assert self.queue.open() == expected
-        if expected:
-            at = len(before) - len(self.model) - 1
-            self.open.append((self.queue.receiver.operations.pop(), before[at]))
+        jobs = self.model.reserve("reader")
+        assert self.queue.open() == [told(job.message) for job in jobs]
+        self.open += [(self.queue.receiver.operations.pop(), job) for job in jobs]
 
     @precondition(lambda self: self.open)
     @rule()
     def close_opened(self) -> None:
-        operation, _ = self.open.pop()
+        operation, job = self.open.pop()
         operation.acknowledge()
+        self.model.acknowledge([job.id], "reader")
         self.queue.settled()
 
     @precondition(lambda self: self.open)
     @rule()
     def abort_opened(self) -> None:
-        operation, entry = self.open.pop()
+        operation, job = self.open.pop()
         operation.put_back()
+        self.model.give_back([job])
         self.queue.settled()
-        self.model.insert(0, entry)
 
-    @precondition(lambda self: self.model)
+    @precondition(lambda self: self.model.length)
     @rule()
     def get_natively(self) -> None:
         # Otherwise the native get would block.
-        assert self.queue.direct.llen(BASE) == len(self.model)
-        assert self.queue.native.get() == self.model.pop(0)[1]
+        assert self.queue.direct.llen(BASE) == self.model.length
+        assert self.queue.native.get() == self.model.messages.pop(0)
 
     @rule(message=st.sampled_from(CONTENTS))
     def put_natively(self, message: bytes) -> None:
         if self.queue.direct.exists(f"{BASE}:bound"):
             self.queue.native.put(message)
-            self.model.append((0, message, False))
+            self.model.put([message])
 
     @rule()
     def flush(self) -> None:
         flushed = self.queue.run(forms.PURGE, b"ready")
-        assert flushed in ([[len(self.model), 0]], [])
-        self.model.clear()
+        assert flushed in ([[self.model.flush(), 0]], [])
 
     @rule()
     def nothing_is_left_of_an_empty_queue(self) -> None:
-        if not self.model and self.queue.get() == []:
+        if not self.model.length and self.queue.get() == []:
             assert self.queue.direct.llen(BASE) == 0
 
     def teardown(self) -> None:
         try:
             for operation, _ in self.open:
                 operation.acknowledge()
-            assert self.queue.get(1000) == self.expect(1000)
+            assert self.queue.get(1000) == [told(message) for message in self.model.take(1000)]
             names = (f"{BASE}:stats:produced_messages", f"{BASE}:stats:consumed_messages")
             produced, consumed = self.queue.direct.mget(*names)
             assert produced == consumed or not produced

@@ -24,6 +24,7 @@ from tests.support import forms
 from tests.support.brokers import default_broker
 from tests.support.forms import Form
 from tests.support.programs import Valkey
+from tests.support.reference.queue import Queue, RefusedError
 
 SETTINGS = model_settings("PRESSURE_WAITING_EXAMPLES", 150)
 QUEUE = b"q"
@@ -63,9 +64,7 @@ class Model:
     """A queue that serves puts in the order of their arrival, and gets likewise."""
 
     def __init__(self, bound: int) -> None:
-        self.bound = bound
-        self.closed = False
-        self.messages: list[bytes] = []
+        self.queue = Queue(bound)
         self.waiting: list[Modelled] = []
 
     def do(self, together: list[Modelled]) -> None:
@@ -82,23 +81,20 @@ class Model:
         """Return whether the operation has made progress."""
         if modelled.done:
             return False
-        if modelled.step.form is forms.CLOSE:
-            modelled.refused, modelled.done, self.closed = self.closed, True, True
+        queue, form, before = self.queue, modelled.step.form, len(modelled.left)
+        try:
+            if form is forms.CLOSE:
+                queue.close()
+            elif form.verb.puts:
+                queue.require_open()
+                modelled.left = modelled.left[queue.put_some(modelled.left)[0] :]
+            else:
+                modelled.got = (queue.take if form is forms.GET else queue.get)(modelled.step.size)
+        except RefusedError:
+            modelled.refused = modelled.done = True
             return True
-        if modelled.step.form.verb.puts:
-            if self.closed:
-                modelled.refused = modelled.done = True
-                return True
-            room = self.bound - len(self.messages) if self.bound else len(modelled.left)
-            some, modelled.left = modelled.left[:room], modelled.left[room:]
-            self.messages += some
-            modelled.done = not modelled.left
-            return bool(some)
-        wanted = modelled.step.size
-        modelled.got, self.messages = self.messages[:wanted], self.messages[wanted:]
-        modelled.refused = self.closed and not modelled.got and modelled.step.form is not forms.GET
-        modelled.done = bool(modelled.got) or modelled.refused or modelled.step.form is forms.GET
-        return bool(modelled.got)
+        modelled.done = not modelled.left if form.verb.puts else bool(modelled.got) or not form.options.waits
+        return modelled.done or len(modelled.left) < before
 
     def leave(self, place: int) -> Modelled | None:
         """Remove a waiting operation, and return it."""
@@ -184,7 +180,7 @@ class World:
                     assert operation.results == modelled.got
                 elif modelled.done and not modelled.refused:
                     assert len(operation.results) == len(operation.sizes)
-            assert self.direct.lrange("__pressure__:q", 0, -1)[::-1] == model.messages
+            assert self.direct.lrange("__pressure__:q", 0, -1)[::-1] == model.queue.messages
         (shard,) = database.shards
         shard.end_waits()
         shard.is_stopping = False
