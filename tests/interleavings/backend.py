@@ -12,6 +12,8 @@ from typing import Any
 import hiredis
 
 from pressure_server.lua.layout import CUT, RECOVER, BlockField, Header
+from tests.support.reference import queue as reference
+from tests.support.reference.queue import RefusedError
 
 PREFIX = b"p"
 
@@ -22,18 +24,10 @@ Taken = tuple[bytes, list[bytes]]
 
 
 @dataclass
-class Queue:
+class Queue(reference.Queue):
     """A queue of the backend; `held` are the roles that native clients hold."""
 
-    bound: int = 0
-    messages: list[bytes] = field(default_factory=list)
-    is_closed: bool = False
     held: set[bytes] = field(default_factory=set)
-
-    @property
-    def room(self) -> float:
-        """How many messages can be put."""
-        return max(0, self.bound - len(self.messages)) if self.bound else math.inf
 
     def require_role(self, role: bytes) -> None:
         """Raise INUSE if a native client holds the role."""
@@ -135,7 +129,7 @@ class Backend:
     def take(self, base: bytes, wanted: int, *, moves: bool = False) -> list[bytes]:
         """Take messages from the head; with `moves`, they go to another queue at once."""
         queue = self.queues[base]
-        messages, queue.messages = queue.messages[:wanted], queue.messages[wanted:]
+        messages = queue.take(wanted)
         if messages:
             self.touch(base, b"", b":not_full")
             self.left_after_take.update(dict.fromkeys(messages, len(queue.messages)))
@@ -152,7 +146,7 @@ class Backend:
     def append(self, base: bytes, messages: list[bytes]) -> None:
         """Put messages."""
         if messages:
-            self.queues[base].messages += messages
+            self.queues[base].put(messages, overfill=True)
             self.put[base] += messages
             self.deletions_before_put.update(dict.fromkeys(messages, self.deletions[base]))
             self.touch(base, b"", b":not_full")
@@ -169,7 +163,7 @@ class Backend:
         if queue is None:
             self.gone += messages
             return 0
-        queue.messages[:0] = messages
+        queue.restore(messages)
         self.touch(base, b"", b":not_full")
         return len(messages)
 
@@ -303,8 +297,7 @@ class Runs:
             if b"existing" in options or not self._bound:
                 raise hiredis.ReplyError("NOQUEUE")
             queue = self._make(int(self._bound))
-        if queue.is_closed:
-            raise hiredis.ReplyError("CLOSED")
+        queue.require_open()
         room = math.inf if b"overfill" in options else queue.room
         if room:
             queue.require_role(b"producer")
@@ -348,7 +341,7 @@ class Runs:
         if self._queue is None and waits and b"existing" not in options:
             return None, lambda: self._get_messages(wanted, options)
         queue = self._existing_queue()
-        if waits and not queue.messages and queue.is_closed:
+        if waits and queue.is_finished:
             raise hiredis.ReplyError("CLOSED")
         if queue.messages:
             queue.require_role(b"consumer")
@@ -371,12 +364,13 @@ class Runs:
         if queue is None or message is None:
             if b"waits" not in options:
                 return [], None
-            if queue is not None and queue.is_closed:
+            if queue is not None and queue.is_finished:
                 raise hiredis.ReplyError("CLOSED")
             return (None if queue is None else []), retry
         queue.require_role(b"consumer")
         source = self._base
         if destination == source:
+            queue.require_open()
             self._backend.take_one(source, message)
             self._backend.append(source, [message])
             return [message], None
@@ -408,10 +402,9 @@ class Runs:
 
     def _close(self, _arguments: list[bytes], _options: set[bytes]) -> Outcome:
         queue = self._existing_queue()
-        if queue.is_closed:
-            raise hiredis.ReplyError("CLOSED")
-        queue.require_role(b"producer")
-        queue.is_closed = True
+        if not queue.is_closed:
+            queue.require_role(b"producer")
+        queue.close()
         self._backend.touch(self._base, b":closed")
         return 1, None
 
@@ -430,6 +423,8 @@ def _outcome(run: Callable[..., Outcome], *arguments: Any) -> Outcome:
         return run(*arguments)
     except hiredis.ReplyError as error:
         return error, None
+    except RefusedError as refusal:
+        return hiredis.ReplyError(str(refusal)), None
 
 
 def _has_progress(result: Any) -> bool:
