@@ -97,10 +97,14 @@ class LogMachine(RuleBasedStateMachine):
         self.check(reply, lambda: self.log.put_at_offset(message))
 
     @precondition(lambda self: self.native is None)
-    @rule(server=servers, some=several, unique=st.booleans())
-    def push(self, server: int, some: list[bytes], *, unique: bool) -> None:
-        reply = self(server, "SADD" if unique else "RPUSH", self.name, *some)
-        self.check(reply, lambda: self.log.put(some, unique=unique))
+    @rule(server=servers, some=several)
+    def push(self, server: int, some: list[bytes]) -> None:
+        self.check(self(server, "RPUSH", self.name, *some), lambda: self.log.put(some))
+
+    @precondition(lambda self: self.native is None)
+    @rule(server=servers, some=several)
+    def add(self, server: int, some: list[bytes]) -> None:
+        self.check(self(server, "SADD", self.name, *some), lambda: self.log.put(some, unique=True))
 
     @precondition(lambda self: self.native is None)
     @rule(server=servers, message=messages, transaction=st.sampled_from(IDS))
