@@ -203,6 +203,16 @@ class WaitLimitError(PressureError):
         )
 
 
+class UnblockedError(PressureError):
+    """The operation was waiting when another client ended the wait."""
+
+    code = "UNBLOCKED"
+
+    def __init__(self) -> None:
+        """The text is Redis's."""
+        super().__init__("client unblocked via CLIENT UNBLOCK")
+
+
 class BufferLimitError(PressureError):
     """The memory budget is exceeded, and this client has the most bytes buffered: it is disconnected."""
 

@@ -22,6 +22,7 @@ from pressure_server.errors import (
     QueueDoesNotExistError,
     QueueFullError,
     StoppingError,
+    UnblockedError,
 )
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
@@ -234,7 +235,7 @@ class BeanstalkSession(Session):
             return replies.OUT_OF_MEMORY
         if isinstance(error, QueueClosedError | StoppingError | DrainingError):
             return replies.DRAINING
-        if isinstance(error, BackendError):
+        if isinstance(error, BackendError | UnblockedError):
             logger.debug("the reply is INTERNAL_ERROR: %s", error, extra=self.log_fields(error.code))
         elif isinstance(error, PressureError):
             fields = self.log_fields(error.code)

@@ -7,6 +7,7 @@ and a short WAIT that serve all of them.
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from pressure_server.backend.durability import write_command
@@ -20,9 +21,16 @@ from pressure_server.errors import BackendError, StoppingError
 _ROUND = 0.1
 
 
+@dataclass(slots=True)
+class Deadline:
+    """When a wait ends, by the loop's clock: inf for never. It may become earlier during the wait."""
+
+    at: float
+
+
 class _Client(NamedTuple):
     replicas: int
-    end: float  # inf for no timeout
+    deadline: Deadline
     found: asyncio.Future[int]
 
 
@@ -38,16 +46,16 @@ class ReplicaWaits:
         self._asking: asyncio.Task[None] | None = None
         self._is_ended = False
 
-    async def wait(self, replicas: int, timeout: float) -> int:
+    async def wait(self, replicas: int, deadline: Deadline) -> int:
         """Return how many replicas have all that the backend has answered before this call.
 
-        Return when there are `replicas` of them, or after `timeout` seconds, which may be inf. Raise
-        BackendError if the backend cannot be asked, and StoppingError if the server stops first.
+        Return when there are `replicas` of them, or at the deadline; within a tenth of a second if that has
+        become earlier. Raise BackendError if the backend cannot be asked, and StoppingError if the server
+        stops first.
         """
         if self._is_ended:
             raise StoppingError()
-        loop = asyncio.get_running_loop()
-        client = _Client(replicas, loop.time() + timeout, loop.create_future())
+        client = _Client(replicas, deadline, asyncio.get_running_loop().create_future())
         self._waiting.append(client)
         if self._asking is None:
             self._asking = asyncio.create_task(self._ask())
@@ -75,7 +83,7 @@ class ReplicaWaits:
 
     async def _ask_once(self, connection: BackendConnection) -> None:
         now, asking = asyncio.get_running_loop().time(), list(self._waiting)
-        longest = min(_ROUND, min(client.end for client in asking) - now)
+        longest = min(_ROUND, min(client.deadline.at for client in asking) - now)
         await connection.command(*write_command(self._key))
         # To Redis, 0 is no timeout.
         milliseconds = max(1, int(1000 * longest))
@@ -87,7 +95,7 @@ class ReplicaWaits:
         for client in asking:
             if client.found.done():
                 continue  # the client has left
-            if count >= client.replicas or client.end <= ended:
+            if count >= client.replicas or client.deadline.at <= ended:
                 client.found.set_result(count)
             else:
                 left.append(client)

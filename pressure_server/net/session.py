@@ -11,10 +11,10 @@ import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from time import perf_counter
-from typing import Any, ClassVar, Protocol, cast
+from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from pressure_server.auth.users import NOBODY
-from pressure_server.errors import forget_frames
+from pressure_server.errors import PressureError, forget_frames
 from pressure_server.net.client import Client
 from pressure_server.net.clients import Clients
 from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED
@@ -25,7 +25,8 @@ from pressure_server.queues.lanes.reservations import owner_of
 from pressure_server.queues.operations.batch import MAX_BYTES
 from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
-from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.operations.owners import Waiter
+from pressure_server.queues.operations.wait import Unblocking, Wait
 
 # The most commands in flight for one client; it is not read further until some are answered. A new client
 # begins with fewer, and gets more while its replies stay so small that this many bytes hold them all.
@@ -79,6 +80,13 @@ class _NoParser:
 _NO_PARSER = _NoParser()
 
 
+class _Unblock(NamedTuple):
+    """A request to end the client's waits, and the answer to it: whether a wait has ended for this reason."""
+
+    request: Unblocking
+    answer: asyncio.Future[bool]
+
+
 class Session(Client):
     """The part of a session that all handlers share. Sub-classes define the abstract methods.
 
@@ -89,8 +97,8 @@ class Session(Client):
     __slots__ = (
         "_alone", "_backlog", "_barrier", "_has_waited", "_is_to_flush", "_last", "_max_unanswered",
         "_measured", "_measured_from", "_measures_next", "_parser", "_position", "_ready_bytes", "_replies",
-        "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered", "_waits", "database",
-        "is_held", "reserved_jobs",
+        "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered", "_unblock", "_waits",
+        "database", "is_held", "reserved_jobs",
     )  # fmt: skip
     # The protocol's type of a request that stands for many commands, and the request that takes the place of
     # one that is too large before a login.
@@ -121,7 +129,8 @@ class Session(Client):
         self._running: Any = None  # the command that runs alone, or the last one that did
         self._taken: list[Operation] = []  # by operations of the command that runs alone
         # What waits for this client, each with the queues on which it waits.
-        self._waits: dict[object, Sequence[bytes]] = {}
+        self._waits: dict[Operation | Waiter, Sequence[bytes]] = {}
+        self._unblock: _Unblock | None = None  # until the waits have ended
         self._has_waited = False  # since the command that runs alone began
         # The last command that may have to wait. A later command is held until it has its reply.
         self._barrier: Operation | None = None
@@ -211,6 +220,7 @@ class Session(Client):
         self.database.end_of_read()
         if self._alone is not None and not self._replies and not isinstance(self._alone, asyncio.Task):
             coroutine = self._alone
+            self._has_waited = False
             self._alone = asyncio.create_task(self._run_alone(coroutine))
             # A task that is cancelled before it begins leaves its coroutine as it was.
             self._alone.add_done_callback(lambda _: coroutine.close())
@@ -314,7 +324,7 @@ class Session(Client):
                 self._barrier = operation
         self._unanswered += commands
 
-    def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None:
+    def begin_wait(self, waiter: Operation | Waiter, queues: Sequence[bytes]) -> None:
         """Do not read from the client until `end_wait` of this waiter, because it waits on these queues.
 
         A client that has closed its side waits for nothing: its connection is closed.
@@ -325,15 +335,49 @@ class Session(Client):
             self.connection.pause_reading()
             if self.has_disconnected:
                 self.abandon_waits()
+        if self._unblock is not None:
+            # The command has waited before. The operation is not in its line yet.
+            asyncio.get_running_loop().call_soon(self._unblock_waits)
 
-    def end_wait(self, waiter: object) -> None:
+    def end_wait(self, waiter: Operation | Waiter) -> None:
         """End a wait, whatever its result."""
         self._waits.pop(waiter, None)  # a session that has ended has none
+        self._answer_unblock()
 
     @property
     def is_waiting(self) -> bool:
         """Whether the client waits for a message, for room or for a role."""
         return bool(self._waits)
+
+    async def unblock(self, error: PressureError | None) -> bool:
+        """End what the client waits for as if its time were up, or with an error.
+
+        Return False if the client does not wait, or gets something: what is in flight when this is called.
+        """
+        alone_waits = isinstance(self._alone, asyncio.Task) and self._has_waited
+        if self._unblock is not None or not (self._waits or alone_waits):
+            return False
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._unblock = _Unblock(Unblocking(error), answer)
+        self._unblock_waits()
+        return await answer
+
+    def _unblock_waits(self) -> None:
+        for waiter in list(self._waits):
+            if self._unblock is None:
+                break
+            if isinstance(waiter, Operation):
+                self.database.unblock(waiter, self._unblock.request)
+            else:
+                waiter.unblock(self._unblock.request)
+
+    def _answer_unblock(self) -> None:
+        """Answer the request to end the waits, if there is one and nothing waits any longer."""
+        if self._unblock is None or self._waits or isinstance(self._alone, asyncio.Task):
+            return
+        (request, answer), self._unblock = self._unblock, None
+        if not answer.done():  # the client that wants to know may have gone
+            answer.set_result(request.has_ended_wait)
 
     @property
     def has_disconnected(self) -> bool:
@@ -454,7 +498,6 @@ class Session(Client):
 
     async def _run_alone(self, command: Coroutine[Any, Any, bytes]) -> None:
         statistics, began = self.command_statistics, perf_counter()
-        self._has_waited = False
         # A client that has not logged in may do so with this command, which then has a password.
         has_logged_in = self.user is not NOBODY
         try:
@@ -472,6 +515,7 @@ class Session(Client):
                     self.note_slow(seconds, words)
         self._running = None
         self._alone = None
+        self._answer_unblock()
         took, self._taken = self._taken, []
         # All these messages are in one reply: they are delivered together or not at all.
         taken = [(len(data), len(data), operation) for operation in took if operation.deliveries]
@@ -564,9 +608,11 @@ class Session(Client):
         first = next(waiting, len(self._replies))
         dropped, self._replies[first:] = self._replies[first:], []
         for reply in dropped:
-            self._waits.pop(reply, None)
+            if isinstance(reply, Operation):
+                self._waits.pop(reply, None)
         self._drop(dropped)
         self._end_alone()
+        self._answer_unblock()
         if last_reply:
             self.reply(last_reply)
         self.proceed()
@@ -582,6 +628,7 @@ class Session(Client):
         # Operations refer to the session: without this, only the garbage collector would free them.
         self._last = self._barrier = self._measured = self._running = None
         self._waits = {}
+        self._answer_unblock()
 
     def _drop(self, replies: list[bytes | Operation]) -> None:
         """Give up replies that are not sent: put back their messages, and cancel operations."""

@@ -6,6 +6,7 @@ answers it for itself, and the answers are put together here.
 
 from __future__ import annotations
 
+import asyncio
 import resource
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -15,6 +16,7 @@ from itertools import islice
 from operator import add, attrgetter
 from typing import Any, TypeVar
 
+from pressure_server.errors import BackendError, UnblockedError
 from pressure_server.net.client_facts import ClientFacts, SelectedClients, Selection, facts_of, sessions_of
 from pressure_server.net.clients import Clients
 from pressure_server.net.command_table import (
@@ -31,6 +33,8 @@ from pressure_server.queues.operations.operation import Line
 # Asks all processes that serve clients, and returns their answers.
 AskAll = Callable[..., Awaitable[list[Any]]]
 RESET_STATISTICS = "reset statistics"
+# Seconds for the reply to an operation of a client that is unblocked; less than workers have for an answer.
+_UNBLOCK_TIMEOUT = 0.5
 # How many clients of each line wait on a queue.
 Waiting = dict[Line, int]
 
@@ -158,6 +162,19 @@ class Process:
             one.break_off(reason)
         return len(found)
 
+    async def _unblock(self, number: int, with_error: bool) -> bool | BackendError:
+        for one in sessions_of(self._clients):
+            if one.id == number:
+                try:
+                    async with asyncio.timeout(_UNBLOCK_TIMEOUT):
+                        return await one.unblock(UnblockedError() if with_error else None)
+                except TimeoutError:
+                    return BackendError(
+                        "the backend has not answered in time: the client is unblocked when it has, or gets "
+                        "what was taken for it"
+                    )
+        return False
+
     def _totals(self) -> Totals:
         own = Totals.of(self._clients, self._broker)
         return own if self._accepts else replace(own, max_clients=0, max_waiting=0, max_buffered_bytes=0)
@@ -196,6 +213,7 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "selected clients": Process._selected_clients,
     "waiting clients": Process._waiting_clients,
     "disconnect": Process._disconnect,
+    "unblock": Process._unblock,
     "totals": Process._totals,
     "statistics": Process._statistics,
     RESET_STATISTICS: Process._reset_statistics,
@@ -265,6 +283,18 @@ class Workers:
     async def disconnect(self, ids: Sequence[int], reason: str) -> int:
         """Disconnect the clients with these ids. Return how many were still connected."""
         return sum(await self._ask_all("disconnect", tuple(ids), reason))
+
+    async def unblock(self, number: int, *, with_error: bool) -> bool:
+        """End what the client with this id waits for, as if its time were up or with UnblockedError.
+
+        Return False if it does not wait, or gets something at this moment. Raise BackendError if this is not
+        known because the backend does not answer.
+        """
+        answers = await self._ask_all("unblock", number, with_error)
+        for answer in answers:
+            if isinstance(answer, BackendError):
+                raise answer
+        return any(answers)
 
     async def totals(self) -> Totals:
         """Return the counts of all processes together."""

@@ -21,6 +21,7 @@ from pressure_server.backend.greeting import BackendRefusedError, NoSuchDatabase
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.outages import Outages
+from pressure_server.backend.replica_waits import Deadline
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import library
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT
@@ -278,15 +279,13 @@ class Broker:
         for database in self._databases.values():
             database.shards[number].watch_lost()
 
-    async def wait_for_replicas(self, replicas: int, timeout: float) -> int:
+    async def wait_for_replicas(self, replicas: int, deadline: Deadline) -> int:
         """Return how many replicas, of each shard at least, have all that has been answered before.
 
-        Return when there are `replicas` of them, or after `timeout` seconds, which may be inf. Raise
-        BackendError if a shard's backend cannot be asked, and StoppingError if the server stops first.
+        Return when there are `replicas` of them, or at the deadline. Raise BackendError if a shard's backend
+        cannot be asked, and StoppingError if the server stops first.
         """
-        clock = asyncio.get_running_loop().time
-        end = clock() + timeout
-        return min([await one.replica_waits.wait(replicas, end - clock()) for one in self._backends])
+        return min([await one.replica_waits.wait(replicas, deadline) for one in self._backends])
 
     def end_waits(self) -> None:
         """End all waiting operations with StoppingError, as the server stops."""

@@ -17,7 +17,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
-from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.operations.wait import Unblocking, Wait
 from pressure_server.queues.placement import Placement
 from pressure_server.queues.queue_operations import QueueOperations
 from pressure_server.queues.reserving import reserve_best
@@ -126,6 +126,10 @@ class Database(QueueOperations):
         """See LaneDispatcher.cancel."""
         self.shard_of(operation.name).cancel(operation)
 
+    def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
+        """See LaneDispatcher.unblock."""
+        self.shard_of(operation.name).unblock(operation, unblocking)
+
     async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
         """See LaneDispatcher.attempt."""
         return await self.shard_of(operation.name).attempt(operation, owner)
@@ -192,16 +196,20 @@ class Database(QueueOperations):
             first = await several.first_ended(names, names, [], count, Wait(timeout))
         finally:
             again = several.end()
-        if first is None:
-            return await take_now(again)
-        if isinstance(first.error, QueueClosedError):
-            # A later queue may have a message.
-            found = await take_now([name for name in names if name != first.name])
-            if found is not None:
-                return found
-        if first.error is not None:
-            raise first.error
-        return (first.name, first.results) if first.results else await take_now(again)
+        if first is not None:
+            if isinstance(first.error, QueueClosedError):
+                # A later queue may have a message.
+                found = await take_now([name for name in names if name != first.name])
+                if found is not None:
+                    return found
+            if first.error is not None:
+                raise first.error
+            if first.results:
+                return first.name, first.results
+        found = await take_now(again)
+        if found is None and (unblocked := several.take_unblocking_effect()) is not None:
+            raise unblocked
+        return found
 
     async def reserve(
         self,

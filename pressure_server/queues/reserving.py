@@ -87,6 +87,7 @@ async def reserve_best(
     watching = _Watching(queues)
     error: PressureError | None = None
     is_over = False
+    several: SeveralQueues | None = None
     try:
         while True:
             view = await _look(queues, names)
@@ -97,8 +98,11 @@ async def reserve_best(
             elif error is not None and not view.overdue:
                 raise error
             left = None if deadline is None else deadline - loop.time()
-            was_over, is_over = is_over, left is not None and left <= 0
+            is_unblocked = several is not None and several.unblocking is not None
+            was_over, is_over = is_over, is_unblocked or (left is not None and left <= 0)
             if is_over and (was_over or not view.overdue):
+                if several is not None and (unblocked := several.take_unblocking_effect()) is not None:
+                    raise unblocked
                 return None
             if view.overdue or view.best is not None:
                 continue

@@ -10,10 +10,11 @@ import math
 from collections.abc import Collection, Iterable, Sequence
 from typing import Protocol
 
+from pressure_server.errors import PressureError
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
-from pressure_server.queues.operations.wait import Ticket, Wait
+from pressure_server.queues.operations.wait import Ticket, Unblocking, Wait
 
 # Queues whose operations begin or end before other clients have their turn: about a millisecond.
 _QUEUES_AT_ONCE = 250
@@ -54,6 +55,8 @@ class SeveralQueues:
         # The queues whose operation has neither been tried nor joined a line.
         self._left: dict[bytes, None] = {}
         self._timer: asyncio.TimerHandle | None = None
+        # The request to end the wait before its time, if there is one.
+        self.unblocking: Unblocking | None = None
 
     async def first_ended(
         self,
@@ -80,6 +83,7 @@ class SeveralQueues:
         deadline = math.inf if how.timeout is None else loop.time() + how.timeout
         self._left = dict.fromkeys(names)
         self._owner.tries_more = True
+        self._owner.on_unblock = self._unblock
         for number, name in enumerate(list(self._left), 1):
             operation = self._operation(name, arguments, size, how)
             if name in to_try and not self._lanes.is_away(name):
@@ -111,6 +115,14 @@ class SeveralQueues:
         """End the wait, unless an operation is in flight: it ends the wait, and may bring messages."""
         if not (self._owner.first_ended.done() or self._ticket.close()):
             self._owner.first_ended.set_result(_NO_QUEUE)
+
+    def _unblock(self, unblocking: Unblocking) -> None:
+        self.unblocking = unblocking
+        self.look_again()
+
+    def take_unblocking_effect(self) -> PressureError | None:
+        """Note that the command has got nothing. Return the error with which it ends if it was unblocked."""
+        return self.unblocking.take_effect() if self.unblocking is not None else None
 
     def _operation(self, name: bytes, arguments: list[bytes], size: int, how: Wait) -> Operation:
         wait = Wait(

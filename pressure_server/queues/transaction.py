@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from typing import Any
 
@@ -26,7 +27,7 @@ from pressure_server.queues.operations.operation import Delivery, Line, Operatio
 from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.refusals import condition_for, exception_for
-from pressure_server.queues.operations.wait import WaitCondition
+from pressure_server.queues.operations.wait import Unblocking, WaitCondition
 from pressure_server.queues.queue_operations import QueueOperations
 from pressure_server.queues.shard import Shard
 
@@ -52,6 +53,11 @@ class Transaction(QueueOperations):
         self._client = client
         self._loop = asyncio.get_running_loop()
         self._operations: list[Operation] = []
+        # Until when it waits for roles, by the loop's clock, and the request to wait no longer.
+        self._until = 0.0
+        self._unblocking: Unblocking | None = None
+        # Lets it look again while it waits.
+        self._look_again: Callable[[], None] | None = None
 
     def prefix_of(self, first: bytes, *others: bytes) -> bytes:
         """See QueueOperations."""
@@ -229,15 +235,15 @@ class Transaction(QueueOperations):
         changes: bool,
     ) -> tuple[list[Any], Delivery | None]:
         """Call the script until no role that it needs is held. Undo a call whose reply is not returned."""
-        until = self._loop.time() + self._database.policy.role_timeout
+        self._until = self._loop.time() + self._database.policy.role_timeout
         while True:
             reply, delivery = await shard.call_directly(keys, arguments, undo, changes=changes)
             if reply[0] != b"refused":
                 return reply, delivery
             undo(reply, delivery)
-            await self._wait_until_callable(shard, reply, until)
+            await self._wait_until_callable(shard, reply)
 
-    async def _wait_until_callable(self, shard: Shard, refused: list[Any], until: float) -> None:
+    async def _wait_until_callable(self, shard: Shard, refused: list[Any]) -> None:
         """Wait until the call may be repeated. Raises QueueChangedError, QueueInUseError or StoppingError."""
         name, reason = refused[1][len(shard.prefix) + 1 :], refused[2].decode("utf-8", "replace")
         if reason == "CHANGED":
@@ -247,21 +253,29 @@ class Transaction(QueueOperations):
         condition = condition_for(reason) or WaitCondition.REMOVED
         if condition in (WaitCondition.PRODUCER_ROLE, WaitCondition.CONSUMER_ROLE):
             shard.role_turns.ask(name, condition, for_listeners=True)
-        if not await self._wait_for_condition(shard, name, condition, until - self._loop.time()):
-            raise StoppingError() if shard.is_stopping else exception_for(name, reason)
+        if not await self._wait_for_condition(shard, name, condition):
+            if shard.is_stopping:
+                raise StoppingError()
+            unblocked = self._unblocking.take_effect() if self._unblocking is not None else None
+            raise unblocked or exception_for(name, reason)
 
-    async def _wait_for_condition(
-        self, shard: Shard, name: bytes, condition: WaitCondition, timeout: float
-    ) -> bool:
+    async def _wait_for_condition(self, shard: Shard, name: bytes, condition: WaitCondition) -> bool:
         if shard.is_stopping:
             return False
+        self._look_again = partial(shard.notifications.notify, name)
         if self._client is not None:
             self._client.begin_wait(self, (name,))
         try:
-            return await shard.notifications.wait_for(name, condition, timeout)
+            return await shard.notifications.wait_for(name, condition, self._until - self._loop.time())
         finally:
             if self._client is not None:
                 self._client.end_wait(self)
+
+    def unblock(self, unblocking: Unblocking) -> None:
+        """See owners.Waiter. The call is tried once more."""
+        self._unblocking, self._until = unblocking, 0.0
+        if self._look_again is not None:
+            self._look_again()
 
     async def _finish_delete(self, operation: Operation) -> None:
         """Delete what is left, after the native client that holds a role has noticed the deletion."""

@@ -16,14 +16,14 @@ from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
-from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.errors import QueueDoesNotExistError, UnblockedError
 from pressure_server.queues.housekeeping import Housekeeping
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import DEFAULT, OnFull, Options
 from pressure_server.queues.operations.owners import Answers
-from pressure_server.queues.operations.wait import AS_CONFIGURED, Ticket, Wait, WaiterCount
+from pressure_server.queues.operations.wait import AS_CONFIGURED, Ticket, Unblocking, Wait, WaiterCount
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
 from tests.interleavings.backend import PREFIX, Backend
 from tests.interleavings.connections import ModelDurability, ModelLink, ModelWatch
@@ -52,6 +52,8 @@ class Client(Owner):
     options: Options = field(init=False)
     # How often the queue had been deleted when the operation began to wait.
     deletions: int | None = None
+    # The request to end its wait.
+    unblocking: Unblocking | None = None
     ends: int = 0
     is_waiting: bool = False
     is_cancelled: bool = False
@@ -156,6 +158,7 @@ class World:
             (watch.arm_one, 5),
             (watch.send_one, 5),
             (self._acknowledge, 5),
+            (self._unblock, 2),
             (lambda: loop.advance(within=2.0), 2),
             (self._durability.confirm_one, 3),
         ]
@@ -247,6 +250,14 @@ class World:
         client.is_delivered = True
         client.operation.acknowledge()
 
+    def _unblock(self) -> None:
+        """End a wait, whether its operation is in the line or in flight."""
+        waiting = [c for c in self._clients if c.is_waiting and not (c.is_gone or c.unblocking)]
+        if waiting:
+            client = self._random.choice(waiting)
+            client.unblocking = Unblocking(self._random.choice([None, UnblockedError()]))
+            self._lanes.unblock(client.operation, client.unblocking)
+
     def _put_back(self) -> None:
         if unsettled := self._unsettled():
             client = self._random.choice(unsettled)
@@ -327,6 +338,8 @@ class World:
             if not (client.ends or client.is_gone or client.is_cancelled):
                 assert client.is_waiting, f"{what} has not ended, and does not wait"
                 self._check_wait(operation, what)
+            if client.unblocking is not None:
+                self._check_unblocked(client, client.unblocking, what)
         assert not self._lanes._courier.has_records, "records are left"
         assert not self._backend.records, "records are left on the backend"
         unfinished = {client.operation.name for client in self._clients if not client.ends}
@@ -347,6 +360,20 @@ class World:
             assert queue is not None, f"{what} hangs: its queue is deleted"
             assert queue.room == 0, f"{what} hangs"
             assert not queue.is_closed, f"{what} hangs"
+
+    def _check_unblocked(self, client: Client, unblocking: Unblocking, what: str) -> None:
+        """Check that the wait has ended, and that the answer to the request is right."""
+        operation = client.operation
+        assert client.ends or client.is_gone or client.is_cancelled, f"{what} was unblocked, and waits"
+        if unblocking.has_ended_wait:
+            assert not operation.has_taken, f"{what} was unblocked, and has taken something"
+            done = [one for one in operation.results if isinstance(one, int)]
+            assert not operation.verb.puts or len(done) < len(operation.sizes), f"{what} has put all"
+            if unblocking.error is not None and not operation.results:
+                assert operation.error is unblocking.error, f"{what} was unblocked, and has another error"
+        elif client.ends and not client.is_gone and (client.options.waits or operation.verb.puts):
+            # A move that waits for room ends with nothing if another client takes the message.
+            assert operation.results or operation.error, f"{what} has got nothing, and was not unblocked"
 
     def _check_deleted_queues(self) -> None:
         """Check that operations waited for the queue that existed, or for one to be created."""

@@ -18,7 +18,7 @@ from tests.support.guards import users_toml
 from tests.support.http_requests import request
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, Wire
-from tests.support.waiters import Waiter
+from tests.support.waiters import Waiter, wait_for_blocked
 
 WORKERS = 2
 # Seconds in which the messages of a worker that is killed are back. Without the supervisor, which knows that
@@ -113,6 +113,20 @@ def test_a_client_of_another_worker_can_be_killed(everywhere: list[Client]) -> N
     assert first.client_kill_filter(_id=str(victim)) == 0
     with pytest.raises(redis.ConnectionError):
         second.ping()
+
+
+@pytest.mark.parametrize("how", ["TIMEOUT", "ERROR"])
+def test_a_client_of_another_worker_can_be_unblocked(
+    server: Server, everywhere: list[Client], how: str
+) -> None:
+    with Waiter(server.port) as waiter:
+        number = waiter("CLIENT", "ID")
+        for client in everywhere:
+            waiter.send("BLPOP", "nothing", "none", 0)
+            wait_for_blocked(client, 1)
+            assert client.execute_command("CLIENT", "UNBLOCK", number, how) == 1
+            assert str(waiter.reply()).startswith("None" if how == "TIMEOUT" else "UNBLOCKED ")
+            assert client.execute_command("CLIENT", "UNBLOCK", number, how) == 0
 
 
 def test_a_monitor_shows_what_clients_of_all_workers_send(server: Server, everywhere: list[Client]) -> None:

@@ -19,7 +19,6 @@ REASONS = {
     "replica": "It reads what Redis sends to replicas.",
     "memory": "It needs messages of more than 4 GB.",
     "continues": "It continues another test that cannot pass.",
-    "unblock": "It needs `CLIENT UNBLOCK`, which the server does not have.",
 }
 
 

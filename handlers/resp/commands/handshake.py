@@ -9,7 +9,7 @@ from handlers.resp.arguments import integer_of
 from handlers.resp.commands.client_list import client_line, kill_filter, of_type
 from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError, Text, bulk, encode, syntax_error
-from handlers.resp.session import Caller, RespSession
+from handlers.resp.session import Caller, RespSession, TransactionCaller
 from handlers.resp.table import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
 from pressure_server.net.client_facts import facts_of
@@ -228,6 +228,29 @@ async def client_list(client: Caller, words: Words) -> Text:
     elif options:
         raise syntax_error()
     return Text(b"".join(client_line(other) + b"\n" for other in found))
+
+
+@command(
+    "CLIENT|UNBLOCK client-id [TIMEOUT|ERROR]",
+    "Ends what a client of any protocol waits for, as if its time were up, or with -UNBLOCKED. Returns 1, or "
+    "0 if the client does not wait, or gets something at this moment.",
+    needs="administer",
+)
+async def client_unblock(client: Caller, words: Words) -> int:
+    """Reply as Redis does. This waits for the backend if the client's operation is in flight."""
+    if len(words) > 4:
+        text = words[1].decode("utf-8", "replace")
+        raise CommandError(
+            f"ERR unknown subcommand or wrong number of arguments for '{text}'. Try CLIENT HELP."
+        )
+    how = words[3].upper() if len(words) > 3 else b"TIMEOUT"
+    if how not in (b"TIMEOUT", b"ERROR"):
+        raise CommandError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
+    number = integer_of(words[2])
+    if isinstance(client, TransactionCaller):
+        # Two transactions could wait for each other.
+        raise CommandError("ERR CLIENT UNBLOCK is not allowed in a transaction")
+    return int(await client.context.workers.unblock(number, with_error=how == b"ERROR"))
 
 
 @command(

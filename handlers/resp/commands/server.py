@@ -16,6 +16,8 @@ from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError, Text
 from handlers.resp.session import Caller, TransactionCaller
 from handlers.resp.table import COMMANDS, Command, command_docs, command_info, dispatch, help_of
+from pressure_server.backend.replica_waits import Deadline
+from pressure_server.queues.operations.wait import Unblocking
 from pressure_server.text import glob_regex
 
 command = partial(table.command, group="server")
@@ -58,13 +60,35 @@ async def wait(client: Caller, words: Words) -> int:
     replicas, timeout = max(0, integer_of(words[1])), _milliseconds_of(words[2])
     broker = client.session.context.broker
     if isinstance(client, TransactionCaller):
-        return await broker.wait_for_replicas(replicas, 0)
-    waiter = asyncio.current_task()
+        return await broker.wait_for_replicas(replicas, Deadline(_now()))
+    waiter = _ReplicaWaiter(Deadline(_now() + (timeout / 1000 or inf)))
     client.begin_wait(waiter, ())
     try:
-        return await broker.wait_for_replicas(replicas, timeout / 1000 or inf)
+        found = await broker.wait_for_replicas(replicas, waiter.deadline)
     finally:
         client.end_wait(waiter)
+    if found < replicas and waiter.unblocking is not None:
+        unblocked = waiter.unblocking.take_effect()
+        if unblocked is not None:
+            raise unblocked
+    return found
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+class _ReplicaWaiter:
+    """A client that waits for replicas."""
+
+    def __init__(self, deadline: Deadline) -> None:
+        self.deadline = deadline
+        self.unblocking: Unblocking | None = None
+
+    def unblock(self, unblocking: Unblocking) -> None:
+        """See owners.Waiter."""
+        self.unblocking = unblocking
+        self.deadline.at = _now()
 
 
 def _milliseconds_of(word: bytes) -> int:

@@ -33,7 +33,7 @@ from pressure_server.queues.lanes.reservations import Reservations
 from pressure_server.queues.names import BOUND, UNAWAITED, base_key, records_key, split_key
 from pressure_server.queues.operations.operation import Delivery, Line, Operation
 from pressure_server.queues.operations.owners import Answers, CoroutineOwner
-from pressure_server.queues.operations.wait import WaitCondition, WaiterCount
+from pressure_server.queues.operations.wait import Unblocking, WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
@@ -218,6 +218,15 @@ class LaneDispatcher:
         if lane is not None:
             lane.cancel(operation)
 
+    def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
+        """End an operation that waits, as if its time were up.
+
+        If it is in flight, it ends when its reply arrives, and may have got something.
+        """
+        lane = self._lanes.get(operation.name)
+        if lane is not None:
+            lane.unblock(operation, unblocking)
+
     async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
         """Do an operation, and wait until it ends; `owner` is told of its progress.
 
@@ -227,6 +236,7 @@ class LaneDispatcher:
             self.submit(operation)
         except PressureError as error:
             return error
+        owner.on_unblock = partial(self.unblock, operation)
         try:
             await owner.first_ended
         except asyncio.CancelledError:

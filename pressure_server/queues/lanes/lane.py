@@ -16,6 +16,7 @@ from pressure_server.errors import (
     PressureError,
     QueueInUseError,
     UnansweredError,
+    UnblockedError,
 )
 from pressure_server.queues.calls.call import Call
 from pressure_server.queues.calls.driver import Driver
@@ -24,7 +25,7 @@ from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import Custody
 from pressure_server.queues.operations.refusals import exception_for
-from pressure_server.queues.operations.wait import WaitCondition
+from pressure_server.queues.operations.wait import Unblocking, WaitCondition
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 
 # With so many operations pending, the next block leaves before the replies to the last one are handed out.
@@ -273,7 +274,7 @@ class Lane:
         if wait is not None:
             self._driver.waiters.remove(wait)
             wait.end(served=bool(operation.results))
-        if operation.error is not None and isinstance(operation.error, QueueInUseError):
+        if operation.error is not None and isinstance(operation.error, QueueInUseError | UnblockedError):
             self._ensure_waiting().finish_delete(operation)
         self._ended_count += 1
         operation.end_order = self._ended_count
@@ -311,6 +312,11 @@ class Lane:
             self._driver.waiters.remove(operation.wait)
         if self.waiting is not None:
             self.waiting.remove(operation)
+
+    def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
+        """End a waiting operation as if its time were up."""
+        if self.waiting is not None:
+            self.waiting.unblock(operation, unblocking)
 
     def end_waits(self, error: PressureError) -> None:
         """End all waiting operations with `error`."""

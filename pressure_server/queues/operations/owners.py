@@ -12,8 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from pressure_server.queues.operations.operation import Operation, Owner
+from pressure_server.queues.operations.wait import Unblocking
 
 logger = logging.getLogger(__name__)
+
+
+class Waiter(Protocol):
+    """What waits for a client."""
+
+    def unblock(self, unblocking: Unblocking) -> None:
+        """End the wait as if its time were up."""
 
 
 class Client(Protocol):
@@ -23,10 +31,10 @@ class Client(Protocol):
     def has_disconnected(self) -> bool:
         """Whether the client has closed its side, and cannot wait."""
 
-    def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None:
+    def begin_wait(self, waiter: Waiter, queues: Sequence[bytes]) -> None:
         """Note that the client waits on these queues, until `end_wait` of this waiter."""
 
-    def end_wait(self, waiter: object) -> None:
+    def end_wait(self, waiter: Waiter) -> None:
         """Note that this wait has ended."""
 
     def partly_taken(self, operation: Operation) -> None:
@@ -95,6 +103,7 @@ class CoroutineOwner(Owner):
         "_waits",
         "_was_tried",
         "first_ended",
+        "on_unblock",
         "tries_more",
     )
 
@@ -106,6 +115,8 @@ class CoroutineOwner(Owner):
         # Whether more queues will be tried. Until then the client does not wait: it gets what one of them has
         # even if it closes its side meanwhile.
         self.tries_more = False
+        # Ends the wait of the operations; None if they cannot wait.
+        self.on_unblock: Callable[[Unblocking], None] | None = None
         self._has_ended = False
         # Whether the last submitted operation has been tried, and the future that `wait_until_tried` awaits.
         self._was_tried = False
@@ -155,9 +166,15 @@ class CoroutineOwner(Owner):
         if self._client is not None:
             self._client.partly_taken(operation)
 
+    def unblock(self, unblocking: Unblocking) -> None:
+        """See Waiter."""
+        if self.on_unblock is not None:
+            self.on_unblock(unblocking)
+
     def end(self) -> None:
         """Note that the coroutine has ended."""
         self._has_ended = True
+        self.on_unblock = None  # it may refer to operations, and these refer to their owner
         if self._client is not None and self._waits:
             self._waits = []
             self._client.end_wait(self)

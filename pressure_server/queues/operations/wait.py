@@ -101,6 +101,23 @@ class Timer(Protocol):
 
 
 @dataclass(slots=True)
+class Unblocking:
+    """A request to end the waits of a client at once, as if their time were up.
+
+    They end with `error` if it is set, otherwise as after their timeout. `has_ended_wait` is set when one has
+    ended for this reason, and has got nothing.
+    """
+
+    error: PressureError | None = None
+    has_ended_wait: bool = False
+
+    def take_effect(self) -> PressureError | None:
+        """Note that a wait ends for this reason. Return the error with which it ends, if any."""
+        self.has_ended_wait = True
+        return self.error
+
+
+@dataclass(slots=True)
 class Wait:
     """How an operation waits, and how far it has come.
 
@@ -143,6 +160,8 @@ class Wait:
     # Only some of its commands were sent, and all of these are done.
     has_unsent: bool = False
     expired: bool = False
+    # Why it ends before its time, if it does.
+    unblocking: Unblocking | None = None
 
     def end(self, *, served: bool) -> None:
         """End the wait, as the operation has ended. `served` is whether it got something."""

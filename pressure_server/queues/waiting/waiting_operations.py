@@ -14,7 +14,7 @@ from pressure_server.queues.operations.batch import Due, Progress
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import OnFull
 from pressure_server.queues.operations.owners import NotifyOnSuccess
-from pressure_server.queues.operations.wait import AS_CONFIGURED, Timer, Wait, WaitCondition
+from pressure_server.queues.operations.wait import AS_CONFIGURED, Timer, Unblocking, Wait, WaitCondition
 from pressure_server.queues.waiting.role_turns import QueueTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 from pressure_server.queues.waiting.wake_up import WakeUp
@@ -319,6 +319,14 @@ class WaitingOperations:
             self._host.end(operation)
             self._after_leaving(operation, was_next=was_next)
 
+    def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
+        """End an operation as if its time were up. One that is in flight ends when its reply arrives."""
+        wait, _ = _place_of(operation)
+        if wait.timer is not None:
+            wait.timer.cancel()
+        wait.unblocking, wait.out_of_time = unblocking, operation.options.waits
+        self._expire(operation)
+
     def _extend(self, operation: Operation, wait: Wait) -> bool:
         """Extend, once, a wait for a message whose time is up, if a job is due soon. Return whether it is."""
         due_soon = self.due_soon
@@ -468,8 +476,12 @@ def _fail_unserved(operation: Operation, wait: Wait) -> None:
     """Fail an operation that has waited in vain, with the reason for which it waited.
 
     A get that has waited long enough ends without a message instead. A move that has found a message, but no
-    room for it, fails as a put does.
+    room for it, fails as a put does. An unblocked operation may have an error of its own.
     """
+    unblocked = wait.unblocking.take_effect() if wait.unblocking is not None else None
+    if unblocked is not None:
+        operation.fail(unblocked)
+        return
     if wait.timeout_error is None or (
         operation.verb.takes and wait.out_of_time and wait.condition is not WaitCondition.ROOM
     ):

@@ -11,7 +11,7 @@ import pytest
 
 from pressure_server.backend import replica_waits
 from pressure_server.backend.link import Timeouts
-from pressure_server.backend.replica_waits import ReplicaWaits
+from pressure_server.backend.replica_waits import Deadline, ReplicaWaits
 from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError, StoppingError
 
@@ -81,7 +81,7 @@ async def _until(condition: Callable[[], object]) -> None:
 
 def test_a_round_answers_the_clients_whose_replicas_are_there(play: Callable[[Play], None]) -> None:
     async def body(waits: ReplicaWaits, connection: _Connection) -> None:
-        one, two = (asyncio.create_task(waits.wait(number, inf)) for number in (1, 2))
+        one, two = (asyncio.create_task(waits.wait(number, Deadline(inf))) for number in (1, 2))
         await _until(lambda: connection.asked)
         connection.counts.put_nowait(1)
         assert await one == 1
@@ -98,9 +98,9 @@ def test_a_round_answers_the_clients_whose_replicas_are_there(play: Callable[[Pl
 
 def test_a_client_that_comes_during_a_round_waits_for_the_next(play: Callable[[Play], None]) -> None:
     async def body(waits: ReplicaWaits, connection: _Connection) -> None:
-        one = asyncio.create_task(waits.wait(1, inf))
+        one = asyncio.create_task(waits.wait(1, Deadline(inf)))
         await _until(lambda: connection.asked)
-        late = asyncio.create_task(waits.wait(1, inf))
+        late = asyncio.create_task(waits.wait(1, Deadline(inf)))
         await asyncio.sleep(0)
         connection.counts.put_nowait(1)
         assert await one == 1
@@ -114,7 +114,7 @@ def test_a_client_that_comes_during_a_round_waits_for_the_next(play: Callable[[P
 
 def test_a_client_whose_time_is_up_gets_the_count(play: Callable[[Play], None]) -> None:
     async def body(waits: ReplicaWaits, connection: _Connection) -> None:
-        patient, hurried = (asyncio.create_task(waits.wait(3, timeout)) for timeout in (inf, 0))
+        patient, hurried = (asyncio.create_task(waits.wait(3, Deadline(at))) for at in (inf, 0))
         await _until(lambda: connection.asked)
         assert connection.asked == [(3, 1)]  # milliseconds: 0 would be for ever
         connection.counts.put_nowait(1)
@@ -125,9 +125,26 @@ def test_a_client_whose_time_is_up_gets_the_count(play: Callable[[Play], None]) 
     play(body)
 
 
+def test_a_client_whose_deadline_becomes_earlier_gets_the_count_of_the_round(
+    play: Callable[[Play], None],
+) -> None:
+    async def body(waits: ReplicaWaits, connection: _Connection) -> None:
+        deadline = Deadline(inf)
+        task = asyncio.create_task(waits.wait(3, deadline))
+        await _until(lambda: connection.asked)
+        connection.counts.put_nowait(1)
+        await _until(lambda: len(connection.asked) == 2)
+        assert not task.done()
+        deadline.at = 0.0
+        connection.counts.put_nowait(2)
+        assert await task == 2
+
+    play(body)
+
+
 def test_clients_that_have_left_end_the_rounds(play: Callable[[Play], None]) -> None:
     async def body(waits: ReplicaWaits, connection: _Connection) -> None:
-        task = asyncio.create_task(waits.wait(1, inf))
+        task = asyncio.create_task(waits.wait(1, Deadline(inf)))
         await _until(lambda: connection.asked)
         task.cancel()
         await asyncio.sleep(0)
@@ -140,13 +157,13 @@ def test_clients_that_have_left_end_the_rounds(play: Callable[[Play], None]) -> 
 
 def test_an_error_ends_all_waits_and_the_next_one_opens_a_connection(play: Callable[[Play], None]) -> None:
     async def body(waits: ReplicaWaits, connection: _Connection) -> None:
-        tasks = [asyncio.create_task(waits.wait(1, inf)) for _ in range(2)]
+        tasks = [asyncio.create_task(waits.wait(1, Deadline(inf))) for _ in range(2)]
         await _until(lambda: connection.asked)
         connection.counts.put_nowait(BackendError("away"))
         for task in tasks:
             with pytest.raises(BackendError, match="away"):
                 await task
-        again = asyncio.create_task(waits.wait(0, inf))
+        again = asyncio.create_task(waits.wait(0, Deadline(inf)))
         connection.counts.put_nowait(0)
         assert await again == 0
         assert connection.opened == 2
@@ -156,13 +173,13 @@ def test_an_error_ends_all_waits_and_the_next_one_opens_a_connection(play: Calla
 
 def test_the_end_of_the_server_ends_all_waits(play: Callable[[Play], None]) -> None:
     async def body(waits: ReplicaWaits, connection: _Connection) -> None:
-        task = asyncio.create_task(waits.wait(1, inf))
+        task = asyncio.create_task(waits.wait(1, Deadline(inf)))
         await _until(lambda: connection.asked)
         waits.end()
         with pytest.raises(StoppingError):
             await task
         with pytest.raises(StoppingError):
-            await waits.wait(0, inf)
+            await waits.wait(0, Deadline(inf))
         await _until(lambda: connection.is_closed)
 
     play(body)

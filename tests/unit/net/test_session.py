@@ -5,15 +5,19 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from random import Random
-from typing import Any
+from typing import Any, cast
+from unittest.mock import Mock
 
 import hiredis
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from handlers.resp.session import RespSession
+from pressure_server.errors import UnblockedError
 from pressure_server.net.connection import Connection
 from pressure_server.queues.calls.call import Call
+from pressure_server.queues.operations.wait import Unblocking
 from tests.interleavings.backend import Backend, Queue
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import FakeTransport, Server
@@ -266,6 +270,139 @@ def test_a_client_that_leaves_while_it_waits_takes_nothing(runner: asyncio.Runne
         _answer(server, backend)
         assert backend.queues[b"p:q"].messages == [b"m"]
         assert to_waiter.written == []
+        server.close()
+
+    runner.run(play())
+
+
+def _waiting(server: Server, backend: Backend, *words: str | int) -> tuple[Connection, FakeTransport]:
+    """Return a client that waits."""
+    connection, transport = server.connect()
+    connection.data_received(packed(*words))
+    server.send()
+    _answer(server, backend)
+    assert connection.session.is_waiting
+    return connection, transport
+
+
+@pytest.mark.parametrize(
+    ("error", "reply"),
+    [(None, b"*-1\r\n"), (UnblockedError(), b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n")],
+)
+def test_a_client_that_is_unblocked_is_read_again(
+    runner: asyncio.Runner, error: UnblockedError | None, reply: bytes
+) -> None:
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
+        session = cast(RespSession, waiter.session)
+        assert await session.unblock(error)
+        assert (b"".join(written.written), waiter.is_read) == (reply, True)
+        assert not await session.unblock(error)
+        waiter.data_received(packed("PING"))
+        assert written.written[-1] == b"+PONG\r\n"
+        server.close()
+
+    runner.run(play())
+
+
+def test_the_request_to_unblock_is_answered_when_the_operation_in_flight_is(runner: asyncio.Runner) -> None:
+    """The message that it brings goes to the client. A second request meanwhile changes nothing."""
+
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
+        session = cast(RespSession, waiter.session)
+        other, _ = server.connect()
+        other.data_received(packed("LPUSH", "q", "m"))
+        server.send()
+        first = asyncio.create_task(session.unblock(UnblockedError()))
+        await asyncio.sleep(0)
+        assert not await session.unblock(None)
+        assert not first.done()
+        while server.link.calls:
+            _answer(server, backend)
+            server.send()
+        assert not await first
+        assert written.written == [b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n"]
+        server.close()
+
+    runner.run(play())
+
+
+def test_a_client_that_leaves_while_it_is_unblocked_was_not_unblocked(runner: asyncio.Runner) -> None:
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        waiter, _ = _waiting(server, backend, "BLPOP", "q", 0)
+        session = cast(RespSession, waiter.session)
+        other, _ = server.connect()
+        other.data_received(packed("LPUSH", "q", "m"))
+        server.send()
+        unblocked = asyncio.create_task(session.unblock(None))
+        await asyncio.sleep(0)
+        waiter.connection_lost(None)
+        assert not await unblocked
+        server.close()
+
+    runner.run(play())
+
+
+def test_a_client_that_asks_to_unblock_and_leaves_changes_nothing(runner: asyncio.Runner) -> None:
+    async def play() -> None:
+        server, backend = Server(), Backend(Random(0), lambda _: None)
+        waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
+        other, _ = server.connect()
+        other.data_received(packed("LPUSH", "q", "m"))
+        server.send()
+        unblocked = asyncio.create_task(cast(RespSession, waiter.session).unblock(None))
+        await asyncio.sleep(0)
+        unblocked.cancel()
+        while server.link.calls:
+            _answer(server, backend)
+            server.send()
+        assert written.written == [b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n"]
+        assert not await cast(RespSession, waiter.session).unblock(None)
+        server.close()
+
+    runner.run(play())
+
+
+def test_a_command_that_looks_between_two_waits_is_unblocked_when_it_waits_again(
+    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def play() -> None:
+        server = Server()
+        steps: asyncio.Queue[str] = asyncio.Queue()
+        goes_on = asyncio.Event()
+
+        async def reserve(*arguments: Any, **_options: Any) -> None:
+            client, waiter, ended = arguments[4], Mock(), asyncio.Event()
+            client.begin_wait(waiter, [b"q"])
+            client.end_wait(waiter)
+            steps.put_nowait("looks")
+            await goes_on.wait()
+
+            def unblock(unblocking: Unblocking) -> None:
+                unblocking.take_effect()
+                ended.set()
+
+            waiter.unblock = unblock
+            client.begin_wait(waiter, [b"q"])
+            assert not ended.is_set()  # an operation would not be in its line yet
+            await ended.wait()
+            client.end_wait(waiter)
+
+        monkeypatch.setattr(server.database, "reserve", reserve)
+        connection, written = server.connect()
+        session = cast(RespSession, connection.session)
+        connection.data_received(packed("PRESSURE.RESERVE", "q", "r", "TIMEOUT", 0))
+        await steps.get()
+        assert not session.is_waiting
+        unblocked = asyncio.create_task(session.unblock(None))
+        await asyncio.sleep(0)
+        goes_on.set()
+        assert await unblocked
+        assert written.written == [b"*-1\r\n"]
         server.close()
 
     runner.run(play())

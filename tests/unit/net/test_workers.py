@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from handlers.resp.session import RespSession
+from pressure_server.errors import BackendError, PressureError, UnblockedError
+from pressure_server.net import workers
 from pressure_server.net.client_facts import SelectedClients, Selection
 from pressure_server.net.command_table import BUCKETS, CommandStatistics, total_statistics
 from pressure_server.net.slow_log import SlowLog
@@ -113,6 +116,41 @@ def test_a_server_of_one_process_asks_itself() -> None:
         assert await workers.selected_clients(Selection("id", False, "nobody", 0)) == SelectedClients(0, [])
         assert (await workers.selected_clients(Selection("id", False, "", 0))).matching == 1
         assert await workers.disconnect([connection.id + 1], "a test") == 0
+        server.close()
+
+    asyncio.run(main())
+
+
+def test_a_client_is_unblocked_by_the_process_that_has_it() -> None:
+    for answers, expected in (([False, True], True), ([False, False], False), ([], False)):
+        assert asyncio.run(asked(answers).unblock(1, with_error=False)) is expected
+    with pytest.raises(BackendError, match="away"):
+        asyncio.run(asked([False, BackendError("away")]).unblock(1, with_error=False))
+
+
+def test_a_client_whose_operation_stays_in_flight_is_not_known_to_be_unblocked(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def main() -> None:
+        server = Server()
+        connection, _ = server.connect()
+        asked_for = list[PressureError | None]()
+
+        async def unblock(error: PressureError | None) -> bool:
+            asked_for.append(error)
+            await asyncio.Event().wait()
+            return True
+
+        monkeypatch.setattr(RespSession, "unblock", lambda _session, error: unblock(error))
+        monkeypatch.setattr(workers, "_UNBLOCK_TIMEOUT", 0.0)
+        ours = server.context.workers
+        assert not await ours.unblock(connection.id + 1, with_error=True)
+        with pytest.raises(BackendError, match="has not answered in time"):
+            await ours.unblock(connection.id, with_error=False)
+        with pytest.raises(BackendError):
+            await ours.unblock(connection.id, with_error=True)
+        assert asked_for[0] is None
+        assert isinstance(asked_for[1], UnblockedError)
         server.close()
 
     asyncio.run(main())

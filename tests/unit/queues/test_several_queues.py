@@ -7,10 +7,12 @@ from collections.abc import Sequence
 
 import pytest
 
+from pressure_server.errors import UnblockedError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import WAITS
-from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.operations.owners import Waiter
+from pressure_server.queues.operations.wait import Unblocking, Wait
 from pressure_server.queues.several_queues import SeveralQueues
 
 
@@ -46,10 +48,10 @@ class RecordingClient:
         self.taken: list[Operation] = []
         self.waits_on: Sequence[bytes] = ()
 
-    def begin_wait(self, waiter: object, queues: Sequence[bytes]) -> None:
-        self.waits_on = queues
+    def begin_wait(self, waiter: Waiter, queues: Sequence[bytes]) -> None:
+        self.waiter, self.waits_on = waiter, queues
 
-    def end_wait(self, waiter: object) -> None: ...
+    def end_wait(self, waiter: Waiter) -> None: ...
 
     def partly_taken(self, operation: Operation) -> None: ...
 
@@ -160,5 +162,52 @@ def test_a_client_waits_when_all_queues_were_tried_in_vain() -> None:
         assert world.client.waits_on == [b"a", b"b"]
         served = world.serve(0)
         assert await world.task is served
+
+    asyncio.run(run())
+
+
+def test_a_client_that_is_unblocked_gets_nothing() -> None:
+    async def run() -> None:
+        error = UnblockedError()
+        for unblocking in (Unblocking(), Unblocking(error)):
+            world = World(to_try=(b"a", b"b"))
+            await world.try_in_vain(0)
+            await world.try_in_vain(1)
+            world.client.waiter.unblock(unblocking)
+            assert await world.task is None
+            assert not unblocking.has_ended_wait  # the command may look again
+            assert world.several.take_unblocking_effect() is unblocking.error
+            assert unblocking.has_ended_wait
+            world.several.end()
+            world.client.waiter.unblock(Unblocking())  # too late
+
+    asyncio.run(run())
+
+
+def test_an_operation_in_flight_outlives_the_unblocking() -> None:
+    async def run() -> None:
+        world = World(to_try=(b"a", b"b"))
+        await world.try_in_vain(0)
+        await world.try_in_vain(1)
+        in_flight = world.lanes.joined[1].wait
+        assert in_flight is not None
+        assert in_flight.ticket is not None
+        assert in_flight.ticket.try_acquire(in_flight, lambda: None)
+        unblocking = Unblocking()
+        world.client.waiter.unblock(unblocking)
+        await asyncio.sleep(0)
+        assert not world.task.done()
+        served = world.serve(1)
+        assert await world.task is served
+        assert not unblocking.has_ended_wait
+
+    asyncio.run(run())
+
+
+def test_a_command_that_was_not_unblocked_has_no_error() -> None:
+    async def run() -> None:
+        world = World(timeout=0.001)
+        assert await world.task is None
+        assert world.several.take_unblocking_effect() is None
 
     asyncio.run(run())

@@ -16,11 +16,12 @@ from pressure_server.errors import (
     QueueInUseError,
     QueueNameError,
     StoppingError,
+    UnblockedError,
 )
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery
-from pressure_server.queues.operations.wait import WaitCondition
+from pressure_server.queues.operations.wait import Unblocking, WaitCondition
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.transaction import Transaction
 from tests.unit.queues.operations_of import get, put
@@ -252,5 +253,31 @@ def test_a_deletion_that_has_only_begun_is_finished_outside_the_call() -> None:
         assert await committed(backend, lambda t: t.run(verbs.DELETE, b"a")) == [[1]]
         # A deletion does not need its roles at once.
         assert b"free" not in backend.calls[0][1]
+
+    play(test)
+
+
+@pytest.mark.parametrize("error", [None, UnblockedError()])
+def test_a_transaction_that_is_unblocked_tries_once_more_and_fails(error: UnblockedError | None) -> None:
+    refused = [b"refused", b"p:a", b"INUSE producer native"]
+
+    async def test() -> None:
+        backend = Backend(refused, refused, refused)
+        unblocking = Unblocking(error)
+        transaction = backend.transaction()
+        backend.database.notifications.notify.side_effect = lambda _name: looked.append(transaction)
+        looked: list[Transaction] = []
+
+        async def wait_for(_name: bytes, _condition: WaitCondition, timeout: float) -> bool:
+            if timeout > 0:
+                transaction.unblock(unblocking)
+            return timeout > 0
+
+        backend.database.notifications.wait_for = wait_for
+        transaction.submit(put(b"m"))
+        with pytest.raises(QueueInUseError if error is None else UnblockedError):
+            await transaction.commit()
+        assert (len(backend.calls), looked) == (2, [transaction])
+        assert unblocking.has_ended_wait
 
     play(test)

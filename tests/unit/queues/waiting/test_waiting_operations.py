@@ -8,13 +8,20 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from pressure_server.errors import QueueClosedError, QueueFullError, StoppingError, WaitLimitError
+from pressure_server.errors import (
+    QueueClosedError,
+    QueueFullError,
+    QueueInUseError,
+    StoppingError,
+    UnblockedError,
+    WaitLimitError,
+)
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Due, Progress
 from pressure_server.queues.operations.operation import Line, Operation, Verb
-from pressure_server.queues.operations.options import UNIQUE, WAITS, OnFull, Options
+from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, OnFull, Options
 from pressure_server.queues.operations.owners import NotifyOnSuccess
-from pressure_server.queues.operations.wait import Ticket, Wait, WaitCondition, WaiterCount
+from pressure_server.queues.operations.wait import Ticket, Unblocking, Wait, WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 from tests.unit.queues.operations_of import Recorder, get, put, wait_of
@@ -335,6 +342,64 @@ def test_an_operation_in_flight_ends_with_its_reply_when_its_time_is_up() -> Non
     assert world.ended == []
     world.in_vain(operation)
     assert world.ended == [operation]
+
+
+@pytest.mark.parametrize("error", [None, UnblockedError()])
+def test_an_operation_that_is_unblocked_ends_as_after_its_time_or_with_the_error(
+    error: UnblockedError | None,
+) -> None:
+    world = World()
+    getting, putting = get(options=WAITS, wait=Wait(1.0)), put(b"m")
+    world.in_vain(getting)
+    world.in_vain(putting, condition=WaitCondition.ROOM)
+    for number, operation in enumerate((getting, putting), 1):
+        unblocking = Unblocking(error)
+        world.waiting.unblock(operation, unblocking)
+        assert (world.ended[number - 1 :], unblocking.has_ended_wait) == ([operation], True)
+    assert getting.error is error
+    assert putting.error is error or (error is None and isinstance(putting.error, QueueFullError))
+    assert len(world.waiting) == 0
+    world.clock.run_to(200.0)
+    assert world.ended == [getting, putting]
+
+
+def test_a_get_that_is_unblocked_while_it_waits_for_a_role_fails_if_it_waits_for_nothing_else() -> None:
+    for options, fails in ((WAITS, False), (DEFAULT, True)):
+        world = World()
+        getting = get(options=options, wait=Wait(None))
+        wait_of(getting).timeout_error = QueueInUseError("q", "by its consumer 'c'")
+        world.in_vain(getting, condition=WaitCondition.CONSUMER_ROLE)
+        world.waiting.unblock(getting, Unblocking())
+        assert world.ended == [getting]
+        assert isinstance(getting.error, QueueInUseError) is fails
+
+
+def test_an_operation_in_flight_is_unblocked_by_its_reply_unless_that_brings_something() -> None:
+    world = World()
+    empty, served = world.waiting_gets(2)
+    assert world.waiting.next_operations([], woken=True) == [empty, served]
+    in_vain, too_late = Unblocking(), Unblocking()
+    world.waiting.unblock(empty, in_vain)
+    world.waiting.unblock(served, too_late)
+    assert world.ended == []
+    served.results = [b"m"]
+    world.in_vain(empty)
+    assert world.ended == [empty]
+    assert (in_vain.has_ended_wait, too_late.has_ended_wait) == (True, False)
+
+
+def test_an_operation_that_is_unblocked_gets_a_job_that_is_due_within_milliseconds() -> None:
+    world = World()
+    operation = world.wait(10.0, Due(0.005, b"note"))
+    unblocking = Unblocking()
+    world.waiting.unblock(operation, unblocking)
+    world.host.end.assert_not_called()
+    world.clock.run_to(100.0065)
+    (tried,) = world.waiting.next_operations([], woken=True)
+    world.clock.run_to(100.02)
+    world.replied([tried], Due())
+    assert world.ended == [operation]
+    assert unblocking.has_ended_wait
 
 
 def test_an_operation_that_may_not_wait_ends_at_once() -> None:
