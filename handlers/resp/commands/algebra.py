@@ -134,7 +134,11 @@ async def _store(client: Caller, destination: bytes, sources: list[bytes], algeb
     """Replace the messages of a queue by those of other queues, in one step; return how many there are."""
     database = client.session.database
     if isinstance(client.database, Transaction):
-        raise CommandError("ERR results of set algebra cannot be stored in a transaction")
+        # The server computes them, between two calls: docs/internals/transactions.md.
+        raise CommandError(
+            "ERR results of set algebra cannot be stored in a transaction: WATCH the queues, read them, and "
+            "put the result after MULTI"
+        )
     for _ in range(_ATTEMPTS):
         names = dict.fromkeys([destination, *sources])
         versions = {name: (await database.run(verbs.VERSION, name))[0] for name in names}

@@ -337,6 +337,24 @@ def test_a_move_to_a_full_queue_fails_and_leaves_the_message(client: Client, wai
     assert client.lrange("s", 0, -1) == [b"message"]
 
 
+@pytest.mark.parametrize(
+    ("name", "result"), [("SINTER", [b"b"]), ("SUNION", [b"a", b"b", b"c"]), ("SDIFF", [b"a"])]
+)
+def test_results_of_set_algebra_are_put_with_watch_as_no_transaction_stores_them(
+    client: Client, waiter: Waiter, name: str, result: list[bytes]
+) -> None:
+    client.sadd("p", "a", "b")
+    client.sadd("q", "b", "c")
+    put, refused = transact(waiter, "SADD r x", f"{name}STORE r p q")
+    assert (put, client.lrange("r", 0, -1)) == (1, [b"x"])
+    assert "cannot be stored in a transaction" in str(refused)
+    waiter("WATCH", "p", "q")
+    found = waiter(name, "p", "q")
+    assert found == result
+    assert transact(waiter, "DEL r", f"SADD r {b' '.join(found).decode()}") == [1, len(found)]
+    assert client.lrange("r", 0, -1) == result
+
+
 def test_pressure_commands_work_in_a_transaction(client: Client, waiter: Waiter) -> None:
     replies = transact(
         waiter, "PRESSURE.CREATE q BOUND 3", "PRESSURE.PUT q a", "PRESSURE.PUT q a NX", "PRESSURE.LENGTH q",
