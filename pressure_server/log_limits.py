@@ -7,22 +7,25 @@ import logging
 from collections.abc import Mapping
 
 from pressure_server.errors import PressureError
-from pressure_server.text import printable
+from pressure_server.text import counted, printable
 
 _SUMMARY_SECONDS = 60.0
 _MAX_QUEUES = 1000
 
 
 class LogThrottle:
-    """A throttle for warnings of one `kind`, a plural such as "failed logins".
+    """A throttle for warnings of one `kind`, such as "failed login"; `kinds` is the plural (see `counted`).
 
     After a warning was logged, those of the next `every` seconds are counted. Then one summary gives their
     number and the text of the last.
     """
 
-    def __init__(self, logger: logging.Logger, kind: str, every: float = _SUMMARY_SECONDS) -> None:
+    def __init__(
+        self, logger: logging.Logger, kind: str, kinds: str = "", every: float = _SUMMARY_SECONDS
+    ) -> None:
         self._logger = logger
         self._kind = kind
+        self._kinds = kinds
         self._every = every
         self._pause: asyncio.TimerHandle | None = None
         self._more = 0
@@ -43,7 +46,8 @@ class LogThrottle:
     def _end_pause(self) -> None:
         self._pause = None
         if self._more:
-            self._logger.warning("%d more %s; the last: %s", self._more, self._kind, self._last)
+            more = counted(self._more, f"more {self._kind}", self._kinds and f"more {self._kinds}")
+            self._logger.warning("%s; the last: %s", more, self._last)
             self._more = 0
             self._begin_pause()
 

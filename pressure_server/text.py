@@ -1,4 +1,4 @@
-"""Names of queues and users, which are any bytes: as text for people, and matched by patterns. No I/O."""
+"""Text for people: names of queues and users, which are any bytes, and counts. Patterns of names. No I/O."""
 
 from __future__ import annotations
 
@@ -15,6 +15,12 @@ def printable(name: bytes) -> str:
     text = name[:128].decode("utf-8", "backslashreplace")
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
     return text + "…" if len(name) > 128 else text
+
+
+def counted(number: float, thing: str, things: str = "") -> str:
+    """Return a number of things: "1 message", "2 messages". `things` is the plural, by default with an s."""
+    shown = f"{number:g}" if isinstance(number, float) else str(number)
+    return f"{shown} {thing if number == 1 else things or f'{thing}s'}"
 
 
 def glob_regex(pattern: bytes) -> re.Pattern[bytes]:

@@ -27,7 +27,7 @@ class Statistics:
         # Pauses, in seconds, as they were asked for.
         self.pauses: dict[bytes, int] = {}
         # The replies of INTERNAL_ERROR have no text, so the log has their reasons.
-        self.errors = LogThrottle(logger, "replies of INTERNAL_ERROR")
+        self.errors = LogThrottle(logger, "reply of INTERNAL_ERROR", "replies of INTERNAL_ERROR")
 
     def of_tube(self, tube: bytes) -> Counter[str]:
         """Return the counts of a tube."""

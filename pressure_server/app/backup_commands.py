@@ -20,6 +20,7 @@ from pressure_server.backend.backups.restore import restore
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.errors import BackendError
 from pressure_server.net.listener import SettingsError
+from pressure_server.text import counted
 
 # Standard input or output, as a FILE.
 _STANDARD = Path("-")
@@ -164,8 +165,8 @@ def _require_embedded(backend: str) -> None:
 
 def _described(description: Description) -> str:
     return (
-        f"{len(description.files)} files, {description.size:,} bytes, made {description.created} by "
-        f"pressure-server {description.server_version} with Valkey {description.valkey_version}"
+        f"{counted(len(description.files), 'file')}, {description.size:,} bytes, made {description.created} "
+        f"by pressure-server {description.server_version} with Valkey {description.valkey_version}"
     )
 
 

@@ -16,7 +16,7 @@ from pressure_server.net.listener import SettingsError
 from pressure_server.queues.names import is_queue_name
 from pressure_server.queues.repair.diagnosis import Finding
 from pressure_server.queues.repair.doctor import Case, Doctor
-from pressure_server.text import printable
+from pressure_server.text import counted, printable
 
 
 @click.command("doctor", short_help="Find and repair stuck queues.", params=shared_options(*STORE_OPTIONS))
@@ -64,7 +64,8 @@ async def _examine(store: Store, queue: str | None, repair: bool, wait: float) -
                 raise SettingsError(f"there is no queue '{printable(doctor.named)}'")
         if cases:
             click.echo(
-                f"queues with possible problems: {len(cases)}; observing them for {doctor.wait:g} seconds\n"
+                f"queues with possible problems: {len(cases)}; observing them for "
+                f"{counted(doctor.wait, 'second')}\n"
             )
         await doctor.confirm(cases)
         in_trouble = len(cases)
@@ -99,13 +100,9 @@ def _report(case: Case, findings: list[Finding], done: list[str] | None) -> str:
 def _summary(queues: int, in_trouble: int, left: int, unreadable: int, repair: bool) -> str:
     found = []
     if unreadable:
-        found.append(f"{_counted(unreadable, 'key')} unreadable")
+        found.append(f"{counted(unreadable, 'key')} unreadable")
     if in_trouble and repair:
         found.append(f"{in_trouble} with problems, {in_trouble - left} repaired, {left} not repaired")
     elif in_trouble:
         found.append(f"{in_trouble} with problems; nothing was changed, use --repair")
-    return f"{_counted(queues, 'queue')} checked: {', '.join(found) or 'no problems'}"
-
-
-def _counted(number: int, thing: str) -> str:
-    return f"{number} {thing}{'' if number == 1 else 's'}"
+    return f"{counted(queues, 'queue')} checked: {', '.join(found) or 'no problems'}"

@@ -14,6 +14,8 @@ from pathlib import Path
 
 from setproctitle import setproctitle
 
+from pressure_server.text import counted
+
 logger = logging.getLogger(__name__)
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -77,7 +79,9 @@ def clients_possible(wanted: int, each: int, others: int) -> int:
     needed = each * wanted + others
     if hard != resource.RLIM_INFINITY and needed > hard:
         logger.warning(
-            "serving %d clients at most: the hard limit on open files is %d", (hard - others) // each, hard
+            "serving %s at most: the hard limit on open files is %d",
+            counted((hard - others) // each, "client"),
+            hard,
         )
         needed = hard
     if soft != resource.RLIM_INFINITY and soft < needed:

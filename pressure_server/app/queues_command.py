@@ -20,7 +20,7 @@ from pressure_server.app.server_options import STORE_OPTIONS, shared_options
 from pressure_server.app.store import Store, open_store
 from pressure_server.errors import BackendError
 from pressure_server.queues.survey import Survey, Surveyed
-from pressure_server.text import glob_regex, printable
+from pressure_server.text import counted, glob_regex, printable
 
 # Keys of `top`, with the column by which they sort.
 SORT_KEYS = {"m": "messages", "o": "oldest", "p": "put/s", "t": "taken/s", "n": "queue", "b": "bytes"}
@@ -242,8 +242,9 @@ def _draw(screen: curses.window, survey: Survey, queues: Sequence[Surveyed], sor
     totals = survey.totals
     keys = " ".join(f"{key}:{title}" for key, title in SORT_KEYS.items())
     lines = [
-        f"{len(survey.queues)} queues, {totals.length} messages, {totals.reserved} reserved, "
-        f"{totals.buried} buried, {totals.full} full, {totals.closed} closed{note}",
+        f"{counted(len(survey.queues), 'queue')}, {counted(totals.length, 'message')}, "
+        f"{totals.reserved} reserved, {totals.buried} buried, {totals.full} full, "
+        f"{totals.closed} closed{note}",
         f"sorted by {sort}   {keys} q:quit",
         "",
         *lines_of(sorted_by_column(queues, RATES, sort)[:height], RATES),

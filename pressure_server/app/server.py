@@ -37,6 +37,7 @@ from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.repair.auto_repair import AutoRepair
 from pressure_server.queues.survey import Survey
 from pressure_server.queues.upkeep import Libraries, limit_storage, sweep
+from pressure_server.text import counted
 from pressure_server.web.http_settings import MAX_CONNECTIONS, HttpSettings
 
 if TYPE_CHECKING:
@@ -327,8 +328,8 @@ class Server:
         if broker.is_up:
             self._announce_ready()
         else:
-            grace = self._broker.grace
-            logger.info("waiting for the backend: commands wait up to %g seconds for it, then fail", grace)
+            grace = counted(self._broker.grace, "second")
+            logger.info("waiting for the backend: commands wait up to %s for it, then fail", grace)
             self._manager.ready(f"{self._status()}; waiting for the backend")
             broker.when_back(self._announce_ready)
 
@@ -367,7 +368,8 @@ class Server:
         is_orphan = self._supervisor is not None and self._supervisor.closed.is_set()
         if settings.drain_delay and not is_orphan:
             logger.info(
-                "stopping: not ready for new clients; draining begins in %g seconds", settings.drain_delay
+                "stopping: not ready for new clients; draining begins in %s",
+                counted(settings.drain_delay, "second"),
             )
             await asyncio.sleep(settings.drain_delay)
         if self._crew is None:
@@ -379,7 +381,9 @@ class Server:
         seconds = _CLIENTS_PART * settings.drain_timeout
         if cut_off := await self._clients.drain(seconds):
             logger.warning(
-                "clients that did not finish within %g seconds, and were disconnected: %d", seconds, cut_off
+                "clients that did not finish within %s, and were disconnected: %d",
+                counted(seconds, "second"),
+                cut_off,
             )
         if not await self._broker.settle(settings.drain_timeout - seconds):
             logger.warning(

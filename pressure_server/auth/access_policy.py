@@ -26,6 +26,7 @@ from pressure_server.auth.users import (
     users_with_password,
     users_without_login,
 )
+from pressure_server.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -161,10 +162,10 @@ class Access:
             else:
                 connection.user = successor
         logger.info(
-            "reloaded: %d users%s, %d clients disconnected",
-            len(self.users.by_name),
+            "reloaded: %s%s, %s disconnected",
+            counted(len(self.users.by_name), "user"),
             "" if self._tls is None else ", TLS certificate",
-            cut_off,
+            counted(cut_off, "client"),
         )
 
 

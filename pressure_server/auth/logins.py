@@ -45,7 +45,7 @@ class Logins:
     def __init__(self) -> None:
         self.denied = 0
         self._failures_by_network: OrderedDict[str, _Failures] = OrderedDict()
-        self._log = LogThrottle(logger, "failed logins")
+        self._log = LogThrottle(logger, "failed login")
 
     async def fail(self, transport: asyncio.BaseTransport, name: bytes, earlier_failures: int) -> None:
         """Note a failed login as `name`, after `earlier_failures` failures on the same connection.

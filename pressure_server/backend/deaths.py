@@ -7,6 +7,7 @@ import time
 from collections.abc import Sequence
 
 from pressure_server.backend.requests import BackendRequest
+from pressure_server.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -47,9 +48,9 @@ class Deaths:
         fatal = sum(request.deaths >= most for request in held)
         if fatal and not self._rest:
             logger.warning(
-                "%s died %d times with the same calls in flight: %d get an error, and are "
-                "not sent again; see the backend's log",
-                self._name, most, fatal,
+                "%s died %d times with the same calls in flight: %s answered with an error, and not sent "
+                "again; see the backend's log",
+                self._name, most, counted(fatal, "call"),
             )  # fmt: skip
         if fatal:
             self._rest = min(max(2 * self._rest, _FIRST_REST), _MAX_REST)

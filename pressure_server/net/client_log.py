@@ -13,6 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from pressure_server.auth.peer_address import Addresses
 from pressure_server.auth.users import NOBODY, User
+from pressure_server.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -80,11 +81,11 @@ class ConnectionLog:
         since, count = self._open.pop(client)
         address, seconds = client.addresses.shown, perf_counter() - since
         logger.debug(
-            "connection %d from %s closed after %.3f seconds and %d commands: %s",
+            "connection %d from %s closed after %.3f seconds and %s: %s",
             client.id,
             address,
             seconds,
-            count,
+            counted(count, "command"),
             reason,
             extra={"client": address, "user": client.user_name, "duration": round(seconds, 6)},
         )

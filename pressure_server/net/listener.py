@@ -210,7 +210,7 @@ class Handshakes:
         self._connect = connect
         # With the addresses of their clients; the oldest first.
         self._under_way: dict[asyncio.Task[None], str] = {}
-        self._log = LogThrottle(logger, "failed TLS handshakes")
+        self._log = LogThrottle(logger, "failed TLS handshake")
 
     def greet(self) -> asyncio.Protocol:
         """Return a protocol for a new client that hands its socket over to `begin`."""

@@ -26,7 +26,7 @@ from pressure_server.lua.scripts import Script, library, servers_script
 from pressure_server.queues.names import is_queue_name, keys_pattern, records_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.shard import Shard
-from pressure_server.text import printable
+from pressure_server.text import counted, printable
 
 logger = logging.getLogger(__name__)
 
@@ -194,8 +194,8 @@ class Peers:
         if name not in self._warned:
             self._warned.add(name)
             logger.warning(
-                "server '%s' has died: %d records of its messages cannot be put back yet; trying again (%s)",
-                printable(name), failed, printable(why),
+                "server '%s' has died: %s of its messages cannot be put back yet; trying again (%s)",
+                printable(name), counted(failed, "record"), printable(why),
             )  # fmt: skip
 
     async def _dead(self) -> list[tuple[bytes, bytes]]:
@@ -237,10 +237,10 @@ class Peers:
             return
         if counts.total():
             logger.warning(
-                "server '%s' has died: %d messages that it had not delivered are back in %d queues",
+                "server '%s' has died: %s that it had not delivered went back to %s",
                 printable(name),
-                counts.total(),
-                sum(count > 0 for count in counts.values()),
+                counted(counts.total(), "message"),
+                counted(sum(count > 0 for count in counts.values()), "queue"),
             )
         else:
             logger.info("server '%s' has died: it had no undelivered messages", printable(name))

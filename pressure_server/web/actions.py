@@ -19,6 +19,7 @@ from aiohttp import web
 from pressure_server.errors import BackendError
 from pressure_server.net.session import Session
 from pressure_server.queues.repair.doctor import Case, Doctor
+from pressure_server.text import counted
 from pressure_server.web.http_requests import (
     CONTEXT,
     MAX_BODY,
@@ -244,7 +245,7 @@ async def _repair(request: web.Request, body: Body) -> web.StreamResponse:
         return _answer("the queue has no problem", is_done=False)
     done: list[str] = []
     await doctor.repair(cases, lambda _case, _findings, words: done.extend(words))
-    left = f"; {len(cases)} problems are left" if cases else ""
+    left = f"; {counted(len(cases), 'problem')} left" if cases else ""
     return _answer((", ".join(done) or "nothing was changed") + left, is_done=not cases)
 
 

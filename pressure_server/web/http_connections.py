@@ -155,7 +155,7 @@ class _MalformedRequests(logging.Filter):
 
     def __init__(self) -> None:
         super().__init__()
-        self._throttle = LogThrottle(_logger, "malformed HTTP requests")
+        self._throttle = LogThrottle(_logger, "malformed HTTP request")
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Return whether the record is logged as it is."""

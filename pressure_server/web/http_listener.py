@@ -92,7 +92,7 @@ def _application(
     problems = ProblemWatch(context.survey)
     application.on_cleanup.append(problems.stopped)
     overview, streams = Overview(context, problems), EventStreams(authentication)
-    page_errors = LogThrottle(logger, "errors in the console's page")
+    page_errors = LogThrottle(logger, "error in the console's page", "errors in the console's page")
     application.add_routes(
         [
             web.get("/healthz", _is_alive),

@@ -115,7 +115,7 @@ def test_messages_of_a_killed_server_are_back_within_the_timeout(
         assert consumed(direct) == consumed(direct, "r") == (0, 0)
         assert not records(direct)
         assert 0.5 * TIMEOUT < took < 1.2 * TIMEOUT
-        assert living.log.count("has died: 266 messages that it had not delivered are back in 2 queues") == 1
+        assert living.log.count("has died: 266 messages that it had not delivered went back to 2 queues") == 1
         print(f"266 messages were back after {took:.2f} seconds, with a timeout of {TIMEOUT:g}")
         transaction.close()
         assert client.lpop("q") == large(0)
@@ -369,7 +369,7 @@ def test_a_server_with_an_unreadable_record_is_not_forgotten(
     direct.hset(key, field, b"\xc1")
     dying.process.kill()
     wait_for(lambda: queued(direct) == list(range(100)), "the messages")
-    wait_for(lambda: "1 records of its messages cannot be put back yet" in living.log, "the warning")
+    wait_for(lambda: "1 record of its messages cannot be put back yet" in living.log, "the warning")
     assert identity(dying) in heartbeats(direct)
     direct.hset(key, field, record)
     wait_for(lambda: queued(direct, "bad") == list(range(100)), "the others")

@@ -106,8 +106,8 @@ def test_debug_tells_the_life_of_connections_and_calls(
     assert "101 commands: CLIENT KILL" in killed["message"]
     assert (killed["client"], killed["user"]) == (login["client"], "ada")
     assert killed["duration"] > 0
-    assert left["message"].endswith("1 commands: the client closed it")
-    calls = entries_of(server, "blocks on queues q took")
+    assert left["message"].endswith("1 command: the client closed it")
+    calls = entries_of(server, "block on queue q took")
     assert calls
     assert calls[0]["queue"] == "q"
     assert calls[0]["duration"] > 0
@@ -123,12 +123,16 @@ def test_debug_tells_why_connections_are_closed(start_server: StartServer, backe
     with Waiter(server.port) as last:
         assert last("PING") == b"PONG"
         server.stop()
-    closed = [entry["message"].partition("commands: ")[2] for entry in entries_of(server, " closed after ")]
-    assert closed == ["the server closed it", "it was idle (--idle-timeout)", "the server stops"]
+    messages = [entry["message"] for entry in entries_of(server, " closed after ")]
+    assert [message.partition(" seconds and ")[2] for message in messages] == [
+        "1 command: the server closed it",
+        "0 commands: it was idle (--idle-timeout)",
+        "1 command: the server stops",
+    ]
 
 
 def test_without_debug_connections_and_calls_are_not_logged(server: Server) -> None:
     with Waiter(server.port) as client:
         client("SADD", "q", "a")
     assert not entries_of(server, "connection ")
-    assert not entries_of(server, "blocks on queues")
+    assert not entries_of(server, " on queue")

@@ -364,15 +364,26 @@ def test_a_limited_number_of_addresses_is_remembered(monkeypatch: pytest.MonkeyP
     assert asyncio.run(fail_often()) == 10_000
 
 
-def test_many_warnings_are_summarised(caplog: pytest.LogCaptureFixture) -> None:
+@pytest.mark.parametrize(
+    ("warnings", "kinds", "summary"),
+    [
+        (1000, "", "999 more floods; the last: number 999"),
+        (2, "", "1 more flood; the last: number 1"),
+        (2, "any floods", "1 more flood; the last: number 1"),
+        (3, "any floods", "2 more any floods; the last: number 2"),
+    ],
+)
+def test_many_warnings_are_summarised(
+    caplog: pytest.LogCaptureFixture, warnings: int, kinds: str, summary: str
+) -> None:
     async def warn_often() -> None:
-        throttle = LogThrottle(logging.getLogger("flood"), "floods", every=0.05)
-        for number in range(1000):
+        throttle = LogThrottle(logging.getLogger("flood"), "flood", kinds, every=0.05)
+        for number in range(warnings):
             throttle.warn(f"number {number}")
         await asyncio.to_thread(wait_for, lambda: len(caplog.messages) == 2, "the summary")
 
     asyncio.run(warn_often())
-    assert caplog.messages == ["number 0", "999 more floods; the last: number 999"]
+    assert caplog.messages == ["number 0", summary]
 
 
 # ---------------------------------------------------------------- secrets and protected mode

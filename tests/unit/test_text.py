@@ -1,4 +1,4 @@
-"""Globs, which match the same strings as in Redis."""
+"""Globs, which match the same strings as in Redis; and counts."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from pressure_server.text import glob_regex
+from pressure_server.text import counted, glob_regex
 
 
 def stringmatchlen(pattern: bytes, string: bytes) -> bool:
@@ -91,3 +91,21 @@ def test_an_escaped_name_matches_only_itself(name: bytes) -> None:
 def test_a_glob_of_many_stars_takes_no_exponential_time() -> None:
     assert glob_regex(b"*a" * 60 + b"b").fullmatch(b"a" * 5000) is None
     assert glob_regex(b"*?" * 60 + b"b").fullmatch(b"a" * 5000) is None
+
+
+@pytest.mark.parametrize(
+    ("number", "things", "text"),
+    [
+        (0, ("message",), "0 messages"),
+        (1, ("message",), "1 message"),
+        (2, ("message",), "2 messages"),
+        (12345678, ("message",), "12345678 messages"),
+        (1, ("reply of yes", "replies of yes"), "1 reply of yes"),
+        (2, ("reply of yes", "replies of yes"), "2 replies of yes"),
+        (1.0, ("second",), "1 second"),
+        (0.5, ("second",), "0.5 seconds"),
+        (20.0, ("second",), "20 seconds"),
+    ],
+)
+def test_a_single_thing_is_not_a_plural(number: float, things: tuple[str, ...], text: str) -> None:
+    assert counted(number, *things) == text

@@ -33,6 +33,7 @@ from pressure_server.app.workers.channel import (
 from pressure_server.errors import BackendError
 from pressure_server.net.listener import BoundSockets
 from pressure_server.net.workers import COUNTED, RESET_STATISTICS, Process
+from pressure_server.text import counted
 
 logger = logging.getLogger(__name__)
 
@@ -154,7 +155,7 @@ class Crew:
             return
         _, late = await asyncio.wait(self._keeping, timeout=timeout)
         if late:
-            logger.error("workers that do not stop are killed: %d", len(late))
+            logger.error("killing %s that did not stop", counted(len(late), "worker"))
             self._kill_all(signal.SIGKILL)
             await asyncio.wait(late)
 
@@ -204,7 +205,7 @@ class Crew:
             if all(not one.is_ready and one.failures >= _MOST_FAILURES for one in self._workers):
                 self.is_lost.set()
             pause = 0.0 if time.monotonic() - started > _STABLE_AFTER else pause
-            logger.error("%s: it is started again in %g seconds", why, pause)
+            logger.error("%s: it is started again in %s", why, counted(pause, "second"))
             with suppress(TimeoutError):
                 async with asyncio.timeout(pause):
                     await self._is_to_stop.wait()
@@ -262,7 +263,8 @@ class Crew:
                     async with asyncio.timeout(patience):
                         await channel.ask(ALIVE)
                 except TimeoutError:
-                    logger.error("%s does not answer for %g seconds: killing it", worker, patience)
+                    silent = counted(patience, "second")
+                    logger.error("%s does not answer for %s: killing it", worker, silent)
                     worker.kill(signal.SIGKILL)
                     return
                 worker.is_late, patience = False, _HANGS_AFTER

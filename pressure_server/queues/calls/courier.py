@@ -30,7 +30,7 @@ from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.owners import Answers
-from pressure_server.text import printable
+from pressure_server.text import counted, printable
 
 logger = logging.getLogger(__name__)
 
@@ -267,9 +267,10 @@ class Courier:
         queues = ", ".join(printable(base[self._prefix_size :]) for base in bases[:_MAX_LOGGED])
         more = f" and {len(bases) - _MAX_LOGGED} more" if len(bases) > _MAX_LOGGED else ""
         logger.debug(
-            "call %d: %d blocks on queues %s%s took %.6f seconds%s",
+            "call %d: %s on %s %s%s took %.6f seconds%s",
             call.number,
-            len(call.parts),
+            counted(len(call.parts), "block"),
+            "queue" if len(bases) == 1 else "queues",
             queues,
             more,
             seconds,
@@ -360,9 +361,9 @@ class Courier:
         if lost:
             self.statistics.lost += lost
             logger.warning(
-                "%s lacks the last %d calls that it had answered: what they have put and "
-                "taken is as before; see docs/guides/high-availability.md",
-                self._link.name, lost,
+                "%s lacks the last %s that it had answered: what was put and taken there is as before; "
+                "see docs/guides/high-availability.md",
+                self._link.name, counted(lost, "call"),
             )  # fmt: skip
 
     async def _recover_on(self, channel: Channel, fields: list[bytes]) -> None:

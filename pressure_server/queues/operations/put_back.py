@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 from pressure_server.queues.operations.runs import recovery_form
-from pressure_server.text import printable
+from pressure_server.text import counted, printable
 
 logger = logging.getLogger(__name__)
 
@@ -55,9 +55,9 @@ class _PutBackOwner(Owner):
             self._delivery.complete_part(self._taken)
         else:
             logger.error(
-                "could not put back %d messages that a disconnected client had taken from queue '%s': %s; "
+                "could not put back %s that a disconnected client had taken from queue '%s': %s; "
                 "any that are missing go back after this server restarts",
-                self._count,
+                counted(self._count, "message"),
                 printable(operation.name),
                 operation.error,
                 extra={"queue": printable(operation.name), "error": operation.error.code},

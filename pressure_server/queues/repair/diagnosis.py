@@ -14,7 +14,7 @@ from pressure_server.queues.names import CONSUMER_FREE, NOT_FULL, PRODUCER_FREE
 from pressure_server.queues.repair import problems
 from pressure_server.queues.repair.problems import Problem
 from pressure_server.queues.repair.queue_snapshot import QueueSnapshot, Role
-from pressure_server.text import printable
+from pressure_server.text import counted, printable
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,7 +151,7 @@ def _left_behind(_before: QueueSnapshot, after: QueueSnapshot) -> str:
 def _lone_list(_before: QueueSnapshot, after: QueueSnapshot) -> str:
     if after.keys != (b"",):
         return ""
-    return f"there is a list with {_counted(after.length, 'message')}, but no other key of a queue"
+    return f"there is a list with {counted(after.length, 'message')}, but no other key of a queue"
 
 
 def _half_deleted(*, awake: bool) -> _Rule:
@@ -161,7 +161,7 @@ def _half_deleted(*, awake: bool) -> _Rule:
         tokens = (after.closed, after.not_full, after.producer.free, after.consumer.free)
         if not after.keys or _left_behind(before, after) or _lone_list(before, after) or all(tokens) != awake:
             return ""
-        lost = f", with {_counted(after.length, 'message')}" if after.length else ""
+        lost = f", with {counted(after.length, 'message')}" if after.length else ""
         return f"the queue does not exist, but keys of it do{lost}: {_suffixes(after.keys)}"
 
     return rule
@@ -199,9 +199,5 @@ def _listed(names: Sequence[str]) -> str:
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count} {what}" if count == 1 else f"{count or 'no'} {what}s"
-
-
 def _are(count: int, what: str) -> str:
-    return f"{'is' if count == 1 else 'are'} {_counted(count, what)}"
+    return f"{'is' if count == 1 else 'are'} {counted(count, what) if count else f'no {what}s'}"
