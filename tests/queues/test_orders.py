@@ -18,6 +18,7 @@ from tests.support.faults import stopped
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, Valkey, wait_for, wait_until_settled
 from tests.support.protocols import RESP, Wire
+from tests.support.reference.queue import Queue
 from tests.support.series import Series, run_series, words
 from tests.support.waiters import Waiter, about, create, packed, wait_for_blocked
 
@@ -277,27 +278,6 @@ def test_a_ring_of_any_order_drops_the_oldest(client: Client, direct: Client) ->
         assert about(client, name)[b"dropped_messages"] == 2
 
 
-class Shelf:
-    """What a queue of that order has, from the oldest message to the newest."""
-
-    def __init__(self) -> None:
-        self.messages: list[bytes] = []
-
-    def add(self, some: list[bytes]) -> int:
-        fresh = [message for message in dict.fromkeys(some) if message not in self.messages]
-        self.messages += fresh
-        return len(fresh)
-
-    def push(self, some: list[bytes]) -> int:
-        self.messages += some
-        return len(self.messages)
-
-    def remove(self, some: list[bytes]) -> int:
-        gone = set(some) & set(self.messages)
-        self.messages = [message for message in self.messages if message not in gone]
-        return len(gone)
-
-
 MESSAGE = st.sampled_from([b"a", b"b", b"c", b"d", b"e", b""])
 SOME = st.lists(MESSAGE, min_size=1, max_size=4)
 STEP = st.one_of(
@@ -313,48 +293,47 @@ def test_a_queue_of_any_order_is_what_the_model_says(
     shared_server: Server, shared_backend: Valkey, order: str, steps: list[tuple[str, Any]]
 ) -> None:
     shared_backend.flush()
-    shelf = Shelf()
+    model = Queue()
     with shared_server.client() as client, shared_backend.client() as direct:
         create(client, "q", "TYPE", order)
         native = NativeClient(direct, "q")
         for step, value in steps:
             match step:
                 case "SADD":
-                    assert client.sadd("q", *value) == shelf.add(value)
+                    assert client.sadd("q", *value) == model.put(value, unique=True)
                 case "LPUSH":
-                    assert client.lpush("q", *value) == shelf.push(value)
+                    assert client.lpush("q", *value) == model.put(value)
                 case "SREM":
-                    assert client.srem("q", *value) == shelf.remove(value)
+                    assert client.srem("q", *value) == sum(model.remove(dict.fromkeys(value)))
                 case "native":
                     for message in value:
                         native.put(message)
-                    shelf.push(value)
+                    model.put(value)
                 case "SPOP":
-                    _expect(shelf, client.spop("q", value), value, order)
+                    _expect(model, client.spop("q", value), value, order)
                 case "LTRIM":
                     gone = client.lrange("q", 0, value - 1)
                     assert client.ltrim("q", value, -1)
-                    _expect(shelf, gone, value, order)
+                    _expect(model, gone, value, order)
                 case "RESERVE":
                     found = client.execute_command("PRESSURE.RESERVE", "q")
                     if found is not None:
                         assert client.execute_command("PRESSURE.ACK", "q", found[1]) == 1
-                    _expect(shelf, [found[2]] if found else [], 1, order)
+                    _expect(model, [found[2]] if found else [], 1, order)
                 case "move":
                     found = client.lmove("q", "other", "LEFT", "LEFT")
-                    _expect(shelf, [found] if found is not None else [], 1, order)
+                    _expect(model, [found] if found is not None else [], 1, order)
             messages = client.lrange("q", 0, -1)
-            assert Counter(messages) == Counter(shelf.messages), step
-            assert order == "RANDOM" or messages == shelf.messages[::-1], step
-            assert client.scard("q") == len(shelf.messages)
-            assert set(client.sscan_iter("q")) == set(shelf.messages)
+            assert Counter(messages) == Counter(model.messages), step
+            assert order == "RANDOM" or messages == model.messages[::-1], step
+            assert client.scard("q") == model.length
+            assert set(client.sscan_iter("q")) == set(model.messages)
 
 
-def _expect(shelf: Shelf, taken: list[bytes], wanted: int, order: str) -> None:
-    """Take from the shelf what a client has taken. Raise AssertionError if that is not what it may get."""
-    assert len(taken) == min(wanted, len(shelf.messages))
-    assert order == "RANDOM" or taken == shelf.messages[::-1][: len(taken)]
+def _expect(model: Queue, taken: list[bytes], wanted: int, order: str) -> None:
+    """Take from the model what a client has taken. Raise AssertionError if that is not what it may get."""
+    assert len(taken) == min(wanted, model.length)
+    assert order == "RANDOM" or taken == model.messages[::-1][: len(taken)]
     for message in taken:
         # Equal messages are alike, but the newest one has gone.
-        at = len(shelf.messages) - 1 - shelf.messages[::-1].index(message)
-        del shelf.messages[at]
+        del model.messages[model.length - 1 - model.messages[::-1].index(message)]
