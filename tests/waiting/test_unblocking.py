@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import select
 import time
 from typing import Any
 
 import pytest
+import redis
 
+from tests.support.faults import stopped
 from tests.support.native import NativeSteps, run, step_until
-from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, MEMCACHED, Wire
 from tests.support.waiters import (
     Waiter,
@@ -22,7 +25,7 @@ from tests.support.waiters import (
 )
 
 UNBLOCKED = "UNBLOCKED client unblocked via CLIENT UNBLOCK"
-# Commands that wait for a message, without their timeout, and whether it is the last word or an option.
+# Commands that wait for a message; {} is their timeout.
 FOR_MESSAGES: list[Words] = [
     ("BLPOP", "q", "{}"),
     ("BRPOP", "a", "q", "b", "{}"),
@@ -231,6 +234,27 @@ def test_a_memcached_client_is_unblocked(
         assert worker.reply() == (b"END" if how == "TIMEOUT" else b"SERVER_ERROR " + UNBLOCKED.encode())
 
 
+@pytest.mark.parametrize("words", [("BLPOP", "q", 0), ("BLPOP", "a", "q", 0)])
+def test_while_the_backend_does_not_answer_it_is_not_known_whether_the_client_gets_something(
+    start_valkey: StartValkey, start_server: StartServer, words: Words
+) -> None:
+    """The put's call also serves the waiting client, so what that gets is in flight with it."""
+    valkey = start_valkey()
+    server = start_server("--backend", valkey.url)
+    with server.client() as client, waiters(server, 2) as (waiting, putting):
+        create(client, "q")
+        number = begin(client, waiting, words)
+        with stopped(valkey.process):
+            putting.send("RPUSH", "q", "m")
+            wait_for(lambda: "rpush" in {one["cmd"] for one in client.client_list()}, "the put")
+            with pytest.raises(redis.ResponseError, match="BACKEND the backend has not answered in time"):
+                unblock(client, number, "ERROR")
+            assert unblock(client, number) == 0  # it is being unblocked
+        assert waiting.reply() == [b"q", b"m"]
+        assert putting.reply() == 1
+        assert unblock(client, number) == 0
+
+
 # ---------------------------------------------------------------- roles
 
 
@@ -272,12 +296,27 @@ def test_a_client_that_waits_for_a_role_hears_who_has_it(
 # ---------------------------------------------------------------- messages that come at the same moment
 
 STEP = 0.00003
+# From a put long before the unblocking to one long after it.
+TURNS = range(-30, 31)
 
 
-def at(moment: float) -> None:
-    """Return at that moment, by spinning."""
-    while time.perf_counter() < moment:
+def race(
+    turn: int, changing: Waiter, change: Words, unblocking: Waiter, unblock: Words, waiting: Waiter
+) -> None:
+    """Send both requests: the first one is the change if `turn` is negative.
+
+    The second request follows after as many steps. At the ends it follows when the first has had its effect.
+    """
+    first, second = (changing, change), (unblocking, unblock)
+    if turn > 0:
+        first, second = second, first
+    begun = time.perf_counter()
+    first[0].send(*first[1])
+    if turn in (TURNS[0], TURNS[-1]):
+        select.select([waiting.socket], [], [], TIMEOUT)
+    while time.perf_counter() < begun + abs(turn) * STEP:
         pass
+    second[0].send(*second[1])
 
 
 RACED: list[Words] = [
@@ -297,53 +336,44 @@ def test_a_message_that_comes_as_the_wait_ends_is_delivered_or_stays(
 ) -> None:
     """The put comes before the unblocking, at the same time, and after it."""
     create(client, "q", "TYPE", "JOBS")
-    answers: set[int] = set()
+    answers: list[int] = []
     with waiters(server, 3) as (waiting, putting, unblocking):
-        number = waiting("CLIENT", "ID")
-        for turn in range(-30, 31):
+        request = ("CLIENT", "UNBLOCK", waiting("CLIENT", "ID"), how)
+        for turn in TURNS:
             message = f"m{turn}"
             waiting.send(*words)
             wait_for_blocked(client, 1)
-            begun = time.perf_counter() + 0.001
-            for step in sorted((0, 1), key=lambda one: one * turn):
-                at(begun + (abs(turn) * STEP if step == (turn > 0) else 0))
-                if step:
-                    unblocking.send("CLIENT", "UNBLOCK", number, how)
-                else:
-                    putting.send("RPUSH", "q", message)
-            answered, reply = unblocking.reply(), waiting.reply()
+            race(turn, putting, ("RPUSH", "q", message), unblocking, request, waiting)
+            answers.append(unblocking.reply())
+            reply = waiting.reply()
             putting.reply()
-            answers.add(answered)
             left = client.lpop("q")
-            if answered:
+            if answers[-1]:
                 assert str(reply) == (UNBLOCKED if how == "ERROR" else "None")
                 assert left == message.encode()
             else:
                 assert message in str(reply)
                 assert left is None
-    assert answers == {0, 1}
+    assert (answers[0], answers[-1]) == (0, 1)
 
 
 @pytest.mark.parametrize("how", ["TIMEOUT", "ERROR"])
 def test_room_that_comes_as_the_wait_ends_is_used_or_stays(server: Server, client: Client, how: str) -> None:
     create(client, "q", "BOUND", 1)
-    answers: set[int] = set()
+    answers: list[int] = []
     with waiters(server, 3) as (waiting, taking, unblocking):
-        number = waiting("CLIENT", "ID")
-        for turn in range(-30, 31):
+        request = ("CLIENT", "UNBLOCK", waiting("CLIENT", "ID"), how)
+        for turn in TURNS:
             client.rpush("q", "first")
             waiting.send("RPUSH", "q", "second")
             wait_for_blocked(client, 1)
-            begun = time.perf_counter() + 0.001
-            for step in sorted((0, 1), key=lambda one: one * turn):
-                at(begun + (abs(turn) * STEP if step == (turn > 0) else 0))
-                if step:
-                    unblocking.send("CLIENT", "UNBLOCK", number, how)
-                else:
-                    taking.send("LPOP", "q")
-            answered, reply = unblocking.reply(), waiting.reply()
+            race(turn, taking, ("LPOP", "q"), unblocking, request, waiting)
+            answers.append(unblocking.reply())
+            reply = waiting.reply()
             assert taking.reply() == b"first"
-            answers.add(answered)
-            assert client.lpop("q") == (None if answered else b"second")
-            assert is_refused(reply, "UNBLOCKED" if how == "ERROR" else "FULL") if answered else reply == 1
-    assert answers == {0, 1}
+            assert client.lpop("q") == (None if answers[-1] else b"second")
+            if answers[-1]:
+                assert is_refused(reply, "UNBLOCKED" if how == "ERROR" else "FULL")
+            else:
+                assert reply == 1
+    assert (answers[0], answers[-1]) == (0, 1)
