@@ -1,4 +1,4 @@
-"""The log of unknown commands: which senders are told apart, and how loud it is."""
+"""The log of clients: the life of a connection, and unknown commands: which senders are told apart."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ import pytest
 
 from pressure_server.auth.peer_address import Addresses
 from pressure_server.auth.users import NOBODY, User
-from pressure_server.net.client_log import UnknownCommands
+from pressure_server.net import client_log
+from pressure_server.net.client_log import ConnectionLog, UnknownCommands
 
 _USER = User("default", queues=("*",), rights=frozenset())
 
@@ -27,8 +28,8 @@ class _Sender:
         self.user = user
         self.sends_garbage = False
 
-    def count_of(self, _command: Any) -> int:
-        return 1
+    def count_of(self, command: Any) -> int:
+        return command if isinstance(command, int) else 1
 
 
 @pytest.fixture
@@ -85,3 +86,57 @@ def test_garbage_and_clients_without_a_login_are_left_out(
     assert [record.getMessage().split(" from ")[0] for record in caplog.records] == [
         "unknown command (not a name)"
     ]
+
+
+def test_after_the_most_pairs_no_more_are_logged(
+    unknown: UnknownCommands, caplog: pytest.LogCaptureFixture
+) -> None:
+    for number in range(client_log._MAX_PAIRS + 2):
+        _note(unknown, _Sender("a:1"), b"c%d" % number)
+    assert len(caplog.records) == client_log._MAX_PAIRS + 1
+    assert caplog.records[-1].getMessage().startswith("256 unknown commands are in the log")
+    assert [record.levelname for record in caplog.records if "C255" in record.getMessage()] == ["INFO"]
+
+
+# ---------------------------------------------------------------- connections
+
+
+def test_connections_are_logged_at_the_level_debug_only(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    assert ConnectionLog.if_enabled() is None
+    caplog.set_level(logging.DEBUG)
+    assert ConnectionLog.if_enabled() is not None
+
+
+def test_the_life_of_a_connection_is_logged(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    caplog.set_level(logging.DEBUG)
+    now = [100.0]
+    monkeypatch.setattr(client_log, "perf_counter", lambda: now[0])
+    log, client, other = ConnectionLog(), _Sender("a:1"), _Sender("b:2")
+    log.opened(client)
+    log.opened(other)
+    log.received(client, [b"x", 5])
+    log.received(client, [b"x"])
+    now[0] = 101.25
+    log.closed(client, "it was idle")
+    log.closed(other, "the client closed it")
+    log.closed(client, "twice")
+    log.received(client, [b"x"])
+    assert [record.getMessage() for record in caplog.records] == [
+        "connection 1 from a:1 opened (resp)",
+        "connection 1 from b:2 opened (resp)",
+        "connection 1 from a:1 closed after 1.250 seconds and 7 commands: it was idle",
+        "connection 1 from b:2 closed after 1.250 seconds and 0 commands: the client closed it",
+    ]
+    assert [vars(record).get("duration") for record in caplog.records] == [None, None, 1.25, 1.25]
+    assert {vars(record)["client"] for record in caplog.records} == {"a:1", "b:2"}
+
+
+def test_a_connection_that_was_open_before_the_log_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    log = ConnectionLog()
+    log.received(_Sender("a:1"), [b"x"])
+    log.closed(_Sender("a:1"), "it was idle")
+    assert caplog.records == []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable
 from operator import itemgetter
 from unittest import mock
@@ -20,7 +21,7 @@ class _Clock:
 
     def __init__(self) -> None:
         self._now = 0.0
-        self._timers: list[tuple[float, mock.Mock]] = []
+        self.timers: list[tuple[float, mock.Mock]] = []
 
     def time(self) -> float:
         return self._now
@@ -28,14 +29,14 @@ class _Clock:
     def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
         handle = mock.Mock(callback=callback)
         timer = self._now + delay, handle
-        handle.cancel.side_effect = lambda: self._timers.remove(timer)
-        self._timers.append(timer)
+        handle.cancel.side_effect = lambda: self.timers.remove(timer)
+        self.timers.append(timer)
         return handle
 
     def advance(self, seconds: float) -> None:
         end = self._now + seconds
-        while due := sorted((timer for timer in self._timers if timer[0] <= end), key=itemgetter(0)):
-            self._timers.remove(due[0])
+        while due := sorted((timer for timer in self.timers if timer[0] <= end), key=itemgetter(0)):
+            self.timers.remove(due[0])
             self._now, handle = due[0]
             handle.callback()
         self._now = end
@@ -140,3 +141,99 @@ def test_throttled_clients_do_not_all_continue_at_once(memory: MemoryAccount, cl
     assert 60 < len(throttled(small)) < 100
     clock.advance(1)
     assert throttled(small) == []
+
+
+def test_a_throttled_client_that_holds_nothing_any_longer_goes_on(memory: MemoryAccount) -> None:
+    clients = connections(memory, *[10 * MB] * 8)
+    assert memory.throttled == 8
+    memory.update(clients[3], 0)
+    assert throttled(clients) == [0, 1, 2, 4, 5, 6, 7]
+    assert (memory.throttled, memory.held) == (7, 70 * MB)
+
+
+def test_the_next_in_line_has_its_turn_when_one_ends(memory: MemoryAccount, clock: _Clock) -> None:
+    """At once, and not with the next regular check."""
+    clients = connections(memory, *[9 * MB] * 9)
+    clock.advance(0.05)
+    assert throttled(clients) == list(range(1, 9))
+    memory.update(clients[0], 0)
+    memory.update(clients[8], 18 * MB)  # still above the threshold
+    clock.advance(0)
+    assert throttled(clients) == list(range(2, 9))
+
+
+def test_checks_are_made_while_clients_are_throttled_and_one_at_a_time(
+    memory: MemoryAccount, clock: _Clock
+) -> None:
+    clients = connections(memory, *[9 * MB] * 9)
+    assert len(clock.timers) == 1
+    clock.advance(0.05)
+    memory.update(clients[0], 0)  # its turn ends: a check comes at once, in place of the next one
+    assert [when for when, _ in clock.timers] == [clock.time()]
+    for client in clients:
+        memory.update(client, 0)
+    clock.advance(1)
+    assert clock.timers == []
+
+
+@pytest.mark.parametrize(("size", "is_evicted"), [(100 * MB, False), (100 * MB + 1, True)])
+def test_exactly_at_the_limit_nobody_is_evicted(memory: MemoryAccount, size: int, is_evicted: bool) -> None:
+    (client,) = connections(memory, size)
+    assert (client.eviction is not None) is is_evicted
+    assert client.is_throttled is not is_evicted
+    assert memory.held == (0 if is_evicted else size)
+
+
+def test_as_many_are_evicted_as_it_takes_and_the_largest_first(memory: MemoryAccount) -> None:
+    clients = connections(memory, 40 * MB, 20 * MB, 30 * MB)
+    memory.update(clients[1], 50 * MB)
+    assert evicted(clients) == [1]
+    memory.update(clients[2], 61 * MB)
+    assert evicted(clients) == [1, 2]
+    assert memory.held == 40 * MB
+    more = connections(memory, 30 * MB, 30 * MB)
+    memory.update(more[0], 60 * MB)
+    assert (evicted(clients), evicted(more)) == ([1, 2], [0])
+    memory.update(more[1], 60 * MB)
+    assert evicted(more) == [0]
+    (last,) = connections(memory, 61 * MB)
+    assert evicted([*clients, *more, last]) == [1, 2, 3, 5]
+    assert memory.held == 100 * MB  # exactly the limit
+
+
+@pytest.mark.parametrize(("size", "left"), [(5 * MB, 5), (5 * MB + 1, 6)])
+def test_exactly_at_the_threshold_throttled_clients_go_on(
+    memory: MemoryAccount, clock: _Clock, size: int, left: int
+) -> None:
+    clients = connections(memory, *[10 * MB] * 8)
+    clock.advance(0.05)
+    assert memory.throttled == 6
+    memory.update(clients[0], size)
+    clock.advance(0.05)
+    assert memory.throttled == left
+
+
+def test_clients_that_hold_less_than_before_are_not_throttled(memory: MemoryAccount, clock: _Clock) -> None:
+    clients = connections(memory, *[8 * MB] * 10)
+    clock.advance(0.05)
+    assert throttled(clients) == list(range(2, 10))
+    memory.update(clients[0], 7 * MB)
+    assert throttled(clients) == list(range(2, 10))
+
+
+def test_the_log_says_at_most_once_in_ten_seconds_what_was_done(
+    memory: MemoryAccount, clock: _Clock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.WARNING)
+    throttling = "buffers hold 80 of 100 MiB (--max-buffered-bytes): throttling clients with more than 4 KiB"
+    (first,) = connections(memory, 80 * MB)
+    assert caplog.messages == [throttling]
+    for seconds, times in ((5, 1), (5, 2)):
+        memory.update(first, 0)
+        clock.advance(seconds)
+        memory.update(first, 80 * MB)
+        assert caplog.messages == [throttling] * times
+    memory.update(first, 200 * MB)
+    memory.update(first, 120 * MB)
+    dropped = "disconnected a client whose buffers held 200 of 100 MiB (--max-buffered-bytes)"
+    assert caplog.messages[2:] == [dropped]

@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import select
+import socket
+import struct
 from collections.abc import Iterator
+from contextlib import ExitStack, suppress
+from typing import Any, cast
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from pressure_server.net.outbox import Deliveries, Outbox
+from pressure_server.net.tcp_info import TcpCounts, counts_of
 from pressure_server.queues.operations.operation import Delivery, Operation
+from tests.support.programs import wait_for
 from tests.unit.net.fake_server import FakeTransport
 from tests.unit.queues.operations_of import get
 
@@ -18,8 +25,8 @@ from tests.unit.queues.operations_of import get
 class Replies:
     """Replies written to an outbox, each with one message."""
 
-    def __init__(self) -> None:
-        self.transport = FakeTransport()
+    def __init__(self, transport: FakeTransport | None = None) -> None:
+        self.transport = transport or FakeTransport()
         self.transport.abort = lambda: None  # type: ignore[method-assign]
         self.outbox = Outbox(self.transport)
         self.operations: list[Operation] = []
@@ -120,6 +127,177 @@ def test_a_transport_without_a_socket_cannot_tell_what_a_client_has_acknowledged
     assert not Replies().outbox.require_acknowledgements()
 
 
+# ---------------------------------------------------------------- with sockets
+
+
+class SocketTransport(FakeTransport):
+    """A transport on one end of a pair of sockets; what is written is sent when the test says so."""
+
+    def __init__(self, ours: socket.socket, *, is_tls: bool = False) -> None:
+        super().__init__()
+        self._extra = {"socket": ours, "sslcontext": object() if is_tls else None}
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return self._extra.get(name, default)
+
+
+@pytest.fixture
+def sockets() -> Iterator[ExitStack]:
+    """Closes the sockets that a test has entered."""
+    with ExitStack() as stack:
+        yield stack
+
+
+def tcp_pair(sockets: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Return the server's and the client's end of a TCP connection."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        theirs = sockets.enter_context(socket.create_connection(listening.getsockname()))
+        ours = sockets.enter_context(listening.accept()[0])
+    ours.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return ours, theirs
+
+
+def unix_pair(sockets: ExitStack) -> tuple[socket.socket, socket.socket]:
+    """Return the server's and the client's end of a connection over a unix socket."""
+    ours, theirs = socket.socketpair()
+    return sockets.enter_context(ours), sockets.enter_context(theirs)
+
+
+def until_delivered(replies: Replies, number: int) -> None:
+    """Update until so many replies count as delivered: the kernel's acknowledgement takes a moment."""
+
+    def are_delivered() -> bool:
+        replies.outbox.update_delivered()
+        return sum(replies.delivered) == number
+
+    wait_for(are_delivered, f"{number} replies to be delivered")
+
+
+def test_over_tcp_replies_are_delivered_when_a_half_closed_client_has_acknowledged_them(
+    sockets: ExitStack,
+) -> None:
+    ours, _ = tcp_pair(sockets)
+    replies = Replies(SocketTransport(ours))
+    assert replies.outbox.require_acknowledgements()
+    assert replies.outbox.require_acknowledgements()
+    assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
+    replies.write(10, 10)
+    replies.outbox.update_delivered()
+    assert replies.delivered == [False, False]  # nothing has been sent
+    ours.sendall(b"x" * 10)
+    until_delivered(replies, 1)
+    ours.sendall(b"x" * 10)
+    until_delivered(replies, 2)
+    assert not replies.outbox.is_reset
+
+
+def test_a_client_that_answers_replies_with_a_reset_gets_no_more(sockets: ExitStack) -> None:
+    ours, theirs = tcp_pair(sockets)
+    replies = Replies(SocketTransport(ours))
+    replies.outbox.require_acknowledgements()
+    assert not replies.outbox.is_reset
+    replies.write(10)
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    theirs.close()
+    select.select([ours], [], [], 5)
+    replies.outbox.update_delivered()
+    assert replies.outbox.is_reset
+    replies.outbox.end(None)
+    assert (replies.delivered, replies.put_back) == ([False], [True])
+
+
+def test_a_reset_after_everything_was_acknowledged_takes_nothing_back(sockets: ExitStack) -> None:
+    ours, theirs = tcp_pair(sockets)
+    replies = Replies(SocketTransport(ours))
+    replies.outbox.require_acknowledgements()
+    replies.write(10)
+    ours.sendall(b"x" * 10)
+    until_delivered(replies, 1)
+    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+    theirs.close()
+    select.select([ours], [], [], 5)
+    replies.outbox.update_delivered()
+    assert not replies.outbox.is_reset
+
+
+def test_an_error_leaves_what_a_half_closed_client_had_acknowledged(sockets: ExitStack) -> None:
+    ours, _ = tcp_pair(sockets)
+    replies = Replies(SocketTransport(ours))
+    replies.outbox.require_acknowledgements()
+    replies.write(10, 10)
+    ours.sendall(b"x" * 10)
+    wait_for(lambda: cast(TcpCounts, counts_of(ours)).acknowledged == 10, "the acknowledgement")
+    replies.outbox.end(ConnectionResetError())
+    assert (replies.delivered, replies.put_back) == ([True, False], [False, True])
+
+
+def test_an_error_over_tcp_leaves_what_was_sent(sockets: ExitStack) -> None:
+    ours, _ = tcp_pair(sockets)
+    replies = Replies(SocketTransport(ours))
+    replies.write(10, 10)
+    replies.transport.buffered = 20
+    ours.sendall(b"x" * 15)
+    replies.outbox.end(ConnectionResetError())
+    assert (replies.delivered, replies.put_back) == ([True, False], [False, True])
+
+
+def test_over_a_unix_socket_no_acknowledgement_is_needed(sockets: ExitStack) -> None:
+    ours, _ = unix_pair(sockets)
+    replies = Replies(SocketTransport(ours))
+    assert replies.outbox.socket is ours
+    assert replies.outbox.require_acknowledgements()
+    replies.write(10)
+    assert replies.outbox.update_delivered() == 0
+    assert replies.delivered == [True]
+
+
+def test_unread_input_is_discarded_when_the_server_ends_the_connection(sockets: ExitStack) -> None:
+    ours, theirs = unix_pair(sockets)
+    ours.setblocking(False)
+    theirs.sendall(b"x" * 10_000)
+    replies = Replies(SocketTransport(ours))
+    replies.write(10, 10)
+    replies.transport.buffered = 10
+    replies.outbox.break_off()
+    assert replies.delivered == [True, False]
+    with pytest.raises(BlockingIOError):
+        ours.recv(1)
+
+
+def test_over_tls_whose_records_are_not_counted_a_writable_socket_has_taken_all(sockets: ExitStack) -> None:
+    ours, theirs = unix_pair(sockets)
+    replies = Replies(SocketTransport(ours, is_tls=True))
+    assert not replies.outbox.require_acknowledgements()
+    ours.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            ours.send(b"x" * 10_000)
+    replies.write(10)
+    replies.outbox.update_delivered()
+    assert replies.delivered == [False]
+    theirs.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            theirs.recv(1 << 20)
+    replies.transport.buffered = 1
+    replies.outbox.update_delivered()
+    assert replies.delivered == [False]
+    replies.transport.buffered = 0
+    replies.outbox.update_delivered()
+    assert replies.delivered == [True]
+    replies.write(10)
+    replies.outbox.end(None)  # whether this arrived is not known
+    assert (replies.delivered, replies.put_back) == ([True, False], [False, True])
+
+
+def test_over_tls_whose_records_are_not_counted_nothing_is_known_after_the_end(sockets: ExitStack) -> None:
+    ours, _ = unix_pair(sockets)
+    replies = Replies(SocketTransport(ours, is_tls=True))
+    replies.write(1)
+    replies.outbox.end(None)
+    assert (replies.delivered, replies.put_back) == ([False], [True])
+
+
 # ---------------------------------------------------------------- looking at the outboxes
 
 
@@ -154,5 +332,36 @@ def test_a_connection_is_looked_at_in_the_next_iteration_and_then_until_it_is_do
             while deliveries._is_looking:  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert (quick.left, slow.left) == (0, 0)
+
+    runner.run(play())
+
+
+def test_a_connection_is_looked_at_again_for_each_reply(runner: asyncio.Runner) -> None:
+    async def play() -> None:
+        deliveries, looks = Deliveries(), Connection(1)
+        for left in (0, -1, -2):
+            deliveries.watch(looks)
+            await asyncio.sleep(0)
+            assert (looks.left, deliveries._is_looking) == (left, False)
+
+    runner.run(play())
+
+
+def test_many_slow_connections_are_looked_at_less_often(runner: asyncio.Runner) -> None:
+    async def play() -> None:
+        deliveries = Deliveries()
+        loop, pauses = asyncio.get_running_loop(), list[float]()
+
+        def call_later(seconds: float, _follows: object) -> None:
+            pauses.append(seconds)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(loop, "call_later", call_later)
+            for count in (1, 999):
+                for _ in range(count):
+                    deliveries.watch(Connection(3))
+                await asyncio.sleep(0)
+                deliveries._look_at_slow()
+        assert pauses == [0.01, 0.01, pytest.approx(999 * 20e-6)]
 
     runner.run(play())

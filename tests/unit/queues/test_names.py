@@ -1,13 +1,34 @@
-"""Queue names, in memory: which names are refused, and how errors show them."""
+"""Queue names, in memory: which names are refused, and how errors show them; which keys belong to a name."""
 
 from __future__ import annotations
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from handlers.memcached.replies import client_error
 from handlers.resp.replies import error
 from pressure_server.errors import QueueNameError
-from pressure_server.queues.names import base_key, is_queue_name
+from pressure_server.queues.names import (
+    BOUND,
+    CLOSED,
+    DELAYED,
+    DUE,
+    EXTENSION_SUFFIXES,
+    PROTOCOL_SUFFIXES,
+    READY,
+    base_key,
+    due_key,
+    existence_pattern,
+    garbage_key,
+    is_queue_name,
+    keys_pattern,
+    queue_name,
+    queues_key,
+    records_key,
+    split_key,
+)
+from pressure_server.text import glob_regex
 
 # Each refused name, and how the error shows it.
 REFUSED = {
@@ -34,3 +55,40 @@ def test_a_key_of_another_queue_is_refused_as_a_name_in_one_short_line(name: byt
 @pytest.mark.parametrize("name", [b"", bytes(range(256)), b"n" * (1 << 20), b"bound", b"q:bound:x"])
 def test_any_other_name_is_allowed(name: bytes) -> None:
     assert base_key(b"__pressure__", name) == b"__pressure__:" + name
+
+
+NAMES = st.binary(max_size=12).filter(is_queue_name)
+PREFIXES = st.sampled_from([b"p", b"__pressure__", b"a:b", b"*[x]?", b"{tag}\\", b""])
+
+
+@given(PREFIXES, NAMES, st.sampled_from([BOUND, CLOSED, READY, DUE, DELAYED]))
+def test_a_watched_key_is_split_into_name_and_suffix(prefix: bytes, name: bytes, suffix: bytes) -> None:
+    assert split_key(prefix, base_key(prefix, name) + suffix) == (name, suffix)
+    assert split_key(prefix, base_key(prefix, name)) == (name, b"")
+
+
+@given(PREFIXES, NAMES)
+def test_a_queue_is_known_by_the_key_that_shows_its_existence(prefix: bytes, name: bytes) -> None:
+    key = base_key(prefix, name) + BOUND
+    assert queue_name(prefix, key) == name
+    assert glob_regex(existence_pattern(prefix)).fullmatch(key)
+    assert not glob_regex(existence_pattern(prefix)).fullmatch(b"x" + key)
+    assert not glob_regex(existence_pattern(prefix)).fullmatch(key + b"x")
+
+
+@pytest.mark.parametrize("suffix", [*PROTOCOL_SUFFIXES, *EXTENSION_SUFFIXES])
+def test_a_key_of_a_queue_is_not_that_of_a_queue_with_a_longer_name(suffix: bytes) -> None:
+    assert queue_name(b"p", base_key(b"p", b"q") + suffix + BOUND) is None
+
+
+def test_a_pattern_takes_the_prefix_as_it_is() -> None:
+    assert keys_pattern(b"a*b", b":x") == b"a\\*b:*:x"
+    found = glob_regex(keys_pattern(b"a*b", b":x"))
+    assert found.fullmatch(b"a*b:q:x")
+    assert not found.fullmatch(b"aab:q:x")
+
+
+def test_keys_of_servers_are_those_of_no_queue() -> None:
+    keys = [records_key(b"p", b"me"), queues_key(b"p"), due_key(b"p"), garbage_key(b"p")]
+    assert keys == [b"p!calls:me", b"p!queues", b"p!due", b"p!garbage"]
+    assert not any(key.startswith(base_key(b"p", b"")) for key in keys)

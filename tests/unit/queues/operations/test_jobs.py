@@ -9,14 +9,20 @@ from hypothesis import strategies as st
 from pressure_server.queues.operations import groups, outcomes
 from pressure_server.queues.operations.creation import JOBS, OVERWRITE, Alteration, Creation
 from pressure_server.queues.operations.jobs import (
+    LIMIT,
+    NO_DEADLINE,
     JobInfo,
+    Pending,
     ReservedJob,
     attached,
     claim,
     detached,
+    given_up,
     id_of,
+    ids_of,
     job_to_put,
     owned,
+    owned_between,
     released,
     word_of,
 )
@@ -28,6 +34,7 @@ from pressure_server.queues.policy import Policy
 def test_a_job_is_put_with_its_numbers_and_perhaps_a_key() -> None:
     assert job_to_put(b"a b", 5, 1.5, 60) == b"5 1500 60000 0 0 a b"
     assert job_to_put(b"m", key=b"k 1") == b"3 k 11024 0 60000 0 0 m"
+    assert job_to_put(b"m", ttr=NO_DEADLINE) == b"1024 0 0 0 0 m"
 
 
 @given(st.integers(1, 2**48))
@@ -43,6 +50,35 @@ def test_owners_and_claims() -> None:
     assert owned(255, b"@t") == b"00000000000ff @t"
     assert released(1, b"=7") == b"0000000000001 =7  0"
     assert released(1, b"=7", 0, 0.25) == b"0000000000001 =7 0 250"
+
+
+@given(st.integers(1, LIMIT), st.integers(0, 1000), st.sampled_from([attached(7), detached(b"1-2")]))
+@example(1, 0, detached(b"-"))
+def test_the_ids_of_an_event_are_those_that_its_argument_names(first: int, more: int, owner: bytes) -> None:
+    assert list(ids_of(owned(first, owner))) == [first]
+    named = ids_of(owned_between(first, first + more, owner))
+    assert (named[0], named[-1], len(named)) == (first, first + more, more + 1)
+    assert owned_between(first, first + more, owner).endswith(b" " + owner)
+
+
+def test_the_numbers_of_a_job_of_beanstalkd_have_32_bits() -> None:
+    assert LIMIT - 1 == 0xFFFF_FFFF
+
+
+def test_a_reservation_that_is_given_up_is_named_by_its_number() -> None:
+    assert given_up(255, 3, b"=7") == b"00000000000ff =7 3"
+
+
+@pytest.mark.parametrize(
+    ("entry", "pending"),
+    [
+        ([b"0a", b"0f", b"7", b"t", 1500, 2], Pending(10, 15, 7, b"t", 1500, 2)),
+        ([b"0a", b"0a", b"0", b"t", -1, 1], Pending(10, 10, 0, b"t", -1, 1)),
+        ([b"0a", b"0a", b"", b"", 0, 1], Pending(10, 10, None, None, 0, 1)),
+    ],
+)
+def test_an_entry_of_pending_jobs_is_read(entry: list[object], pending: Pending) -> None:
+    assert Pending.of(entry) == pending
 
 
 @pytest.mark.parametrize(

@@ -1,12 +1,17 @@
-"""Answers: when clients write their replies, in memory."""
+"""Owners of operations, in memory: what a coroutine and its client learn of them; when clients write."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
-from pressure_server.queues.operations.owners import Answers
+from pressure_server.errors import QueueFullError
+from pressure_server.queues.operations.operation import Delivery, Operation
+from pressure_server.queues.operations.owners import Answers, CoroutineOwner, NotifyOnSuccess, Waiter
+from pressure_server.queues.operations.wait import Unblocking
+from tests.unit.queues.operations_of import get, put
 
 
 class Client:
@@ -60,3 +65,205 @@ def test_a_client_that_fails_does_not_stop_others(several_shards: bool) -> None:
         assert (first.writes, second.writes) == (1, 1)
 
     asyncio.run(run())
+
+
+# ---------------------------------------------------------------- operations of coroutines
+
+
+class WaitingClient:
+    """A client that notes for what it waits, and what it gets."""
+
+    has_disconnected = False
+
+    def __init__(self) -> None:
+        self.waits: list[Sequence[bytes]] = []
+        self.waiters: list[Waiter] = []
+        self.taken: list[Operation] = []
+        self.partly: list[Operation] = []
+
+    def begin_wait(self, waiter: Waiter, queues: Sequence[bytes]) -> None:
+        self.waiters.append(waiter)
+        self.waits.append(queues)
+
+    def end_wait(self, waiter: Waiter) -> None:
+        self.waiters.remove(waiter)
+
+    def partly_taken(self, operation: Operation) -> None:
+        self.partly.append(operation)
+
+    def take_over(self, operation: Operation) -> None:
+        self.taken.append(operation)
+
+
+class Taken:
+    """Gets with a message each, and those whose message went back."""
+
+    def __init__(self) -> None:
+        self.back: list[Operation] = []
+
+    def get(self, owner: CoroutineOwner, name: bytes = b"q") -> Operation:
+        operation = get(owner=owner, name=name)
+        operation.results = [b"m"]
+        Delivery(1, lambda: None, self.back.append).add(operation)
+        return operation
+
+
+def test_the_first_operation_that_ends_is_the_client_s_and_later_ones_go_back() -> None:
+    async def run() -> None:
+        client, taken = WaitingClient(), Taken()
+        owner = CoroutineOwner(client)
+        first, second = taken.get(owner, b"a"), taken.get(owner, b"b")
+        owner.completed(first)
+        owner.completed(second)
+        assert await owner.first_ended == b"a"
+        assert (client.taken, taken.back) == ([first], [second])
+
+    asyncio.run(run())
+
+
+def test_what_ends_after_its_coroutine_goes_back() -> None:
+    async def run() -> None:
+        client, taken = WaitingClient(), Taken()
+        owner = CoroutineOwner(client)
+        late = taken.get(owner)
+        owner.end()
+        owner.completed(late)
+        assert (client.taken, taken.back, owner.first_ended.done()) == ([], [late], False)
+
+    asyncio.run(run())
+
+
+def test_without_a_client_messages_have_arrived_at_once() -> None:
+    async def run() -> None:
+        taken = Taken()
+        owner = CoroutineOwner(None)
+        operation = taken.get(owner)
+        owner.wait_began(operation)
+        owner.partly_taken(operation)
+        owner.completed(operation)
+        owner.end()
+        assert (operation.deliveries, taken.back) == (None, [])
+
+    asyncio.run(run())
+
+
+def test_an_operation_that_takes_nothing_is_not_handed_over() -> None:
+    async def run() -> None:
+        client = WaitingClient()
+        owner = CoroutineOwner(client)
+        operation = put(b"m", owner=owner)
+        operation.results = [1]
+        owner.completed(operation)
+        assert (await owner.first_ended, client.taken) == (b"q", [])
+
+    asyncio.run(run())
+
+
+def test_a_client_waits_until_the_coroutine_ends() -> None:
+    async def run() -> None:
+        client = WaitingClient()
+        owner = CoroutineOwner(client)
+        operation = get(owner=owner)
+        assert client.waits == []
+        owner.wait_began(operation)
+        assert (client.waiters, client.waits) == ([owner], [[b"q"]])
+        owner.wait_began(get(owner=owner, name=b"r"))
+        assert (client.waiters, client.waits) == ([owner], [[b"q", b"r"]])
+        owner.partly_taken(operation)
+        assert client.partly == [operation]
+        owner.end()
+        owner.end()
+        assert client.waiters == []
+
+    asyncio.run(run())
+
+
+def test_a_coroutine_that_never_waited_ends_no_wait() -> None:
+    async def run() -> None:
+        client = WaitingClient()
+        owner = CoroutineOwner(client)
+        owner.all_are_tried()
+        owner.end()  # would raise: the client has no such waiter
+        assert client.waits == []
+
+    asyncio.run(run())
+
+
+def test_a_client_waits_when_all_its_queues_were_tried_in_vain() -> None:
+    async def run() -> None:
+        client = WaitingClient()
+        owner = CoroutineOwner(client)
+        owner.tries_more = True
+        owner.wait_began(get(owner=owner, name=b"a"))
+        owner.waits_on([b"b", b"c"])
+        assert client.waits == []
+        owner.all_are_tried()
+        assert (client.waits, owner.tries_more) == ([[b"a", b"b", b"c"]], False)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_has_got_something_meanwhile_does_not_wait() -> None:
+    async def run() -> None:
+        client, taken = WaitingClient(), Taken()
+        owner = CoroutineOwner(client)
+        owner.tries_more = True
+        owner.wait_began(get(owner=owner, name=b"a"))
+        owner.completed(taken.get(owner, b"b"))
+        owner.all_are_tried()
+        assert client.waits == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_coroutine_learns_when_an_operation_was_tried(ends: bool, is_late: bool) -> None:
+    async def run() -> None:
+        owner = CoroutineOwner(WaitingClient())
+        operation = get(owner=owner)
+
+        def report() -> None:
+            (owner.completed if ends else owner.wait_began)(operation)
+
+        if not is_late:
+            report()
+        tried = asyncio.create_task(owner.wait_until_tried())
+        await asyncio.sleep(0)
+        assert tried.done() is not is_late
+        if is_late:
+            report()
+        await tried
+        # Each operation is waited for anew, unless one has ended.
+        again = asyncio.create_task(owner.wait_until_tried())
+        await asyncio.sleep(0)
+        assert again.done() is ends
+        again.cancel()
+
+    asyncio.run(run())
+
+
+def test_an_operation_is_unblocked_by_its_lane_until_the_coroutine_ends() -> None:
+    async def run() -> None:
+        owner, unblocked = CoroutineOwner(None), list[Unblocking]()
+        owner.unblock(Unblocking())
+        owner.on_unblock = unblocked.append
+        request = Unblocking()
+        owner.unblock(request)
+        owner.end()
+        owner.unblock(Unblocking())
+        assert unblocked == [request]
+        assert unblocked[0] is request
+
+    asyncio.run(run())
+
+
+def test_a_function_is_told_of_success_only() -> None:
+    told: list[bytes] = []
+    owner = NotifyOnSuccess(told.append)
+    failed, done = put(b"m", owner=owner), put(b"m", owner=owner, name=b"r")
+    failed.error = QueueFullError("q")
+    owner.completed(failed)
+    owner.completed(done)
+    assert told == [b"r"]
+    NotifyOnSuccess().completed(done)
