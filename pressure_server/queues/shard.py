@@ -100,7 +100,11 @@ class Shard(LaneDispatcher):
         keys = [base_key(self.prefix, name) for name in names]
         for key in keys:
             arguments += (b"on", b"1", key, verbs.RANGE.name, b"2", b"%d" % first, b"%d" % last)
-        reply, _ = await self.call_directly(keys, arguments, lambda _reply, _delivery: None, changes=False)
+        reply: list[Any] = [b"refused"]
+        while reply[0] == b"refused":  # many jobs are due, or must be made: each call does some of that first
+            reply, _ = await self.call_directly(
+                keys, arguments, lambda _reply, _delivery: None, changes=False
+            )
         ranges: list[list[bytes] | None] = []
         for messages in reply[1:]:
             if isinstance(messages, Exception) and not str(messages).startswith("NOQUEUE"):
