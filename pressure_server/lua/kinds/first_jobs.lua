@@ -19,11 +19,12 @@ local function first_score(key)
   return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge
 end
 
--- Return whether messages of the list can be reserved: a queue of jobs does not adopt them while a native client
--- holds the consumer role.
+-- Return whether messages of the list can be reserved: queues of jobs, and of distinct messages, do not adopt them while
+-- a native client holds the consumer role.
+local ADOPTS = { jobs = true, lifo = true, random = true }
 local function is_adoptable(base)
   return call('EXISTS', base .. ':consumer_free') == 1
-    or string.sub(call('GET', base .. ':ext:made') or '', -5) ~= ' jobs'
+    or not ADOPTS[string.match(call('GET', base .. ':ext:made') or '', ' (%l+)$')]
 end
 
 -- Return whether the log has messages that its group has no jobs of.
@@ -35,14 +36,14 @@ end
 -- reserved, and when it was put; nil if there is none.
 local function first_of(base, ready, source, following)
   local id, priority = unpack(call('ZRANGE', ready, 0, 0, 'WITHSCORES'))
-  priority = tonumber(priority)
-  local has_messages = call('EXISTS', base, base .. ':ext:unadopted') > 0
-  if has_messages and is_adoptable(base) or source and has_messages_ahead(source, following) then
+  local job = id and call('HGET', base .. ':ext:jobs', id)
+  priority = id and not job and JOB_DEFAULT_PRIORITY or tonumber(priority) -- of a message of kinds/distinct.lua
+  local there = call('EXISTS', base, base, base .. ':ext:unadopted') -- the sum tells which
+  local has_messages, has_unadopted = there >= 2, there % 2 == 1
+  if has_unadopted or has_messages and is_adoptable(base) or source and has_messages_ahead(source, following) then
     return false, math.min(priority or math.huge, JOB_DEFAULT_PRIORITY), 0
   end
   if id then
-    local job = call('HGET', base .. ':ext:jobs', id)
-    if not job then priority = JOB_DEFAULT_PRIORITY end -- a message of kinds/distinct.lua
     -- Jobs of earlier versions have milliseconds (job_ids.lua).
     return has_messages, priority, tonumber(string.sub((job and string.match(job, '^%d+') or 0) .. '000', 1, 16))
   end
