@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from tests.support.programs import Client
-from tests.support.waiters import create
+from tests.support.native import NativeClient
+from tests.support.programs import Client, Server, wait_for, wait_until_settled
+from tests.support.protocols import RESP, Wire
+from tests.support.waiters import Waiter, about, create, packed, wait_for_blocked
 
 MANY = [b"%05d" % number for number in range(3200)]
+COPY = b"00007"
 UNADOPTED = "__pressure__:q:ext:unadopted"
 
 
@@ -19,3 +22,123 @@ def lifo(client: Client) -> Client:
     create(client, "q", "TYPE", "LIFO")
     client.sadd("q", *MANY)
     return client
+
+
+def test_a_copy_is_the_newest_message(lifo: Client) -> None:
+    assert lifo.lpush("q", COPY) == 3201
+    assert lifo.spop("q", 2) == [COPY, MANY[-1]]
+
+
+def test_a_copy_that_is_moved_there_is_the_newest_message(lifo: Client) -> None:
+    lifo.rpush("other", COPY)
+    assert lifo.lmove("other", "q", "RIGHT", "LEFT") == COPY
+    assert lifo.spop("q", 2) == [COPY, MANY[-1]]
+
+
+def test_a_copy_that_waits_for_room_is_the_newest_message(server: Server, client: Client) -> None:
+    create(client, "q", "TYPE", "LIFO", "BOUND", len(MANY))
+    client.sadd("q", *MANY)
+    with Waiter(server.port) as waiter:
+        waiter.send("RPUSH", "q", COPY)
+        wait_for_blocked(client, 1)
+        assert client.spop("q") == MANY[-1]
+        assert waiter.reply() == 3200
+    assert client.spop("q", 2) == [COPY, MANY[-2]]
+
+
+def test_a_ring_keeps_copies_and_drops_the_oldest(client: Client) -> None:
+    create(client, "q", "TYPE", "LIFO", "BOUND", len(MANY), "OVERFLOW", "OVERWRITE")
+    client.sadd("q", *MANY)
+    client.rpush("q", *MANY[:1500])
+    assert client.lrange("q", 0, -1) == [*MANY[:1500][::-1], *MANY[1500:][::-1]]
+
+
+@pytest.mark.parametrize("words", ["PRESSURE.RESERVE q", "PRESSURE.RESERVE other q"])
+def test_the_newest_message_is_reserved(lifo: Client, words: str) -> None:
+    assert lifo.execute_command(*words.split())[2] == MANY[-1]
+
+
+def test_the_newest_message_is_the_next_job(lifo: Client) -> None:
+    assert lifo.execute_command("PRESSURE.PEEK", "q", "READY")[1] == MANY[-1]
+
+
+def test_commands_of_one_pipeline_find_the_newest_message(lifo: Client) -> None:
+    pipeline = lifo.pipeline(transaction=False)
+    pipeline.execute_command("PRESSURE.PUT", "q", COPY)
+    pipeline.sadd("q", "x")
+    pipeline.spop("q")
+    pipeline.execute_command("PRESSURE.RESERVE", "q")
+    pipeline.spop("q")
+    pipeline.scard("q")
+    replies = pipeline.execute()
+    assert [replies[2], replies[3][2], *replies[4:]] == [b"x", COPY, MANY[-1], 3199]
+
+
+def test_a_range_is_read_while_messages_become_jobs(lifo: Client, direct: Client) -> None:
+    lifo.execute_command("PRESSURE.ALTER", "q", "MAX-DELIVERIES", 3)
+    assert direct.zcard(UNADOPTED) > 1000
+    assert lifo.lrange("q", 0, 1) == [MANY[-1], MANY[-2]]
+
+
+def test_a_range_is_read_after_native_clients_have_put_many(client: Client, direct: Client) -> None:
+    create(client, "q", "TYPE", "LIFO")
+    native = NativeClient(direct, "q")
+    for message in MANY[:2100]:
+        native.put(message)
+    assert client.lrange("q", 0, 0) == [MANY[2099]]
+
+
+def test_a_message_that_is_moved_there_is_newer_than_those_of_native_clients(
+    client: Client, direct: Client
+) -> None:
+    create(client, "q", "TYPE", "LIFO")
+    client.rpush("other", "last")
+    native = NativeClient(direct, "q")
+    for message in MANY[:2100]:
+        native.put(message)
+    assert client.lmove("other", "q", "RIGHT", "LEFT") == b"last"
+    assert client.spop("q", 2) == [b"last", MANY[2099]]
+
+
+def test_a_scan_misses_nothing_when_messages_become_jobs(lifo: Client) -> None:
+    cursor, found = lifo.sscan("q", 0, count=700)
+    lifo.lpush("q", COPY)
+    while cursor:
+        cursor, some = lifo.sscan("q", cursor, count=700)
+        found += some
+    assert set(found) == set(MANY)
+
+
+@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
+def test_a_transaction_purges_all_messages(client: Client, order: str) -> None:
+    create(client, "q", "TYPE", order)
+    client.sadd("q", *MANY)
+    pipeline = client.pipeline(transaction=True)
+    pipeline.execute_command("PRESSURE.PURGE", "q")
+    pipeline.scard("q")
+    assert pipeline.execute() == [3200, 0]
+    assert about(client, "q")[b"consumed_messages"] == 3200
+
+
+def test_messages_are_less_urgent_than_urgent_jobs(client: Client, direct: Client) -> None:
+    create(client, "q", "TYPE", "LIFO")
+    create(client, "jobs", "TYPE", "JOBS")
+    client.sadd("q", "a", "b")
+    NativeClient(direct, "q").put(b"c")
+    client.execute_command("PRESSURE.PUT", "jobs", "urgent", "PRIORITY", 5)
+    assert client.execute_command("PRESSURE.RESERVE", "q", "jobs")[2] == b"urgent"
+
+
+def test_messages_that_go_back_beside_a_copy_keep_their_order(
+    server: Server, client: Client, direct: Client
+) -> None:
+    large = b"x" * 8_000_000
+    create(client, "q", "TYPE", "LIFO")
+    client.sadd("q", "a", "b", large)
+    with Wire(RESP, server, small_buffers=True) as wire:
+        wire.send(packed("LPOP", "q", 3))
+        wait_for(lambda: client.scard("q") == 0, "the messages to be taken")
+        assert client.sadd("q", "b") == 1
+        wire.reset()
+    wait_until_settled(direct)
+    assert client.spop("q", 9) == [large, b"b", b"a", b"b"]

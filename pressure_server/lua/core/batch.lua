@@ -7,7 +7,7 @@
 --          none, and there is no queue. Then a result for each run done. A refused run has an error: NOQUEUE,
 --          EXISTS, CLOSED, INUSE role holder, CREATING, DELETING. Nothing of it has been done. If only some of its
 --          units are refused, the result is a list with an error in the place of each of these. If there is no
---          result, many jobs are due at once: the caller sends the runs again
+--          result, many jobs are due at once, or many messages become jobs: the caller sends the runs again
 --
 -- An error of the script or of a command ends a run, and refuses it. What the run has taken goes back. Earlier runs
 -- are done, and keep their results. Later runs are left for the next call; in a transaction they are done.
@@ -190,6 +190,9 @@ local function add_run(name, first, count)
     result = { err = 'TOOLARGE' }
   else
     result, left, go_on, has_failed = do_run(verb, options, first, count)
+    if result == nil then
+      return true
+    end
     block.has_taken = type(result) == 'table' and #result > 0
   end
   block.reply[number + 1] = result

@@ -81,14 +81,18 @@ local function take(self, wanted)
 end
 
 -- Return the messages, oldest first, or false if there is no queue, or an error; how many are left for
--- another call; and if messages are waited for, the function to call when there may be more.
+-- another call; and if messages are waited for, the function to call when there may be more. Return nothing if all is
+-- left for another call.
 local function get_some(options, wanted, claims)
   if not queue.bound and (options.existing or not options.waits) then
     return { err = 'NOQUEUE' }, 0
   end
+  local kind = queue.kind
   local refusal = queue.bound and (claims and queue.kind.refusal_to_reserve or queue.kind.refusal_to_take)()
   if refusal then
     return refusal, 0
+  elseif queue.kind ~= kind and queue.jobs.has_due then
+    return nil -- it has become one of jobs, and which comes first is not known yet
   end
   local self = taking.new(options, claims)
   local messages, left, missing = (options.waits and take or pop)(self, wanted)

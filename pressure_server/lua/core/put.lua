@@ -388,7 +388,7 @@ local function put_any(self, sizes_text, messages)
   refusal = refusal or queue.kind.refusal_to_put(options)
   if refusal then
     return refusal, 0
-  elseif not queue.kind.is_ready_for_put(options) then
+  elseif not queue.kind.is_ready_for_put(options, messages) then
     return {}, #sizes_of(sizes_text, messages)
   end
   if options.flags then

@@ -145,14 +145,22 @@ end
 function distinct.push(self, messages, marks_of)
   if not self.is_add and has_copies(messages) then
     conversion.convert()
+    queue.kind.adopt()
     return queue.kind.push(self, messages, marks_of)
   end
   add(messages)
   queue.count_as('produced', #messages, commands.sum_of_bytes(messages))
 end
 
-function distinct.is_ready_for_put()
-  return true
+-- Older messages come first. A copy makes jobs of all messages: if these are more than one call adopts, before it is put.
+function distinct.is_ready_for_put(options, messages)
+  if has_unadopted and block.patient then
+    return false
+  elseif in_set <= AT_ONCE or not block.patient or options.unique or not has_copies(messages) then
+    return true
+  end
+  conversion.convert()
+  return queue.kind.is_ready_for_put(options)
 end
 
 -- Return whether messages must be adopted before anything is done (batch.lua).
@@ -179,9 +187,14 @@ distinct.droppable = distinct.available
 
 -- See purge.lua.
 function distinct.purge(state)
-  local some = state == 'ready' and call('ZRANGE', key(), 0, AT_ONCE - 1) or {}
-  drop(some)
-  return #some, #some > 0 and queue.length > 0
+  local count, is_more = 0, state == 'ready' and in_set > 0
+  while is_more do
+    local some = call('ZRANGE', key(), 0, AT_ONCE - 1)
+    drop(some)
+    count, is_more = count + #some, in_set > 0
+    if block.patient then break end
+  end
+  return count, is_more
 end
 
 -- Takes    messages that have not been delivered, those first that were taken first
@@ -220,12 +233,13 @@ function distinct.range(first, last)
   return call('ZRANGE', key(), first, last, 'REV')
 end
 
--- Takes    the cursor of a ZSCAN
+-- Takes    0, or a cursor that it has returned; and a count
 function distinct.scan(position, count)
+  position = math.max(0, position - list_reads.SET_CURSOR)
   local cursor, found = unpack(call('ZSCAN', key(), string.format('%.0f', position), 'COUNT', count))
   local messages = {}
   for i = 1, #found, 2 do messages[#messages + 1] = found[i] end
-  return { cursor, messages }
+  return { cursor == '0' and cursor or string.format('%.0f', cursor + list_reads.SET_CURSOR), messages }
 end
 
 -- See list_reads.lua. The seed is not needed.

@@ -163,8 +163,10 @@ end
 
 -- Takes    messages that have not been delivered, and what `pop` returned with each, if it was a job then
 function job_queue.restore(messages, marks_of)
-  for i, message in ipairs(messages) do
-    local mark = marks_of and marks_of[i]
+  local first, last, step = 1, #messages, 1
+  if queue.jobs.settings.type == 'lifo' then first, last, step = last, 1, -1 end -- what was taken first is the newest
+  for i = first, last, step do
+    local message, mark = messages[i], marks_of and marks_of[i]
     if mark and mark[3] then
       job_puts.push_back({ message }, { mark })
     else
@@ -219,8 +221,10 @@ function job_queue.range(first, last)
   return found
 end
 
--- Takes    the number of messages seen; and a count. Jobs that are taken meanwhile may hide others
+-- Takes    the number of messages seen; and a count. Jobs that are taken meanwhile may hide others. A scan that began before
+-- the messages became jobs begins again
 function job_queue.scan(position, wanted)
+  if position >= list_reads.SET_CURSOR then position = 0 end
   local messages = job_queue.range(position, position + wanted - 1)
   local following = position + #messages
   local is_more = following < count_queued() or queue.jobs.has_unadopted

@@ -234,10 +234,15 @@ function job_verbs.convert()
 end
 
 -- Takes    an id; or ready, delayed or buried, for the next job in that state
--- Returns  { id, message }, or {}
+-- Returns  { id, message }, or {}; nothing if the queue has become one of jobs, and more calls must adopt its messages
 function job_verbs.peek_job(words)
   local id = words[1]
-  if id == 'ready' and queue.kind.become_jobs then queue.kind.become_jobs() end
+  if id == 'ready' and queue.kind.become_jobs then
+    queue.kind.become_jobs()
+    if queue.jobs.has_due then
+      return nil
+    end
+  end
   if #id < 10 then
     if id == 'ready' then groups.fill(1) end
     id = (id == 'ready' and jobs.next_ids(1) or call('ZRANGE', queue.key_of(id), 0, 0))[1]

@@ -7,7 +7,11 @@ local marks = require 'kinds/marks'
 local mirror = require 'kinds/mirror'
 local taking = require 'core/taking'
 
-local list_reads = { SAMPLE_BYTES = 64 * 1048576 }
+local list_reads = {
+  SAMPLE_BYTES = 64 * 1048576,
+  -- What is added to a cursor of a set (distinct.lua): it says nothing of the jobs that its messages become.
+  SET_CURSOR = 2 ^ 52,
+}
 
 function list_reads.length()
   return queue.length
