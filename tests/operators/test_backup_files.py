@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gzip
 import hashlib
 import io
@@ -21,6 +22,7 @@ from pressure_server.backend.backups.files import DataError
 from pressure_server.backend.backups.manifest import Manifest
 from pressure_server.backend.backups.restore import restore
 from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.valkey_program import program_version
 from tests.support.programs import run_command
 
 BASE, INCREMENT = "appendonly.aof.1.base.rdb", "appendonly.aof.1.incr.aof"
@@ -93,12 +95,21 @@ def test_a_backup_is_read_as_it_was_written(tmp_path: Path) -> None:
     assert packed(members()) == GOOD
 
 
-def test_a_backup_that_is_cut_anywhere_is_refused(tmp_path: Path) -> None:
+@pytest.fixture
+def version_is_asked_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start Valkey for its version once, and not for each of a thousand backups that are read."""
+    once = functools.cache(program_version)
+    monkeypatch.setattr("pressure_server.backend.backups.archive.program_version", once)
+
+
+@pytest.mark.usefixtures("version_is_asked_once")
+def test_a_backup_that_is_cut_anywhere_is_refused() -> None:
     for length in [*range(0, len(GOOD), 97), *range(len(GOOD) - 1030, len(GOOD))]:
         with pytest.raises(DataError):
             read_archive(io.BytesIO(GOOD[:length]))
 
 
+@pytest.mark.usefixtures("version_is_asked_once")
 def test_a_changed_byte_is_refused_or_changes_nothing(tmp_path: Path) -> None:
     expected = read_archive(io.BytesIO(GOOD))
     source = random.Random(1)
