@@ -102,7 +102,7 @@ def started_victim(folder: Path) -> Iterator[tuple[Server, Valkey]]:
     try:
         for protocol in PROTOCOLS:
             with Wire(protocol, server) as client:
-                for number in range(1000):  # so that one-time allocations are done
+                for number in range(200):  # so that one-time allocations are done
                     client.put(b"warm", b"%d" % number)
                     assert client.get(b"warm") == b"%d" % number
         before = memory(server)
