@@ -20,13 +20,12 @@ import threading
 from pathlib import Path
 from typing import NamedTuple
 
-# What servers import, also what they import only when they need it, and native clients.
+# What all servers import, and native clients. More would make each process's end longer.
 _PRELOADED = (
     "handlers.beanstalk",
     "handlers.memcached",
     "handlers.resp",
     "pressure_server.app.cli",
-    "pressure_server.web.http_listener",
     "tests.support.native",
     "uvloop",
 )
