@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import pytest
+import redis
 
 from handlers.resp.table import FOLLOWED_VERSION
 from tests.support import on_cluster
@@ -43,6 +46,13 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         rest = end - len(items) - len(some)
         items += some + quick[:rest]
         quick = quick[rest:]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def redis_reads_its_version_once() -> Iterator[None]:
+    """For each client, redis-py parses the metadata of its package: half of what it takes to make one."""
+    with mock.patch("redis.utils.get_lib_version", functools.cache(redis.utils.get_lib_version)):
+        yield
 
 
 @pytest.fixture(scope="session")
