@@ -1,1 +1,1 @@
-"""Queues, jobs and logs against plain models, with native clients stopped between any two steps."""
+"""Queues, jobs and logs against the reference, with native clients stopped between any two steps."""

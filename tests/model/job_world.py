@@ -11,14 +11,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from tests.model.keys import ask_for_queue, fields_of_queue
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.programs import TIMEOUT, Client, Server, Valkey
 from tests.support.reference.jobs import STATES
-from tests.support.reference.queue import Counters, Tokens
+from tests.support.reference.queue import Queue
 from tests.support.waiters import Waiter
 
 PREFIX = "__pressure__"
-_STATISTICS = ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes")
 _JOB = re.compile(rb"[0-9a-f]{13}")
 _NUMBERED = re.compile(rb"(?:RESERVED|FOUND) (\d+) (\d+)\r\n")
 
@@ -57,11 +57,8 @@ class Beanstalk:
 class Keys:
     """The backend's keys of a queue: the protocol's, and where each job is."""
 
-    messages: list[bytes]  # oldest first
-    exists: bool
-    tokens: Tokens
+    queue: Queue
     has_jobs: bool
-    counters: Counters
     jobs: dict[int, bytes]  # their messages
     made: dict[int, int]  # when each was put, in milliseconds
     states: dict[str, list[int]]  # the next job first
@@ -78,15 +75,8 @@ def read_keys(direct: Client, queues: Iterable[str]) -> list[Keys]:
     names = list(queues)
     for name in names:
         base = base_of(name)
-        statistics = [
-            f"{base}:stats:{verb}_{unit}"
-            for verb in ("produced", "consumed")
-            for unit in ("messages", "bytes")
-        ]
-        pipeline.lrange(base, 0, -1)
-        pipeline.mget(f"{base}:bound", f"{base}:ext:made", *statistics)
-        for suffix in (":producer_free", ":consumer_free", ":not_full", ":closed"):
-            pipeline.llen(base + suffix)
+        ask_for_queue(pipeline, base)
+        pipeline.get(f"{base}:ext:made")
         pipeline.hgetall(f"{base}:ext:jobs")
         for state in STATES:
             pipeline.zrange(f"{base}:ext:{state}", 0, -1)
@@ -95,17 +85,15 @@ def read_keys(direct: Client, queues: Iterable[str]) -> list[Keys]:
 
 
 def _keys_of(replies: Any) -> Keys:
-    newest_first = next(replies)
-    bound, made, *statistics = next(replies)
-    tokens = Tokens(*(next(replies) for _ in range(4)))
+    queue, made = Queue(**fields_of_queue(replies)), next(replies)
     jobs = {int(key, 16): value for key, value in next(replies).items() if _JOB.fullmatch(key)}
     return Keys(
-        newest_first[::-1], bound is not None, tokens, bool(made and made.endswith(b" jobs")),
-        Counters(*(int(number or 0) for number in statistics)),
+        queue,
+        bool(made and made.endswith(b" jobs")),
         {job: value.split(b" ", 6)[6] for job, value in jobs.items()},
         {job: int(value.split(b" ", 1)[0]) for job, value in jobs.items()},
         {state: [int(member, 16) for member in next(replies)] for state in STATES},
-    )  # fmt: skip
+    )
 
 
 class World:

@@ -85,7 +85,9 @@ creations = st.sampled_from(
 which = st.integers(0, 12)
 rarely = st.sampled_from([False, False, True])
 in_transactions = st.sampled_from(["SADD", "RPUSH", "SPOP", "SREM", "SCARD", "SMEMBERS", "PRESSURE.KICK"])
-kinds = st.sampled_from(["put", "put", "put_nb", "get", "get_nb", "get_nb", "close"])
+kinds = st.sampled_from(
+    ["put", "put", "put_non_blocking", "get", "get_non_blocking", "get_non_blocking", "close"]
+)
 
 
 def in_pairs(words: Sequence[Any]) -> dict[Any, Any]:
@@ -123,14 +125,6 @@ def step(weight: int = 1, **arguments: st.SearchStrategy[Any]) -> Callable[[Meth
     return enter
 
 
-class Native:
-    """A native operation that has begun; it may wait for a key."""
-
-    def __init__(self, kind: str, steps: Steps[Any]) -> None:
-        self.kind = kind
-        self.steps = steps
-
-
 class JobMachine(RuleBasedStateMachine):
     """Two queues and one for dead letters, clients of two servers, and up to three native operations."""
 
@@ -141,7 +135,7 @@ class JobMachine(RuleBasedStateMachine):
         self.model = Queues(int(self.direct.get(f"{PREFIX}!last_block") or 0))
         example = next(numbers)
         self.names = {role: f"{role}{example}" for role in "qrd"}
-        self.native: list[Native] = []
+        self.native: list[Steps[Any]] = []  # operations that have begun; they may wait for a key
         # Native clients alone can leave a token for room on a full queue. It is tolerated until it is right.
         self.tolerated: set[str] = set()
         # Delays differ, so that their order does not depend on the clock.
@@ -163,8 +157,8 @@ class JobMachine(RuleBasedStateMachine):
         for name, keys in self.keys.items():
             queue = self.model.by_name.get(name)
             if queue:
-                queue.messages = list(keys.messages)
-                queue.tokens, queue.counters = copy.copy(keys.tokens), copy.copy(keys.counters)
+                now = keys.queue.copy()
+                queue.messages, queue.tokens, queue.counters = now.messages, now.tokens, now.counters
 
     def check(self) -> None:
         """Compare the keys with the model."""
@@ -172,20 +166,20 @@ class JobMachine(RuleBasedStateMachine):
         for name, keys in self.keys.items():
             queue = self.model.by_name.get(name)
             if not queue or not queue.exists:
-                assert not keys.exists, name
+                assert not keys.queue.exists, name
                 assert not keys.jobs, name
                 continue
-            assert keys.exists, name
+            assert keys.queue.exists, name
             assert keys.has_jobs == queue.has_jobs, name
-            assert keys.messages == queue.messages, name
-            assert (keys.tokens.closed > 0) == queue.is_closed, name
+            assert keys.queue.messages == queue.messages, name
+            assert keys.queue.is_closed == queue.is_closed, name
             found = {state: [j for j in ids if j in queue.jobs] for state, ids in keys.states.items()}
             assert found == keys.states, f"{name}: jobs that are not in the model"
             expected = {state: [job.id for job in queue.in_state(state)] for state in STATES}
             found[RESERVED].sort()
             assert found == expected, name
             assert keys.jobs == {job.id: job.message for job in queue.jobs.values()}, name
-            assert keys.counters == queue.counters, name
+            assert keys.queue.counters == queue.counters, name
         self.is_consistent = True
 
     @invariant()
@@ -193,10 +187,10 @@ class JobMachine(RuleBasedStateMachine):
         if self.native:
             return
         for name, keys in self.keys.items():
-            if not keys.exists:
+            if not keys.queue.exists:
                 continue
-            queue, tokens, counters = self.model.by_name[name], keys.tokens, keys.counters
-            left = keys.messages + (list(keys.jobs.values()) if queue.has_jobs else [])
+            queue, tokens, counters = self.model.by_name[name], keys.queue.tokens, keys.queue.counters
+            left = keys.queue.messages + (list(keys.jobs.values()) if queue.has_jobs else [])
             assert counters.produced - counters.consumed == len(left), name
             assert counters.produced_bytes - counters.consumed_bytes == sum(map(len, left)), name
             assert (tokens.producer_free, tokens.consumer_free) == (1, 1), name
@@ -727,14 +721,7 @@ class JobMachine(RuleBasedStateMachine):
             self.finish_native()
             return
         steps = NativeSteps(self.direct, self.names[role], f"native-{kind}")
-        operations: dict[str, Callable[[], Steps[Any]]] = {
-            "put": lambda: steps.put(message),
-            "put_nb": lambda: steps.put_non_blocking(message),
-            "get": steps.get,
-            "get_nb": steps.get_non_blocking,
-            "close": steps.close,
-        }
-        self.native.append(Native(kind, operations[kind]()))
+        self.native.append(steps.begin(kind, message))
         self.advance(self.native[-1], count)
 
     @step(place=st.integers(0, MAX_NATIVE - 1), count=st.integers(1, 12))
@@ -742,11 +729,11 @@ class JobMachine(RuleBasedStateMachine):
         if self.native:
             self.advance(self.native[place % len(self.native)], count)
 
-    def advance(self, native: Native, count: int) -> None:
+    def advance(self, native: Steps[Any], count: int) -> None:
         """Take so many steps of an operation. A step that waits is the last."""
         for _ in range(count):
             try:
-                waits_for = next(native.steps)
+                waits_for = next(native)
             except (StopIteration, NativeError):
                 self.native.remove(native)
                 break

@@ -36,13 +36,14 @@ from pressure_server.queues.operations.owners import CoroutineOwner
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
+from tests.model.keys import STATISTICS, ask_for_queue, fields_of_queue
 from tests.model.model_settings import model_settings
 from tests.support import forms
 from tests.support import native as native_client
 from tests.support.forms import Form
 from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.support.programs import Client, Valkey, keys_left, wait_for
-from tests.support.reference.queue import BLOCK, ERROR, Counters, Queue, RefusedError, Tokens
+from tests.support.reference.queue import BLOCK, ERROR, Counters, Queue, RefusedError, Tokens, require
 
 SETTINGS = settings(
     model_settings("PRESSURE_MODEL_EXAMPLES", 60),
@@ -51,10 +52,9 @@ SETTINGS = settings(
 )
 QUEUE, CLONE = "q", "clone"
 BASE, CLONE_BASE = f"__pressure__:{QUEUE}", f"__pressure__:{CLONE}"
-STATS = [f":stats:{verb}_{unit}" for verb in ("produced", "consumed") for unit in ("messages", "bytes")]
 PROTOCOL = [
     "", ":bound", ":producer", ":consumer", ":producer_free", ":consumer_free", ":not_full", ":closed",
-    *STATS,
+    *STATISTICS,
 ]  # fmt: skip
 EXTENSION = [":ext:members", ":ext:copies", ":ext:index", ":ext:settings"]
 # Only a few, so that they repeat.
@@ -79,10 +79,8 @@ class State(Queue):
         return self.overflow == OVERWRITE.decode()
 
     def create(self, bound: int, *, overwrites: bool = False) -> None:
-        if self.exists:
-            raise RefusedError("EXISTS")
-        if self.has_keys:
-            raise RefusedError("INUSE")
+        require(not self.exists, "EXISTS")
+        require(not self.has_keys, "INUSE")
         overflow = OVERWRITE.decode() if overwrites else ERROR
         self._become(State(bound, overflow=overflow, producer=b"", consumer=b"", has_keys=True))
 
@@ -132,32 +130,17 @@ def absent() -> State:
 
 
 def statistics_of(counters: Counters) -> list[int]:
-    """Return the statistics in the order of STATS."""
+    """Return the statistics in the order of STATISTICS."""
     return [counters.produced, counters.produced_bytes, counters.consumed, counters.consumed_bytes]
 
 
 def read_state(direct: redis.Redis) -> State:
+    """Read the keys."""
     pipeline: Any = direct.pipeline(transaction=False)
-    pipeline.lrange(BASE, 0, -1)
-    pipeline.mget([f"{BASE}:bound", f"{BASE}:producer", f"{BASE}:consumer"])
-    for suffix in (":producer_free", ":consumer_free", ":not_full", ":closed"):
-        pipeline.llen(BASE + suffix)
-    pipeline.mget([BASE + suffix for suffix in STATS])
-    pipeline.hmget(f"{BASE}:ext:settings", "overflow", "dropped")
+    ask_for_queue(pipeline, BASE)
     pipeline.exists(*[BASE + suffix for suffix in PROTOCOL])
-    newest_first, (bound, producer, consumer), *tokens, stats, (overflow, dropped), keys = pipeline.execute()
-    exists = bound is not None
-    return State(
-        int(bound or 0),
-        newest_first[::-1],
-        overflow.decode() if exists and overflow else ERROR,
-        exists,
-        producer or b"",
-        consumer or b"",
-        Tokens(*tokens),
-        Counters(*[int(number or 0) for number in (*stats, dropped if exists else 0)]),
-        has_keys=keys > 0,
-    )
+    replies = iter(pipeline.execute())
+    return State(**fields_of_queue(replies), has_keys=next(replies) > 0)
 
 
 @dataclass
@@ -330,9 +313,20 @@ anything = st.one_of(usual, usual, usual, creations, alterations, deletions, clo
 server_numbers = st.integers(0, 1)
 native_names = st.sampled_from(NATIVE_NAMES)
 native_kinds = st.sampled_from(
-    ["put", "put", "put_nb", "put_nb", "get", "get_nb", "get_nb", "create", "close", "delete"]
+    [
+        "put",
+        "put",
+        "put_non_blocking",
+        "put_non_blocking",
+        "get",
+        "get_non_blocking",
+        "get_non_blocking",
+        "create",
+        "close",
+        "delete",
+    ]
 )
-usual_native_kinds = st.sampled_from(["put", "put_nb", "get", "get_nb"])
+usual_native_kinds = st.sampled_from(["put", "put_non_blocking", "get", "get_non_blocking"])
 
 
 class QueueMachine(RuleBasedStateMachine):
@@ -417,16 +411,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     def _begin(self, kind: str, name: str, message: bytes, bound: int) -> NativeOperation:
         steps = NativeSteps(self.direct, QUEUE, name)
-        operations: dict[str, Callable[[], Steps[Any]]] = {
-            "put": lambda: steps.put(message),
-            "put_nb": lambda: steps.put_non_blocking(message),
-            "get": steps.get,
-            "get_nb": steps.get_non_blocking,
-            "create": lambda: steps.create(bound),
-            "close": steps.close,
-            "delete": steps.delete,
-        }
-        native = NativeOperation(kind, operations[kind]())
+        native = NativeOperation(kind, steps.begin(kind, message, bound))
         self.native.append(native)
         return native
 
@@ -588,7 +573,7 @@ def test_sadd_writes_the_keys_of_the_protocol(client: redis.Redis, direct: redis
     state.producer = b""
     assert state == State(0, [b"hello"], BLOCK, producer=b"", consumer=b"", counters=Counters(1, 5))
     found: Any = direct.keys(f"{BASE}*")
-    absent = (":consumer", ":closed", *STATS[2:])
+    absent = (":consumer", ":closed", *STATISTICS[2:])
     assert {key for key in map(bytes.decode, found) if ":ext:" not in key} == {
         f"{BASE}{suffix}" for suffix in PROTOCOL if suffix not in absent
     }
@@ -840,7 +825,7 @@ def test_nothing_is_taken_from_a_queue_during_a_native_delete(
     wait_for(lambda: keys_left(direct) == [], "the extension keys to be deleted")
 
 
-@pytest.mark.parametrize("suffix", STATS)
+@pytest.mark.parametrize("suffix", STATISTICS)
 def test_an_invalid_statistic_does_not_stop_operations(client: Client, direct: Client, suffix: str) -> None:
     client.sadd("q", "a", "b")
     client.spop("q")

@@ -167,7 +167,7 @@ class _Side:
 
     async def play(self, step: Step) -> dict[int, list[str]]:
         """Do a step. Return the expected replies, after all have come. Raise DifferenceError otherwise."""
-        held = list(self.world.clients[step.client].held) if step.client >= 0 else []
+        held = self.world.held(step.client) if step.client >= 0 else []
         short = self.world.jobs_with_short_times() if step.command == "elapse" else []
         asked = [client for client in self.world.holders_of_short_jobs() if self.world.can_act(client)]
         expected = self.world.do(step)
@@ -427,7 +427,7 @@ class _Random:
 
     def _job(self, client: int) -> str:
         """Return the name of a job: mostly of one that the client has reserved, or of a recent one."""
-        held = [name for world in self._worlds for name in world.clients[client].held]
+        held = [name for world in self._worlds for name in world.held(client)]
         names = list(self._worlds[0].jobs)[-8:]
         if held and self._rng.randrange(5):
             return self._rng.choice(held)

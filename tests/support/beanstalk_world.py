@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
+from functools import partialmethod
 from typing import NamedTuple
 
 from tests.support.reference.jobs import BURIED, DELAYED, READY, RESERVED, Job, JobQueue
@@ -76,7 +77,6 @@ class _Client:
     waits: bool = False
     has_timeout: bool = False
     since: int = 0
-    held: list[str] = field(default_factory=list)
     quits: bool = False
     is_gone: bool = False
 
@@ -133,6 +133,11 @@ class World:
         """The jobs by name, in the order in which they were put."""
         jobs = {number: job for tube in self.tubes.values() for number, job in tube.jobs.items()}
         return {f"j{number}": job for number, job in sorted(jobs.items())}
+
+    def held(self, client: int) -> list[str]:
+        """Return the jobs that a client has reserved, in that order."""
+        jobs = [(job.place, name) for name, job in self.jobs.items() if job.owner == str(client)]
+        return [name for _, name in sorted(jobs)]
 
     def do(self, step: Step) -> dict[int, list[str]]:
         """Do a step. Return the replies by client."""
@@ -216,14 +221,9 @@ class World:
     def _serve_with(self, client: _Client, tube: _Tube, job: Job) -> None:
         self._stop_waiting(client)
         tube.hold(job, client.owner)
-        self._replies.setdefault(client.number, []).append(self._given(client, job))
+        self._replies.setdefault(client.number, []).append(f"RESERVED j{job.id}")
         if client.quits:
             self._leaving.append(client)
-
-    @staticmethod
-    def _given(client: _Client, job: Job) -> str:
-        client.held.append(f"j{job.id}")
-        return f"RESERVED j{job.id}"
 
     def _stop_waiting(self, client: _Client) -> None:
         client.waits = False
@@ -246,11 +246,10 @@ class World:
         client.is_gone = True
         self._stop_waiting(client)
         self._replies.setdefault(client.number, []).append(CLOSED)
-        for name in client.held:
+        for name in self.held(client.number):
             tube, number = self._find(name)
             tube.give_back([tube.jobs[number]])
             self._note_ready(tube)
-        client.held.clear()
 
     # -- steps
 
@@ -265,8 +264,6 @@ class World:
         for name, job in self.jobs.items():
             if not _has_short_time(job):
                 continue
-            if job.owner:
-                self.clients[int(job.owner)].held.remove(name)
             tube, _ = self._find(name)
             job.is_due = True
             tube.begin()
@@ -317,7 +314,7 @@ class World:
         for tube in client.watched:
             self.tubes[tube].waiting.append(client.number)
         self._serve()
-        if client.waits and any(self.jobs[name].ttr == SHORT for name in client.held):
+        if client.waits and client.number in self.holders_of_short_jobs():
             self._end_wait(client, "DEADLINE_SOON")
 
     def _reserve_with_timeout(self, client: _Client, seconds: int) -> None:
@@ -330,15 +327,9 @@ class World:
         self._stop_waiting(client)
         self._replies.setdefault(client.number, []).append(reply)
 
-    def _give_up(self, client: _Client, name: str, *, done: object) -> bool:
-        """Note that the client has a job no longer, if it had it and something was done."""
-        if done and name in client.held:
-            client.held.remove(name)
-        return bool(done)
-
     def _release(self, client: _Client, name: str, priority: int, delay: int) -> str:
         tube, number = self._find(name)
-        if not self._give_up(client, name, done=tube.release(number, client.owner, priority, delay)):
+        if not tube.release(number, client.owner, priority, delay):
             return _NOT_FOUND
         if not delay:
             self._note_ready(tube)
@@ -346,8 +337,7 @@ class World:
 
     def _bury(self, client: _Client, name: str, priority: int) -> str:
         tube, number = self._find(name)
-        done = self._give_up(client, name, done=tube.bury(number, client.owner, priority))
-        return "BURIED" if done else _NOT_FOUND
+        return "BURIED" if tube.bury(number, client.owner, priority) else _NOT_FOUND
 
     def _touch(self, client: _Client, name: str) -> str:
         tube, number = self._find(name)
@@ -355,13 +345,11 @@ class World:
 
     def _delete(self, client: _Client, name: str) -> str:
         tube, number = self._find(name)
-        done = self._give_up(client, name, done=tube.acknowledge([number], client.owner))
-        return "DELETED" if done else _NOT_FOUND
+        return "DELETED" if tube.acknowledge([number], client.owner) else _NOT_FOUND
 
     def _reserve_job(self, client: _Client, name: str) -> str:
         tube, number = self._find(name)
-        job = tube.reserve_job(number, client.owner)
-        return self._given(client, job) if job else _NOT_FOUND
+        return f"RESERVED {name}" if tube.reserve_job(number, client.owner) else _NOT_FOUND
 
     def _kick_job(self, client: _Client, name: str) -> str:
         tube, number = self._find(name)
@@ -385,17 +373,15 @@ class World:
         return "PAUSED"
 
     def _peek(self, _client: _Client, name: str) -> str:
-        tube, number = self._find(name)
-        return _found(tube.peek_job(number))
+        return f"FOUND {name}" if name in self.jobs else _NOT_FOUND
 
-    def _peek_ready(self, client: _Client) -> str:
-        return _found(self.tubes[client.used].peek_job(READY))
+    def _next(self, client: _Client, state: str) -> str:
+        job = self.tubes[client.used].peek_job(state)
+        return f"FOUND j{job[0]}" if job else _NOT_FOUND
 
-    def _peek_delayed(self, client: _Client) -> str:
-        return _found(self.tubes[client.used].peek_job(DELAYED))
-
-    def _peek_buried(self, client: _Client) -> str:
-        return _found(self.tubes[client.used].peek_job(BURIED))
+    _peek_ready = partialmethod(_next, state=READY)
+    _peek_delayed = partialmethod(_next, state=DELAYED)
+    _peek_buried = partialmethod(_next, state=BURIED)
 
     def _stats_job(self, _client: _Client, name: str) -> str:
         tube, number = self._find(name)
@@ -404,7 +390,3 @@ class World:
             return _NOT_FOUND
         figures = {"tube": tube.name, "state": job.state, "pri": job.priority, "delay": job.delay}
         return " ".join(f"{key}={value}" for key, value in (figures | job.counts).items())
-
-
-def _found(job: tuple[int, bytes] | None) -> str:
-    return f"FOUND j{job[0]}" if job else _NOT_FOUND

@@ -66,6 +66,14 @@ class NativeSteps:
         self._blocks = blocks
         self._timeout = timeout
 
+    def begin(self, kind: str, message: bytes = b"", bound: int = 0) -> Steps[Any]:
+        """Begin the operation of this name."""
+        arguments: dict[str, tuple[bytes | int, ...]] = {
+            "put": (message,), "put_non_blocking": (message,), "create": (bound,),
+        }  # fmt: skip
+        steps: Steps[Any] = getattr(self, kind)(*arguments.get(kind, ()))
+        return steps
+
     def create(self, bound: int = 0) -> Steps[None]:
         if not self._do("SETNX", ":bound", bound):
             raise QueueAlreadyExistsError

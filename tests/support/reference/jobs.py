@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.support.reference.queue import FULL, Queue, RefusedError
+from tests.support.reference.queue import FULL, Queue, RefusedError, require
 
 if TYPE_CHECKING:
     from tests.support.reference.queues import Queues
@@ -28,7 +28,7 @@ _PLACES_OF_SECOND = 1_000_000
 
 @dataclass(eq=False)
 class Job:
-    """A job. Times are in seconds. `place` orders the delayed by when they are due, and the buried."""
+    """A job. Times are in seconds. `place` orders the delayed by when they are due, others by their event."""
 
     id: int
     message: bytes
@@ -136,15 +136,13 @@ class JobQueue(Queue):
     def keeps_out(self, message: bytes) -> bool:
         return bool(self.equals(message)) if self.unique else super().keeps_out(message)
 
-    # Conditions: jobs need no role.
+    @property
+    def may_produce(self) -> bool:
+        return self.has_jobs or super().may_produce
 
-    def require_producer_role(self) -> None:
-        if not self.has_jobs:
-            super().require_producer_role()
-
-    def require_consumer_role(self) -> None:
-        if not self.has_jobs:
-            super().require_consumer_role()
+    @property
+    def may_consume(self) -> bool:
+        return self.has_jobs or super().may_consume
 
     # Changes
 
@@ -175,10 +173,9 @@ class JobQueue(Queue):
         """Make this a queue of jobs. Its messages are adopted in order."""
         if self.has_jobs:
             return
-        if self.type:
-            raise RefusedError("TYPE")
+        require(not self.type, "TYPE")
         self.has_jobs = True
-        self.counters.unconsume([job.message for job in self.jobs.values()])
+        self.counters.consume([job.message for job in self.jobs.values()], -1)
         self.begin()
 
     def is_spent(self, job: Job) -> bool:
@@ -235,10 +232,8 @@ class JobQueue(Queue):
     ) -> list[int]:
         """Put a job; makes the queue one of jobs. Return the ids that the reply may have."""
         self.require_open()
-        if self.type == "fifo" or (by is not None and not self.unique):
-            raise RefusedError("TYPE")
-        if self.room < 1:
-            raise RefusedError(FULL)
+        require(self.type != "fifo" and (by is None or self.unique), "TYPE")
+        require(self.room, FULL)
         self.convert()
         if self.unique:
             equals = self.equals(message if by is None else by)
@@ -305,6 +300,7 @@ class JobQueue(Queue):
     def hold(self, job: Job, owner: str, ttr: int | None = None) -> None:
         """Reserve this job."""
         job.state, job.is_due, job.owner, job.own_ttr = RESERVED, False, owner, ttr
+        job.place = self.home.new_place()
         job.counts["reserves"] += 1
 
     def reserve_job(self, number: int, owner: str) -> Job | None:

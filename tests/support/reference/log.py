@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from tests.support.reference.jobs import BURIED, READY, RESERVED, Job, JobQueue
-from tests.support.reference.queue import Queue, RefusedError
+from tests.support.reference.queue import Queue, require
 from tests.support.reference.queues import Queues
 
 
@@ -50,8 +50,7 @@ class Log(Queue):
         kind = "count" if unique else "offset"
         if transaction in self.outcomes:
             known, result, _ = self.outcomes[transaction]
-            if known != kind:
-                raise RefusedError("TXN")
+            require(known == kind, "TXN")
             return result
         first = self.tail
         result = self.put(messages, unique=True) if unique else self.put_at_offset(*messages)
@@ -63,14 +62,12 @@ class Log(Queue):
         self._accept([message])
 
     def take(self, count: int = 1) -> list[bytes]:
-        if self.groups:
-            raise RefusedError("TYPE")
+        require(not self.groups, "TYPE")
         return super().take(count)
 
     def from_offset(self, offset: int, count: int) -> list[bytes | None]:
         """Return so many messages from an offset on, or fewer at the end; None for each that is gone."""
-        if offset >= self.tail:
-            raise RefusedError("AHEAD")
+        require(offset < self.tail, "AHEAD")
         offsets = range(offset, min(offset + count, self.tail))
         return [None if one < self.head else self.messages[one - self.head] for one in offsets]
 
@@ -78,15 +75,13 @@ class Log(Queue):
 
     def group(self, name: str) -> Group:
         """Return a group."""
-        if name not in self.groups:
-            raise RefusedError("NOGROUP")
+        require(name in self.groups, "NOGROUP")
         return self.groups[name]
 
     def create_group(self, name: str, start: str) -> None:
         """Create a group that reads from `start` on: head, tail or an offset."""
         offset = self._offset_of(start)
-        if name in self.groups:
-            raise RefusedError("EXISTS")
+        require(name not in self.groups, "EXISTS")
         self.groups[name] = Group(home=self.home, log=self, next=offset, passed=offset)
 
     def seek(self, name: str, start: str) -> None:
@@ -102,10 +97,8 @@ class Log(Queue):
     def _offset_of(self, start: str) -> int:
         offset = {"head": self.head, "tail": self.tail}.get(start)
         offset = int(start) if offset is None else offset
-        if offset > self.tail:
-            raise RefusedError("AHEAD")
-        if offset < self.head:
-            raise RefusedError("GONE")
+        require(offset <= self.tail, "AHEAD")
+        require(offset >= self.head, "GONE")
         return offset
 
 

@@ -22,6 +22,12 @@ class RefusedError(Exception):
     """An operation is refused; the text is the code of the error over RESP."""
 
 
+def require(condition: object, code: str) -> None:
+    """Refuse an operation unless a condition is met."""
+    if not condition:
+        raise RefusedError(code)
+
+
 class Marked(bytes):
     """A message with flags, which may have expired. Messages are compared without these."""
 
@@ -56,14 +62,10 @@ class Counters:
         self.produced += len(messages)
         self.produced_bytes += sum(map(len, messages))
 
-    def consume(self, messages: Sequence[bytes]) -> None:
-        self.consumed += len(messages)
-        self.consumed_bytes += sum(map(len, messages))
-
-    def unconsume(self, messages: Sequence[bytes]) -> None:
-        """Count messages that come back."""
-        self.consumed -= len(messages)
-        self.consumed_bytes -= sum(map(len, messages))
+    def consume(self, messages: Sequence[bytes], sign: int = 1) -> None:
+        """Count messages that leave; with the sign -1, those that come back."""
+        self.consumed += sign * len(messages)
+        self.consumed_bytes += sign * sum(map(len, messages))
 
 
 @dataclass
@@ -164,30 +166,25 @@ class Queue:
         """Return the message at a position, as LINDEX."""
         return next(iter(self.range(position, position)), None)
 
-    # Conditions
+    @property
+    def may_produce(self) -> bool:
+        """Whether no native client holds the role."""
+        return self.tokens.producer_free > 0
+
+    @property
+    def may_consume(self) -> bool:
+        """Whether no native client holds the role."""
+        return self.tokens.consumer_free > 0
 
     def require_existing(self) -> None:
         """Refuse an operation that does not create the queue."""
-        if not self.exists:
-            raise RefusedError("NOQUEUE")
+        require(self.exists, "NOQUEUE")
 
     def require_open(self) -> None:
         """Refuse a put that comes too late, or too early."""
         self.require_existing()
-        if self.is_closed:
-            raise RefusedError("CLOSED")
-        if self.is_being_created:
-            raise RefusedError("INUSE")
-
-    def require_producer_role(self) -> None:
-        """Refuse an operation while a native client holds the role."""
-        if not self.tokens.producer_free:
-            raise RefusedError("INUSE")
-
-    def require_consumer_role(self) -> None:
-        """Refuse an operation while a native client holds the role."""
-        if not self.tokens.consumer_free:
-            raise RefusedError("INUSE")
+        require(not self.is_closed, "CLOSED")
+        require(not self.is_being_created, "INUSE")
 
     # Lives
 
@@ -202,9 +199,8 @@ class Queue:
     def close(self) -> None:
         """Close the queue. Queues of jobs need the role, too."""
         self.require_existing()
-        if self.is_closed:
-            raise RefusedError("CLOSED")
-        Queue.require_producer_role(self)
+        require(not self.is_closed, "CLOSED")
+        require(self.tokens.producer_free, "INUSE")
         self.producer, self.is_closed = self.actor, True
 
     # Puts
@@ -223,11 +219,9 @@ class Queue:
         self.require_open()
         room = math.inf if overfill else self.room
         overwrites = self.overflow == OVERWRITE and sum(map(len, commands)) > room
-        if not room and not overwrites and not self._has_producer_role():
+        if not (room or overwrites or self.may_produce):
             return [FULL] * len(commands)
-        self.require_producer_role()
-        if overwrites:
-            self.require_consumer_role()
+        require(self.may_produce and (self.may_consume or not overwrites), "INUSE")
         if room or overwrites:
             self.producer = self.actor
         results: list[int | str] = []
@@ -264,14 +258,7 @@ class Queue:
     def restore(self, messages: Sequence[bytes]) -> None:
         """Put undelivered messages back at the head."""
         self.messages[:0] = messages
-        self.counters.unconsume(messages)
-
-    def _has_producer_role(self) -> bool:
-        try:
-            self.require_producer_role()
-        except RefusedError:
-            return False
-        return True
+        self.counters.consume(messages, -1)
 
     def _new(self, messages: Iterable[bytes]) -> list[bytes]:
         return [message for message in dict.fromkeys(messages) if not self.keeps_out(message)]
@@ -294,7 +281,7 @@ class Queue:
         """Take messages for good, as many as there are; expired ones among them are dropped."""
         if not self.messages:
             return []
-        self.require_consumer_role()
+        require(self.may_consume, "INUSE")
         self.consumer = self.actor
         taken: list[bytes] = []
         while self.messages and len(taken) < count:
@@ -305,8 +292,7 @@ class Queue:
     def get(self, count: int = 1) -> list[bytes]:
         """Take messages; refuse that if the queue does not exist, or no more will come."""
         self.require_existing()
-        if self.is_finished:
-            raise RefusedError("CLOSED")
+        require(not self.is_finished, "CLOSED")
         return self.take(count)
 
     def peek(self) -> list[bytes]:
@@ -317,8 +303,7 @@ class Queue:
 
     def remove(self, messages: Iterable[bytes]) -> list[int]:
         """Remove all copies of each message. Return for each 1 if there was one, or 0."""
-        if self.messages:
-            self.require_consumer_role()
+        require(self.may_consume or not self.messages, "INUSE")
         results = []
         for message in messages:
             copies = [one for one in self.messages if one == message]
@@ -333,9 +318,9 @@ class Queue:
     def flush(self) -> int:
         """Remove all messages. Return how many there were."""
         count = self.length
+        require(self.may_consume or not count, "INUSE")
+        self._pop(count)
         if count:
-            self.require_consumer_role()
-            self._pop(count)
             self.settle()
         return count
 
@@ -362,14 +347,14 @@ class Queue:
         if found is None:
             return None
         found = bytes(found)
-        self.require_consumer_role()
+        require(self.may_consume, "INUSE")
         if destination is not self:
             destination.put([found], unique=message is not None)
         elif message is not None:
             return found
         else:
             self.require_open()
-            self.require_producer_role()
+            require(self.may_produce, "INUSE")
         if message is None:
             self.take()
         else:

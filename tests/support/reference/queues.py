@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from tests.support.reference.jobs import BASE_PRIORITY, JobQueue
-from tests.support.reference.queue import RefusedError
+from tests.support.reference.queue import require
 
 _IDS_OF_BLOCK = 64
 
@@ -41,8 +41,7 @@ class Queues:
 
     def create(self, name: str, type_: str = "", **settings: Any) -> JobQueue:
         """Create a queue. Unique jobs and limited deliveries make it one of jobs."""
-        if self[name].exists:
-            raise RefusedError("EXISTS")
+        require(not self[name].exists, "EXISTS")
         type_ = "jobs" if settings.get("unique") or settings.get("max_deliveries") else type_
         self.by_name[name] = JobQueue(home=self, type=type_, has_jobs=type_ == "jobs", **settings)
         return self.by_name[name]
@@ -62,7 +61,7 @@ class Queues:
         queue = self[name]
         if queue.to_move(message) is None:
             return None
-        queue.require_consumer_role()
+        require(queue.may_consume, "INUSE")
         return queue.move(self.opened(other), message)
 
     def heads(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:

@@ -1,0 +1,40 @@
+"""The keys of the protocol, read from the backend as a queue of the reference."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from tests.support.reference.queue import ERROR, Counters, Tokens
+
+STATISTICS = [f":stats:{verb}_{unit}" for verb in ("produced", "consumed") for unit in ("messages", "bytes")]
+_TOKENS = (":producer_free", ":consumer_free", ":not_full", ":closed")
+
+
+def ask_for_queue(pipeline: Any, base: str) -> None:
+    """Add the commands that read a queue to a pipeline."""
+    pipeline.lrange(base, 0, -1)
+    pipeline.mget([base + suffix for suffix in (":bound", ":producer", ":consumer", *STATISTICS)])
+    for suffix in _TOKENS:
+        pipeline.llen(base + suffix)
+    pipeline.hmget(f"{base}:ext:settings", "overflow", "dropped")
+
+
+def fields_of_queue(replies: Iterator[Any]) -> dict[str, Any]:
+    """Return the fields of a queue from the replies to these commands."""
+    newest_first = next(replies)
+    bound, producer, consumer, *statistics = next(replies)
+    tokens = Tokens(*(next(replies) for _ in _TOKENS))
+    exists, settings = bound is not None, next(replies)
+    # The settings outlive the queue for a moment.
+    overflow, dropped = settings if exists else (None, None)
+    return {
+        "bound": int(bound or 0),
+        "messages": newest_first[::-1],
+        "exists": exists,
+        "overflow": (overflow or ERROR.encode()).decode(),
+        "producer": producer or b"",
+        "consumer": consumer or b"",
+        "tokens": tokens,
+        "counters": Counters(*[int(number or 0) for number in (*statistics, dropped)]),
+    }
