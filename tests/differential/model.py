@@ -748,7 +748,7 @@ COMMANDS: dict[str, Command] = {
     "SCARD": _length(0),
     "SISMEMBER": _query(0, lambda queue, words: int(words[2] in queue.messages)),
     "SREM": _query(0, lambda queue, words: sum(queue.remove(words[2:]))),
-    "SMEMBERS": _query([], lambda queue, words: queue.messages),
+    "SMEMBERS": _query([], lambda queue, words: queue.visible),
     "SMOVE": Command(_smove, _first_two, nothing=_FULL),
     "SINTER": _algebra(lambda first, others: [m for m in first if all(m in other for other in others)]),
     "SUNION": _algebra(lambda first, others: first + [m for other in others for m in other]),

@@ -459,7 +459,7 @@ class JobMachine(RuleBasedStateMachine):
             "SPOP": ([], lambda: next(iter(queue(name).take()), None)),
             "SREM": ([message], lambda: sum(queue(name).remove([message]))),
             "SCARD": ([], lambda: queue(name).length),
-            "SMEMBERS": ([], lambda: list(queue(name).visible)),
+            "SMEMBERS": ([], lambda: queue(name).visible),
             "PRESSURE.KICK": ([1], lambda: queue(name).kick(1)),
         }
         return commands[command]

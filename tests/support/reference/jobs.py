@@ -110,12 +110,12 @@ class JobQueue(Queue):
 
     @property
     def visible(self) -> list[bytes]:
-        """The queued messages in the order in which they are taken.
+        """A list of the queued messages, in the order in which they are taken.
 
         Decided: while a native client holds the consumer role of a queue of jobs, the messages of native
         producers are not jobs yet, and only their number is visible.
         """
-        return [job.message for job in self.queued] if self.has_jobs else self.messages
+        return [job.message for job in self.queued] if self.has_jobs else super().visible
 
     @property
     def takeable(self) -> list[Job]:

@@ -109,8 +109,8 @@ class Queue:
 
     @property
     def visible(self) -> list[bytes]:
-        """The queued messages in the order in which they are taken."""
-        return self.messages
+        """A list of the queued messages, in the order in which they are taken."""
+        return list(self.messages)
 
     @property
     def is_closed(self) -> bool:
