@@ -5,10 +5,14 @@ What makes jobs of the messages waits until all are: the newest one is known onl
 
 from __future__ import annotations
 
-import pytest
+from contextlib import ExitStack
 
+import pytest
+from redis import ResponseError
+
+from tests.support.faults import stopped
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, wait_for, wait_until_settled
+from tests.support.programs import Client, Server, Valkey, wait_for, wait_until_settled
 from tests.support.protocols import RESP, Wire
 from tests.support.waiters import Waiter, about, create, packed, wait_for_blocked
 
@@ -72,6 +76,28 @@ def test_commands_of_one_pipeline_find_the_newest_message(lifo: Client) -> None:
     pipeline.scard("q")
     replies = pipeline.execute()
     assert [replies[2], replies[3][2], *replies[4:]] == [b"x", COPY, MANY[-1], 3199]
+
+
+def test_commands_that_share_a_call_with_what_makes_jobs_find_the_newest_message(
+    server: Server, lifo: Client, backend: Valkey
+) -> None:
+    commands = (("LLEN", "q"), ("PRESSURE.PAUSE", "q", 0), ("SPOP", "q"), ("PRESSURE.RESERVE", "q"))
+    with ExitStack() as stack:
+        waiters = [stack.enter_context(Waiter(server.port)) for _ in commands]
+        with stopped(backend.process):
+            for waiter, command in zip(waiters, commands, strict=True):
+                waiter.send(*command)
+                lifo.ping()
+        replies = [waiter.reply() for waiter in waiters]
+    assert [*replies[:3], replies[3][2]] == [3200, b"OK", MANY[-1], MANY[-2]]
+
+
+def test_an_error_while_messages_become_jobs_loses_none(lifo: Client, direct: Client) -> None:
+    direct.set("__pressure__:q:ext:jobs", "damaged")
+    with pytest.raises(ResponseError, match="WRONGTYPE"):
+        lifo.execute_command("PRESSURE.RESERVE", "q")
+    direct.delete("__pressure__:q:ext:jobs")
+    assert len(lifo.spop("q", 5000)) == len(MANY)
 
 
 def test_a_range_is_read_while_messages_become_jobs(lifo: Client, direct: Client) -> None:

@@ -44,10 +44,14 @@ local batch = {}
 local ANSWERED_BYTES, ANSWERED_TOGETHER = 1048576, 64 * 1048576
 
 -- Return whether more jobs of the queue are due, or more messages of native clients to be adopted, than one call can do:
--- then it is not known what comes next, and the block is left for another call. Put-backs do not depend on that.
-local function is_late()
+-- then it is not known what comes next, and the rest of the block is left for another call. Put-backs do not depend on
+-- that, and a transaction cannot be split.
+local function is_late(name)
   local is_behind = queue.jobs and queue.jobs.has_due or queue.kind.is_behind and queue.kind.is_behind()
-  return is_behind and the_call.has_records() and #block.reply == 1 and the_call.arguments[block.first] ~= 'put_back'
+  if not is_behind or not the_call.has_records() then
+    return false
+  end
+  return block.patient and name ~= 'put_back' or not block.patient and #block.reply == 1
 end
 
 -- Each returns an error that refuses the whole block, or nil.
@@ -251,7 +255,7 @@ function batch.do_block()
       if refusal then
         return refusal
       end
-    elseif block.patient and is_late() or add_run(name, first, count) then
+    elseif block.patient and is_late(name) or add_run(name, first, count) then
       break
     end
   end

@@ -175,10 +175,10 @@ function job_puts.adopt(all)
   end
   local most = block.patient and not all and ADOPTED_AT_ONCE or queue.length
   if state.unadopted > 0 then
-    local places = call('ZPOPMIN', key_of('unadopted'), most)
-    for i = 1, #places, 2 do some[#some + 1] = places[i] end
-    state.unadopted = state.unadopted - #some
+    some = call('ZRANGE', key_of('unadopted'), 0, most - 1)
     make_jobs(some, {})
+    call('ZREMRANGEBYRANK', key_of('unadopted'), 0, #some - 1) -- last: an error before loses nothing
+    state.unadopted = state.unadopted - #some
   end
   return state.unadopted > 0 or call('EXISTS', queue.base) == 1 and (#some == most or adopt_list(most - #some))
 end
