@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from itertools import count
 from typing import Any
 
@@ -17,15 +17,14 @@ from tests.support.scripts import RECORDS, Block, Run, call, call_library
 
 QUEUES = [f"__pressure__:q{number}" for number in range(5)]
 A, B, *_ = QUEUES
-# Lets one command of the script fail, and then sets the key `failed`.
+# Lets one command of the script fail, whose number is in the key `fails`, and then sets the key `failed`.
 FAILING = """
 local failing
 do
-  local count = 0
   function failing(real_call, real_pcall)
     local function fails()
-      count = count + 1
-      return count == FAILS and real_call('SET', 'failed', 1)
+      return real_call('EXISTS', 'fails') == 1 and real_call('DECR', 'fails') == 0
+        and real_call('SET', 'failed', 1)
     end
     return function(...)
       if fails() then error({ err = 'ERR it fails' }) end
@@ -173,12 +172,23 @@ def test_a_recovery_is_done_in_bounded_steps(direct: Client) -> None:
     assert queued(direct, A) == [b"%d" % number for number in range(20_000)]
 
 
-def failing(number: int) -> Library:
-    """Return the library with a command that fails, by its number."""
+@pytest.fixture
+def breakable(start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
+    """A backend of its own whose library has commands that `failing` lets fail. It is loaded once."""
     body = library().body
     assert body.count(COMMANDS) == 1
-    failing_commands = body.replace(COMMANDS, b"failing(" + COMMANDS + b")")
-    return Library(FAILING.replace("FAILS", str(number)).encode() + failing_commands)
+    broken = Library(FAILING.encode() + body.replace(COMMANDS, b"failing(" + COMMANDS + b")"))
+    monkeypatch.setattr(lua_scripts, "library", lambda: broken)
+    with start_valkey().client() as direct:
+        yield direct
+
+
+@contextmanager
+def failing(direct: Client, number: int) -> Iterator[None]:
+    """Let one of the library's commands fail, by its number in the block."""
+    direct.set("fails", number)
+    yield
+    direct.delete("fails")
 
 
 def test_a_record_is_cut_down_to_undelivered_messages(direct: Client) -> None:
@@ -256,49 +266,44 @@ TAKING: dict[str, tuple[Run, ...]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TAKING)
 def test_no_message_is_lost_or_doubled_whichever_command_of_a_call_fails(
-    start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch, kind: str
+    breakable: Client, kind: str
 ) -> None:
     """After a call on five queues its server dies, and its messages go back."""
-    errors = 0
-    with start_valkey().client() as direct:
-        for number in count(1):
-            direct.flushall()
-            direct.function_flush()
-            for base in QUEUES:
-                call(direct, on(base, ("put flags now", "", "5 0 a", "0 0 b"), ("put unique", "", "c")))
-            direct.hset(RECORDS, "epoch", 1)
-            direct.delete("failed")
-            with monkeypatch.context() as patch:
-                patch.setattr(lua_scripts, "library", partial(failing, number))
-                try:
-                    replies = call(direct, *(on(base, *TAKING[kind]) for base in QUEUES), number=1)
-                except redis.ResponseError:
-                    replies = [None] * len(QUEUES)
-            if not direct.delete("failed"):
-                break
-            errors += sum(not isinstance(reply, list) for reply in replies)
-            while recovered(direct)[0]:
-                pass  # reservations are given up in steps
-            for base, reply in zip(QUEUES, replies, strict=True):
-                left = queued(direct, base)
-                assert [one for one in left if one in b"abc"] == [b"a", b"b", b"c"], (number, base, reply)
-                if kind == "mixed" and isinstance(reply, list):
-                    # A run with a result is done, and one with an error is not.
-                    done = [not isinstance(result, Exception) for result in reply[1:]] + [False] * 5
-                    new = [b"new"] * done[1]
-                    new += [m for m in (b"newer", b"new") if done[3] and m not in new]
-                    assert left[3:] == new, (number, base, reply)
-            assert not records(direct)
+    direct, errors = breakable, 0
+    for number in count(1):
+        direct.flushall()
+        for base in QUEUES:
+            call(direct, on(base, ("put flags now", "", "5 0 a", "0 0 b"), ("put unique", "", "c")))
+        direct.hset(RECORDS, "epoch", 1)
+        with failing(direct, number):
+            try:
+                replies = call(direct, *(on(base, *TAKING[kind]) for base in QUEUES), number=1)
+            except redis.ResponseError:
+                replies = [None] * len(QUEUES)
+        if not direct.delete("failed"):
+            break
+        errors += sum(not isinstance(reply, list) for reply in replies)
+        while recovered(direct)[0]:
+            pass  # reservations are given up in steps
+        for base, reply in zip(QUEUES, replies, strict=True):
+            left = queued(direct, base)
+            assert [one for one in left if one in b"abc"] == [b"a", b"b", b"c"], (number, base, reply)
+            if kind == "mixed" and isinstance(reply, list):
+                # A run with a result is done, and one with an error is not.
+                done = [not isinstance(result, Exception) for result in reply[1:]] + [False] * 5
+                new = [b"new"] * done[1]
+                new += [m for m in (b"newer", b"new") if done[3] and m not in new]
+                assert left[3:] == new, (number, base, reply)
+        assert not records(direct)
     print(f"{kind}: each of {number - 1} commands failed; {errors} errors")
     assert number > 50
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", TAKING)
-def test_a_call_that_an_error_has_ended_leaves_nothing_for_the_next(
-    start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_call_that_an_error_has_ended_leaves_nothing_for_the_next(breakable: Client, kind: str) -> None:
     """The library's variables live on between calls."""
+    direct = breakable
 
     def do_next() -> tuple[list[Any], bytes]:
         direct.flushall()
@@ -310,22 +315,17 @@ def test_a_call_that_an_error_has_ended_leaves_nothing_for_the_next(
         replies = call(direct, on(A, *runs), on(B, ("get waits", "1")), number=2)
         return replies, direct.hget(RECORDS, "2")
 
-    with start_valkey().client() as direct:
-        expected = do_next()
-        for number in count(1):
-            direct.flushall()
-            direct.function_flush()
-            for base in QUEUES:
-                call(direct, on(base, ("put flags now", "", "5 0 a", "0 0 b"), ("put unique", "", "c")))
-            direct.hset(RECORDS, "epoch", 1)
-            with monkeypatch.context() as patch:
-                failing_library = failing(number)
-                patch.setattr(lua_scripts, "library", lambda text=failing_library: text)
-                with suppress(redis.ResponseError):
-                    call(direct, *(on(base, *TAKING[kind]) for base in QUEUES), number=1)
-                if not direct.exists("failed"):
-                    break
-                assert do_next() == expected, number
+    expected = do_next()
+    for number in count(1):
+        direct.flushall()
+        for base in QUEUES:
+            call(direct, on(base, ("put flags now", "", "5 0 a", "0 0 b"), ("put unique", "", "c")))
+        direct.hset(RECORDS, "epoch", 1)
+        with failing(direct, number), suppress(redis.ResponseError):
+            call(direct, *(on(base, *TAKING[kind]) for base in QUEUES), number=1)
+        if not direct.exists("failed"):
+            break
+        assert do_next() == expected, number
     assert number > 50
 
 
@@ -342,24 +342,21 @@ ROUNDS: dict[str, tuple[Run, ...]] = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ROUNDS)
 def test_a_message_that_moves_round_its_queue_stays_whichever_command_fails(
-    start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch, kind: str
+    breakable: Client, kind: str
 ) -> None:
-    with start_valkey().client() as direct:
-        for number in count(1):
-            direct.flushall()
-            direct.function_flush()
-            call(direct, on(A, *ROUNDS[kind]))
-            direct.hset(RECORDS, "epoch", 1)
-            with monkeypatch.context() as patch:
-                patch.setattr(lua_scripts, "library", partial(failing, number))
-                with suppress(redis.ResponseError):
-                    call(direct, on(A, ("move", A)), number=1)
-            if not direct.delete("failed"):
-                break
-            while recovered(direct)[0]:
-                pass
-            (reply,) = call(direct, on(A, ("get", "9")))
-            assert sorted(reply[1]) == [b"a", b"b"], number
+    direct = breakable
+    for number in count(1):
+        direct.flushall()
+        call(direct, on(A, *ROUNDS[kind]))
+        direct.hset(RECORDS, "epoch", 1)
+        with failing(direct, number), suppress(redis.ResponseError):
+            call(direct, on(A, ("move", A)), number=1)
+        if not direct.delete("failed"):
+            break
+        while recovered(direct)[0]:
+            pass
+        (reply,) = call(direct, on(A, ("get", "9")))
+        assert sorted(reply[1]) == [b"a", b"b"], number
     assert number > 10
 
 
@@ -401,26 +398,21 @@ def test_a_put_into_a_full_ring_does_not_wait_and_takes_the_fast_path(
 
 
 @pytest.mark.slow
-def test_a_message_that_came_back_to_a_log_stays_whichever_command_of_a_get_fails(
-    start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with start_valkey().client() as direct:
-        for number in count(1):
-            direct.flushall()
-            direct.function_flush()
-            call(direct, on(A, *ROUNDS["log"]))
-            call(direct, on(A, ("get", "1")), number=1)
-            call(direct, on(A, ("put_back", "1", "a")), number=2)
-            with monkeypatch.context() as patch:
-                patch.setattr(lua_scripts, "library", partial(failing, number))
-                with suppress(redis.ResponseError):
-                    call(direct, on(A, ("get", "1")), number=3)
-            if not direct.delete("failed"):
-                break
-            while recovered(direct)[0]:
-                pass
-            found: list[bytes] = []
-            for _ in range(3):  # those that have come back are taken apart
-                found += call(direct, on(A, ("get", "9")))[0][1]
-            assert sorted(found) == [b"a", b"b"], number
+def test_a_message_that_came_back_to_a_log_stays_whichever_command_of_a_get_fails(breakable: Client) -> None:
+    direct = breakable
+    for number in count(1):
+        direct.flushall()
+        call(direct, on(A, *ROUNDS["log"]))
+        call(direct, on(A, ("get", "1")), number=1)
+        call(direct, on(A, ("put_back", "1", "a")), number=2)
+        with failing(direct, number), suppress(redis.ResponseError):
+            call(direct, on(A, ("get", "1")), number=3)
+        if not direct.delete("failed"):
+            break
+        while recovered(direct)[0]:
+            pass
+        found: list[bytes] = []
+        for _ in range(3):  # those that have come back are taken apart
+            found += call(direct, on(A, ("get", "9")))[0][1]
+        assert sorted(found) == [b"a", b"b"], number
     assert number > 8
