@@ -168,3 +168,19 @@ def test_messages_that_go_back_beside_a_copy_keep_their_order(
         wire.reset()
     wait_until_settled(direct)
     assert client.spop("q", 9) == [large, b"b", b"a", b"b"]
+
+
+def test_a_message_that_goes_back_while_others_become_jobs_is_the_newest(
+    server: Server, lifo: Client, direct: Client
+) -> None:
+    large = b"x" * 8_000_000
+    lifo.sadd("q", large)
+    with Wire(RESP, server, small_buffers=True) as wire:
+        wire.send(packed("LPOP", "q", 1))
+        wait_for(lambda: lifo.scard("q") == len(MANY), "the message to be taken")
+        lifo.execute_command("PRESSURE.PAUSE", "q", 0)
+        wire.reset()
+    wait_until_settled(direct)
+    assert lifo.spop("q", 2) == [large, MANY[-1]]
+    info = about(lifo, "q")
+    assert (info[b"produced_messages"], info[b"consumed_messages"]) == (3201, 2)

@@ -154,6 +154,18 @@ local function make_jobs(messages, marks_of)
   the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 
+-- Let a message be the newest of those that are not jobs yet. Return whether it is: a copy of one of them cannot be.
+function job_puts.add_unadopted(message)
+  local state, key = queue.jobs, key_of('unadopted')
+  if state.unadopted == 0 or call('ZSCORE', key, message) then
+    return false
+  end
+  call('ZADD', key, call('ZRANGE', key, -1, -1, 'WITHSCORES')[2] + 1, message)
+  state.unadopted, queue.length, state.has_unadopted = state.unadopted + 1, queue.length + 1, true
+  block.changed = true
+  return true
+end
+
 -- Make jobs of messages in the list, or that were there when the queue became one of jobs, unless a native client has
 -- the role for that.
 local function adopt_list(most)

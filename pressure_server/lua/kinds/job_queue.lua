@@ -169,7 +169,7 @@ function job_queue.restore(messages, marks_of)
     local message, mark = messages[i], marks_of and marks_of[i]
     if mark and mark[3] then
       job_puts.push_back({ message }, { mark })
-    else
+    elseif mark or not job_puts.add_unadopted(message) then
       job_puts.put(job_puts.as_jobs({ message }, { mark }))
       queue.count_as('produced', -1, -#message)
     end
