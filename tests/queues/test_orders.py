@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -266,6 +267,17 @@ def test_a_message_that_goes_back_may_have_been_put_again(
         wire.reset()
     wait_until_settled(direct)
     assert client.spop("q", 9) == [large, large]
+
+
+def test_a_queue_of_a_kind_that_only_newer_servers_know_is_left_alone(client: Client, direct: Client) -> None:
+    create(client, "q", "TYPE", "LIFO")
+    direct.set("__pressure__:q:ext:made", "1.2 newest")
+    for line in ("SADD q a", "SPOP q", "SCARD q", "PRESSURE.RESERVE q", "LMOVE other q LEFT LEFT"):
+        client.rpush("other", "m")
+        with pytest.raises(redis.ResponseError, match=r"TYPE .*of the kind 'newest', which only newer"):
+            client.execute_command(*words(line))
+    assert client.llen("other") == 5
+    assert direct.keys("__pressure__:q") == []
 
 
 def test_a_ring_of_any_order_drops_the_oldest(client: Client, direct: Client) -> None:

@@ -32,7 +32,10 @@ function queue.read(base)
   queue.bound = values[1] and (tonumber(values[1]) or 0) -- false: there is no such queue
   queue.producer, queue.consumer, queue.index = values[2], values[3], values[4]
   queue.consumed, queue.made, queue.word = tonumber(values[5]) or 0, made, word
-  queue.kind = queue.kinds[word or ''] or queue.kinds['']
+  queue.kind = queue.kinds[word or '']
+  if not queue.kind and queue.kinds[''] then
+    error({ err = 'TYPE newer ' .. word }, 0) -- as a list it would be damaged
+  end
   queue.length = call('LLEN', base)
   queue.signs = nil -- which keys of its roles and its state are there
   queue.base = base

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import hiredis
@@ -337,6 +338,10 @@ def native_get(client: Client, direct: Client) -> Steps[bytes]:
     return get
 
 
+def is_free(client: Client, role: bytes) -> bool:
+    return bool(about(client, "q")[role] == b"free")
+
+
 def test_info_names_the_holders_of_roles_and_counts_waiting_clients(
     client: Client, direct: Client, server: Server
 ) -> None:
@@ -356,7 +361,7 @@ def test_info_names_the_holders_of_roles_and_counts_waiting_clients(
         assert [waiter.reply() for waiter in waiting] == [1, 1, 1, b"served", b"served"]
     # A turn for which the server has asked may come now: it is given back at once.
     for role in (b"producer_role", b"consumer_role"):
-        wait_for(lambda role=role: about(client, "q")[role] == b"free", "the role to be free")
+        wait_for(partial(is_free, client, role), "the role to be free")
     found = about(client, "q")
     assert (found[b"waiting_producers"], found[b"waiting_consumers"]) == (0, 0)
     assert (found[b"produced_messages"], found[b"consumed_messages"]) == (4, 3)
