@@ -31,13 +31,15 @@ from tests.support.reference.log import Group, Log
 from tests.support.reference.queue import ERROR, OVERWRITE
 from tests.support.waiters import Waiter
 
-SETTINGS = settings(model_settings("PRESSURE_MODEL_EXAMPLES", 60), stateful_step_count=60)
+SETTINGS = settings(model_settings("PRESSURE_MODEL_EXAMPLES", 150), stateful_step_count=60)
 MESSAGES = [b"a", b"b", b"c", b"d", b"", b"e e"]
 GROUPS = ["g", "i+j"]
 CONSUMERS = ["ann", "bob"]
 IDS = ["t1", "t2", "t3"]
 
 messages = st.sampled_from(MESSAGES)
+# Half of the logs are rings: only there a group can miss messages.
+limits = st.sampled_from([(0, ERROR), (3, ERROR), (3, OVERWRITE), (5, OVERWRITE)])
 several = st.lists(messages, min_size=1, max_size=4)
 groups = st.sampled_from(GROUPS)
 consumers = st.sampled_from(CONSUMERS)
@@ -52,15 +54,15 @@ class LogMachine(RuleBasedStateMachine):
     direct: Client
     names = count()
 
-    @initialize(bound=st.sampled_from([0, 0, 3, 5]), is_ring=st.booleans(), with_group=st.booleans())
-    def create(self, bound: int, is_ring: bool, with_group: bool) -> None:
+    @initialize(limits=limits, with_group=st.booleans())
+    def create(self, limits: tuple[int, str], with_group: bool) -> None:
+        bound, overflow = limits
         self.name = f"log{next(self.names)}"
-        self.log = Log(bound, overflow=OVERWRITE if is_ring and bound > 0 else ERROR)
+        self.log = Log(bound, overflow=overflow)
         self.native: Steps[None] | None = None
         self.native_message = b""
-        overflow = self.log.overflow.upper()
-        created = self(0, "PRESSURE.CREATE", self.name, "TYPE", "LOG", "BOUND", bound, "OVERFLOW", overflow)
-        assert created == b"OK"
+        words = ("PRESSURE.CREATE", self.name, "TYPE", "LOG", "BOUND", bound, "OVERFLOW", overflow.upper())
+        assert self(0, *words) == b"OK"
         if with_group:
             self.create_group(0, GROUPS[0], "head")
 
@@ -251,9 +253,14 @@ class LogMachine(RuleBasedStateMachine):
         happen = group.touch if event == "TOUCH" else group.acknowledge
         self.check(reply, lambda: happen(named, consumer))
 
-    @rule(server=servers, which=choices, consumer=consumers)
-    def claim(self, server: int, which: int, consumer: str) -> None:
+    @rule(server=servers, which=choices, number=choices)
+    def claim(self, server: int, which: int, number: int) -> None:
         queue, group, reserved = self.reserving(which)
+        others = CONSUMERS
+        if reserved:
+            owner = reserved[number % len(reserved)].owner
+            others = [one for one in CONSUMERS if one != owner]
+        consumer = others[0]
         if queue and not any(job.is_in_range and job.offset < self.log.head for job in reserved):
             reply = self(server, "PRESSURE.CLAIM", queue, consumer, "COUNT", 1000)
             claimed = group.claim(consumer)
