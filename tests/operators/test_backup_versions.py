@@ -6,7 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.programs import Client, Server, StartServer, run_command
+from tests.support.programs import (
+    Client,
+    Server,
+    StartServer,
+    embedded_client,
+    records,
+    run_command,
+    wait_for,
+)
 from tests.support.versions import extract
 
 # The last commit of version 0.1.0, and one of this version.
@@ -26,6 +34,12 @@ def put_old_data(client: Client) -> None:
     client.sadd("bounded", "a", "b")
     client.rpush("plain", *(f"message {number}" for number in range(200)))
     assert client.lpop("plain", 50)[0] == b"message 0"
+
+
+def wait_until_delivered(data: Path) -> None:
+    """Return when the server has noted that its client has the messages: else a restore puts them back."""
+    with embedded_client(data) as direct:
+        wait_for(lambda: not (direct.keys("*:ext:calls") or records(direct)), "the take to be noted")
 
 
 def assert_old_data(client: Client) -> None:
@@ -58,6 +72,7 @@ def test_a_backup_of_an_older_server_is_restored_for_this_version_and_for_the_ol
     old = start_server("--data-dir", str(tmp_path / "data"), source=source)
     with old.client() as client:
         put_old_data(client)
+    wait_until_delivered(tmp_path / "data")
     # This version's command, while the old server runs.
     run("backup", "--data-dir", tmp_path / "data", tmp_path / "backup.tar")
     stop(old)
