@@ -28,10 +28,9 @@ from tests.support.waiters import Words
 CLOSED, OWN = "closed", "own-"
 # Commands that take messages.
 TAKING = ("SPOP", "LPOP", "RPOP", "BLPOP", "LMPOP", "BLMPOP", "get")
-# Seconds for which a blocking get waits, and between two commands of a client that finds no message: dozens
-# of clients that ask empty queues more often take most of the processor time of a short run.
+# Seconds for which a blocking get waits, and between two commands of a client that finds no message.
 _WAIT = 0.2
-IDLE = 0.1
+IDLE = 0.02
 # A reliable consumer looks into its queue after so many rounds at the latest. Moves that it asked for on a
 # connection that was cut may be done late.
 _ROUNDS = 20

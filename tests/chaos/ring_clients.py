@@ -23,8 +23,8 @@ RING, _DEAD = "{ring}", "{ring}-dead"
 _BOUND = 200
 _GROUPS = ("one", "two", "three")
 _CLIENTS = 4
-# The longest time between two steps, in seconds. A step is up to 30 commands.
-_INTERVAL = 0.2
+# The longest time between two commands, in seconds.
+_INTERVAL = 0.05
 _MOST_READ = 100
 # Errors that a command may have because other clients make and delete groups, and because of faults.
 _ERRORS = ("NOGROUP", "EXISTS", "GONE", "AHEAD", "NOQUEUE", "BACKEND", "STOPPING", "TYPE")
