@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 from unittest import mock
 
+import hypothesis
 import pytest
 import redis
 
@@ -21,6 +22,10 @@ from tests.support.requirements import need, require
 from tests.support.side_by_side import Pair
 from tests.support.spread import SpreadValkey
 from tests.support.waiters import Waiter
+
+# How long an example takes is up to the machine, which other tests share.
+hypothesis.settings.register_profile("tests", deadline=None)
+hypothesis.settings.load_profile("tests")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

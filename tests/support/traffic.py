@@ -51,7 +51,7 @@ class Traffic:
             try:
                 assert await self._client.rpush("traffic", message)
             except redis.ResponseError as error:
-                self._check_unsafe(error)
+                _check_unsafe(error)
                 self.unsure.add(message)
             if self.takes and len(self.put) % 3:
                 await self._take()
@@ -70,16 +70,12 @@ class Traffic:
         try:
             message = await self._client.lpop("traffic")
         except redis.ResponseError as error:
-            self._check_unsafe(error)
+            _check_unsafe(error)
             self.went_back += 1
             return True
         if message is not None:
             self.got.append(message)
         return message is not None
-
-    def _check_unsafe(self, error: redis.ResponseError) -> None:
-        if "not known to be safe" not in str(error):
-            raise error
 
     async def end(self) -> None:
         """End. Every message must have come once, and in order if nothing went back."""
@@ -96,14 +92,31 @@ class Traffic:
             assert self.got[first:] == self.put[first:], "they are not in order"
 
 
+def _check_unsafe(error: redis.ResponseError) -> None:
+    if "not known to be safe" not in str(error):
+        raise error
+
+
+async def _reserved(client: Any) -> Any:
+    """Put a job and reserve it. Return its id; None if the replica was too busy to confirm that."""
+    try:
+        await client.rpush("jobs", "job")
+        _, job, *_ = await client.execute_command("PRESSURE.RESERVE", "jobs", "TIMEOUT", "1")
+    except redis.ResponseError as error:
+        _check_unsafe(error)
+        return None
+    return job
+
+
 @asynccontextmanager
 async def under_traffic(server: Server) -> AsyncIterator[Traffic]:
     """Yield the traffic, with a client that waits and one that has reserved a job beside it; check all."""
     # Any: redis-py's commands are typed as synchronous or asynchronous.
     client: Any = redis.asyncio.Redis(port=server.port, socket_timeout=None)
     waiting: Any = redis.asyncio.Redis(port=server.port, socket_timeout=None)
-    await client.rpush("jobs", "job")
-    _, job, *_ = await client.execute_command("PRESSURE.RESERVE", "jobs", "TIMEOUT", "1")
+    job = None
+    while job is None:
+        job = await _reserved(client)
     waits = asyncio.create_task(waiting.blpop(["waited for"], 0))
     traffic = Traffic(server)
     running = asyncio.create_task(traffic.run())
