@@ -1,6 +1,7 @@
 """The model: the replies that servers with the same queues may give, in plain Python.
 
-What a queue does is in tests/support/reference. Here are the replies of commands, and who is served when.
+tests/support/reference says what a queue does. This module says which replies clients get, and who is served
+when.
 
 A `World` is one possible state: the queues, and for each client its commands and the replies not read yet.
 `outcomes` returns all states in which nothing more can happen. There are several when the documentation

@@ -154,7 +154,8 @@ local function make_jobs(messages, marks_of)
   the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 
--- Let a message be the newest of those that are not jobs yet. Return whether it is: a copy of one of them cannot be.
+-- Add a message to those that are not jobs yet, as the newest. Return false if one of these equals it: a set has no
+-- copies.
 function job_puts.add_unadopted(message)
   local state, key = queue.jobs, key_of('unadopted')
   if state.unadopted == 0 or call('ZSCORE', key, message) then

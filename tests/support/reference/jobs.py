@@ -219,7 +219,7 @@ class JobQueue(Queue):
         job.owner, job.own_ttr, job.is_due, job.place = "", None, False, 0
 
     def _delete(self, some: Iterable[Job]) -> None:
-        """Delete jobs. Those of a fifo were counted as consumed when they were reserved."""
+        """Delete jobs. A fifo queue has counted them as consumed when a client reserved them."""
         for job in some:
             del self.jobs[job.id]
             if self.has_jobs:
@@ -378,7 +378,7 @@ class JobQueue(Queue):
         return 1
 
     def give_up(self, owner: str) -> None:
-        """Make ready what an owner has reserved, who has left."""
+        """Make the jobs ready that this owner had reserved: it has left."""
         self.give_back([job for job in self.in_state(RESERVED) if job.owner == owner])
 
     def pause(self, *, is_paused: bool) -> None:

@@ -66,7 +66,7 @@ class Log(Queue):
         return super().take(count)
 
     def from_offset(self, offset: int, count: int) -> list[bytes | None]:
-        """Return so many messages from an offset on, or fewer at the end; None for each that is gone."""
+        """Return `count` messages from an offset on, or fewer at the end. Dropped ones are None."""
         require(offset < self.tail, "AHEAD")
         offsets = range(offset, min(offset + count, self.tail))
         return [None if one < self.head else self.messages[one - self.head] for one in offsets]

@@ -164,7 +164,7 @@ def unix_pair(sockets: ExitStack) -> tuple[socket.socket, socket.socket]:
 
 
 def until_delivered(replies: Replies, number: int) -> None:
-    """Update until so many replies count as delivered: the kernel's acknowledgement takes a moment."""
+    """Update the outbox until `number` replies are delivered: the kernel acknowledges them a moment later."""
 
     def are_delivered() -> bool:
         replies.outbox.update_delivered()
