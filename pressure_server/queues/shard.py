@@ -102,8 +102,8 @@ class Shard(LaneDispatcher):
             arguments += (b"on", b"1", key, verbs.RANGE.name, b"2", b"%d" % first, b"%d" % last)
         reply: list[Any] = [b"refused"]
         while reply[0] == b"refused":  # many jobs are due, or must be made: each call does some of that first
-            reply, _ = await self.call_directly(
-                keys, arguments, lambda _reply, _delivery: None, changes=False
+            reply = await self.call_directly(
+                keys, arguments, lambda _reply, _delivery: None, lambda: None, changes=False
             )
         ranges: list[list[bytes] | None] = []
         for messages in reply[1:]:

@@ -163,25 +163,20 @@ class Transaction(QueueOperations):
                 keys.append(operation.messages[0])
 
         def share(reply: list[Any], delivery: Delivery | None) -> None:
-            batch.distribute(runs, reply)
-            if delivery is None:
+            if reply[0] == b"refused":
                 return
+            batch.distribute(runs, reply)
             for operation in operations:
-                if operation.has_taken:
+                if delivery is not None and operation.has_taken:
                     delivery.add(operation)
-            delivery.release()
 
-        def undo(reply: Any, delivery: Delivery | None) -> None:
-            if isinstance(reply, list) and reply[0] != b"refused":
-                share(reply, delivery)
-                for operation in operations:
-                    operation.put_back()
-            elif delivery is not None:
-                delivery.release()
+        def undo() -> None:
+            for operation in operations:
+                operation.put_back()
 
         shard.flush_put_backs(names)
         changes = any(operation.verb.changes for operation in operations)
-        share(*await self._call(shard, list(dict.fromkeys(keys)), arguments, undo, changes=changes))
+        await self._call(shard, list(dict.fromkeys(keys)), arguments, share, undo, changes=changes)
         deletes = [operation for operation in operations if operation.verb is verbs.FINISH_DELETE]
         # Without an await before: owners get the messages before anything can be cancelled.
         for operation in operations:
@@ -230,17 +225,17 @@ class Transaction(QueueOperations):
         shard: Shard,
         keys: list[bytes],
         arguments: list[bytes],
-        undo: Callable[[Any, Delivery | None], None],
+        share: Callable[[list[Any], Delivery | None], None],
+        undo: Callable[[], None],
         *,
         changes: bool,
-    ) -> tuple[list[Any], Delivery | None]:
-        """Call the script until no role that it needs is held. Undo a call whose reply is not returned."""
+    ) -> None:
+        """Call the library until no role that it needs is held: see `call_directly`."""
         self._until = self._loop.time() + self._database.policy.role_timeout
         while True:
-            reply, delivery = await shard.call_directly(keys, arguments, undo, changes=changes)
+            reply = await shard.call_directly(keys, arguments, share, undo, changes=changes)
             if reply[0] != b"refused":
-                return reply, delivery
-            undo(reply, delivery)
+                return
             await self._wait_until_callable(shard, reply)
 
     async def _wait_until_callable(self, shard: Shard, refused: list[Any]) -> None:

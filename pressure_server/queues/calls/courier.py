@@ -335,7 +335,7 @@ class Courier:
                 logger.exception("error while handling the reply to one block of a call")
         self._owner.answers.end()
         if delivery is not None:
-            delivery.release()
+            delivery.end_sharing_out()
             if not delivery.is_complete:
                 self._slow.add(delivery)
 

@@ -46,7 +46,7 @@ class SlowDeliveries:
             missing = len(delivery.undelivered)
             if delivery.is_complete:
                 continue
-            if delivery.is_held or missing > recorded:
+            if missing > recorded:
                 recorded = seen = missing
             # While deliveries go on, each cut at least halves the record, so all cuts together stay cheap.
             if missing < recorded and (2 * missing <= recorded or seen == missing):

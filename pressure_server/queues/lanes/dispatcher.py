@@ -315,48 +315,51 @@ class LaneDispatcher:
         self,
         keys: list[bytes],
         arguments: list[bytes],
-        unwanted: Callable[[Any, Delivery | None], None],
+        share: Callable[[list[Any], Delivery | None], None],
+        undo: Callable[[], None],
         *,
         changes: bool,
-    ) -> tuple[list[Any], Delivery | None]:
-        """Call the library with a block of its own, independently of the queues' lanes.
+    ) -> list[Any]:
+        """Call the library with a block of its own, independently of the queues' lanes, and return its reply.
 
-        Return the reply, and the delivery of the messages that it brought, if any. The delivery is held:
-        release it when all operations that got some of its messages are registered. Raises BackendError.
-
-        `unwanted` is called with the reply, or the error, and the delivery if they are not returned: if this
-        coroutine is cancelled, or raises.
+        `share` is called with the reply as soon as it arrives, and must register the operations that got some
+        of the messages of the delivery; it is not called for an error. The delivery is shared with the other
+        blocks of the call, so nothing of it is kept here. If this coroutine is cancelled, or raises, after
+        that, `undo` is called: put these messages back. Raises BackendError.
         """
-        reply: asyncio.Future[tuple[Any, Delivery | None]] = self._loop.create_future()
+        ended: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
 
         def received(value: Any, delivery: Delivery | None) -> None:
-            if delivery is not None:
-                delivery.hold()
-            if isinstance(value, list) and changes and value[0] != b"refused":
-                self.when_durable(partial(safe, value, delivery))
+            if not isinstance(value, list):
+                end(value)
+                return
+            share(value, delivery)
+            if changes and value[0] != b"refused":
+                self.when_durable(lambda error: end(error or value))
             else:
-                safe(value, delivery, None)
+                end(value)
 
-        def safe(value: Any, delivery: Delivery | None, error: BackendError | None) -> None:
-            if error is not None or reply.done() or not isinstance(value, list):
-                unwanted(value, delivery)
-            if not reply.done():
-                reply.set_result((error or value, delivery))
+        def end(value: list[Any] | Exception) -> None:
+            if ended.done():
+                undo()
+            else:
+                ended.set_result(value)
 
         self.send(Block([*dict.fromkeys(keys)], b"", arguments, received, changes))
         try:
-            value, delivery = await reply
+            value = await ended
         except asyncio.CancelledError:
-            if reply.done() and not reply.cancelled() and isinstance(reply.result()[0], list):
-                unwanted(*reply.result())
+            if ended.done() and not ended.cancelled():
+                undo()
             raise
+        if isinstance(value, list):
+            return value
+        undo()
         if type(value) is OutcomeUnknownError and not changes:
             raise UnansweredError
         if isinstance(value, BackendError):
             raise value
-        if isinstance(value, Exception):
-            raise BackendError(f"the backend answered: {value}")
-        return value, delivery
+        raise BackendError(f"the backend answered: {value}")
 
     async def recover(self, key: bytes) -> tuple[bool, int, bytes, dict[bytes, int]]:
         """Put back messages that a dead server had taken, as many as fit into one call.

@@ -52,7 +52,7 @@ class Reservations:
 
         delivery = Delivery(0, lambda: None, put_back)
         delivery.add(operation)
-        delivery.release()
+        delivery.end_sharing_out()
 
     def give_up(self, name: bytes, jobs: Iterable[tuple[int, int]], owner: bytes) -> None:
         """Give up jobs of a queue, together with others, but before any later command on the queue.

@@ -251,10 +251,10 @@ class Delivery:
     The backend keeps the record of the call with this `number` until then. `undelivered` has the operations
     that still have some of the messages, in the order in which they got them. The value is None, or the
     messages on their way back to the queue, in the form in which recovery.lua identifies them. A new delivery
-    is held. Its creator must `release` it when all operations that have some of it are known.
+    is being shared out. Its creator ends that when all operations that have some of it are registered.
     """
 
-    __slots__ = ("_holds", "_on_arrival", "number", "put_back", "undelivered")
+    __slots__ = ("_on_arrival", "is_shared_out", "number", "put_back", "undelivered")
 
     def __init__(
         self, number: int, on_arrival: Callable[[], None], put_back: Callable[[Operation], None]
@@ -264,17 +264,12 @@ class Delivery:
         self._on_arrival = on_arrival
         self.put_back = put_back
         self.undelivered: dict[Operation, list[bytes] | None] = {}
-        self._holds = 1
-
-    @property
-    def is_held(self) -> bool:
-        """Whether more operations may be added."""
-        return self._holds > 0
+        self.is_shared_out = False
 
     @property
     def is_complete(self) -> bool:
         """Whether all messages have arrived."""
-        return not self.undelivered and not self._holds
+        return self.is_shared_out and not self.undelivered
 
     def add(self, operation: Operation) -> None:
         """Note that the operation has some of the messages: those just added to its `results`."""
@@ -298,13 +293,9 @@ class Delivery:
         if self.is_complete:
             self._on_arrival()
 
-    def hold(self) -> None:
-        """Keep the delivery incomplete until `release`, as more operations may be added."""
-        self._holds += 1
-
-    def release(self) -> None:
-        """End one hold."""
-        self._holds -= 1
+    def end_sharing_out(self) -> None:
+        """Note that all operations with messages of the call are registered."""
+        self.is_shared_out = True
         self.may_be_complete()
 
 

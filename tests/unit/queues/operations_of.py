@@ -63,9 +63,9 @@ def wait_of(operation: Operation) -> Wait:
 
 
 def taken_by(operation: Operation, *messages: bytes, number: int = 1) -> Delivery:
-    """Let a call bring messages to the operation. Return the call's delivery, which is released."""
+    """Let a call bring messages to the operation. Return the call's delivery."""
     operation.results += messages
     delivery = Delivery(number, lambda: None, lambda _: None)
     delivery.add(operation)
-    delivery.release()
+    delivery.end_sharing_out()
     return delivery

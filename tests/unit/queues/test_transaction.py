@@ -26,7 +26,7 @@ from pressure_server.queues.policy import Policy
 from pressure_server.queues.transaction import Transaction
 from tests.unit.queues.operations_of import get, put
 
-Undo = Callable[[Any, Delivery | None], None]
+Share = Callable[[list[Any], Delivery | None], None]
 # Submits operations to a transaction and waits for their results.
 Submitting = Callable[[Transaction], Awaitable[Any]]
 
@@ -37,7 +37,7 @@ class Backend:
     def __init__(self, *replies: list[Any]) -> None:
         self.replies = list(replies)
         self.calls: list[tuple[list[bytes], list[bytes], bool]] = []
-        self.undo: Undo = lambda _reply, _delivery: None
+        self.undo: Callable[[], None] = lambda: None
         self.back: list[object] = []
         self.arrived = 0
         # Whether a condition that is waited for comes.
@@ -50,12 +50,20 @@ class Backend:
         self.waits: list[tuple[bytes, WaitCondition]] = []
 
     async def _call(
-        self, keys: list[bytes], arguments: list[bytes], undo: Undo, *, changes: bool
-    ) -> tuple[list[Any], Delivery | None]:
+        self,
+        keys: list[bytes],
+        arguments: list[bytes],
+        share: Share,
+        undo: Callable[[], None],
+        *,
+        changes: bool,
+    ) -> list[Any]:
         self.calls.append((keys, arguments, changes))
         self.undo = undo
-        delivery = Delivery(1, self._arrived, self.back.append)
-        return self.replies.pop(0), delivery
+        delivery, reply = Delivery(1, self._arrived, self.back.append), self.replies.pop(0)
+        share(reply, delivery)
+        delivery.end_sharing_out()
+        return reply
 
     def _arrived(self) -> None:
         self.arrived += 1
@@ -222,13 +230,8 @@ def test_messages_are_delivered_by_the_call_and_go_back_if_it_is_undone() -> Non
         taking = get(name=b"a")
         transaction.submit(taking)
         await transaction.commit()
-        taking.results, taking.deliveries = [], None
-        delivery = Delivery(2, lambda: None, undone.back.append)
-        undone.undo([1, [b"x"]], delivery)
+        undone.undo()
         assert undone.back == [taking]
-        refused = Delivery(3, undone._arrived, undone.back.append)
-        undone.undo([b"refused", b"p:a", b"CHANGED"], refused)
-        assert not refused.is_held
 
     play(test)
 

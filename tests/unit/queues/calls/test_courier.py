@@ -23,7 +23,7 @@ from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
-from pressure_server.queues.operations.owners import Answers
+from pressure_server.queues.operations.owners import Answers, NotifyOnSuccess
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 from tests.interleavings.connections import ModelDurability, ModelWatch
@@ -42,7 +42,7 @@ class Harness:
         self.link = FakeLink()
         self.courier = runner.run(self._make_courier(most_in_flight))
         self.received: list[tuple[bytes, Any]] = []
-        self.deliveries: list[Delivery] = []
+        self.got: list[Operation] = []
         self.resolved: list[bool] = []
         self.back: list[bytes] = []
         self.times_without_records = 0
@@ -60,22 +60,24 @@ class Harness:
         """Return a field of the oldest call in flight."""
         return self.link.calls[0].header[field]
 
-    def block(self, key: bytes, size: int = 1, *, changes: bool = True, holds: bool = False) -> Block:
-        """Return a block. With `holds`, the test has to release the delivery that the block receives."""
+    def block(self, key: bytes, size: int = 1, *, changes: bool = True, gets: bool = False) -> Block:
+        """Return a block. With `gets`, it gets a message, which the test has to acknowledge."""
 
         def received(reply: Any, delivery: Delivery | None) -> None:
             self.received.append((key, reply))
-            if delivery is not None and holds:
-                delivery.hold()
-                self.deliveries.append(delivery)
+            if delivery is not None and gets:
+                operation = Operation(verbs.GET, key, [], 1, NotifyOnSuccess())
+                operation.results = [b"m"]
+                delivery.add(operation)
+                self.got.append(operation)
 
         runs = [b"put unique", b"2", b"", b"m" * size]
         return Block([key], b"", runs, received, changes, resolved=self.resolved.append)
 
-    def add(self, *keys: bytes, size: int = 1, changes: bool = True, holds: bool = False) -> None:
+    def add(self, *keys: bytes, size: int = 1, changes: bool = True, gets: bool = False) -> None:
         """Make a block ready for each key."""
         for key in keys:
-            self.courier.ready(self.block(key, size, changes=changes, holds=holds))
+            self.courier.ready(self.block(key, size, changes=changes, gets=gets))
 
     def run_loop(self) -> None:
         """Run a few iterations of the event loop."""
@@ -302,15 +304,15 @@ def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
 
 def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harness) -> None:
     link = harness.link
-    harness.add(b"a", b"b", holds=True)
+    harness.add(b"a", b"b", gets=True)
     harness.run_loop()
     link.reply([1, 1, 2])
-    harness.deliveries[0].release()
+    harness.got[0].acknowledge()
     harness.add(b"next")
     harness.run_loop()
     assert harness.header(Header.DONE) == b""
     link.reply([0, 1])
-    harness.deliveries[1].release()
+    harness.got[1].acknowledge()
     harness.add(b"read", changes=False)
     harness.courier.flush()
     assert harness.header(Header.DONE) == b"", "if the backend refused the drop, the read would fail"

@@ -32,7 +32,7 @@ class SlowDelivery:
         for number, operation in enumerate(self.operations):
             operation.results = [b"%d" % number]
             self.delivery.add(operation)
-        self.delivery.release()
+        self.delivery.end_sharing_out()
 
     def add(self) -> None:
         """Let checks find the delivery from now on."""

@@ -338,7 +338,7 @@ def taken(driven: Driven, number: int, *messages: bytes) -> Operation:
     driven.submit(operation)
     driven.pack()
     driven.reply(NO_BOUND, list(messages), delivery=delivery)
-    delivery.release()
+    delivery.end_sharing_out()
     assert operation.deliveries
     return operation
 

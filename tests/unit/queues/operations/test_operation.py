@@ -148,9 +148,8 @@ def test_a_call_is_done_when_the_last_of_its_messages_has_arrived() -> None:
     call.bring(first, b"a")
     call.bring(second, b"b")
     first.acknowledge()
-    assert call.delivery.is_held
     assert not call.delivery.is_complete
-    call.delivery.release()
+    call.delivery.end_sharing_out()
     assert call.arrivals == 0
     second.acknowledge()
     assert (call.arrivals, call.delivery.is_complete) == (1, True)
@@ -160,12 +159,10 @@ def test_a_call_is_done_when_the_last_of_its_messages_has_arrived() -> None:
 
 def test_a_call_is_not_done_while_more_operations_may_get_its_messages() -> None:
     call, operation = Call(), get()
-    call.delivery.hold()
     call.bring(operation, b"a")
     operation.acknowledge()
-    call.delivery.release()
     assert call.arrivals == 0
-    call.delivery.release()
+    call.delivery.end_sharing_out()
     assert call.arrivals == 1
 
 
@@ -173,7 +170,7 @@ def test_messages_of_several_calls_are_acknowledged_together() -> None:
     calls, operation = [Call(1), Call(2)], get(2)
     for number, call in enumerate(calls):
         call.bring(operation, b"%d" % number)
-        call.delivery.release()
+        call.delivery.end_sharing_out()
     operation.acknowledge()
     assert [call.arrivals for call in calls] == [1, 1]
 
