@@ -85,9 +85,10 @@ def backend(shared_backend: Valkey) -> Valkey:
 
 
 @pytest.fixture
-def server(backend: Valkey, shared_server: Server) -> Server:
+def server(backend: Valkey, shared_server: Server) -> Iterator[Server]:
     """A server on a backend without data."""
-    return shared_server
+    yield shared_server
+    shared_server.check_idle()
 
 
 @pytest.fixture
@@ -155,8 +156,8 @@ def victim(attacked: tuple[Server, Valkey]) -> Iterator[Victim]:
 
 
 @pytest.fixture
-def start_server(tmp_path: Path) -> Iterator[StartServer]:
-    """Start servers for one test, which are stopped at its end."""
+def start_server(tmp_path: Path, start_valkey: StartValkey) -> Iterator[StartServer]:
+    """Start servers for one test, which are stopped at its end, before the backends that it has started."""
     started: list[Server] = []
 
     def start(*arguments: str, **options: Any) -> Server:
@@ -168,6 +169,8 @@ def start_server(tmp_path: Path) -> Iterator[StartServer]:
     for server in started:
         # Not killed, so that an embedded backend ends with its server.
         try:
+            if server.process.poll() is None:
+                server.check_idle()
             server.stop()
         except subprocess.TimeoutExpired:
             server.process.kill()

@@ -153,6 +153,7 @@ class Server:
         new_process: bool = False,
     ) -> None:
         self.log_file = log
+        self._arguments = arguments
         if source is not None:
             environment = {**(environment or {}), "PYTHONPATH": str(source)}
         is_new = new_process or any(name.startswith("PYTHON") for name in environment or ())
@@ -189,6 +190,38 @@ class Server:
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(TIMEOUT)
+
+    def check_idle(self) -> None:
+        """Raise AssertionError if the server, whose clients have gone, keeps a call record in its backend.
+
+        All messages that it has taken have arrived by then, or are back. If its backend is away, or is known
+        to Sentinels only, there is nothing to see.
+        """
+        names = re.findall(r"the name of this (?:server|process) is '([^']+)'", self.log)
+        own = tuple(f"!calls:{name}".encode() for name in names)
+
+        def is_idle() -> bool:
+            with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+                found = [one for node in nodes for one in records(node)]
+                return not any(key.endswith(own) and field.isdigit() for key, field in found)
+            return True
+
+        nodes = self._backends()
+        wait_for(is_idle, f"the idle server {names} to have no records left")
+
+    def _backends(self) -> list[Client]:
+        """Return clients of the nodes of the server's backend, as its options name them."""
+        options = dict(zip(self._arguments, self._arguments[1:], strict=False))
+        url = options.get("--backend", "embedded:")
+        patient = {**_PATIENT, "socket_timeout": 2.0}
+        if url == "embedded:":
+            path = Path(options.get("--data-dir", "")) / "valkey.sock"
+            return [redis.Redis(unix_socket_path=str(path), **patient)] if path.exists() else []
+        scheme, _, rest = url.partition("://")
+        if scheme == "redis+cluster":
+            login, at, hosts = rest.rpartition("@")
+            return [redis.from_url(f"redis://{login}{at}{host}", **patient) for host in hosts.split(",")]
+        return [redis.from_url(url, **patient)] if scheme in ("redis", "unix") else []
 
     def end_well(self) -> None:
         """Stop the server. Raise AssertionError if its exit status or its log has an error or a warning."""
