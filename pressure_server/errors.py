@@ -176,12 +176,12 @@ class QueueChangedError(PressureError):
 
 
 class StoppingError(PressureError):
-    """The operation was waiting when the server began to stop."""
+    """The operation was waiting when the server began to stop: it is not done, and mostly gets no reply."""
 
     code = "STOPPING"
 
     def __init__(self) -> None:
-        super().__init__("the server is stopping and has ended the wait: reconnect and try again")
+        super().__init__("the server is stopping, and this was not done: connect again and try again")
 
 
 class DrainingError(PressureError):

@@ -364,9 +364,9 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         time_option(
             "--drain-timeout",
-            "How long the server may take, after --drain-delay, to finish the commands it has received, "
-            "disconnect its clients, and put undelivered messages back. Commands that wait end at once with "
-            "-STOPPING.",
+            "How long the server may take, after --drain-delay, to finish the commands that have begun, "
+            "disconnect its clients, and put undelivered messages back. The connections of clients that wait "
+            "end at once, without a reply.",
             10.0,
         ),
     ),

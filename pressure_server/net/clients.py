@@ -34,7 +34,7 @@ class ClientConnection(Watched, AccountedConnection, Protocol):
         """Close the connection, unless the client waits."""
 
     def drain(self) -> None:
-        """Stop reading, and close the connection when all received commands are answered."""
+        """Close the connection when all commands that have begun are answered; begin no other."""
 
     def break_off(self, reason: str = "") -> None:
         """End the connection at once. The log has the reason, if one is given."""
@@ -195,7 +195,7 @@ class Clients:
                         client.connection.close_if_idle()
 
     async def drain(self, timeout: float) -> int:
-        """Let every connection finish its received commands, and close it.
+        """Let every connection finish the commands that have begun, and close it.
 
         Break off those that have not ended after `timeout` seconds, and return their number.
         """

@@ -42,6 +42,10 @@ class Receiver(Connected, Protocol):
         """Whether a command has no reply yet."""
 
     @property
+    def is_answering(self) -> bool:
+        """Whether a command that has begun, and does not wait, will have a reply."""
+
+    @property
     def may_proceed(self) -> bool:
         """Whether the session could proceed if its connection took replies."""
 
@@ -53,6 +57,9 @@ class Receiver(Connected, Protocol):
 
     def finish(self) -> None:
         """Close the connection when the commands already received have their replies."""
+
+    def stop(self) -> None:
+        """Close the connection when the commands that have begun have their replies. Begin no other."""
 
     def close_when_replied(self, reason: str = "") -> None:
         """Execute no further command. Close the connection when every reply is written."""
@@ -74,10 +81,10 @@ class Connection(asyncio.Protocol):
     """The connection of one client."""
 
     __slots__ = (
-        "_counted_at", "_evicted", "_has_ended", "_has_hung_up", "_has_read_end", "_outbox", "_unsent_bytes",
-        "active", "addresses", "clients", "close_reason", "counted", "drains", "has_disconnected",
-        "has_left", "id", "is_ending", "is_muted", "is_read", "is_throttled", "session", "since", "transport",
-        "writing_is_paused",
+        "_counted_at", "_evicted", "_has_ended", "_has_hung_up", "_has_read_end", "_lingers", "_outbox",
+        "_unsent_bytes", "active", "addresses", "clients", "close_reason", "counted", "drains",
+        "has_disconnected", "has_left", "id", "is_ending", "is_muted", "is_read", "is_throttled",
+        "session", "since", "transport", "writing_is_paused",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -99,7 +106,8 @@ class Connection(asyncio.Protocol):
         self.is_read = True
         self.writing_is_paused = False  # the client reads its replies too slowly
         self.is_ending = False  # no further command is executed
-        self.drains = False  # the server stops: do not wait for the client
+        self.drains = False  # the server stops
+        self._lingers = False  # replies are still to come: meanwhile the client may send more
         self._has_ended = False
         self._has_hung_up = False  # the server's side is closed, and the client's is not yet
         # Whether the client has closed its side; whether all that it sent before has been read; and whether
@@ -323,14 +331,13 @@ class Connection(asyncio.Protocol):
             self.session.close_when_replied(_IDLE)
 
     def drain(self) -> None:
-        """Stop reading. Close when the commands already read have their replies."""
-        self.close_reason = "the server stops"
-        self.drains = True
-        self.pause_reading()
-        if self.session.is_busy:
-            self.session.finish()
-        else:
-            self.session.close_when_replied()
+        """End the connection, because the server stops: see Receiver.stop."""
+        if not self.drains:
+            self.close_reason = "the server stops"
+            self.drains = True
+            self._lingers = self.session.is_answering
+            self.pause_reading()
+            self.session.stop()
 
     def stop_receiving(self, reason: str = "") -> None:
         """Receive no further command: the connection will be closed, for the reason if one is given."""
@@ -352,7 +359,7 @@ class Connection(asyncio.Protocol):
                 self.transport.write_eof()
         elif self._outbox.unaccepted:
             return
-        elif self.drains or not self.transport.can_write_eof():
+        elif (self.drains and not self._lingers) or not self.transport.can_write_eof():
             self.transport.close()
         elif not self._has_hung_up:
             self._has_hung_up = True

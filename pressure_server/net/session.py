@@ -14,7 +14,7 @@ from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
 from pressure_server.auth.users import NOBODY
-from pressure_server.errors import PressureError, forget_frames
+from pressure_server.errors import PressureError, StoppingError, forget_frames
 from pressure_server.net.client import Client
 from pressure_server.net.clients import Clients
 from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED
@@ -91,7 +91,8 @@ class Session(Client):
     """The part of a session that all handlers share. Sub-classes define the abstract methods.
 
     Ways to end: `finish` executes the commands that have come; `close_when_replied` replies to those that
-    were executed; `give_up` executes none, and frees what it can; `break_off` ends the connection at once.
+    were executed; `stop` replies to those that are done; `give_up` executes none, and frees what it can;
+    `break_off` ends the connection at once.
     """
 
     __slots__ = (
@@ -408,10 +409,14 @@ class Session(Client):
             if seconds >= self.clients.slow_log.threshold:
                 words = [operation.name, *messages_of_first_command(operation)]
                 self.note_slow(seconds, [operation.command.name.encode(), *words])
-        if operation.error is not None or operation.has_errors:
-            self.count_failures(operation)
         if operation is self._last:
             self._last = None
+        if operation.error is not None or operation.has_errors:
+            if operation.is_left_undone:
+                self.connection.drain()
+                self._flush_later()
+                return
+            self.count_failures(operation)
         data = operation.encode(operation)
         if operation.verb.reserves:
             self._reserve(operation)
@@ -424,6 +429,10 @@ class Session(Client):
         operation.encoded_reply = data
         self._unanswered -= len(operation.sizes) - 1  # one until it is written
         self._ready_bytes += len(data)
+        self._flush_later()
+
+    def _flush_later(self) -> None:
+        """Flush when the reply of the call has been shared out, or at once if no call is being answered."""
         if not self._is_to_flush:
             answered = self.database.answers.clients
             if answered is None:
@@ -436,6 +445,8 @@ class Session(Client):
         """See AnsweredClient. Write the replies that are ready, up to the first that is not; then go on."""
         self._is_to_flush = False
         connection = self.connection
+        if connection.drains:
+            self._drop_undone()
         pieces: list[bytes] = []
         taken: list[tuple[int, int, Operation]] = []
         length = 0
@@ -458,11 +469,30 @@ class Session(Client):
             connection.write(pieces[0] if len(pieces) == 1 else b"".join(pieces), taken)
             if not connection.is_read or connection.is_ending or self._backlog:
                 self.proceed()
+        elif connection.drains and not self._replies:
+            self.proceed()
         if self._replies:
             if self._ready_bytes > connection.counted + LEAST_COUNTED:
                 connection.recount()
         elif connection.counted:
             connection.recount()
+
+    def _drop_undone(self) -> None:
+        """Drop the last commands if the stop has left them undone: they get no reply.
+
+        So a client may send a command again that got none. If a command is done after one that is not, an
+        error takes the place of the other's reply.
+        """
+        replies = self._replies
+        undone = [one for one in replies if isinstance(one, Operation) and one.encoded_reply is None]
+        if not all(operation.is_left_undone for operation in undone):
+            return  # some are in flight
+        while undone and replies[-1] is undone[-1] and not undone[-1].drop_undone():
+            replies.pop()
+            undone.pop()
+        for operation in undone:
+            self.count_failures(operation)
+            operation.encoded_reply = operation.encode(operation)
 
     def _reserve(self, operation: Operation) -> None:
         """Note the jobs that the client has reserved, if the reservation ends with its connection."""
@@ -502,6 +532,11 @@ class Session(Client):
         has_logged_in = self.user is not NOBODY
         try:
             data = self.encode(await command)
+        except StoppingError as error:
+            self._put_back(self._taken)
+            data = b""
+            self.connection.drain()
+            forget_frames(error)
         except Exception as error:
             self._put_back(self._taken)
             data = self.error_reply(error)
@@ -536,6 +571,14 @@ class Session(Client):
         return bool(self._replies or self._backlog) or self._alone is not None
 
     @property
+    def is_answering(self) -> bool:
+        """See connection.Receiver."""
+        return (isinstance(self._alone, asyncio.Task) and not self._has_waited) or not all(
+            isinstance(reply, Operation) and (reply.is_left_undone or reply in self._waits)
+            for reply in self._replies
+        )
+
+    @property
     def may_proceed(self) -> bool:
         """See connection.Receiver."""
         return not self._waits and (bool(self._backlog) or not self._replies)
@@ -565,6 +608,12 @@ class Session(Client):
         """See connection.Receiver."""
         self._execute_no_more(reason)
         self.proceed()
+
+    def stop(self) -> None:
+        """See connection.Receiver."""
+        if self._alone is not None and not isinstance(self._alone, asyncio.Task):
+            self._end_alone()
+        self.close_when_replied()
 
     def give_up(self) -> None:
         """See connection.Receiver."""

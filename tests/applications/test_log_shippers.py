@@ -204,37 +204,15 @@ def test_syslog_ng_loses_no_line_if_a_full_queue_s_server_stops(stand: Stand, tm
         assert stand.take(299) == list(range(300))
 
 
-def test_rsyslog_loses_waiting_lines_if_a_full_queue_s_server_stops(stand: Stand, tmp_path: Path) -> None:
-    stand.create("BOUND", 100)
-    with start_rsyslog(tmp_path / "shipper", stand.port) as shipper:
-        shipper.send(lines(0, 101))
-        stand.wait_until_full()
-        stand.restart()
-        shipper.send(lines(101, 1))
-        numbers = stand.take_until(101)
-    assert numbers == [*range(100), 101]
-
-
-def test_rsyslog_loses_no_line_if_they_are_let_in_before_the_server_stops(
-    stand: Stand, tmp_path: Path
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_rsyslog_loses_no_line_if_a_full_queue_s_server_ends(
+    stand: Stand, tmp_path: Path, number: signal.Signals
 ) -> None:
     stand.create("BOUND", 100)
     with start_rsyslog(tmp_path / "shipper", stand.port) as shipper:
         shipper.send(lines(0, 300))
         stand.wait_until_full()
-        stand.client.execute_command("PRESSURE.ALTER", "logs", "BOUND", 0)
-        wait_for(lambda: stand.info("waiting_producers") == 0, "the waiting lines to be put")
-        stand.restart()
-        stand.client.execute_command("PRESSURE.ALTER", "logs", "BOUND", 100)
-        stand.take(299)
-
-
-def test_rsyslog_loses_no_line_if_a_full_queue_s_server_is_killed(stand: Stand, tmp_path: Path) -> None:
-    stand.create("BOUND", 100)
-    with start_rsyslog(tmp_path / "shipper", stand.port) as shipper:
-        shipper.send(lines(0, 300))
-        stand.wait_until_full()
-        stand.restart(signal.SIGKILL)
+        stand.restart(number)
         stand.take(299)
 
 

@@ -82,7 +82,8 @@ def test_a_server_that_stops_leaves_only_the_queues(
         began = time.monotonic()
         assert server.stop() == 0
         assert time.monotonic() - began < 2
-        assert waiter.reply().startswith(protocol.stopping)
+        with pytest.raises(ConnectionError):
+            waiter.reply()
     assert not direct.hexists("__pressure__!peers", identity)
     assert not records(direct)
     assert direct.lrange("__pressure__:q", 0, -1) == [b"b"]
@@ -103,12 +104,16 @@ def test_a_server_that_stops_answers_commands_in_flight(
             assert server.stop() == 0
         finally:
             backend.process.send_signal(signal.SIGCONT)
-        assert [waiter.message() for _ in range(3)] == [b"a", None, None]
-        assert waiter.reply() == protocol.stored(1)
-    # A job that a beanstalk client has reserved, and not deleted, comes back, with a lower priority.
-    left = [b"b"] if protocol.finish is None else [b"b", b"a"]
+        assert waiter.message() == b"a"
+        is_put = False
+        with contextlib.suppress(ConnectionError):
+            assert [waiter.message(), waiter.message()] == [None, None]
+            assert waiter.reply() == protocol.stored(1)
+            is_put = True
+    # Reserves run one at a time, so the later commands of a beanstalk client had not begun.
+    assert is_put == (protocol.finish is None)
     with start_server("--backend", backend.url).client() as client:
-        assert client.lrange("q", 0, -1) == left
+        assert client.lrange("q", 0, -1) == ([b"b"] if is_put else [b"a"])
 
 
 @pytest.mark.slow

@@ -475,4 +475,4 @@ def test_a_client_may_wait_for_many_queues(backend: Valkey, start_server: StartS
         waiter.send("PRESSURE.RESERVE", *names, "TIMEOUT", 0)
         wait_for_blocked(client, 1)
         server.process.send_signal(signal.SIGTERM)
-        assert is_refused(waiter.reply(), "STOPPING")
+        assert waiter.ends_without_reply()

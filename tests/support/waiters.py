@@ -78,6 +78,14 @@ class Waiter:
             self._reader.feed(received)
         return reply
 
+    def ends_without_reply(self) -> bool:
+        """Wait until the server closes the connection, or replies. Return whether it closed first."""
+        try:
+            self.reply()
+        except ConnectionError:
+            return True
+        return False
+
     def has_reply(self) -> bool:
         """Return whether unread bytes have arrived."""
         return self._reader.has_data() or bool(select.select([self.socket], [], [], 0)[0])

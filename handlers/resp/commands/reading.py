@@ -20,9 +20,9 @@ ENCODED_AT_ONCE = 10_000
 
 
 async def read(client: Caller, verb: Verb, queue: bytes, arguments: list[bytes], *, missing: Any) -> Any:
-    """Return the single value of an operation that reads, or `missing` if there is no such queue."""
+    """Return the single value of an operation, or `missing` if there is no such queue."""
     try:
-        return (await client.database.run(verb, queue, arguments))[0]
+        return (await client.database.run(verb, queue, arguments, client=client.session))[0]
     except QueueDoesNotExistError:
         return missing
 

@@ -16,7 +16,7 @@ from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, NullArray, Raw
 from handlers.resp.session import Caller, RespSession, TransactionCaller
 from handlers.resp.table import Command
-from pressure_server.errors import PressureError, QueueChangedError, forget_frames
+from pressure_server.errors import PressureError, QueueChangedError, StoppingError, forget_frames
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
@@ -40,11 +40,13 @@ async def execute(
 
     Raises QueueChangedError if a watched queue has changed; nothing has been done then. Raises other
     PressureErrors if the first part fails. If a later part fails, its commands have the error as their reply.
+    A stop of the server is raised unless a part that works on queues is done: EXEC may be sent again then.
     """
     here = watched.pop(session.database, {})
     for database, versions in watched.items():
         await Transaction(database, session).commit(versions)
     replies: list[bytes] = []
+    has_changed = False
     for on_queues, group in groupby(queued, lambda command: command[0].names_queues):
         if sum(map(len, replies)) > _MAX_REPLIED:
             replies += [session.error_reply(CommandError(_TOO_MUCH))] * len(list(group))
@@ -52,8 +54,9 @@ async def execute(
             commands = list(group)
             try:
                 replies += await _execute_in_one_call(session, commands, here)
+                has_changed = True
             except PressureError as reason:
-                if not replies:
+                if not replies or (isinstance(reason, StoppingError) and not has_changed):
                     raise
                 replies += [session.error_reply(reason)] * len(commands)
                 forget_frames(reason)

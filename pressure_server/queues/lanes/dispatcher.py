@@ -18,7 +18,6 @@ from pressure_server.errors import (
     BackendReplyError,
     OutcomeUnknownError,
     PressureError,
-    StoppingError,
     UnansweredError,
 )
 from pressure_server.lua.layout import RECOVER, Header
@@ -273,7 +272,7 @@ class LaneDispatcher:
         if self.due_queues is not None:
             self.due_queues.stop()
         for lane in list(self._lanes.values()):
-            lane.end_waits(StoppingError())
+            lane.stop_waits()
         self.notifications.watch_lost()
         self.first_jobs.watchers.tell_all()
 

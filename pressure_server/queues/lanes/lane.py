@@ -13,7 +13,6 @@ from pressure_server.backend.resp import CRLF, LENGTHS
 from pressure_server.errors import (
     BackendError,
     OutcomeUnknownError,
-    PressureError,
     QueueInUseError,
     UnansweredError,
     UnblockedError,
@@ -318,10 +317,10 @@ class Lane:
         if self.waiting is not None:
             self.waiting.unblock(operation, unblocking)
 
-    def end_waits(self, error: PressureError) -> None:
-        """End all waiting operations with `error`."""
+    def stop_waits(self) -> None:
+        """End all waiting operations, because the server stops."""
         if self.waiting is not None:
-            self.waiting.end_all(error)
+            self.waiting.stop_all()
 
     def wake_up(self) -> None:
         """Try the waiting operations again, with the next block."""

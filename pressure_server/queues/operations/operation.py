@@ -6,14 +6,15 @@ one client. Its owner is told of its progress.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import accumulate
 from typing import Any, Protocol
 
-from pressure_server.errors import PressureError
+from pressure_server.errors import PressureError, StoppingError
 from pressure_server.queues.operations.options import (
     DEFAULT,
     Custody,
@@ -243,6 +244,21 @@ class Operation:
         elif self.verb.can_fold and not self.verb.takes:
             self.results += [error] * self.verb.units_left(self)
             self.has_errors = True
+
+    @property
+    def is_left_undone(self) -> bool:
+        """Whether a stop of the server has ended the wait of its last commands, or of all."""
+        return isinstance(self.results[-1] if self.results else self.error, StoppingError)
+
+    def drop_undone(self) -> bool:
+        """Leave out the commands at the end that a stop has left undone. Return whether others are left."""
+        done = len(self.results)
+        while done and isinstance(self.results[done - 1], StoppingError):
+            done -= 1
+        commands = done if self.verb.puts else bisect_left([*accumulate(self.sizes, initial=0)], done)
+        self.sizes = self.sizes[:commands]
+        self.results = self.results[: commands if self.verb.puts else sum(self.sizes)]
+        return commands > 0
 
 
 class Delivery:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from pressure_server.errors import PressureError, StoppingError, WaitLimitError
+from pressure_server.errors import StoppingError, WaitLimitError
 from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Due, Progress
@@ -234,7 +234,7 @@ class WaitingOperations:
         if operation.cancelled or wait.expired:
             return False
         if self._driver.is_stopping:
-            wait.timeout_error = StoppingError()
+            _stop(operation, wait)
             return False
         if not self._set_timer(operation, wait):
             return False
@@ -357,9 +357,10 @@ class WaitingOperations:
     def finish_delete(self, given_up: Operation) -> None:
         """If the operation is the rest of a Delete, submit it again, to wait for the roles without a limit.
 
-        Do nothing if operations never wait for roles (role timeout 0).
+        Do nothing if the server stops, or if operations never wait for roles (role timeout 0).
         """
-        if given_up.verb is verbs.FINISH_DELETE and self._driver.policy.role_timeout:
+        may_wait = self._driver.policy.role_timeout and not self._driver.is_stopping
+        if given_up.verb is verbs.FINISH_DELETE and may_wait:
             wait = Wait(None, waits_forever_for_role=True)
             self._driver.submit(
                 Operation(given_up.verb, self._host.name, [], 1, NotifyOnSuccess(), wait=wait)
@@ -377,12 +378,14 @@ class WaitingOperations:
             self._turns.end()
         self._host.drop_if_done()
 
-    def end_all(self, error: PressureError) -> None:
-        """End all waiting operations with `error`."""
+    def stop_all(self) -> None:
+        """End all waiting operations, because the server stops."""
         for line in self._lines.values():
             gone = line.clear()
             for operation in gone:
-                operation.fail(error)
+                wait, _ = _place_of(operation)
+                _stop(operation, wait)
+                _fail_unserved(operation, wait)
             for operation in gone:
                 self._host.end(operation)
         self._stop_if_done()
@@ -465,6 +468,16 @@ def _place_of(operation: Operation) -> tuple[Wait, Line]:
     if operation.wait is None or operation.verb.line is None:
         raise ValueError(f"{operation.verb!r} cannot wait")
     return operation.wait, operation.verb.line
+
+
+def _stop(operation: Operation, wait: Wait) -> None:
+    """Let the wait end with StoppingError: what was waited for is not done.
+
+    A Delete whose rest waits has begun. It ends as if its time were up.
+    """
+    wait.unblocking, wait.out_of_time = None, False
+    if operation.verb is not verbs.FINISH_DELETE or wait.timeout_error is None:
+        wait.timeout_error = StoppingError()
 
 
 def _waits_for_room(operation: Operation) -> bool:

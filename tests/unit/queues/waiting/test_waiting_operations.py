@@ -9,7 +9,6 @@ from unittest.mock import MagicMock
 import pytest
 
 from pressure_server.errors import (
-    QueueClosedError,
     QueueFullError,
     QueueInUseError,
     StoppingError,
@@ -450,13 +449,12 @@ def test_a_client_that_goes_leaves_the_line_and_its_timer() -> None:
     assert world.ended == []
 
 
-def test_all_waits_end_with_an_error() -> None:
+def test_a_stop_ends_all_waits() -> None:
     world = World()
     operations = [*world.waiting_puts(2), *world.waiting_gets(2)]
-    error = QueueClosedError("q")
-    world.waiting.end_all(error)
+    world.waiting.stop_all()
     assert world.ended == operations
-    assert [operation.error for operation in operations] == [error] * 4
+    assert all(operation.is_left_undone for operation in operations)
     assert len(world.waiting) == 0
 
 
