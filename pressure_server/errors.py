@@ -227,6 +227,18 @@ class BufferLimitError(PressureError):
         )
 
 
+class StrangerLimitError(BufferLimitError):
+    """The memory budget of clients that have not logged in is exceeded: this one is disconnected."""
+
+    def __init__(self, limit: int) -> None:
+        """Make the error: the budget is `limit` bytes."""
+        PressureError.__init__(
+            self,
+            f"closing this connection: it has not logged in, and the limit of {limit} bytes buffered for all "
+            "such clients is reached",
+        )
+
+
 class QueueNameError(PressureError):
     """The name is not allowed: keys of the queue could be keys of another queue."""
 

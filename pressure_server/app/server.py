@@ -349,6 +349,7 @@ class Server:
         with self._manager.reloading():
             sessions = self._http.sessions() if self._http is not None else ()
             self._access.reload([*self._clients.connected, *sessions])
+            self._clients.users_changed()
         if self._crew is not None:
             self._crew.forward(signal.SIGHUP)
 

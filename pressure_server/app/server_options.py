@@ -266,8 +266,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
     "Limits": (
         option(
             "--max-clients",
-            "The maximum number of connected clients. Further clients are refused. A low limit on open files "
-            "lowers it.",
+            "The maximum number of connected clients. A further client takes the place of one that has not "
+            "logged in, although it must, or is refused. A low limit on open files lowers it.",
             default=10000,
             type=Integer(1, 1_000_000),
         ),

@@ -99,6 +99,7 @@ class Client(ABC):
                 self.close_when_replied()
             return False
         self.user = user
+        self.clients.welcome(self.connection)
         access.logins.succeed(transport, user)
         return True
 

@@ -8,20 +8,22 @@ from itertools import count
 from typing import Any, Protocol
 
 from pressure_server.auth.access_policy import Access
-from pressure_server.auth.users import User
+from pressure_server.auth.users import NOBODY, User
 from pressure_server.errors import DeniedError
 from pressure_server.net.client_log import ConnectionLog, LoggedClient, UnknownCommands
 from pressure_server.net.disconnects import DisconnectWatch, Watched
-from pressure_server.net.memory import AccountedConnection, MemoryAccount
+from pressure_server.net.memory import MemoryAccount
 from pressure_server.net.monitors import Monitored, Monitors
 from pressure_server.net.outbox import Deliveries
 from pressure_server.net.slow_log import SlowLog
+from pressure_server.net.strangers import StrangeConnection, Strangers
 
 
-class ClientConnection(Watched, AccountedConnection, Protocol):
+class ClientConnection(Watched, StrangeConnection, Protocol):
     """A client's connection, as seen by the objects that manage all clients."""
 
     active: float
+    counted: int
 
     @property
     def transport(self) -> asyncio.Transport:
@@ -35,9 +37,6 @@ class ClientConnection(Watched, AccountedConnection, Protocol):
 
     def drain(self) -> None:
         """Close the connection when all commands that have begun are answered; begin no other."""
-
-    def break_off(self, reason: str = "") -> None:
-        """End the connection at once. The log has the reason, if one is given."""
 
 
 class Connected(LoggedClient, Monitored, Protocol):
@@ -78,7 +77,7 @@ class Clients:
     """The connected clients.
 
     Admits up to `max_clients` clients that `access` permits, and closes connections that are idle for
-    `idle_timeout` seconds (0: never).
+    `idle_timeout` seconds (0: never). Clients that have not logged in are also in `strangers`.
     """
 
     def __init__(
@@ -93,6 +92,7 @@ class Clients:
         self.access = access
         self.max_clients = max_clients
         self.memory = memory
+        self.strangers = Strangers(memory.limit)
         self.idle_timeout = idle_timeout
         self.slow_log = slow_log if slow_log is not None else SlowLog(-1, 0)
         self.monitors = Monitors()
@@ -119,17 +119,35 @@ class Clients:
     def admit(self, client: Connected) -> bytes:
         """Admit the client and return an empty reply, or return the error reply that refuses it."""
         denied = not self.access.admits(client.connection.transport)
-        if denied or len(self.connected) >= self.max_clients:
+        if denied or (len(self.connected) >= self.max_clients and not self.strangers.make_room(self.now)):
             self.rejected += 1
             return client.error_reply(DeniedError()) if denied else client.too_many_clients_reply()
         client.connection.active = self.now
         client.user = self.access.users.initial
+        if client.user is NOBODY:
+            self.strangers.add(client.connection)
         self.accepted += 1
         self.connected.add(client)
         self.disconnects.watch(client.connection)
         if self._log is not None:
             self._log.opened(client)
         return b""
+
+    def welcome(self, connection: ClientConnection) -> None:
+        """Note that the client of a connection has logged in."""
+        if self.strangers.remove(connection):
+            self.memory.update(connection, connection.counted)
+
+    def users_changed(self) -> None:
+        """Note that clients may have other users, after a reload: some need no login any longer."""
+        for client in list(self.connected):
+            if client.user is not NOBODY:
+                self.welcome(client.connection)
+
+    def recount(self, connection: ClientConnection) -> None:
+        """Note how many bytes are buffered for a client. Throttle or evict clients if needed."""
+        account = self.strangers if connection in self.strangers else self.memory
+        account.update(connection, connection.counted)
 
     def add_report(self, protocol: str, report: Callable[[Any], Any]) -> str:
         """Let a listener of this protocol report about something; return the report's name, for Workers.
@@ -169,6 +187,7 @@ class Clients:
         self.end_monitor(client)
         if self._log is not None:
             self._log.closed(client, reason)
+        self.strangers.remove(client.connection)
         self.memory.update(client.connection, 0)
         if not self.connected:
             self._emptied.set()
@@ -176,7 +195,7 @@ class Clients:
     def reset_counts(self) -> None:
         """Set the counts of connections, commands and refusals to zero."""
         self.accepted = self.rejected = self.commands = 0
-        self.memory.evicted = 0
+        self.memory.evicted = self.strangers.evicted = 0
         self.access.logins.denied = 0
         self.access.refused.clear()
 
@@ -185,6 +204,7 @@ class Clients:
             before = self.commands
             await asyncio.sleep(_TICK)
             self.now = self._loop.time()
+            self.strangers.disconnect_late(self.now)
             # The count may have been reset.
             self.commands_per_second = max(0, round((self.commands - before) / _TICK))
             if self.idle_timeout:

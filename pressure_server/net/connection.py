@@ -46,6 +46,10 @@ class Receiver(Connected, Protocol):
         """Whether a command that has begun, and does not wait, will have a reply."""
 
     @property
+    def unparsed(self) -> int:
+        """The bytes in memory of a request that is not complete yet."""
+
+    @property
     def may_proceed(self) -> bool:
         """Whether the session could proceed if its connection took replies."""
 
@@ -276,12 +280,17 @@ class Connection(asyncio.Protocol):
         counted = size if size > LEAST_COUNTED else 0
         if counted != self.counted:
             self.counted = counted
-            self.clients.memory.update(self, counted)
+            self.clients.recount(self)
 
     @property
     def can_proceed(self) -> bool:
         """See memory.AccountedConnection."""
         return not (self.writing_is_paused or self.is_ending) and self.session.may_proceed
+
+    @property
+    def is_receiving(self) -> bool:
+        """See memory.AccountedConnection."""
+        return self.session.unparsed > 0
 
     def throttle(self) -> None:
         """See memory.AccountedConnection."""

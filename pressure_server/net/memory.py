@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 _THROTTLE_PART = 0.75
 # Seconds between checks while clients are throttled.
 _PAUSE = 0.05
-# A client with a turn is evicted if its buffers change by less than these bytes in these seconds.
+# A client that does not finish its request in its turn is evicted if its buffers change by less than these
+# bytes in these seconds.
 _TURN_TIMEOUT = 10.0
 _LEAST_PROGRESS = 1 << 20
 # Bytes that one read may add. Below the threshold, as many clients resume as have room for one read.
@@ -34,6 +35,10 @@ class AccountedConnection(Protocol):
     @property
     def can_proceed(self) -> bool:
         """Whether the connection could proceed if it had a turn: it waits for nothing else."""
+
+    @property
+    def is_receiving(self) -> bool:
+        """Whether a part of a request has come, and the rest has not."""
 
     def throttle(self) -> None:
         """Stop reading and executing commands until `resume`."""
@@ -60,8 +65,8 @@ class MemoryAccount:
 
     Above three quarters of the limit, connections in the account are throttled: they wait in a line for a
     turn. As many have a turn as have room to finish a request of `largest` bytes. Above the limit, the
-    connection with the most bytes is evicted. So is one with a turn that holds at least 1 MiB and changes by
-    less than 1 MiB in ten seconds.
+    connection with the most bytes is evicted. So is one with a turn that holds a part of a request, or at
+    least 1 MiB, and changes by less than 1 MiB in ten seconds. One that has nothing to do passes its turn on.
     """
 
     def __init__(self, limit: int, largest: int, clock: Clock | None = None) -> None:
@@ -151,11 +156,12 @@ class MemoryAccount:
         now = self._clock.time()
         for holder, (since, size) in list(self._turns.items()):
             held = self._holders[holder]
+            is_unfinished = holder.is_receiving or held >= _LEAST_PROGRESS
             if abs(held - size) >= _LEAST_PROGRESS:
                 self._turns[holder] = now, held
-            elif holder.can_proceed and held >= _LEAST_PROGRESS and now - since > _TURN_TIMEOUT:
+            elif holder.can_proceed and is_unfinished and now - since > _TURN_TIMEOUT:
                 self._evict(holder)
-            elif not holder.can_proceed or now - since > _TURN_TIMEOUT:
+            elif not holder.can_proceed or (not is_unfinished and now - since >= _PAUSE):
                 del self._turns[holder]
                 self._defer(holder)
 

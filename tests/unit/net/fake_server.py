@@ -36,6 +36,7 @@ class FakeTransport(asyncio.Transport):
         super().__init__()
         self.written: list[bytes] = []
         self.is_broken = False
+        self.is_aborted = False
         self.buffered = 0
 
     def write(self, data: Any) -> None:
@@ -48,6 +49,9 @@ class FakeTransport(asyncio.Transport):
 
     def is_closing(self) -> bool:
         return False
+
+    def abort(self) -> None:
+        self.is_aborted = True
 
     def pause_reading(self) -> None:
         """See asyncio.ReadTransport."""
@@ -62,7 +66,7 @@ class FakeTransport(asyncio.Transport):
 class Server:
     """Clients of a server whose sockets and backend are in memory."""
 
-    def __init__(self) -> None:
+    def __init__(self, password: bytes | None = None) -> None:
         commands.load()
         self.link = FakeLink()
         self.shard = Shard(
@@ -71,7 +75,7 @@ class Server:
             prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(100), answers=Answers(),
         )  # fmt: skip
         self.database = Database([self.shard], Placement(b"p"))
-        self.clients = Clients(10, 0.0, Access(AccessPolicy()), MemoryAccount(1 << 30, 1 << 20))
+        self.clients = Clients(10, 0.0, Access(AccessPolicy(password)), MemoryAccount(1 << 30, 1 << 20))
         broker = Mock()
         broker.default_database = self.database
         broker.waiters = WaiterCount(100)

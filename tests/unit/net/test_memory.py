@@ -45,6 +45,7 @@ class _Clock:
 class _Connection:
     def __init__(self) -> None:
         self.can_proceed = True
+        self.is_receiving = True
         self.is_throttled = False
         self.eviction: BufferLimitError | None = None
 
@@ -120,6 +121,29 @@ def test_a_client_that_does_not_use_its_turn_is_evicted(memory: MemoryAccount, c
     assert evicted(clients) == [1]
     assert memory.evicted == 1
     assert memory.held == 73 * MB
+
+
+def test_a_client_that_does_not_finish_a_small_request_in_its_turn_is_evicted(
+    memory: MemoryAccount, clock: _Clock
+) -> None:
+    clients = connections(memory, *[100 << 10] * 800)
+    clock.advance(0.1)
+    having_turns = set(range(800)) - set(throttled(clients))
+    clock.advance(10)
+    assert evicted(clients) == sorted(having_turns)
+
+
+def test_a_client_that_has_nothing_to_do_passes_its_turn_on(memory: MemoryAccount, clock: _Clock) -> None:
+    """As workers that hold open reads or reserved jobs: the others need not wait for ten seconds each."""
+    clients = connections(memory, *[100 << 10] * 800)
+    for client in clients:
+        client.is_receiving = False
+    with_turns: set[int] = set()
+    for _ in range(800):
+        clock.advance(0.05)
+        with_turns |= set(range(800)) - set(throttled(clients))
+    assert with_turns == set(range(800))
+    assert evicted(clients) == []
 
 
 def test_above_the_limit_the_client_that_holds_most_is_evicted(memory: MemoryAccount) -> None:

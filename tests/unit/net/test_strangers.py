@@ -1,0 +1,180 @@
+"""Clients that have not logged in: for how long they stay, and what they may buffer, in memory."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from pressure_server.auth.peer_address import Addresses
+from pressure_server.auth.users import User
+from pressure_server.errors import BufferLimitError
+from pressure_server.net import strangers as module
+from pressure_server.net.outbox import Outbox
+from pressure_server.net.strangers import LOGIN_TIMEOUT, Strangers
+from tests.support.waiters import packed
+from tests.unit.net.fake_server import Server
+
+MB = 1 << 20
+
+
+class _Connection:
+    can_proceed = True
+    is_receiving = True
+    addresses = Addresses("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1")
+
+    def __init__(self, since: float) -> None:
+        self.since = since
+        self.end = ""
+
+    def throttle(self) -> None:
+        raise AssertionError("a stranger is throttled")
+
+    def resume(self) -> None:
+        raise AssertionError("a stranger is resumed")
+
+    def evict(self, why: BufferLimitError) -> None:
+        self.end = str(why)
+
+    def break_off(self, reason: str = "") -> None:
+        self.end = reason
+
+
+def connected(strangers: Strangers, *times: float) -> list[_Connection]:
+    """Return connections of strangers that connected at these times."""
+    made = [_Connection(since) for since in times]
+    for connection in made:
+        strangers.add(connection)
+    return made
+
+
+def ended(connections: list[_Connection]) -> list[int]:
+    return [number for number, connection in enumerate(connections) if connection.end]
+
+
+def run(test: Callable[[Strangers], Awaitable[None]]) -> None:
+    """Run a test with strangers whose budget is a sixteenth of 16 MiB."""
+
+    async def with_loop() -> None:
+        await test(Strangers(16 * MB))
+
+    asyncio.run(with_loop())
+
+
+def test_above_the_budget_those_that_came_first_are_evicted() -> None:
+    async def test(strangers: Strangers) -> None:
+        clients = connected(strangers, *range(8))
+        for client in clients:
+            strangers.update(client, MB // 4)
+        assert ended(clients) == [0, 1, 2, 3]
+        assert clients[0].end.endswith(f"the limit of {MB} bytes buffered for all such clients is reached")
+        strangers.update(clients[7], MB // 2)
+        assert ended(clients) == [0, 1, 2, 3, 4]
+        assert (strangers.held, strangers.evicted) == (MB, 5)
+
+    run(test)
+
+
+def test_the_only_one_in_the_budget_may_exceed_it() -> None:
+    async def test(strangers: Strangers) -> None:
+        clients = connected(strangers, 0, 1)
+        strangers.update(clients[0], 2 * MB)
+        assert ended(clients) == []
+        strangers.update(clients[1], 1)
+        assert ended(clients) == [0]
+        assert strangers.held == 1
+
+    run(test)
+
+
+def test_one_that_logs_in_takes_its_bytes_along() -> None:
+    async def test(strangers: Strangers) -> None:
+        (client,) = connected(strangers, 0)
+        strangers.update(client, MB)
+        assert strangers.remove(client)
+        assert strangers.held == 0
+        assert not strangers.remove(client)
+        strangers.disconnect_late(LOGIN_TIMEOUT)
+        assert client.end == ""
+
+    run(test)
+
+
+def test_a_client_has_a_minute_to_log_in() -> None:
+    async def test(strangers: Strangers) -> None:
+        clients = connected(strangers, 0, 0, 1)
+        strangers.disconnect_late(59)
+        assert ended(clients) == []
+        strangers.disconnect_late(60)
+        assert ended(clients) == [0, 1]
+        assert clients[0].end == "it had not logged in after 60 seconds"
+        assert clients[2] in strangers
+
+    run(test)
+
+
+def test_room_for_a_new_client_is_made_by_the_oldest_but_not_by_new_ones() -> None:
+    async def test(strangers: Strangers) -> None:
+        clients = connected(strangers, 0, 0, 1)
+        assert strangers.make_room(2)
+        assert strangers.make_room(2)
+        assert not strangers.make_room(2)
+        assert ended(clients) == [0, 1]
+
+    run(test)
+
+
+def test_the_server_disconnects_those_that_do_not_log_in_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "LOGIN_TIMEOUT", 0.5)
+    monkeypatch.setattr(Outbox, "_discard_input", lambda _: None)  # of the socket, which is in memory
+
+    async def test() -> None:
+        server = Server(password=b"secret")
+        (stranger, to_stranger), (client, to_client) = server.connect(), server.connect()
+        client.data_received(packed("AUTH", "secret"))
+        await until(lambda: to_stranger.is_aborted)
+        assert to_client.written == [b"+OK\r\n"]
+        assert not to_client.is_aborted
+        assert stranger.close_reason == "it had not logged in after 0 seconds"
+        server.close()
+
+    asyncio.run(test())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Return when the condition holds. Raise TimeoutError after 5 seconds."""
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 -- the loop sends no event
+            await asyncio.sleep(0.01)
+
+
+def test_the_bytes_of_a_client_move_to_the_account_of_all_with_its_login() -> None:
+    async def test() -> None:
+        server = Server(password=b"secret")
+        clients = server.clients
+        client, to_client = server.connect()
+        client.data_received(packed("PING") * 20 + packed("AUTH", "secret") + packed("ECHO", "x" * 9000)[:-9])
+        assert clients.strangers.held > 9000
+        assert clients.memory.held == 0
+        await until(lambda: b"+OK\r\n" in to_client.written)
+        assert clients.strangers.held == 0
+        assert clients.memory.held > 8000
+        server.close()
+
+    asyncio.run(test())
+
+
+def test_a_reload_that_needs_no_login_any_longer_leaves_no_strangers() -> None:
+    async def test() -> None:
+        server = Server(password=b"secret")
+        client, _ = server.connect()
+        client.data_received(packed("ECHO", "x" * 9000)[:-9])
+        assert server.clients.strangers.held > 8000
+        client.session.user = User("default", needs_no_password=True)
+        server.clients.users_changed()
+        assert (client in server.clients.strangers, server.clients.strangers.held) == (False, 0)
+        assert server.clients.memory.held > 8000
+        server.close()
+
+    asyncio.run(test())
