@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import secrets
@@ -15,6 +16,7 @@ from aiohttp import web
 from pressure_server import __version__
 from pressure_server.auth.users import DEFAULT, NOBODY, RIGHTS, User
 from pressure_server.web.http_requests import USER, HttpContext, json_object, text_in
+from pressure_server.web.places import Owner
 
 # Seconds for which a session lasts without a request, and the most sessions: the oldest ends.
 _MAX_IDLE = 12 * 3600.0
@@ -87,6 +89,11 @@ class Authentication:
         token = request.cookies.get(_COOKIE)
         session = self.sessions.find(token) if token else None
         return session.user if session is not None else self._access.users.initial
+
+    def owner_of(self, transport: asyncio.BaseTransport, user: User) -> Owner:
+        """Return to whom the connection of a request by this user counts."""
+        has_logged_in = user is not self._access.users.initial
+        return Owner(is_user=True, name=user.name) if has_logged_in else Owner.stranger(transport)
 
     async def _log_in(self, request: web.Request, name: str, password: bytes) -> User:
         """Return the user with this password. Raise an HTTPException after the delay of a failed login."""

@@ -13,12 +13,13 @@ from aiohttp import web
 from pressure_server.auth.users import NOBODY, User
 from pressure_server.errors import PressureError
 from pressure_server.web.authentication import Authentication
-from pressure_server.web.http_requests import CONTEXT
+from pressure_server.web.http_requests import CONTEXT, USER
+from pressure_server.web.places import Places
 
 logger = logging.getLogger(__name__)
 
 # The most streams: each costs the time for a view each second.
-_MAX_STREAMS = 64
+MAX_STREAMS = 64
 _SECOND = 1.0
 # Seconds after which a client that does not read is disconnected.
 _WRITE_TIMEOUT = 20.0
@@ -31,13 +32,18 @@ class EventStreams:
 
     def __init__(self, authentication: Authentication) -> None:
         self._authentication = authentication
-        self._open = 0
+        self._places = Places(MAX_STREAMS)
 
     async def answer(self, view: View, request: web.Request) -> web.StreamResponse:
         """Send the view until the client leaves, loses its right to read, or the server stops."""
-        if self._open >= _MAX_STREAMS:
+        transport = request.transport
+        if transport is None:
+            raise ConnectionResetError("the client has left")
+        owner = self._authentication.owner_of(transport, request[USER])
+        if not self._places.is_due(owner):
             raise web.HTTPServiceUnavailable(text="too many consoles are open\n")
-        self._open += 1
+        if (other := self._places.take(transport, owner)) is not None:
+            other.abort()
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
         try:
             sent = await _data(request, view, await self._authentication.user_of(request))
@@ -53,8 +59,7 @@ class EventStreams:
                 await _write(response, data if data != sent else b":\n\n")
                 sent = data
         except (ConnectionError, TimeoutError):
-            if request.transport is not None:
-                request.transport.close()
+            transport.close()
         except web.HTTPException:
             # The user has lost a right. The browser asks again, and gets the reason then.
             if not response.prepared:
@@ -64,7 +69,7 @@ class EventStreams:
                 raise
             logger.exception("error in a stream of %s; it ends", request.path)
         finally:
-            self._open -= 1
+            self._places.leave(transport)
         return response
 
 

@@ -14,9 +14,11 @@ from typing import cast
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
 
+from pressure_server.auth.peer_address import address_of
 from pressure_server.log_limits import LogThrottle
 from pressure_server.text import printable
 from pressure_server.web.http_settings import MAX_CONNECTIONS
+from pressure_server.web.places import Owner, Places
 
 _logger = logging.getLogger(__name__)
 
@@ -27,8 +29,9 @@ _HEAD_TIMEOUT = 20.0
 _MAX_HEADS = 128 << 10
 # Bytes that one read may bring. All connections read into the same buffer.
 _READ = 16 << 10
-_TOO_MANY = b"HTTP/1.1 503 Service Unavailable\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
-_TOO_LARGE = _TOO_MANY.replace(b"503 Service Unavailable", b"431 Request Header Fields Too Large")
+_TOO_LARGE = b"HTTP/1.1 431 Request Header Fields Too Large\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
+# Connections that are left to clients without a login: health checks come without one.
+_RESERVED = 32
 
 
 class HttpConnections:
@@ -38,12 +41,36 @@ class HttpConnections:
         # Creates aiohttp's protocol for a connection. It exists only after the application that `note` is in.
         self.server: Callable[[], asyncio.Protocol] | None = None
         self._connected: dict[asyncio.BaseTransport | None, _HttpConnection] = {}
+        self._places = Places(MAX_CONNECTIONS, _RESERVED)
         self._buffer = bytearray(_READ)
+        self._log = LogThrottle(_logger, "closed HTTP connection", "closed HTTP connections")
 
     def connect(self) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection."""
         assert self.server is not None  # noqa: S101 -- connections come after it is set
-        return _HttpConnection(self.server(), self._connected, self._buffer)
+        return _HttpConnection(self.server(), self, self._buffer)
+
+    def add(self, transport: asyncio.Transport, connection: _HttpConnection) -> None:
+        """Add a new connection. If there are too many, close another one."""
+        self._connected[transport] = connection
+        self.use(transport, Owner.stranger(transport))
+
+    def use(self, transport: asyncio.Transport, owner: Owner) -> None:
+        """Note whose request has come on a connection. The connection is then the newest of this owner."""
+        if transport not in self._connected:
+            return
+        if (other := self._places.take(transport, owner)) is not None:
+            address = address_of(other)
+            self._log.warn(
+                f"closed the HTTP connection of {address}: more than {MAX_CONNECTIONS} are open",
+                {"client": address},
+            )
+            other.abort()
+
+    def remove(self, transport: asyncio.Transport) -> None:
+        """Remove a connection that has ended."""
+        self._places.leave(transport)
+        del self._connected[transport]
 
     @web.middleware
     async def note(
@@ -63,36 +90,27 @@ class HttpConnections:
 class _HttpConnection(asyncio.BufferedProtocol):
     """Passes everything on to aiohttp's protocol."""
 
-    def __init__(
-        self,
-        protocol: asyncio.Protocol,
-        connected: dict[asyncio.BaseTransport | None, _HttpConnection],
-        buffer: bytearray,
-    ) -> None:
+    _transport: asyncio.Transport
+
+    def __init__(self, protocol: asyncio.Protocol, connections: HttpConnections, buffer: bytearray) -> None:
         self._protocol = protocol
-        self._connected = connected
+        self._connections = connections
         self._buffer = buffer
         self._heads = 0  # bytes of heads that wait
         self._request: web.Request | None = None  # the present or the last one
-        self._transport: asyncio.Transport | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio: a client has connected."""
         self._transport = cast(asyncio.Transport, transport)
-        if len(self._connected) >= MAX_CONNECTIONS:
-            self._transport.write(_TOO_MANY)
-            self._transport.close()
-            return
-        self._connected[transport] = self
+        self._connections.add(self._transport, self)
         self._protocol.connection_made(transport)
         self.start_timer()
 
     def start_timer(self) -> None:
         """Close the connection unless the head of a request is complete in time."""
         self.stop_timer()
-        if self._transport is not None:
-            self._timer = asyncio.get_running_loop().call_later(_HEAD_TIMEOUT, self._transport.abort)
+        self._timer = asyncio.get_running_loop().call_later(_HEAD_TIMEOUT, self._transport.abort)
 
     def stop_timer(self) -> None:
         """Let the connection stay."""
@@ -115,8 +133,6 @@ class _HttpConnection(asyncio.BufferedProtocol):
 
     def buffer_updated(self, size: int) -> None:
         """Called by asyncio: the client has sent `size` bytes."""
-        if self._transport is None or self._transport not in self._connected:
-            return
         if self._request is None or self._request.content.is_eof():
             self._heads += size
             if self._heads > _MAX_HEADS:
@@ -127,7 +143,7 @@ class _HttpConnection(asyncio.BufferedProtocol):
 
     def eof_received(self) -> bool | None:
         """Called by asyncio: the client has closed its side."""
-        return self._protocol.eof_received() if self._transport in self._connected else None
+        return self._protocol.eof_received()
 
     def pause_writing(self) -> None:
         """Called by asyncio: the client reads too slowly."""
@@ -140,8 +156,8 @@ class _HttpConnection(asyncio.BufferedProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio: the connection has ended."""
         self.stop_timer()
-        if self._transport is not None and self._connected.pop(self._transport, None) is not None:
-            self._protocol.connection_lost(exc)
+        self._connections.remove(self._transport)
+        self._protocol.connection_lost(exc)
 
 
 def _size(request: web.Request) -> int:

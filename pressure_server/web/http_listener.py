@@ -86,7 +86,8 @@ class HttpListener:
 def _application(
     context: HttpContext, connections: HttpConnections, authentication: Authentication
 ) -> web.Application:
-    application = web.Application(middlewares=[connections.note, Protection(authentication).check])
+    protection = Protection(authentication, connections)
+    application = web.Application(middlewares=[connections.note, protection.check])
     application[CONTEXT] = context
     application.on_response_prepare.append(set_headers)
     problems = ProblemWatch(context.survey)

@@ -18,6 +18,7 @@ from aiohttp import web
 
 from pressure_server.auth.users import NOBODY
 from pressure_server.web.authentication import Authentication, unauthorized
+from pressure_server.web.http_connections import HttpConnections
 from pressure_server.web.http_requests import CONTEXT, USER
 
 logger = logging.getLogger(__name__)
@@ -47,8 +48,9 @@ _LOCAL_ENDS = (".localhost", ".local", ".internal", ".svc", ".svc.cluster.local"
 class Protection:
     """The middleware of one listener."""
 
-    def __init__(self, authentication: Authentication) -> None:
+    def __init__(self, authentication: Authentication, connections: HttpConnections) -> None:
         self._authentication = authentication
+        self._connections = connections
 
     @web.middleware
     async def check(self, request: web.Request, handler: Answer) -> web.StreamResponse:
@@ -81,6 +83,8 @@ class Protection:
             )
         user = await self._authentication.user_of(request)
         request[USER] = user
+        if request.transport is not None:
+            self._connections.use(request.transport, self._authentication.owner_of(request.transport, user))
         needs_no_login = user is not NOBODY and user is access.users.initial
         # Without a login only the host name shows whether the request is from our own page.
         if needs_no_login and not _is_own_host(request.host, context.settings.hosts):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import gzip
 import socket
 import threading
@@ -11,10 +13,11 @@ from pathlib import Path
 
 import pytest
 
+from pressure_server.web.events import MAX_STREAMS
 from pressure_server.web.http_settings import MAX_CONNECTIONS
 from tests.support.guards import reload, users_toml
 from tests.support.http_requests import Response, connect, request, send_raw
-from tests.support.programs import Server, StartServer, Valkey
+from tests.support.programs import Server, StartServer, Valkey, wait_for
 
 _ALL = ["put", "get", "read", "administer"]
 _USERS = {
@@ -368,17 +371,106 @@ def _read_to_end(connection: socket.socket) -> bytes:
     return received
 
 
-def test_more_connections_than_allowed_are_refused(open_server: Server) -> None:
-    crowd: list[socket.socket] = []
+@pytest.fixture
+def crowd() -> Iterator[list[socket.socket]]:
+    """Connections, which are closed at the end."""
+    connected: list[socket.socket] = []
+    yield connected
+    for one in connected:
+        one.close()
+
+
+def _get(path: str, login: str = "") -> bytes:
+    """Return a request, maybe with the name and the password of a user."""
+    header = b"Authorization: Basic " + base64.b64encode(login.encode()) + b"\r\n" if login else b""
+    return b"GET %b HTTP/1.1\r\n%b%b\r\n" % (path.encode(), _HOST, header)
+
+
+def _status(connection: socket.socket) -> bytes:
+    """Return the status of the response; nothing if the server has closed the connection."""
+    return _read_to_end(connection).partition(b" ")[2][:3]
+
+
+def _is_closed(connection: socket.socket) -> bool:
+    connection.settimeout(20)
+    with contextlib.suppress(ConnectionError):
+        while connection.recv(65536):
+            pass
+    return True
+
+
+def test_health_checks_are_answered_beside_a_stranger_s_connections(
+    closed_server: Server, crowd: list[socket.socket]
+) -> None:
+    crowd.extend(connect(closed_server) for _ in range(MAX_CONNECTIONS + 20))
+    assert request(closed_server, "/healthz").status == 200
+    assert all(map(_is_closed, crowd[:20]))
+    crowd[-1].sendall(_get("/readyz"))
+    assert _status(crowd[-1]) == b"200"
+    assert "closed the HTTP connection of 127.0.0.1:" in closed_server.log
+
+
+@pytest.mark.slow
+def test_health_checks_are_answered_while_a_stranger_opens_connections(
+    closed_server: Server, crowd: list[socket.socket]
+) -> None:
+    is_over = threading.Event()
+
+    def attack() -> None:
+        while not is_over.is_set():
+            crowd.append(connect(closed_server))
+            if len(crowd) > 700:
+                crowd.pop(0).close()
+
+    attacking = threading.Thread(target=attack)
+    attacking.start()
     try:
-        crowd.extend(connect(open_server) for _ in range(MAX_CONNECTIONS + 1))
-        crowd[-1].settimeout(20)
-        assert b" 503 " in _read_to_end(crowd[-1])
-        with open_server.client() as client:
-            assert client.ping()
+        wait_for(lambda: len(crowd) > 600, "the attack")
+        assert [request(closed_server, "/healthz").status for _ in range(100)] == [200] * 100
     finally:
-        for one in crowd:
-            one.close()
+        is_over.set()
+        attacking.join()
+
+
+def test_health_checks_are_answered_beside_event_streams(
+    open_server: Server, crowd: list[socket.socket]
+) -> None:
+    for _ in range(MAX_CONNECTIONS):
+        crowd.append(connect(open_server))
+        crowd[-1].sendall(_get("/api/clients/events"))
+    assert _status(crowd[0]) == b"200"
+    assert _status(crowd[-1]) == b"503"
+    assert request(open_server, "/healthz").status == 200
+    assert request(open_server, "/readyz").status == 200
+
+
+def test_users_with_many_connections_leave_some_to_health_checks_and_other_users(
+    closed_server: Server, crowd: list[socket.socket]
+) -> None:
+    for _ in range(MAX_CONNECTIONS):
+        crowd.append(connect(closed_server))
+        crowd[-1].sendall(_get("/api/me", "root:secret"))
+        assert _status(crowd[-1]) == b"200"
+    for _ in range(3):
+        assert request(closed_server, "/healthz").status == 200
+        assert request(closed_server, "/metrics", login=("reader", "secret")).status == 200
+    assert _is_closed(crowd[0])
+
+
+def test_a_user_with_all_event_streams_loses_one_to_another_user(
+    closed_server: Server, crowd: list[socket.socket]
+) -> None:
+    def stream(login: str) -> bytes:
+        crowd.append(connect(closed_server))
+        crowd[-1].sendall(_get("/api/overview/events", login))
+        return _status(crowd[-1])
+
+    assert [stream("root:secret") for _ in range(MAX_STREAMS)] == [b"200"] * MAX_STREAMS
+    assert stream("root:secret") == b"503"
+    assert stream("reader:secret") == b"200"
+    assert _is_closed(crowd[0])
+    assert stream("root:secret") == b"503"
+    assert stream("reader:secret") == b"200"
 
 
 def test_requests_in_a_row_on_one_connection_are_answered_in_order(open_server: Server) -> None:

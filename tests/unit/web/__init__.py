@@ -1,0 +1,1 @@
+"""Tests of pressure_server/web in memory."""
