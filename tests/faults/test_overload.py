@@ -106,8 +106,8 @@ def fill(client: Client, name: str, megabytes: int) -> None:
         client.rpush(name, b"%03d" % number + bytes(MB))
 
 
-def send_until_blocked(sockets: list[socket.socket], data: bytes) -> int:
-    """Send the data on each socket until none has accepted bytes for a second. Return the number of bytes."""
+def send_until_blocked(sockets: list[socket.socket], data: bytes) -> None:
+    """Send the data on each socket until none has accepted bytes for a second."""
     sent = [0] * len(sockets)
     quiet_since = time.monotonic()
     for connected in sockets:
@@ -120,7 +120,6 @@ def send_until_blocked(sockets: list[socket.socket], data: bytes) -> int:
                 if done:
                     quiet_since = time.monotonic()
         time.sleep(0.001)  # leaves the processor to the server
-    return sum(sent)
 
 
 @contextmanager
@@ -200,16 +199,16 @@ def test_clients_with_half_requests_are_throttled_and_then_evicted(limited: Serv
     with limited.client() as client, ExitStack() as stack:
         waiters = [stack.enter_context(Waiter(limited.port)) for _ in range(40)]
         with measured(limited, "40 half messages") as found:
-            sent = send_until_blocked(
+            # How much of it the kernel takes is not up to the server.
+            send_until_blocked(
                 [waiter.socket for waiter in waiters], packed("LPUSH", "q", bytes(MESSAGE))[:-9]
             )
-            throttled, held = stat(client, "clients", "throttled_clients"), buffered(client)
+            wait_for(lambda: stat(client, "clients", "throttled_clients") > 30, "clients to be throttled")
+            held = buffered(client)
             # The client whose turn it is sends nothing.
             wait_for_evicted(client, 1, timeout=30)
-        print(f"{sent / MB:.0f} MB sent, {held / MB:.0f} buffered, {throttled} clients throttled")
-        assert throttled > 20
-        assert held <= LIMIT
-        assert sent < 40 * MESSAGE * 0.9
+        print(f"{held / MB:.0f} MB buffered")
+        assert LIMIT * 0.7 < held <= LIMIT
         assert found.grown < LIMIT + UNCOUNTED
         assert found.latency.worst < WORST
         assert re.search(r"WARNING.*throttling clients with more than", limited.log)

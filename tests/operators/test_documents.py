@@ -57,6 +57,16 @@ def test_the_tests_that_a_page_names_exist(page: Path) -> None:
         assert name in names_in(file), f"{file}::{name}"
 
 
+def test_the_page_about_tests_lists_the_debian_packages_that_ci_installs() -> None:
+    script = re.sub(r" #.*", "", (ROOT / ".ci" / "run").read_text(encoding="utf-8"))
+    installed = re.findall(r"packages\+?=\(([^)]*)\)", script)
+    page = (DOCS / "internals" / "testing.md").read_text(encoding="utf-8")
+    rows = re.findall(
+        r"^\| (`.*?) \|", page.partition("## Debian packages")[2].partition("## ")[0], re.MULTILINE
+    )
+    assert sorted(re.findall(r"`(.*?)`", " ".join(rows))) == sorted(" ".join(installed).split())
+
+
 def test_every_ability_names_a_test() -> None:
     rows = re.findall(r"^\| (.*) \|$", (DOCS / "reference/abilities.md").read_text("utf-8"), re.MULTILINE)
     rows = [row.split(" | ") for row in rows if row != "ability | here | shown by"]

@@ -82,7 +82,6 @@ def test_a_client_that_sends_before_it_reads_gets_all_replies(victim: Victim) ->
     requests = b"".join(packed("ECHO", word) for word in words)
     hostile = victim.attack(RESP, small_buffers=True)
     sent = hostile.send_until_blocked(requests)
-    assert sent < len(requests)
     hostile.socket.setblocking(False)
     got = bytearray()
     expected = b"".join(b"$%d\r\n%b\r\n" % (len(word), word) for word in words)
