@@ -18,7 +18,7 @@
 -- role that waiting runs need and a native client holds; 'others', if messages were left for other servers
 -- (waiting.lua); 'due', with the milliseconds until there may be another job (-1: never) and the value of :ext:due
 -- (jobs.lua); or 'source', if the queue is a group's, with the number of bytes by which the group's name is longer
--- than its log's (groups.lua).
+-- than its log's (groups.lua), except in a transaction, in which nothing waits.
 --
 -- Three names are not operations and have no result. They make a transaction of the runs that follow:
 --   on         switch to the queue of that base key; no run waits from here on
@@ -238,7 +238,7 @@ local function finish()
   end
   local due, noted = queue.kind.leave()
   if due then tell(0, string.format('due %.0f %s', due, noted)) end
-  if queue.jobs and queue.jobs.source then tell(0, 'source ' .. #queue.base - #queue.jobs.source) end
+  if block.patient and queue.jobs and queue.jobs.source then tell(0, 'source ' .. #queue.base - #queue.jobs.source) end
   if block.left_for_others then tell(0, 'others') end
   the_call.answered = the_call.answered + block.answered
 end

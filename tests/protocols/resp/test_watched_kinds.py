@@ -186,3 +186,19 @@ def test_a_range_of_a_group_ends_at_its_last_position(client: Client) -> None:
     assert len(everything) == 10
     for last in range(10):
         assert client.lrange("l+g", 0, last) == everything[: last + 1], last
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    ("queued", "reply"), [(("PING",), b"PONG"), (("LRANGE", "{name}", "a", "b"), "not an integer")]
+)
+def test_exec_that_does_nothing_on_the_watched_queue_is_done(
+    client: Client, kind: str, queued: tuple[str, ...], reply: bytes | str
+) -> None:
+    name = make(client, kind)
+    with client.pipeline() as pipe:
+        pipe.watch(name)
+        pipe.multi()
+        pipe.execute_command(*(word.format(name=name) for word in queued))
+        (got,) = pipe.execute(raise_on_error=False)
+    assert got is True if reply == b"PONG" else str(reply) in str(got)
