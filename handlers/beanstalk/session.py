@@ -51,6 +51,7 @@ class BeanstalkSession(Session):
     """
 
     PROTOCOL = PROTOCOL
+    ERRORS = (replies.OUT_OF_MEMORY, replies.DRAINING, replies.INTERNAL_ERROR)
     BATCH = Puts
     # It closes: the rest of the message must not be read as commands.
     TOO_LARGE = Refused(replies.UNAUTHENTICATED, closes=True)

@@ -123,6 +123,7 @@ class MemcachedSession(Session):
     """
 
     PROTOCOL = PROTOCOL
+    ERRORS = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
     BATCH = Repeated
     TOO_LARGE = RequestError(_UNAUTHENTICATED, closes=True)
     __slots__ = ("_commands", "context", "counts", "open_reads", "options", "report", "values")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine
+from enum import Enum
 from typing import Any, TypeAlias
 
 from handlers.resp.parser import ARGUMENT_COST, Limits, Repeated, RequestError, RequestParser, Words
@@ -60,6 +61,14 @@ _CHANGED = (
 )
 
 
+class ReplyMode(Enum):
+    """Which replies a client gets: see CLIENT REPLY."""
+
+    ON = b"ON"
+    OFF = b"OFF"
+    SKIP = b"SKIP"
+
+
 class QueuedCommands:
     """The commands since MULTI, and their `size` in bytes.
 
@@ -84,20 +93,25 @@ class QueuedCommands:
 class RespSession(Session):
     """A client, as commands see it. `protocol` is its RESP version, and `null` that version's null.
 
+    `replies_off` is set by CLIENT REPLY OFF.
+
     `transaction` has the commands since MULTI; None outside a transaction. `transaction_id` is the id that
     PRESSURE.TXN has given for the next put, or None. `watched` has the versions of the
     watched queues, by database.
     """
 
     PROTOCOL = PROTOCOL
+    ERRORS = (b"-",)
     BATCH = Repeated
     TOO_LARGE = RequestError("Protocol error: unauthenticated bulk or multibulk length")
     __slots__ = (
         "_limits",
+        "_skips",
         "context",
         "library",
         "null",
         "protocol",
+        "replies_off",
         "transaction",
         "transaction_id",
         "watched",
@@ -115,6 +129,9 @@ class RespSession(Session):
         self.transaction_id: bytes | None = None
         self.watched: dict[Database, dict[bytes, bytes]] = {}
         self.watched_bytes = 0
+        self.replies_off = False
+        # 2 before a command that gets no reply after CLIENT REPLY SKIP, 1 after it.
+        self._skips = 0
 
     def begin_transaction(self) -> None:
         """Queue commands from now on. Raise CommandError inside a transaction."""
@@ -161,6 +178,28 @@ class RespSession(Session):
         self.protocol = protocol
         self.null = NULL[protocol]
 
+    def set_reply_mode(self, mode: ReplyMode) -> None:
+        """Do what CLIENT REPLY does."""
+        if mode is ReplyMode.SKIP:
+            if not self.replies_off:
+                self._skips = 2
+            return
+        self.replies_off = self.is_silent = mode is ReplyMode.OFF
+        self._skips = 0
+
+    def _execute_skipping(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
+        """Execute a command after CLIENT REPLY SKIP: the first one has no reply, the second one has."""
+        if self._skips == 1:
+            self._skips, self.is_silent = 0, self.replies_off
+            return self.execute(command)
+        if type(command) is Repeated:
+            self.execute_instead(command.commands())
+            return None
+        self._skips, self.is_silent = 0, True
+        running = self.execute(command)
+        self._skips = 2 if self.is_held else max(1, self._skips)
+        return running
+
     @property
     def details(self) -> dict[str, Any]:
         """See Session. The commands since MULTI, -1 outside a transaction, and their size; the protocol."""
@@ -205,6 +244,8 @@ class RespSession(Session):
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Find the command in the table and execute it, or queue it in a transaction."""
+        if self._skips:
+            return self._execute_skipping(command)
         if type(command) is not list:
             self._execute_special(command)
             return None

@@ -25,6 +25,8 @@ class Client(ABC):
     )  # fmt: skip
     # The name of the wire protocol.
     PROTOCOL: ClassVar[str]
+    # The beginnings of error replies.
+    ERRORS: ClassVar[tuple[bytes, ...]]
 
     connection: Connection
 
@@ -132,13 +134,17 @@ class Client(ABC):
         """Note a command that was slow, with its words."""
         self.clients.slow_log.add(seconds, words, self.addresses.client, self.name.decode())
 
-    def count_failures(self, operation: Operation) -> None:
-        """Count the commands of an operation that reply with errors."""
-        if operation.command is None:
+    def count_failures(self, operation: Operation, reply: bytes) -> None:
+        """Count the commands of an operation that `reply` answers with errors.
+
+        A queue that does not exist may count as an empty one: then the reply is no error.
+        """
+        statistics, error = operation.command, operation.error
+        if statistics is None:
             return
-        if operation.error is not None:
-            operation.command.fail(operation.error.code, len(operation.sizes))
+        if error is not None:
+            if reply.startswith(self.ERRORS):
+                statistics.fail(error.code, len(operation.sizes))
             return
-        for result in operation.results:
-            if isinstance(result, PressureError):
-                operation.command.fail(result.code)
+        for error in operation.errors_of_commands():
+            statistics.fail(error.code)

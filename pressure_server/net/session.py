@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
+from functools import lru_cache
 from time import perf_counter
 from typing import Any, ClassVar, NamedTuple, Protocol, cast
 
@@ -87,6 +88,19 @@ class _Unblock(NamedTuple):
     answer: asyncio.Future[bool]
 
 
+@lru_cache
+def unanswered(encode: Encode) -> Encode:
+    """Return an encoder without a reply, for a command that `encode` would answer. Count its errors."""
+
+    def encode_nothing(operation: Operation) -> bytes:
+        reply = encode(operation)
+        if operation.error is not None or operation.has_errors:
+            cast(Client, operation.owner).count_failures(operation, reply)
+        return b""
+
+    return encode_nothing
+
+
 class Session(Client):
     """The part of a session that all handlers share. Sub-classes define the abstract methods.
 
@@ -99,7 +113,7 @@ class Session(Client):
         "_alone", "_backlog", "_barrier", "_has_waited", "_is_to_flush", "_last", "_max_unanswered",
         "_measured", "_measured_from", "_measures_next", "_parser", "_position", "_ready_bytes", "_replies",
         "_reply_size", "_request_bytes", "_running", "_taken", "_unanswered", "_unblock", "_waits",
-        "database", "is_held", "reserved_jobs",
+        "database", "is_held", "is_silent", "reserved_jobs",
     )  # fmt: skip
     # The protocol's type of a request that stands for many commands, and the request that takes the place of
     # one that is too large before a login.
@@ -136,6 +150,7 @@ class Session(Client):
         # The last command that may have to wait. A later command is held until it has its reply.
         self._barrier: Operation | None = None
         self.is_held = False  # whether the command that was executed last is to be executed again
+        self.is_silent = False  # whether the command that was executed last has no reply
 
     @abstractmethod
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
@@ -241,6 +256,8 @@ class Session(Client):
 
     def reply(self, data: bytes) -> None:
         """Reply to the command that is being executed."""
+        if self.is_silent:
+            data = b""
         if self._replies:
             self._replies.append(data)
             self._ready_bytes += len(data)
@@ -303,6 +320,8 @@ class Session(Client):
         ):
             self.is_held = True
             return
+        if self.is_silent:
+            encode = unanswered(encode)
         last = self._last
         if (
             last is not None
@@ -418,6 +437,8 @@ class Session(Client):
                 return
             self.count_failures(operation)
         data = operation.encode(operation)
+        if (operation.error is not None or operation.has_errors) and data:
+            self.count_failures(operation, data)
         if operation.verb.reserves:
             self._reserve(operation)
         if self._max_unanswered < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
@@ -542,6 +563,8 @@ class Session(Client):
             data = self.error_reply(error)
             statistics.fail(self.error_code(error, data))
             forget_frames(error)
+        if self.is_silent:
+            data = b""
         if not self._has_waited:
             seconds = perf_counter() - began
             statistics.measure(seconds)

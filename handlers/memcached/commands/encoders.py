@@ -29,11 +29,6 @@ def _unless_error(reply: bytes, result: object) -> bytes:
     return server_error(result) if isinstance(result, PressureError) else reply
 
 
-def nothing(_operation: Operation) -> bytes:
-    """Return nothing, for commands with noreply."""
-    return b""
-
-
 def item(key: bytes, message: bytes, *, with_unique: bool = False) -> bytes:
     """Encode a message as an item, with its flags. The cas unique is always 0: queues have none."""
     return value(key, flags_of(message), message, b"0" if with_unique else None)

@@ -10,7 +10,6 @@ from typing import Any
 from handlers.memcached.arguments import ReadOptions, expiry_of, flags_of, key_of, queue_of, split_key
 from handlers.memcached.commands.encoders import (
     item,
-    nothing,
     one_item,
     one_item_unique,
     stored,
@@ -21,6 +20,7 @@ from handlers.memcached.replies import END, ClientError
 from handlers.memcached.session import MemcachedSession
 from handlers.memcached.table import QUEUE, command
 from pressure_server.errors import PressureError, QueueClosedError, QueueDoesNotExistError
+from pressure_server.net.session import unanswered
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import NO_DEADLINE, ReservedJob, claim, owned
 from pressure_server.queues.operations.operation import Encode, Verb
@@ -57,7 +57,7 @@ def _put(
         queue,
         data,
         1,
-        nothing if request.is_quiet else encode,
+        unanswered(encode) if request.is_quiet else encode,
         commands=len(data),
         options=options,
     )

@@ -9,7 +9,7 @@ from handlers.resp.arguments import integer_of
 from handlers.resp.commands.client_list import client_line, kill_filter, of_type
 from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError, Text, bulk, encode, syntax_error
-from handlers.resp.session import Caller, RespSession, TransactionCaller
+from handlers.resp.session import Caller, ReplyMode, RespSession, TransactionCaller
 from handlers.resp.table import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
 from pressure_server.net.client_facts import facts_of
@@ -52,6 +52,8 @@ async def reset(client: Caller, _words: Words) -> str:
     session.name = b""
     session.user = session.clients.access.users.initial
     session.end_transaction()
+    if session.replies_off:
+        session.set_reply_mode(ReplyMode.ON)
     session.clients.end_monitor(session)
     session.reserved_jobs.give_up_all(session.job_owner, at_once=True)
     session.database = session.context.broker.default_database
@@ -202,6 +204,25 @@ async def client_no_evict(_client: Caller, words: Words) -> str:
     if words[2].upper() not in (b"ON", b"OFF"):
         raise syntax_error()
     return OK
+
+
+@command(
+    "CLIENT|REPLY ON|OFF|SKIP",
+    "Sends replies to later commands, or none, or none to the next command. Only ON has a reply itself.",
+    needs="nothing",
+)
+def client_reply(client: Caller, words: Words) -> None:
+    """Do as Redis does."""
+    try:
+        mode = ReplyMode(words[2].upper())
+    except ValueError:
+        raise syntax_error() from None
+    if isinstance(client, TransactionCaller):
+        # In Redis, the reply to EXEC lacks some of the elements that it announces.
+        raise CommandError("ERR CLIENT REPLY is not allowed in a transaction")
+    client.set_reply_mode(mode)
+    if mode is ReplyMode.ON:
+        client.reply(encode(OK, client.protocol))
 
 
 @command("CLIENT|INFO", "Describes this connection.", needs="nothing")

@@ -117,9 +117,9 @@ async def _reply_of(session: RespSession, entry: Command, begun: Begun) -> bytes
         return begun
     try:
         if isinstance(begun, Operation):
-            if begun.error is not None:
-                entry.statistics.fail(begun.error.code, len(begun.sizes))
             reply: bytes = begun.encode(begun)
+            begun.command = entry.statistics
+            session.count_failures(begun, reply)
             return reply
         return session.encode(await begun)
     except Exception as reason:

@@ -260,6 +260,16 @@ class Operation:
         self.results = self.results[: commands if self.verb.puts else sum(self.sizes)]
         return commands > 0
 
+    def errors_of_commands(self) -> list[PressureError]:
+        """Return the first error of each command that has errors among its results."""
+        results = self.results
+        if len(results) == len(self.sizes):
+            return [result for result in results if isinstance(result, PressureError)]
+        ends = list(accumulate(self.sizes))
+        of_commands = (results[end - size : end] for size, end in zip(self.sizes, ends, strict=True))
+        first = (next((one for one in some if isinstance(one, PressureError)), None) for some in of_commands)
+        return [error for error in first if error is not None]
+
 
 class Delivery:
     """The messages that one call has taken, until all of them have arrived.

@@ -14,7 +14,7 @@ from pressure_server.queues.names import EXTENSION_SUFFIXES
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Wire
 from tests.support.side_by_side import Pair, compare, split
-from tests.support.waiters import Waiter, is_refused
+from tests.support.waiters import Waiter, is_refused, packed
 
 SECRET = "s3cret-Passw0rd"
 
@@ -162,6 +162,42 @@ def test_statistics_count_calls_errors_and_latencies_of_all_protocols(
     watcher.config_resetstat()
     assert "cmdstat_sadd" not in watcher.info("commandstats")
     assert watcher.info("stats")["total_error_replies"] == 0
+
+
+def test_what_is_answered_without_an_error_counts_as_none(observed: Server, watcher: Client) -> None:
+    lines = """SPOP q|SPOP q 2|LPOP q|LPOP q 2|RPOP q|LLEN q|SCARD q|SISMEMBER q a|SMISMEMBER q a b|SREM q a b
+    LREM q 0 a|LPUSHX q a|SMEMBERS q|LRANGE q 0 -1|LINDEX q 0|LPOS q a|SRANDMEMBER q|LMOVE q r LEFT LEFT
+    PRESSURE.RESERVE q TIMEOUT 0.001|PRESSURE.EXISTS q|PRESSURE.ACK q 1|PRESSURE.TOUCH q 1|PRESSURE.BURY q 1
+    PRESSURE.RELEASE q 1|MEMORY USAGE q|EXISTS q|DEL q|CLIENT REPLY OFF|LPOP q|SMISMEMBER q a
+    CLIENT REPLY ON|MULTI|SPOP q|LLEN q|SREM q a|LPUSHX q a|EXEC"""
+    with ExitStack() as stack:
+        resp, memcached, beans = (
+            stack.enter_context(Wire(one, observed)) for one in (RESP, MEMCACHED, BEANSTALK)
+        )
+        resp.send(b"".join(packed(*line.split()) for line in split(lines)) + packed("LPOP", "q") * 100)
+        resp.send(packed("QUIT"))
+        assert b"-" not in {line[:1] for line in resp.rest().splitlines()}
+        memcached(b"get q\r\n" * 50 + b"gets q\r\nget q/open\r\nget q/peek\r\nversion\r\n")
+        beans(b"reserve-with-timeout 0\r\n" * 3 + b"list-tube-used\r\n")
+    # A new version of redis-py tries a command that is unknown.
+    assert set(watcher.info("errorstats")) <= {"errorstat_ERR"}
+    assert all(one["failed_calls"] == 0 for one in watcher.info("commandstats").values())
+
+
+def test_an_error_is_counted_once_for_each_command(observed: Server, watcher: Client) -> None:
+    """Also if it is not answered, and if it is about several messages of one command."""
+    watcher.execute_command("PRESSURE.CREATE", "full", "BOUND", 1, "OVERFLOW", "ERROR")
+    watcher.rpush("full", "a")
+    with Wire(MEMCACHED, observed) as memcached, Wire(RESP, observed) as resp:
+        memcached(b"set full 0 0 1 noreply\r\nx\r\n" * 3 + b"version\r\n")
+        resp(
+            packed("CLIENT", "REPLY", "OFF")
+            + packed("RPUSH", "full", "x") * 5
+            + packed("CLIENT", "REPLY", "ON")
+        )
+    found = watcher.info("commandstats")
+    assert (found["cmdstat_memcached.set"]["failed_calls"], found["cmdstat_rpush"]["failed_calls"]) == (3, 5)
+    assert watcher.info("errorstats")["errorstat_FULL"]["count"] == 8
 
 
 def test_info_selects_the_sections_that_redis_selects(pair: Pair) -> None:
