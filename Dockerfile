@@ -26,6 +26,15 @@ RUN tools/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolati
 
 
 FROM ${PYTHON}
+ARG PYTHON
+# The commit that the image is made of: --build-arg REVISION=$(git rev-parse HEAD)
+ARG REVISION=
+LABEL org.opencontainers.image.title=pressure-server \
+    org.opencontainers.image.description="Bounded, reliable FIFO queues for Redis, memcached and beanstalk clients" \
+    org.opencontainers.image.version=0.1.0 \
+    org.opencontainers.image.revision=${REVISION} \
+    org.opencontainers.image.licenses=MIT \
+    org.opencontainers.image.base.name=docker.io/library/${PYTHON}
 # By number, so that Kubernetes can see that it is not root.
 RUN groupadd --gid 4000 pressure \
     && useradd --uid 4000 --gid 4000 --no-create-home --home-dir /data --shell /usr/sbin/nologin pressure \
@@ -42,5 +51,8 @@ USER 4000:4000
 VOLUME /data
 EXPOSE 4000 4080 11211 11300
 STOPSIGNAL SIGTERM
-HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 CMD ["pressure-server", "ping"]
-CMD ["pressure-server", "serve"]
+# The server is process 1. What it listens on may be an option of the container, which only its command line has.
+HEALTHCHECK --interval=10s --timeout=10s --start-period=60s --retries=3 CMD ["pressure-server", "ping", "--pid", "1"]
+# What follows the name of the image are options or a command: docker run pressure-server --listen resp://0.0.0.0:4001
+ENTRYPOINT ["pressure-server"]
+CMD ["serve"]

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -83,7 +85,13 @@ def serve_command(**values: Any) -> None:
     help="Check readiness for new clients instead. A server is not ready while it is stopping or its "
     "backend is unavailable.",
 )
-def ping_command(listen: tuple[ListenerUrl, ...], ready: bool) -> None:
+@click.option(
+    "--pid",
+    type=click.IntRange(1),
+    help="Check the addresses on which the server with this process ID was told to listen, by its own "
+    "options, instead of --listen. In a container, the server has 1.",
+)
+def ping_command(listen: tuple[ListenerUrl, ...], ready: bool, pid: int | None) -> None:
     """Check that a running server answers.
 
     Sends a request to each --listen address.
@@ -91,12 +99,30 @@ def ping_command(listen: tuple[ListenerUrl, ...], ready: bool) -> None:
     Exit status: 0 if every server is healthy (with --ready: ready), 1 if one is not.
     """
     wanted = "ready" if ready else "healthy"
-    for where in listen:
+    for where in (pid and _listeners_of(pid)) or listen:
         try:
             find_handler(where.handler).ping(where, timeout=5.0, ready=ready)
         except OSError as error:
             raise click.ClickException(f"{where} is not {wanted}: {error}") from error
         click.echo(f"{where} is {wanted}")
+
+
+def _listeners_of(pid: int) -> tuple[ListenerUrl, ...]:
+    """Return the listeners in the command line of a process; none if it is no server, or has ended."""
+    try:
+        line = os.fsdecode(Path(f"/proc/{pid}/cmdline").read_bytes()).rstrip("\0")
+    except OSError:
+        return ()
+    # A server that has hidden a password has a title, in which spaces separate the words.
+    words = line.split("\0" if "\0" in line else " ")
+    names = [Path(word).name for word in words]
+    for name in ("pressure-server", "pressure_server"):  # the second after python -m
+        if name in names:
+            options = words[names.index(name) + 1 :]
+            options = options[1:] if options[:1] == ["serve"] else options
+            found: tuple[ListenerUrl, ...] = serve_command.make_context("serve", options).params["listen"]
+            return found
+    return ()
 
 
 @cli.command("hash-password", short_help="Print the hash of a password for a users file.")

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -17,6 +20,7 @@ import redis
 from pressure_server.app.option_sources import backend_from_redis_variables
 from pressure_server.app.option_types import Seconds
 from pressure_server.net.listener import SettingsError
+from tests.support.paths import ROOT
 from tests.support.programs import (
     TIMEOUT,
     Server,
@@ -342,7 +346,7 @@ def test_each_command_has_the_options_that_it_uses() -> None:
     def options(command: str) -> set[str]:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run_command(command, "--help").stdout, re.M))
 
-    assert options("ping") == {"--help", "--config", "--listen", "--ready"}
+    assert options("ping") == {"--help", "--config", "--listen", "--ready", "--pid"}
     common = {"--config", "--backend", "--backend-password-file", "--data-dir", "--prefix", "--shards"}
     assert options("doctor") == {"--help", "--repair", "--wait"} | common
     assert options("serve") > common | {
@@ -382,6 +386,32 @@ def test_ping_reports_whether_the_server_is_healthy(server: Server) -> None:
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         assert_unhealthy(free)
+
+
+@pytest.mark.parametrize("hidden", [(), ("--password", "secret")])
+def test_ping_finds_what_a_server_was_told_to_listen_on(
+    backend: Valkey, tmp_path: Path, hidden: tuple[str, ...]
+) -> None:
+    url = f"resp+unix://{tmp_path}/socket"
+    options = ("--listen", url, "--backend", backend.url, *hidden)
+    environment = {"PRESSURE_LISTEN": "resp://127.0.0.1:1"}
+    server = subprocess.Popen(
+        [sys.executable, "-m", "pressure_server", *options], cwd=ROOT, stdout=subprocess.DEVNULL
+    )
+    try:
+
+        def ping() -> subprocess.CompletedProcess[str]:
+            return run_here("ping", "--pid", str(server.pid), environment=environment)
+
+        wait_for(lambda: ping().stdout == f"{url} is healthy\n", "the server to answer ping")
+    finally:
+        server.terminate()
+        assert server.wait(TIMEOUT) == 0
+    assert "resp://127.0.0.1:1 is not healthy" in ping().stderr, "the process has ended"
+    assert (
+        "resp://127.0.0.1:1 is not healthy"
+        in run_here("ping", "--pid", str(os.getpid()), environment=environment).stderr
+    ), "the process is no server"
 
 
 @pytest.mark.slow

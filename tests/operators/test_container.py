@@ -25,6 +25,7 @@ import yaml  # type: ignore[import-untyped]
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from pressure_server import __version__
 from pressure_server.backend.addresses import address_of
 from pressure_server.backend.cluster import ClusterAddress
 from pressure_server.backend.sentinel import SentinelAddress
@@ -118,6 +119,13 @@ def context_files() -> list[str]:
     return [name for name in names if name and not is_left_out(name) and (ROOT / name).exists()]
 
 
+def free_port() -> int:
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port: int = free.getsockname()[1]
+        return port
+
+
 class Image:
     """An image built in a directory: absolute paths of the Dockerfile are below `root`."""
 
@@ -206,23 +214,20 @@ def image(stages: list[Stage], tmp_path: Path) -> Image:
     built.workdir = built.root
     for instruction in final.all("ENV"):
         built.follow(instruction)
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        listen = built.environment["PRESSURE_LISTEN"]
-        built.environment["PRESSURE_LISTEN"] = listen.replace(":4000", f":{free.getsockname()[1]}")
+    listen = built.environment["PRESSURE_LISTEN"]
+    built.environment["PRESSURE_LISTEN"] = listen.replace(":4000", f":{free_port()}")
     return built
 
 
 class Container:
-    """The running CMD of an image."""
+    """A run of an image: `docker run IMAGE WORDS`, where its CMD stands for no words."""
 
-    def __init__(self, image: Image, final: Stage) -> None:
+    def __init__(self, image: Image, final: Stage, *words: str) -> None:
         self._image = image
         self._health = final.last("HEALTHCHECK").value.removeprefix("CMD ")
         self.log_file = image.folder / "log"
-        self.port = int(image.environment["PRESSURE_LISTEN"].rpartition(":")[2])
         self.process = subprocess.Popen(
-            final.last("CMD").words,
+            command_of(final, *words),
             cwd=image.workdir,
             env=image.environment,
             stdin=subprocess.DEVNULL,
@@ -233,7 +238,9 @@ class Container:
 
     def health(self) -> int:
         """Return the exit status of the HEALTHCHECK."""
-        return self._image.execute(*json.loads(self._health)).returncode
+        # In a container, the server is process 1.
+        words = [str(self.process.pid) if word == "1" else word for word in json.loads(self._health)]
+        return self._image.execute(*words).returncode
 
     def stop(self, number: int) -> int:
         """Send a signal. Return the exit status."""
@@ -241,10 +248,15 @@ class Container:
         return self.process.wait(TIMEOUT)
 
 
+def command_of(final: Stage, *words: str) -> list[str]:
+    """Return what `docker run IMAGE WORDS` executes."""
+    return [*final.last("ENTRYPOINT").words, *(words or final.last("CMD").words)]
+
+
 @contextlib.contextmanager
-def running(image: Image, final: Stage) -> Iterator[Container]:
+def running(image: Image, final: Stage, *words: str) -> Iterator[Container]:
     """Run a container until the block ends. It is healthy when the block begins."""
-    started = Container(image, final)
+    started = Container(image, final, *words)
     try:
         wait_for(lambda: started.health() == 0, "the health check to succeed")
         yield started
@@ -321,18 +333,25 @@ def test_the_image_is_healthy_stops_cleanly_and_keeps_its_data(image: Image, sta
     assert found.stdout.startswith(f"{image.root}/venv/lib/"), found.stdout + found.stderr
     assert_describes_the_image(image.root / "venv/sbom.cdx.json")
     final = stages[-1]
+    port = int(image.environment["PRESSURE_LISTEN"].rpartition(":")[2])
     with running(image, final) as container:
         log = container.log_file.read_text()
-        assert f"listening on resp://0.0.0.0:{container.port}" in log, log
-        with redis.Redis(port=container.port) as client:
+        assert f"listening on resp://0.0.0.0:{port}" in log, log
+        with redis.Redis(port=port) as client:
             assert client.sadd("q", "a", "b") == 2
             assert client.spop("q") == b"a"
         stop_signal = signal.Signals[final.last("STOPSIGNAL").value]
         assert container.stop(stop_signal) == 0, container.log_file.read_text()
         assert container.health() == 1
         assert f"data in {image.root}/data\n" in container.log_file.read_text()
-    with running(image, final) as again, redis.Redis(port=again.port) as client:
+    # Words after the name of the image are options, or a command.
+    port = free_port()
+    options = ("--listen", f"resp://0.0.0.0:{port}", "--max-clients", "7")
+    with running(image, final, *options), redis.Redis(port=port) as client:
+        assert client.config_get("maxclients") == {"maxclients": "7"}
         assert client.spop("q") == b"b"
+        found = image.execute(*command_of(final, "doctor"))
+        assert (found.returncode, found.stdout) == (0, "1 queue checked: no problems\n"), found.stderr
 
 
 def test_the_image_has_two_stages_on_slim_bases(stages: list[Stage]) -> None:
@@ -365,9 +384,33 @@ def test_the_server_listens_on_all_addresses_of_the_container(stages: list[Stage
 
 def test_signals_reach_the_server_without_a_shell_between(stages: list[Stage]) -> None:
     final = stages[-1]
-    assert final.last("CMD").words == ["pressure-server", "serve"]
+    assert command_of(final) == ["pressure-server", "serve"]
     assert final.last("STOPSIGNAL").value == "SIGTERM"
-    assert not final.all("ENTRYPOINT")
+
+
+def test_options_and_commands_of_docker_run_go_to_the_server(stages: list[Stage]) -> None:
+    final = stages[-1]
+    assert command_of(final, "--listen", "resp://0.0.0.0:1")[:2] == ["pressure-server", "--listen"]
+    assert command_of(final, "doctor", "--repair") == ["pressure-server", "doctor", "--repair"]
+    # Some other files give the container a command of its own.
+    for file in (COMPOSE, COMPOSE_CLUSTER, COMPOSE_SENTINEL):
+        assert not {"command", "entrypoint"} & compose(file)["services"]["pressure-server"].keys()
+    for page in ROOT.glob("docs/**/*.md"):
+        assert not re.search(r"docker run [^\n]*pressure-server pressure-server", page.read_text()), page
+
+
+def test_the_labels_of_the_image_are_those_of_the_project(stages: list[Stage]) -> None:
+    labels = dict(
+        word.partition("=")[::2] for one in stages[-1].all("LABEL") for word in shlex.split(one.value)
+    )
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    prefix = "org.opencontainers.image"
+    assert labels[f"{prefix}.title"] == project["name"]
+    assert labels[f"{prefix}.version"] == __version__
+    assert labels[f"{prefix}.licenses"] == project["license"]
+    assert labels[f"{prefix}.base.name"] == "docker.io/library/${PYTHON}"
+    assert labels[f"{prefix}.revision"] == "${REVISION}"
+    assert labels[f"{prefix}.description"]
 
 
 def test_the_build_context_contains_only_copied_files() -> None:
