@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import signal
 import socket
+import ssl
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,8 +18,8 @@ import redis
 
 from tests.support.confined import allowed_calls, settings_of
 from tests.support.paths import ROOT
-from tests.support.programs import TIMEOUT, embedded_client, wait_for
-from tests.support.requirements import need
+from tests.support.programs import TIMEOUT, Valkey, embedded_client, wait_for
+from tests.support.requirements import need, require
 
 pytestmark = pytest.mark.clients
 
@@ -64,6 +67,94 @@ def test_the_unit_uses_the_notifications_of_the_server() -> None:
     assert only("ExecReload") == "/bin/kill -HUP $MAINPID"
     assert int(only("TimeoutStopSec").removesuffix("s")) >= 75
     assert only("KillMode") == "mixed", "Valkey must not get SIGTERM before the server has drained"
+
+
+def test_the_service_reads_its_secrets_by_a_group_that_the_page_makes() -> None:
+    (group,) = settings_of(UNIT, "SupplementaryGroups")
+    assert not settings_of(UNIT, "LoadCredential"), "systemd copies these only when the service starts"
+    page = (ROOT / "docs/guides/systemd.md").read_text()
+    assert f"groupadd --system {group}\n" in page
+    installed = re.findall(r"\binstall -m (\d+)(?: -g (\S+))? [^#]*?(\S+)\n", page.replace("\\\n", ""))
+    assert {file: (mode, owner) for mode, owner, file in installed} == {
+        "/etc/systemd/system/": ("644", ""),
+        "/etc/pressure-server/password": ("640", group),
+        "/etc/pressure-server/": ("640", group),
+        "server.pem": ("640", group),
+        "server.key": ("640", group),
+    }
+
+
+@pytest.fixture
+def make_certificate(tmp_path: Path) -> Callable[[], None]:
+    """Return a function that runs the command of docs/guides/security.md, for localhost, in `tmp_path`."""
+    page = (ROOT / "docs/guides/security.md").read_text()
+    found = re.search(r"^    (openssl req -x509 (?:.*\\\n)+.*)$", page, re.MULTILINE)
+    assert found
+    words = shlex.split(found[1].replace("\\\n", " ").replace("queues.internal", "localhost"))
+    words[0] = need("openssl", "openssl")
+
+    def make() -> None:
+        subprocess.run(words, cwd=tmp_path, check=True, capture_output=True, timeout=TIMEOUT)
+
+    return make
+
+
+def test_files_that_only_a_group_can_read_are_read_and_reloaded(
+    tmp_path: Path, backend: Valkey, make_certificate: Callable[[], None]
+) -> None:
+    """The server is a root without capabilities, and the files belong to another user, as in the service."""
+    require(os.geteuid() == 0, "root, to give files to another user")
+    group, nobody = 54321, 65534
+    password, certificate, key = (tmp_path / name for name in ("password", "server.pem", "server.key"))
+
+    def install() -> None:
+        password.write_text("secret")
+        make_certificate()
+        for file in (password, certificate, key):
+            os.chown(file, nobody, group)
+            file.chmod(0o640)
+
+    def serial_number() -> object:
+        context = ssl.create_default_context(cafile=certificate)
+        context.verify_flags |= ssl.VERIFY_X509_STRICT  # as in Python 3.13
+        with (
+            socket.create_connection(("127.0.0.1", port), TIMEOUT) as plain,
+            context.wrap_socket(plain, server_hostname="localhost") as secure,
+        ):
+            return (secure.getpeercert() or {})["serialNumber"]
+
+    install()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    log = tmp_path / "log"
+    options = {
+        "listen": f"resps://127.0.0.1:{port}", "backend": backend.url, "password-file": password,
+        "tls-certificate": certificate, "tls-key": key,
+    }  # fmt: skip
+    server = subprocess.Popen(
+        [
+            need("setpriv", "util-linux"), "--bounding-set=-all", "--inh-caps=-all",
+            sys.executable, "-m", "pressure_server",
+            *(f"--{name}={value}" for name, value in options.items()),
+        ],
+        cwd=ROOT, extra_groups=[group],
+        stdin=subprocess.DEVNULL, stdout=log.open("w"), stderr=subprocess.STDOUT,
+    )  # fmt: skip
+    try:
+        wait_for(lambda: " ready: " in log.read_text() or server.poll() is not None, "the server to be ready")
+        assert server.poll() is None, log.read_text()
+        before = serial_number()
+        install()
+        server.send_signal(signal.SIGHUP)
+        wait_for(lambda: "reloaded: " in log.read_text(), "the reload")
+        assert serial_number() != before
+        key.chmod(0o600)
+        server.send_signal(signal.SIGHUP)
+        wait_for(lambda: "reload failed" in log.read_text(), "the refusal of a file that cannot be read")
+        assert "Permission denied" in log.read_text()
+    finally:
+        server.terminate()
+        assert server.wait(TIMEOUT) == 0, log.read_text()
 
 
 @pytest.mark.slow
