@@ -273,7 +273,9 @@ class Server:
         resp = find_handler("resp")(self._context, ListenerUrl("resp"))
         with _listening_on(settings.listen):
             self._http = await HttpListener.open(
-                HttpContext(self._context, self._survey, settings, self._embedded, resp)
+                HttpContext(
+                    self._context, self._survey, settings, self._embedded, resp, machine_memory=memory_limit()
+                )
             )
         logger.info("listening on %s: console, metrics and health checks", self._http.listen)
 

@@ -39,6 +39,8 @@ class HttpContext:
     embedded: Embedded | None
     # Makes connections inside the process, on which the console executes commands.
     resp: Handler
+    # Bytes of memory of this machine, or of the server's container if that has less.
+    machine_memory: int
 
     async def waiting(self) -> Mapping[tuple[int, bytes], Waiting]:
         """Return how many operations wait, by database and queue."""

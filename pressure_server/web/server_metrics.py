@@ -175,11 +175,13 @@ def _shard_metrics(broker: Broker) -> Iterator[Metric]:
 
 
 async def backend_metrics(context: HttpContext) -> list[Metric]:
-    """Return the families about the backend's memory and disk. They are missing while it is away."""
+    """Return the families about the backend, without those of its memory while it is away."""
     broker, embedded = context.server.broker, context.embedded
     info = InfoMetricFamily("pressure_backend", "The backend.")
     info.add_metric((), {"version": broker.version, "embedded": "no" if embedded is None else "yes"})
     families: list[Metric] = [info]
+    if embedded is not None:
+        families += _disk_metrics(embedded.data_dir)
     try:
         fields = await memory_fields(broker)
     except BackendError:
@@ -195,12 +197,31 @@ async def backend_metrics(context: HttpContext) -> list[Metric]:
             min(limits, default=0),
         )
     )
-    if embedded is not None:
-        size = _size_of(embedded.data_dir)
-        families.append(
-            GaugeMetricFamily("pressure_backend_disk_bytes", "Size of the embedded backend's files.", size)
+    machine = fields.get("total_system_memory", 0) if embedded is None else context.machine_memory
+    families.append(
+        GaugeMetricFamily(
+            "pressure_backend_machine_memory_bytes",
+            "Memory of the backend's machine; of the container with the embedded backend, if that has less.",
+            int(machine),
         )
+    )
     return families
+
+
+def _disk_metrics(data_dir: Path) -> Iterator[Metric]:
+    """Yield the families about the embedded backend's files, and the disk that has them."""
+    yield GaugeMetricFamily(
+        "pressure_backend_disk_bytes", "Size of the embedded backend's files.", _size_of(data_dir)
+    )
+    disk = os.statvfs(data_dir)
+    yield GaugeMetricFamily(
+        "pressure_backend_disk_free_bytes",
+        "Bytes that are free for the embedded backend on its disk.",
+        disk.f_bavail * disk.f_frsize,
+    )
+    yield GaugeMetricFamily(
+        "pressure_backend_disk_size_bytes", "Size of that disk.", disk.f_blocks * disk.f_frsize
+    )
 
 
 def build_metrics(context: HttpContext) -> Iterator[Metric]:

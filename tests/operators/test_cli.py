@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -371,6 +372,31 @@ def test_ping_and_doctor_use_the_file_and_variables_of_the_server(
         f"resp://127.0.0.1:{server.port} is healthy\n"
     )
     assert run_command("doctor", environment=environment).stdout == "0 queues checked: no problems\n"
+
+
+def test_the_production_example_cannot_fill_a_machine(
+    start_server: StartServer, backend: Valkey, tmp_path: Path
+) -> None:
+    (tmp_path / "password").write_text("secret")
+    found = re.search(
+        r"^    pressure-server (--listen (?:.*\\\n)*.*)$", (ROOT / "README.md").read_text(), re.M
+    )
+    assert found
+    words = shlex.split(
+        found[1]
+        .replace("\\\n", " ")
+        .replace("resp://0.0.0.0:4000", "resp://127.0.0.1:0")
+        .replace("redis://redis.internal:6379/0", backend.url)
+        .replace("--password-file password", f"--password-file {tmp_path}/password")
+        .replace("--put-timeout 30s", "--put-timeout 1ms")
+    )
+    server = start_server(*words)
+    with server.client(password="secret") as client:
+        assert client.info("limits")["max_stored_bytes"] > 0
+        bound = client.info("limits")["default_bound"]
+        assert client.rpush("q", *range(bound)) == bound
+        with pytest.raises(redis.ResponseError, match="FULL"):
+            client.rpush("q", "x")
 
 
 def assert_unhealthy(listener: socket.socket) -> None:

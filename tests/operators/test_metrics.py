@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import re
+import signal
 import socket
 import subprocess
 import threading
@@ -17,10 +19,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.guards import users_toml
 from tests.support.http_requests import request
 from tests.support.paths import ROOT
-from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.programs import Client, Server, StartServer, Valkey, embedded_client, wait_for
 from tests.support.requirements import need
 
 _DEPLOY = ROOT / "deploy"
+_ONLY_EMBEDDED = {f"pressure_backend_disk_{name}" for name in ("bytes", "free_bytes", "size_bytes")}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
@@ -307,13 +310,37 @@ def test_the_limit_of_memory_is_the_smallest_one(
         direct.config_set("maxmemory", 0)
 
 
+def test_memory_and_disk_have_limits_by_default(
+    watched: Server, start_server: StartServer, tmp_path: Path
+) -> None:
+    """Alerts that compare with a limit of 0 never fire."""
+    embedded = start_server("--data-dir", str(tmp_path / "data"), "--http", "http://127.0.0.1:0")
+    for server in (watched, embedded):
+        samples = _samples(server)
+        assert _value(samples, "pressure_backend_memory_limit_bytes") == 0
+        machine = _value(samples, "pressure_backend_machine_memory_bytes")
+        assert 0 < _value(samples, "pressure_backend_resident_bytes") < machine
+    disk = os.statvfs(tmp_path)
+    assert _value(samples, "pressure_backend_disk_size_bytes") == disk.f_blocks * disk.f_frsize
+    free = _value(samples, "pressure_backend_disk_free_bytes")
+    assert abs(free - disk.f_bavail * disk.f_frsize) < 0.1 * disk.f_blocks * disk.f_frsize
+    # They say why a backend is away that cannot write.
+    with embedded_client(tmp_path / "data") as client:
+        valkey = client.info("server")["process_id"]
+    os.kill(valkey, signal.SIGSTOP)
+    try:
+        wait_for(lambda: request(embedded, "/readyz").status == 503, "the server to be not ready")
+        assert _samples(embedded).keys() >= {(name, frozenset()) for name in _ONLY_EMBEDDED}
+    finally:
+        os.kill(valkey, signal.SIGCONT)
+
+
 def test_the_dashboard_and_the_alerts_use_metrics_that_exist(watched: Server, watcher: Client) -> None:
     watcher.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
     _after_a_round(watched)
     text = request(watched, "/metrics").text
     exposed = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)) | {name for name, _ in _samples(watched)}
-    # It is missing with a backend that is not embedded.
-    exposed |= {"pressure_backend_disk_bytes", "pressure_command_duration_seconds_bucket"}
+    exposed |= {*_ONLY_EMBEDDED, "pressure_command_duration_seconds_bucket"}
     dashboard = json.loads((_DEPLOY / "grafana" / "pressure-server.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
     expressions += [item["query"] for item in dashboard["templating"]["list"]]
@@ -324,6 +351,14 @@ def test_the_dashboard_and_the_alerts_use_metrics_that_exist(watched: Server, wa
     assert len({panel["id"] for panel in dashboard["panels"]}) == len(dashboard["panels"])
 
 
+def test_the_reference_lists_all_alerts() -> None:
+    alerts = re.findall(r"- alert: (\w+)", (_DEPLOY / "prometheus/alerts.yml").read_text())
+    tested = re.findall(r"alertname: (\w+)", (_DEPLOY / "prometheus/alerts-test.yml").read_text())
+    page = (_DEPLOY.parent / "docs/reference/metrics.md").read_text()
+    assert set(alerts) == set(tested)
+    assert sorted(alerts) == sorted(re.findall(r"`(Pressure[A-Z]\w+)`", page))
+
+
 def test_the_reference_lists_all_metrics(watched: Server, watcher: Client) -> None:
     watcher.sadd("q", "x")
     _after_a_round(watched)
@@ -331,8 +366,8 @@ def test_the_reference_lists_all_metrics(watched: Server, watcher: Client) -> No
     helps = dict(re.findall(r"^# HELP (pressure_\w+) (.*)$", text, re.MULTILINE))
     page = (_DEPLOY.parent / "docs/reference/metrics.md").read_text()
     listed = dict(re.findall(r"^\| `(pressure_\w+)` \| \w+ \| [^|]* \| (.*) \|$", page, re.MULTILINE))
-    listed.pop("pressure_backend_disk_bytes")  # only with the embedded backend
-    assert listed == helps
+    assert listed.keys() >= _ONLY_EMBEDDED
+    assert {name: text for name, text in listed.items() if name not in _ONLY_EMBEDDED} == helps
 
 
 @pytest.mark.clients
