@@ -69,17 +69,6 @@ def test_the_documented_programs_print_their_output(language: str, server: Serve
     assert client.keys() == [b"mails"]
 
 
-def test_the_worker_in_the_readme_handles_all_messages(server: Server, client: Client) -> None:
-    worker = begin("python", block("python worker", "README.md"), server)
-    try:
-        client.rpush("mails", "one", "two")
-        assert worker.stdout is not None
-        assert [worker.stdout.readline() for _ in range(2)] == ["sending one\n", "sending two\n"]
-    finally:
-        worker.kill()
-        worker.communicate(timeout=TIMEOUT)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("language", RUNNERS)
 def test_the_program_waits_longer_than_its_library_s_timeout(
