@@ -12,7 +12,14 @@ from decimal import Decimal
 from typing import Any
 
 from handlers.resp.parser import integer_from
-from handlers.resp.replies import CommandError, invalid_cursor, must_be_positive, not_an_integer, syntax_error
+from handlers.resp.replies import (
+    CommandError,
+    invalid_cursor,
+    must_be_positive,
+    not_an_integer,
+    shown_word,
+    syntax_error,
+)
 
 # The largest integer that Lua represents exactly. No queue is that long.
 _MAX_NUMBER = 2**53
@@ -145,11 +152,14 @@ def at_least_0(option: str) -> Callable[[bytes], int]:
     return parse
 
 
-def options_in(words: list[bytes], parsers: Parsers, *, last_counts: bool = False) -> dict[bytes, Any]:
+def options_in(
+    words: list[bytes], parsers: Parsers, *, last_counts: bool = False, of_redis: bool = False
+) -> dict[bytes, Any]:
     """Return the values of the options by name; True for those without a value.
 
     Raise CommandError for an option that is unknown or lacks its value, or is repeated, unless `last_counts`.
-    Parsers may raise it, too. As in Redis, the first error from the left is the one that is raised.
+    Parsers may raise it, too. As in Redis, the first error from the left is the one that is raised. For a
+    command `of_redis` the text is Redis's, which does not say what is wrong.
     """
     found: dict[bytes, Any] = {}
     by_first_word = {name.split()[0]: name for name in parsers}
@@ -159,16 +169,28 @@ def options_in(words: list[bytes], parsers: Parsers, *, last_counts: bool = Fals
         others = name.split()[1:]
         is_again = name in found and not last_counts
         if not name or is_again or [next(rest, b"").upper() for _ in others] != others:
-            raise syntax_error()
+            raise syntax_error("" if of_redis else _why_wrong(word, name, parsers, is_again=is_again))
         parse = parsers[name]
         if parse is None:
             found[name] = True
             continue
         value = next(rest, None)
         if value is None:
-            raise syntax_error()
+            raise syntax_error("" if of_redis else f"{name.decode()} needs a value after it")
         found[name] = parse(value)
     return found
+
+
+def _why_wrong(word: bytes, name: bytes, parsers: Parsers, *, is_again: bool) -> str:
+    """Return why there is no option here; `name` is that of the option that begins with the word, if any."""
+    if is_again:
+        return f"{name.decode()} is given twice"
+    if name:
+        return f"write {name.decode()}"
+    known = ", ".join(option.decode() for option in parsers)
+    return (
+        f"{shown_word(word)} is none of the options {known}" if known else f"{shown_word(word)} is too much"
+    )
 
 
 def one_of(**choices: Any) -> Callable[[bytes], Any]:
@@ -177,7 +199,7 @@ def one_of(**choices: Any) -> Callable[[bytes], Any]:
 
     def parse(word: bytes) -> Any:
         if word.upper() not in values:
-            raise syntax_error()
+            raise syntax_error(f"{shown_word(word)} is none of {', '.join(choices)}")
         return values[word.upper()]
 
     return parse

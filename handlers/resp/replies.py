@@ -162,9 +162,17 @@ def must_be_positive() -> CommandError:
     return CommandError("ERR value is out of range, must be positive")
 
 
-def syntax_error() -> CommandError:
-    """Return the error for words that the command does not accept at this place."""
-    return CommandError("ERR syntax error")
+def syntax_error(why: str = "") -> CommandError:
+    """Return the error for words that the command does not accept at this place.
+
+    The text is Redis's. Commands that Redis does not have add the reason.
+    """
+    return CommandError(f"ERR syntax error: {why}" if why else "ERR syntax error")
+
+
+def shown_word(word: bytes) -> str:
+    """Return the beginning of a client's word for an error text, in quotes."""
+    return f"'{word[:_SHOWN].decode('utf-8', 'backslashreplace')}'"
 
 
 def out_of_range() -> CommandError:

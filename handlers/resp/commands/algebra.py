@@ -122,7 +122,9 @@ async def sdiff(client: Caller, words: Words) -> Raw:
 async def sintercard(client: Caller, words: Words) -> int:
     """Reply as Redis does."""
     queues, rest = numbered_keys(words[1:], "ERR Number of keys can't be greater than number of args")
-    limit: int = options_in(rest, {b"LIMIT": at_least_0("LIMIT")}, last_counts=True).get(b"LIMIT", 0)
+    limit: int = options_in(rest, {b"LIMIT": at_least_0("LIMIT")}, last_counts=True, of_redis=True).get(
+        b"LIMIT", 0
+    )
     found = len(await _in_all(await _contents(client, queues)))
     return min(found, limit) if limit else found
 

@@ -58,7 +58,7 @@ async def _mpop(client: Caller, words: Words, timeout: bytes | None) -> object:
     queues, rest = numbered_keys(words)
     if not rest or rest[0].upper() not in ENDS:
         raise syntax_error()
-    count = options_in(rest[1:], {b"COUNT": positive_count}).get(b"COUNT", 1)
+    count = options_in(rest[1:], {b"COUNT": positive_count}, of_redis=True).get(b"COUNT", 1)
     seconds = 0 if timeout is None else timeout_of(timeout)
     taken = await _take(client, queues, seconds, count)
     return NullArray() if taken is None else [taken[0], taken[1]]

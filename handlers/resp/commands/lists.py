@@ -165,7 +165,7 @@ _LPOS = {b"RANK": _rank, b"COUNT": at_least_0("COUNT"), b"MAXLEN": at_least_0("M
 )
 async def lpos(client: Caller, words: Words) -> object:
     """Reply as Redis does."""
-    options = options_in(words[3:], _LPOS, last_counts=True)
+    options = options_in(words[3:], _LPOS, last_counts=True, of_redis=True)
     rank, count, length = options.get(b"RANK", 1), options.get(b"COUNT", 1), options.get(b"MAXLEN", 0)
     arguments = [words[2], *(b"%d" % number for number in (rank, count, length))]
     found: list[int] = await read(client, verbs.POSITIONS, words[1], arguments, missing=[])

@@ -130,7 +130,7 @@ async def group_delete(client: Caller, words: Words) -> str:
 async def group_seek(client: Caller, words: Words) -> str:
     """Continue from another offset."""
     if words[4].upper() != b"FROM":
-        raise syntax_error()
+        raise syntax_error("FROM must follow the group")
     await _do(client, groups.SEEK, words[2], words[3], _start_of(words[5]))
     return OK
 
@@ -162,7 +162,7 @@ async def group_list(client: Caller, words: Words) -> list[dict[bytes, object]]:
 def read(client: Caller, words: Words) -> None:
     """Reserve messages of a group's queue for a consumer."""
     if words[2].upper() != b"GROUP":
-        raise syntax_error()
+        raise syntax_error("GROUP must follow the queue")
     options = options_in(words[5:], {b"COUNT": positive_count, b"TIMEOUT": timeout_of, b"TTR": seconds_of})
     count = options.get(b"COUNT", 1)
     if count > _MAX_READ:

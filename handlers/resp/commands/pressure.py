@@ -155,7 +155,7 @@ async def alter(client: Caller, words: Words) -> str:
     """Change the queue's settings; its type stays."""
     options = options_in(words[2:], _ALTER)
     if not options:
-        raise syntax_error()
+        raise syntax_error("name a setting and its value, such as BOUND 1000")
     alteration = Alteration(
         options.get(b"BOUND"),
         options.get(b"OVERFLOW"),
@@ -219,7 +219,7 @@ def get(client: Caller, words: Words) -> None:
         case [b"TIMEOUT", seconds]:
             wait = Wait(timeout_of(seconds))
         case _:
-            raise syntax_error()
+            raise syntax_error("after the queue, only NOWAIT or TIMEOUT seconds may follow")
     client.submit(verbs.GET, words[1], [], 1, message_or_null, wait=wait, options=_GET)
 
 
@@ -306,7 +306,7 @@ async def list_(client: Caller, words: Words) -> list[bytes]:
     pattern = None
     if len(words) > 1:
         if len(words) != 3 or words[1].upper() != b"MATCH":
-            raise syntax_error()
+            raise syntax_error("only MATCH pattern may follow")
         pattern = glob_regex(words[2])
     names = [name async for name in admitted_queues(client)]
     return sorted(name for name in names if pattern is None or pattern.fullmatch(name))

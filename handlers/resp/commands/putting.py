@@ -74,7 +74,7 @@ class _How(NamedTuple):
 def _how(given: dict[bytes, Any]) -> _How:
     """Return what options mean. Raise CommandError if they cannot be combined."""
     if given.keys() >= {b"NOWAIT", b"TIMEOUT"}:
-        raise syntax_error()
+        raise syntax_error("NOWAIT and TIMEOUT exclude each other")
     job = {name: given[option] for option, name in _OF_JOBS.items() if option in given}
     is_job = bool(job) or b"UNIQUE" in given
     if b"OVERWRITE" in given and given.keys() - {b"OVERWRITE", b"OFFSET", b"TXN"}:

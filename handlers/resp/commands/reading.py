@@ -85,7 +85,7 @@ def scan_options(words: list[bytes], *, with_type: bool = False) -> ScanOptions:
     parsers: dict[bytes, Callable[[bytes], Any]] = {b"MATCH": bytes, b"COUNT": _scan_count}
     if with_type:
         parsers[b"TYPE"] = bytes.lower
-    options = options_in(words, parsers, last_counts=True)
+    options = options_in(words, parsers, last_counts=True, of_redis=True)
     pattern = options.get(b"MATCH")
     return ScanOptions(
         count=options.get(b"COUNT", 10),

@@ -197,6 +197,8 @@ REFUSED = [
     *refusals(
         SYNTAX, "CREATE new", "BOUND", "OVERFLOW", "OVERFLOW drop", "NONSENSE", "5", "BOUND 5 OVERFLOW"
     ),
+    ("PRESSURE.CREATE x BOUND", "ERR syntax error: BOUND needs a value after it"),
+    ("PRESSURE.CREATE x SIZE 5", "ERR syntax error: 'SIZE' is none of the options IF NOT EXISTS, BOUND, "),
     *refusals(SYNTAX, "CREATE new BOUND 5", "BOUND 6", "OVERFLOW BLOCK BOUND 5"),
     *refusals(SYNTAX, "CREATE new OVERFLOW BLOCK", "OVERFLOW ERROR", "BOUND 5 OVERFLOW BLOCK"),
     *refusals(SYNTAX, "CREATE new IF", "", "NOT", "NOT EXIST", "NOT EXISTS BOUND"),

@@ -133,8 +133,23 @@ def test_options_have_values(line: str, found: dict[bytes, object]) -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["XX", "COUNT", "NX NX", "COUNT 1 COUNT 1", "IF EXISTS", "IF NOT", "OVERFLOW x", "3"]
+    ("line", "why"),
+    [
+        ("XX", "'XX' is none of the options "),
+        ("3", "'3' is none of the options "),
+        ("COUNT", "COUNT needs a value after it"),
+        ("NX NX", "NX is given twice"),
+        ("COUNT 1 COUNT 1", "COUNT is given twice"),
+        ("IF EXISTS", "write IF NOT EXISTS"),
+        ("IF NOT", "write IF NOT EXISTS"),
+        ("OVERFLOW x", "'x' is none of "),
+    ],
 )
-def test_other_options_are_syntax_errors(line: str) -> None:
-    with pytest.raises(CommandError, match="syntax error"):
+def test_other_options_are_syntax_errors_with_the_reason(line: str, why: str) -> None:
+    with pytest.raises(CommandError, match=f"^ERR syntax error: {why}"):
         arguments.options_in(line.encode().split(), PARSERS)
+
+
+def test_a_syntax_error_of_a_command_of_redis_has_redis_s_text() -> None:
+    with pytest.raises(CommandError, match=r"^ERR syntax error$"):
+        arguments.options_in([b"COUNT"], PARSERS, of_redis=True)
