@@ -23,6 +23,11 @@ def counted(number: float, thing: str, things: str = "") -> str:
     return f"{shown} {thing if number == 1 else things or f'{thing}s'}"
 
 
+def reason_of(error: OSError) -> str:
+    """Return why a call of the operating system has failed, without the number that Python puts before it."""
+    return error.strerror or str(error) or type(error).__name__
+
+
 def glob_regex(pattern: bytes) -> re.Pattern[bytes]:
     r"""Return an expression whose `fullmatch` matches like Redis's glob pattern (stringmatchlen in util.c).
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from handlers.resp.parser import Words
 from handlers.resp.replies import UnknownCommandError
 
-# Where the reasons, and applications that work, are described.
-PAGE = "docs/compatibility.md"
+# The title of the page that has the reasons, and applications that work.
+PAGE = "Which applications can use it"
 _BY_KIND = {
     "strings": "APPEND DECR DECRBY DELEX DELIFEQ DIGEST GET GETDEL GETEX GETRANGE GETSET INCR INCRBY "
     "INCRBYFLOAT LCS MGET MSET MSETEX MSETNX PSETEX SET SETEX SETNX SETRANGE STRLEN SUBSTR",
@@ -59,13 +59,16 @@ class RefusedCommandError(UnknownCommandError):
     """The error for a command of Redis that works on other data than queues."""
 
 
-def refusal_of(command: Words) -> RefusedCommandError | None:
-    """Return the error for a command of Redis that is not in the table; None if Redis does not know it."""
+def refusal_of(command: Words, documentation: str) -> RefusedCommandError | None:
+    """Return the error for a command of Redis that is not in the table; None if Redis does not know it.
+
+    The error names the page, and says by `documentation` where it is.
+    """
     name = command[0].upper()
     why = _OF_MODULE if name.startswith(_MODULES) else REFUSED.get(name)
     if why is None:
         return None
     shown = name[:32].decode("ascii", "backslashreplace")
     return RefusedCommandError(
-        f"UNSUPPORTED '{shown}' is not a queue command: {why}; see {PAGE}", [name[:32]]
+        f"UNSUPPORTED '{shown}' is not a queue command: {why}; see '{PAGE}' {documentation}", [name[:32]]
     )

@@ -281,7 +281,7 @@ class RespSession(Session):
             return None
 
     def _unknown(self, command: Words) -> CommandError:
-        refusal = refusal_of(command)
+        refusal = refusal_of(command, self.context.settings.documentation)
         if refusal is not None and self.user is NOBODY:
             return CommandError(_NOT_LOGGED_IN)
         return refusal or unknown_command(command)

@@ -27,6 +27,7 @@ from pressure_server.auth.users import MAX_PASSWORD_BYTES, password_digest
 from pressure_server.errors import BackendError, PatternError
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listener import ListenerUrl, SettingsError
+from pressure_server.text import reason_of
 
 
 class _ServeByDefault(click.Group):
@@ -103,7 +104,7 @@ def ping_command(listen: tuple[ListenerUrl, ...], ready: bool, pid: int | None) 
         try:
             find_handler(where.handler).ping(where, timeout=5.0, ready=ready)
         except OSError as error:
-            raise click.ClickException(f"{where} is not {wanted}: {error}") from error
+            raise click.ClickException(f"{where} is not {wanted}: {reason_of(error)}") from error
         click.echo(f"{where} is {wanted}")
 
 

@@ -17,6 +17,7 @@ from pressure_server.app.option_types import Seconds
 from pressure_server.app.server_options import shared_options
 from pressure_server.net.handler import connect
 from pressure_server.net.listener import ListenerUrl
+from pressure_server.text import reason_of
 
 # Messages a second of the producer, and of each worker while the producer puts.
 _PUTS, _TAKES = 20.0, 8.0
@@ -209,4 +210,4 @@ def demo_command(listen: tuple[ListenerUrl, ...], duration: float) -> None:
         )
     for demo in demos:
         if demo.error:
-            raise click.ClickException(f"{demo.where}: {demo.error}")
+            raise click.ClickException(f"{demo.where}: {reason_of(demo.error)}")

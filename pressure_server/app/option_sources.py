@@ -12,6 +12,7 @@ import click
 
 from pressure_server.app.option_types import VARIABLE_PREFIX, Option
 from pressure_server.net.listener import SettingsError
+from pressure_server.text import reason_of
 
 # Variables that Kubernetes and Docker links set for a service whose name begins with `pressure`.
 _LINK_VARIABLE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?|NAME|ENV_\w+)")
@@ -28,7 +29,8 @@ def read_config(ctx: click.Context, path: Path, all_options: Sequence[Option]) -
         text = path.read_text(encoding="utf-8")
         found = tomllib.loads(text)
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise click.UsageError(f"{path} cannot be read: {error}") from error
+        why = reason_of(error) if isinstance(error, OSError) else error
+        raise click.UsageError(f"{path} cannot be read: {why}") from error
     options = {str(option.name).replace("_", "-"): option for option in all_options if option.expose_value}
     ctx.default_map = {}
     for key, value in found.items():

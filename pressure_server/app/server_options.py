@@ -6,6 +6,7 @@ Parsing, `--help` and docs/reference/options.md are generated from the table in 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -49,6 +50,13 @@ def _check_listen(listen: ListenerUrl) -> None:
 def _http(ctx: click.Context, parameter: click.Parameter, url: str | None) -> ListenerUrl | None:
     """Parse the URL of the HTTP listener."""
     return _parse(ctx, parameter, url, check_http) if url else None
+
+
+def _documentation_url(ctx: click.Context, parameter: click.Parameter, url: str | None) -> str | None:
+    """Check the address: error replies and log lines have it."""
+    if url and not re.fullmatch(r"https?://[!-~]+", url):
+        raise click.BadParameter("write https://HOST/PATH, without spaces", ctx, parameter)
+    return url
 
 
 def _parse(
@@ -100,6 +108,13 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "?host=NAME allows a name under which a server without passwords may be called.",
             metavar="URL",
             callback=_http,
+        ),
+        option(
+            "--documentation-url",
+            "Where the developers of your applications find this documentation. Errors that refuse a command "
+            "name the page that helps, and this address.",
+            metavar="URL",
+            callback=_documentation_url,
         ),
         option(
             "--workers",
@@ -311,8 +326,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         ),
         option(
             "--max-stored-bytes",
-            "The most memory that the backend may use. Above it, puts fail with -OOM. 0: any amount; the "
-            "backend's own maxmemory applies in any case.",
+            "The most memory that the backend may use. Above it, puts fail with -BACKEND … OOM. 0: any "
+            "amount; the backend's own maxmemory applies in any case.",
             default=0,
             type=Bytes(0, 2**53),
         ),

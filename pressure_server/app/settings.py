@@ -20,6 +20,8 @@ DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
 MIN_BUFFERED_BYTES = 64 << 20
 # Seconds. The default of --auto-repair-after with --allow-eviction, because eviction leaves queues stuck.
 _REPAIR_AFTER_EVICTION = 30.0
+# What errors say of the page that they name.
+_NO_DOCUMENTATION_URL = "in the documentation of pressure-server"
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,7 @@ class Settings(Store):
     tls_certificate: Path | None
     tls_key: Path | None
     tls_client_ca: Path | None
+    documentation_url: str | None
     log_level: str
     log_format: str
 
@@ -95,7 +98,13 @@ class Settings(Store):
     def handler_settings(self) -> HandlerSettings:
         """The settings that handlers need."""
         return HandlerSettings(
-            self.prefix, self.max_message_bytes, self.idle_timeout, is_embedded=self.backend == EMBEDDED
+            self.prefix,
+            self.max_message_bytes,
+            self.idle_timeout,
+            is_embedded=self.backend == EMBEDDED,
+            documentation=(
+                f"at {self.documentation_url}" if self.documentation_url else _NO_DOCUMENTATION_URL
+            ),
         )
 
     @property

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from ssl import SSLContext
+from ssl import SSLContext, SSLError
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -14,8 +14,11 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from pressure_server.errors import BackendError
+from pressure_server.text import reason_of
 
 CONNECT_TIMEOUT = 5.0
+# A Redis without TLS waits for the end of the handshake, whose bytes are a command without an end to it.
+_IS_IT_TLS = "; if that port does not speak TLS, write redis:// instead of rediss://"
 SCHEMES = ("redis", "rediss", "unix")
 
 FIRST_PAUSE = 0.05
@@ -63,8 +66,13 @@ class Address:
         """Return the address without user, password, database and options."""
         if self._path:
             return f"unix://{self._path}"
-        scheme = "rediss" if hasattr(self._connection, "ssl_context") else "redis"
+        scheme = "rediss" if self.is_tls else "redis"
         return f"{scheme}://{_in_brackets(self.host)}:{self._port}"
+
+    @property
+    def is_tls(self) -> bool:
+        """Whether connections to the backend use TLS."""
+        return hasattr(self._connection, "ssl_context")
 
     def __eq__(self, other: object) -> bool:
         """Return whether this is the address of the same node and database."""
@@ -86,6 +94,7 @@ class Address:
         Raises BackendError if that fails or takes longer than CONNECT_TIMEOUT seconds.
         """
         loop = asyncio.get_running_loop()
+        hint = _IS_IT_TLS if self.is_tls else ""
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 if self._path:
@@ -95,11 +104,13 @@ class Address:
                         lambda: protocol, self.host, self._port, ssl=self._tls()
                     )
         except TimeoutError as error:
-            raise BackendError(f"no connection to {self} within {CONNECT_TIMEOUT:g} seconds") from error
+            raise BackendError(f"no connection to {self} within {CONNECT_TIMEOUT:g} seconds{hint}") from error
         except OSError as error:
-            # Some TLS errors have no text.
-            reason = error.strerror or str(error) or type(error).__name__
-            raise BackendError(f"no connection to {self}: {reason}") from error
+            is_other_protocol = isinstance(error, ConnectionResetError) or (
+                isinstance(error, SSLError) and error.reason == "WRONG_VERSION_NUMBER"
+            )
+            why = reason_of(error) + (hint if is_other_protocol else "")
+            raise BackendError(f"no connection to {self}: {why}") from error
         return transport
 
     def client(self, number: int) -> Redis:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from pressure_server.errors import BackendError
+from pressure_server.text import reason_of
 
 # The longest path of a unix socket on Linux, with its terminating zero byte.
 _SOCKET_PATH = 108
@@ -17,8 +18,26 @@ _SOCKET_PATH = 108
 _NOBODY_LISTENS = (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
 
 
+# By the number of an error: what to do.
+_MENDS = {
+    errno.ENOSPC: "free space on its disk",
+    errno.EDQUOT: "free space within the quota of its owner",
+    errno.EROFS: "set --data-dir to a directory on a disk that can be written",
+    errno.EACCES: "let the user of this process write there, or set --data-dir",
+    errno.EPERM: "let the user of this process write there, or set --data-dir",
+}
+
+
 class DataDirectoryError(BackendError):
     """The data directory cannot be used."""
+
+    @classmethod
+    def because(cls, path: Path, error: OSError) -> DataDirectoryError:
+        """Return the error for a directory in which a call of the operating system has failed."""
+        mend = _MENDS.get(error.errno or 0)
+        return cls(
+            f"cannot use the data directory {path}: {reason_of(error)}" + (f"; {mend}" if mend else "")
+        )
 
 
 class DataDirectory:
@@ -52,9 +71,7 @@ class DataDirectory:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
             lock = open(self.path / "server.lock", "a+", encoding="utf-8")  # noqa: SIM115 -- closing releases the lock
         except OSError as error:
-            raise DataDirectoryError(
-                f"cannot use the data directory {self.path}: {error.strerror}"
-            ) from error
+            raise DataDirectoryError.because(self.path, error) from error
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
@@ -62,9 +79,12 @@ class DataDirectory:
             owner = lock.read().strip() or "another process"
             lock.close()
             raise DataDirectoryError(f"the data directory {self.path} is in use by {owner}") from None
-        lock.truncate(0)
-        lock.write(f"pressure-server, process {os.getpid()}\n")
-        lock.flush()
+        try:
+            os.ftruncate(lock.fileno(), 0)
+            os.write(lock.fileno(), b"pressure-server, process %d\n" % os.getpid())
+        except OSError as error:
+            lock.close()
+            raise DataDirectoryError.because(self.path, error) from error
         return lock
 
     def give_to_owner(self) -> None:

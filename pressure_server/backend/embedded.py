@@ -153,6 +153,8 @@ class Embedded:
         try:
             while True:
                 if self._process.returncode is not None:
+                    if full := await asyncio.to_thread(self._why_not_writable):
+                        raise EmbeddedError(f"Valkey did not start: {full}: free space on that disk")
                     raise EmbeddedError(f"Valkey did not start: {self._last_words()}{self._advice()}")
                 try:
                     async with asyncio.timeout(_SAY_EVERY):
@@ -182,7 +184,7 @@ class Embedded:
             return ""
         return (
             f". To check it, run: pressure-server check-data --data-dir {shlex.quote(str(self.data_dir))}; "
-            "docs/guides/backup.md says what a repair loses"
+            "the page Backup of the documentation says what a repair loses"
         )
 
     async def _watch(self) -> None:

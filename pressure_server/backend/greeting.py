@@ -59,6 +59,11 @@ async def greet(
     told = await _must(channel, address, b"INFO", b"server")
     info = told.decode(errors="replace") if isinstance(told, bytes) else ""
     version = _supported_version(info, address)
+    if re.search(r"^(redis|server)_mode:sentinel", info, re.MULTILINE):
+        raise BackendRefusedError(
+            f"{address} is a Sentinel, which stores nothing: give it as redis+sentinel://HOST:PORT/NAME, "
+            "with the name of the master"
+        )
     is_cluster = re.search(r"^(redis|server)_mode:cluster", info, re.MULTILINE) is not None
     if number:
         await _select(channel, address, number, is_cluster=is_cluster)

@@ -57,6 +57,7 @@ _MAX_EPOCH_RETRIES = 3
 # The most redirections to other nodes that are followed at once.
 _MAX_REDIRECTIONS = 5
 _DISAGREEMENT = "the nodes of the cluster redirect to each other: they do not agree on the slot's owner"
+_IS_IT_TLS = ", before it had answered; if that port speaks TLS, write rediss://"
 # Seconds for which requests are held: if the backend is one node, and if another one takes over.
 _GRACE, _GRACE_OF_FAILOVER = 5.0, 20.0
 
@@ -229,6 +230,7 @@ class Link:
     async def _open(self) -> None:
         self._epoch += 1
         channel = Channel(self._library, self._timeouts.answer, self._epoch, self._channel_lost)
+        greeting: Greeting | None = None
         try:
             address = await self._route.find()
             await address.open(channel)
@@ -249,7 +251,8 @@ class Link:
         except BackendError as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
-                raise self._lost_for(error.__cause__) from error
+                is_silent = greeting is None and not address.is_tls
+                raise self._lost_for(error.__cause__, _IS_IT_TLS if is_silent else "") from error
             raise
         except BaseException:
             channel.close()
@@ -319,8 +322,8 @@ class Link:
         if self._channel is not None and self._address != self._route.address:
             self._channel.abort(BackendError(f"{self._route.subject} on {self._route} now"))
 
-    def _lost_for(self, why: BaseException | None) -> BackendError:
-        return BackendError(f"the connection to {self._address} was lost ({_reason(why)})")
+    def _lost_for(self, why: BaseException | None, hint: str = "") -> BackendError:
+        return BackendError(f"the connection to {self._address} was lost ({_reason(why)}{hint})")
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads, and return its reply.

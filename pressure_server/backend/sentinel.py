@@ -26,6 +26,7 @@ _ANSWER_TIMEOUT = 1.0
 # A Sentinel wants another password, or does not know the master's name.
 _REFUSALS = (AuthenticationError, ResponseError)
 _CHECK = "; check the master's name, sentinel_username and sentinel_password in --backend"
+_IS_NONE = "it is no Sentinel; give a Redis as redis://HOST:PORT"
 
 
 class SentinelAddress:
@@ -151,6 +152,8 @@ class SentinelRoute(Route):
         self._are_refusing = len(refusals) == len(errors)
         first = (refusals or errors)[0]
         self._why_silent = (str(first) or type(first).__name__) + (_CHECK if self._are_refusing else "")
+        if str(first).startswith("unknown command"):
+            self._why_silent = _IS_NONE
         if not self._is_silent and self.address != self._unknown:
             self._is_silent = True
             logger.warning(

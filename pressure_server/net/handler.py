@@ -23,6 +23,7 @@ from pressure_server.net.listener import ListenerUrl, SettingsError
 from pressure_server.net.workers import Workers
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.survey import Survey
+from pressure_server.text import reason_of
 
 ENTRY_POINT_GROUP = "pressure_server.handlers"
 
@@ -31,12 +32,16 @@ _MAX_REPLY = 1000
 
 @dataclass(frozen=True)
 class HandlerSettings:
-    """The settings that handlers need; sizes in bytes, times in seconds."""
+    """The settings that handlers need; sizes in bytes, times in seconds.
+
+    `documentation` says where the documentation is, such as "at https://…".
+    """
 
     prefix: str
     max_message_bytes: int
     idle_timeout: float
     is_embedded: bool
+    documentation: str
 
 
 @dataclass
@@ -114,7 +119,21 @@ def request_line(listen: ListenerUrl, request: bytes, timeout: float) -> str:
 
 
 def connect(listen: ListenerUrl, timeout: float) -> socket.socket:
-    """Connect to a listener. `timeout` is in seconds, for each step. Raise OSError if it fails."""
+    """Connect to a listener. `timeout` is in seconds, for each step.
+
+    Raise OSError, whose text has the reason, if it fails.
+    """
+    try:
+        return _connect(listen, timeout)
+    except (ConnectionRefusedError, FileNotFoundError) as error:
+        raise OSError(
+            f"{reason_of(error)}: no server listens there; start one, or name its address by --listen"
+        ) from error
+    except OSError as error:
+        raise OSError(reason_of(error)) from error
+
+
+def _connect(listen: ListenerUrl, timeout: float) -> socket.socket:
     if listen.path:
         client = socket.socket(socket.AF_UNIX)
         client.settimeout(timeout)

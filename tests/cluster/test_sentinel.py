@@ -12,7 +12,7 @@ import redis.asyncio
 
 from tests.support.guards import Authority
 from tests.support.large import fill
-from tests.support.nodes import Login, Node, Tls, wait_until
+from tests.support.nodes import LOCAL, Login, Node, Tls, wait_until
 from tests.support.programs import Server, StartServer, refused_start
 from tests.support.sentinel import NAME, SentinelSet
 from tests.support.traffic import said, under_traffic
@@ -184,6 +184,19 @@ def test_sentinels_with_a_password(start_server: StartServer, tmp_path: Path, lo
             server = start_server("--backend", url, "--durability", "replica:1")
             async with under_traffic(server):
                 await sentinels.fail_over()
+
+    asyncio.run(play())
+
+
+def test_a_sentinel_and_a_redis_in_place_of_each_other_are_refused_with_the_mend(tmp_path: Path) -> None:
+    async def play() -> None:
+        async with SentinelSet(tmp_path) as sentinels:
+            sentinel = sentinels.addresses.partition(",")[0]
+            refusal = refused_start("--backend", f"redis://{sentinel}")
+            assert f"redis://{sentinel} is a Sentinel" in refusal
+            assert "give it as redis+sentinel://HOST:PORT/NAME" in refusal
+            node = f"redis+sentinel://{LOCAL}:{sentinels.nodes[0].port}/{NAME}"
+            assert "it is no Sentinel; give a Redis as redis://HOST:PORT" in refused_start("--backend", node)
 
     asyncio.run(play())
 

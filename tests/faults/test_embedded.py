@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pytest
 import redis
 
 from pressure_server.lua.scripts import library
+from tests.support.full_disk import small_disk
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -106,6 +108,20 @@ def test_the_command_that_the_error_gives_repairs_a_damaged_append_only_file(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("left", [0, 16 << 10])
+def test_a_start_on_a_full_disk_says_so_in_one_line(tmp_path: Path, left: int) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        filler = tmp_path / "disk" / "filler"
+        with suppress(OSError), filler.open("wb", buffering=0) as file:
+            while True:
+                file.write(bytes(4096))
+        os.truncate(filler, filler.stat().st_size - left)
+        error = refused_start("--data-dir", str(disk.data_dir))
+    assert f"{disk.data_dir}: No space left on device" in error
+    assert "free space on" in error
+    assert "check-data" not in error
+
+
 def test_a_start_after_a_kill_stops_the_orphan_and_loses_no_message(start: StartServer, data: Path) -> None:
     first = start()
     with first.client() as client:

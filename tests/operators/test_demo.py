@@ -67,7 +67,10 @@ def test_a_demo_names_the_listener_that_refuses_it(listening: Server, start_serv
     *_, last = _urls(listening)
     ended = run_command("demo", "--listen", last)
     assert ended.returncode == 1
-    assert ended.stderr == f"pressure-server: {last}: [Errno 111] Connection refused\n"
+    assert ended.stderr == (
+        f"pressure-server: {last}: Connection refused: no server listens there; start one, or name its "
+        "address by --listen\n"
+    )
 
 
 def test_listeners_without_queues_are_an_error(start_server: StartServer, backend: Valkey) -> None:

@@ -15,6 +15,7 @@ import redis
 
 from pressure_server.auth.access_policy import AccessError
 from tests.support.guards import Authority, reload, settings_of
+from tests.support.nodes import free_ports
 from tests.support.programs import (
     TIMEOUT,
     Server,
@@ -335,6 +336,26 @@ def test_an_invalid_file_prevents_the_start_with_one_line(pem_files: dict[str, P
 
 
 # ---------------------------------------------------------------- TLS to the backend
+
+
+def test_a_backend_with_and_without_tls_in_place_of_each_other(
+    authority: Authority, start_server: StartServer, tmp_path: Path
+) -> None:
+    certificate, key = authority.issue("backend")
+    plain, secure = free_ports(2)
+    backend = Valkey(
+        tmp_path, "--port", str(plain), "--tls-port", str(secure), "--tls-auth-clients", "no",
+        "--tls-cert-file", str(certificate), "--tls-key-file", str(key),
+        binary=need("redis-server", "redis-server"),
+    )  # fmt: skip
+    try:
+        server = start_server("--backend", f"redis://127.0.0.1:{secure}")
+        wait_for(lambda: "if that port speaks TLS, write rediss://" in server.log, "the advice")
+        seen = run_command("queues", "--backend", f"rediss://127.0.0.1:{plain}")
+        assert seen.returncode == 1
+        assert "; if that port does not speak TLS, write redis:// instead of rediss://" in seen.stderr
+    finally:
+        backend.stop()
 
 
 @pytest.mark.slow

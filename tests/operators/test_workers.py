@@ -228,8 +228,10 @@ def test_signals_reach_a_worker_that_is_starting(server: Server, everywhere: lis
         client.close()
     server.process.send_signal(signal.SIGUSR1)
     wait_for(lambda: server.log.count("drain mode") == 1 + WORKERS, "drain mode")
-    os.kill(pids(server)[0], signal.SIGKILL)
+    killed = pids(server)[0]
+    os.kill(killed, signal.SIGKILL)
     wait_for(lambda: "it is started again" in server.log, "the end")
+    assert f"(process {killed}) has ended by SIGKILL" in server.log
     server.process.send_signal(signal.SIGHUP)
     wait_for(lambda: server.log.count("reloaded:") == 1 + WORKERS, "all to reload")
     wait_for(lambda: server.log.count("drain mode") == 2 + WORKERS, "drain mode of the new one")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 from collections.abc import Iterator
 
@@ -167,7 +168,8 @@ def test_puts_are_refused_while_the_backend_stores_too_much(
         try:
             client.rpush("q", b"x" * 1_000_000)
         except redis.ResponseError as error:
-            return "--max-stored-bytes" in str(error)
+            # As docs/reference/commands.md says.
+            return re.match(r"BACKEND .*OOM .*--max-stored-bytes", str(error)) is not None
         return False
 
     wait_for(is_refused, "puts to be refused")

@@ -196,7 +196,8 @@ class Crew:
         while not self._is_to_stop.is_set():
             started = time.monotonic()
             try:
-                why = f"{worker} has ended {_described(await self._run(worker))}"
+                status = await self._run(worker)
+                why = f"{worker} has ended {_described(status)}"
             except Exception as error:  # whatever it is, the worker must be started again
                 why = f"worker {worker.number} cannot be started: {error!r}"
             self._note_end(worker)

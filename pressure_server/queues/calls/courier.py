@@ -362,7 +362,7 @@ class Courier:
             self.statistics.lost += lost
             logger.warning(
                 "%s lacks the last %s that it had answered: what was put and taken there is as before; "
-                "see docs/guides/high-availability.md",
+                "see the page High availability of the documentation",
                 self._link.name, counted(lost, "call"),
             )  # fmt: skip
 

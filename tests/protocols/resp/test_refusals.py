@@ -56,8 +56,19 @@ def test_a_command_on_other_data_is_refused_with_the_reason(
 ) -> None:
     reply = str(connection(*command.split()))
     assert reply.startswith(f"UNSUPPORTED {reason}")
-    assert reply.endswith(f"; see {PAGE}")
-    assert (ROOT / PAGE).exists()
+    assert reply.endswith(f"; see '{PAGE}' in the documentation of pressure-server")
+
+
+def test_a_refusal_says_where_the_documentation_is(backend: Valkey, start_server: StartServer) -> None:
+    url = "https://wiki.example/queues"
+    server = start_server("--backend", backend.url, "--documentation-url", url)
+    with Waiter(server.port) as connection:
+        assert str(connection("HSET", "key", "field", "value")).endswith(f"; see '{PAGE}' at {url}")
+    assert f"see '{PAGE}' at {url}" in server.log
+
+
+def test_the_page_that_refusals_name_is_the_one_on_compatibility() -> None:
+    assert (ROOT / "docs/compatibility.md").read_text("utf-8").startswith(f"# {PAGE}\n")
 
 
 def test_a_refused_command_ends_a_transaction(connection: Waiter, client: Client) -> None:
