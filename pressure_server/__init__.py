@@ -1,3 +1,3 @@
 """pressure-server: bounded, reliable FIFO queues in Redis or Valkey, for existing clients."""
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"

@@ -84,7 +84,10 @@ async def _backend(store: Store) -> AsyncIterator[BackendAddress]:
         yield store.address()
         return
     if not store.data_dir.is_dir():
-        raise SettingsError(f"there is no data directory {store.data_dir}: set --data-dir or --backend")
+        raise SettingsError(
+            f"there is no data directory {store.data_dir.absolute()}: set --data-dir or --backend as for the "
+            "server (its unit of systemd sets /var/lib/pressure-server)"
+        )
     embedded = Embedded(store.data_dir)
     if embedded.is_running():
         yield Address(embedded.url)

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from pressure_server import __version__
+from pressure_server.app.cli import cli
 from tests.documents import DOCS, GENERATED, TABLES, with_tables
 from tests.support.paths import ROOT
 
@@ -65,6 +67,18 @@ def test_the_page_about_tests_lists_the_debian_packages_that_ci_installs() -> No
         r"^\| (`.*?) \|", page.partition("## Debian packages")[2].partition("## ")[0], re.MULTILINE
     )
     assert sorted(re.findall(r"`(.*?)`", " ".join(rows))) == sorted(" ".join(installed).split())
+
+
+def test_the_page_of_options_names_all_commands() -> None:
+    page = (DOCS / "reference/options.md").read_text("utf-8")
+    assert [name for name in cli.commands if name != "serve" and f"`{name}`" not in page] == []
+
+
+def test_the_version_is_the_newest_one_of_the_changelog() -> None:
+    newest = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)[0]
+    assert newest == __version__
+    # Pages say what "this version" does with the data of version 0.1.0.
+    assert __version__ != "0.1.0"
 
 
 def test_every_ability_names_a_test() -> None:

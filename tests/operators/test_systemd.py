@@ -18,7 +18,7 @@ import redis
 
 from tests.support.confined import allowed_calls, settings_of
 from tests.support.paths import ROOT
-from tests.support.programs import TIMEOUT, Valkey, embedded_client, wait_for
+from tests.support.programs import TIMEOUT, StartServer, Valkey, embedded_client, run_command, wait_for
 from tests.support.requirements import need, require
 
 pytestmark = pytest.mark.clients
@@ -155,6 +155,24 @@ def test_files_that_only_a_group_can_read_are_read_and_reloaded(
     finally:
         server.terminate()
         assert server.wait(TIMEOUT) == 0, log.read_text()
+
+
+def test_commands_find_the_data_in_the_configuration_as_the_page_installs_it(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    data, config = tmp_path / "data", tmp_path / "pressure-server.toml"
+    with start_server("--data-dir", str(data)).client() as client:
+        client.rpush("mails", "to: ada")
+    config.write_text((ROOT / "deploy/pressure-server.toml").read_text("utf-8"))
+    listed = ("queues", "--config", str(config))
+    refused = run_command(*listed)
+    assert f"there is no data directory {Path('pressure-data').absolute()}: set --data-dir" in refused.stderr
+    page = (ROOT / "docs/guides/systemd.md").read_text("utf-8")
+    edit = re.search(r"^    sudo (sed -i .*\n.*)$", page, re.MULTILINE)
+    assert edit
+    command = edit[1].replace("/var/lib/pressure-server", str(data))
+    assert run("sh", "-c", command.replace("/etc/pressure-server", str(tmp_path))).returncode == 0
+    assert "mails" in run_command(*listed).stdout
 
 
 @pytest.mark.slow
