@@ -22,6 +22,9 @@ WORKING = {
     "scrapy-redis": in_python(
         "pages:start_urls", "scrapy_redis_app", "scrapy", "runspider", str(SCRIPTS / "scrapy_redis_app.py")
     ),
+    "kombu with lists": in_python("mails", "kombu_app", "python", "-m", "kombu_app", "work")._replace(
+        variables=(("ACK_EMULATION", "no"),)
+    ),
     "Celery with lists": in_python(
         "celery", "celery_lists_app", "celery", "--app", "celery_lists_app", "worker", "--concurrency", "1",
         "--without-gossip", "--without-mingle", "--without-heartbeat",
@@ -36,6 +39,7 @@ _NEXT_JOB = {
     "taskiq": "begun",
     "django-q2": "taken",
     "scrapy-redis": "left",
+    "kombu with lists": "left",
     "Celery with lists": "taken",
 }
 

@@ -13,6 +13,7 @@ REFUSED = {
         "celery", "celery_app", "celery", "--app", "celery_app", "worker", "--concurrency", "1"
     ),
     "huey": in_python("huey.redis.app", "huey_app", "huey_consumer", "huey_app.huey"),
+    "kombu": in_python("mails", "kombu_app", "python", "-m", "kombu_app", "work"),
     "pyres": in_python(
         "resque:queue:jobs", "pyres_app",
         "pyres_worker", "--host", "127.0.0.1", "--port", "$QUEUE_PORT", "jobs",
@@ -109,6 +110,20 @@ def test_huey_loses_each_task(set_up: SetUp, own_server: Server) -> None:
         assert worker.process.poll() is None
     assert stand.done == []
     assert {"HMGET", "EVALSHA"} <= refused_by(own_server)
+
+
+def test_kombu_loses_each_message_that_it_takes(set_up: SetUp, own_server: Server) -> None:
+    stand = set_up(REFUSED["kombu"])
+    stand.put("a", "b")
+    assert stand.queued == 2
+    assert refused_by(own_server) == set()
+    for left in (1, 0):
+        with stand.start_worker() as worker:
+            assert worker.wait() == 1
+            assert "UNSUPPORTED 'ZADD' is not a queue command" in worker.output
+        assert stand.queued == left
+    assert stand.done == []
+    assert "ZADD" in refused_by(own_server)
 
 
 def test_a_crawler_with_the_default_queue_crawls_nothing(set_up: SetUp, own_server: Server) -> None:
