@@ -24,11 +24,13 @@ function job_ids.new_stamp()
   return string.format('%.0f ', the_call.stamped)
 end
 
--- Return a new block. Check two old ones of the queue, and give up those without jobs.
-local function new_block()
+-- Check some of the blocks that the queue has had, apart from the one whose ids are given now: give up those without jobs.
+-- This must come before new blocks are taken, because jobs are stored only after they all have ids.
+local function give_up_old(most, current)
   local index, blocks = the_call.own_key('blocks'), queue.key_of('blocks')
-  for _ = 1, math.min(2, call('LLEN', blocks)) do
-    local old, ids, is_used = call('RPOP', blocks), {}, false
+  for _ = 1, math.min(most, call('LLEN', blocks)) do
+    local old, ids = call('RPOP', blocks), {}
+    local is_used = tonumber(old) == current
     for i = 1, job_ids.OF_BLOCK do ids[i] = job_ids.word_of(old * job_ids.OF_BLOCK + i) end
     for _, job in ipairs(call('HMGET', queue.key_of('jobs'), unpack(ids))) do is_used = is_used or job end
     if is_used then
@@ -37,13 +39,24 @@ local function new_block()
       call('HDEL', index, old)
     end
   end
+end
+
+-- Return a new block.
+local function new_block()
+  local index = the_call.own_key('blocks')
   -- On a cluster, the blocks of all shards together are numbered 0, 1, 2, …: a job's id tells its shard.
   local shards, shard = string.match(call('GET', the_call.own_key('shards')) or '1 0', '^(%d+) (%d+)$')
   local number = string.format('%.0f', (call('INCR', the_call.own_key('last_block')) - 1) * shards + shard)
-  call('LPUSH', blocks, number)
+  call('LPUSH', queue.key_of('blocks'), number)
   call('HSET', index, number, queue.base)
   call('HSET', queue.key_of('settings'), 'index', index)
   return tonumber(number)
+end
+
+-- Note that the queue has the block of a job that comes back: the block may have been given up meanwhile.
+function job_ids.note_back(id)
+  local block = string.format('%.0f', math.floor((tonumber(id, 16) - 1) / job_ids.OF_BLOCK))
+  if call('HSETNX', the_call.own_key('blocks'), block, queue.base) == 1 then call('LPUSH', queue.key_of('blocks'), block) end
 end
 
 -- Return an id as jobs.lua describes it.
@@ -55,6 +68,10 @@ end
 function job_ids.spans(wanted)
   local state, spans = queue.jobs, {}
   local last = state.last_id or tonumber(wanted > 0 and call('HGET', queue.key_of('settings'), 'id') or 0)
+  local left = -last % job_ids.OF_BLOCK -- ids of the present block that have not been given
+  if wanted > left then
+    give_up_old(2 * math.ceil((wanted - left) / job_ids.OF_BLOCK), math.floor(last / job_ids.OF_BLOCK))
+  end
   while wanted > 0 do
     if last % job_ids.OF_BLOCK == 0 then last = new_block() * job_ids.OF_BLOCK end
     local count = math.min(wanted, job_ids.OF_BLOCK - last % job_ids.OF_BLOCK)

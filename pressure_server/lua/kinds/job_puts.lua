@@ -135,6 +135,7 @@ function job_puts.push_back(messages, marks_of)
   for i, message in ipairs(messages) do
     local id, value, packed, name, offset = unpack(marks_of[i], 3, 7)
     local about = packed ~= '' and cmsgpack.unpack(packed)
+    job_ids.note_back(id)
     call('ZADD', key_of('ready'), about and about[JOB_PRIORITY] or string.match(value, ' (%d+)'), id)
     call('HSET', key_of('jobs'), id, value .. message)
     if about then call('HSET', key_of('jobs'), id .. ':', packed) end
