@@ -75,9 +75,7 @@ def jobs_of_a_lifo(server: Server, client: Client, wire: Wire, direct: Client, c
     wait_for(lambda: client.llen("q") == len(ids_in(direct, "q")), "all messages to be jobs")
 
 
-def jobs_of_a_native_client(
-    server: Server, client: Client, wire: Wire, direct: Client, count: int
-) -> None:
+def jobs_of_a_native_client(server: Server, client: Client, wire: Wire, direct: Client, count: int) -> None:
     create(client, "q", "TYPE", "jobs")
     native = NativeClient(direct, "q")
     for message in messages_of(count):

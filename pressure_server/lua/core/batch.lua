@@ -17,8 +17,9 @@
 -- instead { left, run, result, run, result, … }, with what they got then; runs count from 1. Run 0 reports a
 -- role that waiting runs need and a native client holds; 'others', if messages were left for other servers
 -- (waiting.lua); 'due', with the milliseconds until there may be another job (-1: never) and the value of :ext:due
--- (jobs.lua); or 'source', if the queue is a group's, with the number of bytes by which the group's name is longer
--- than its log's (groups.lua), except in a transaction, in which nothing waits.
+-- (jobs.lua); 'room', with the milliseconds until a message expires that is in the way of puts that wait; or 'source',
+-- if the queue is a group's, with the number of bytes by which the group's name is longer than its log's (groups.lua),
+-- except in a transaction, in which nothing waits.
 --
 -- Three names are not operations and have no result. They make a transaction of the runs that follow:
 --   on         switch to the queue of that base key; no run waits from here on
@@ -238,6 +239,9 @@ local function finish()
   end
   local due, noted = queue.kind.leave()
   if due then tell(0, string.format('due %.0f %s', due, noted)) end
+  if block.patient and block.room_due then
+    tell(0, string.format('room %.0f', math.max(0, block.room_due - the_call.clock())))
+  end
   if block.patient and queue.jobs and queue.jobs.source then tell(0, 'source ' .. #queue.base - #queue.jobs.source) end
   if block.left_for_others then tell(0, 'others') end
   the_call.answered = the_call.answered + block.answered

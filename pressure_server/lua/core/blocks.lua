@@ -57,6 +57,7 @@ function block.begin_runs()
   block.has_taken = false -- whether the last run that takes messages got any
   block.has_takers = false -- whether runs may wait for messages
   block.answered = 0 -- bytes
+  block.room_due = nil -- when a message expires that is in the way of puts (room.lua), in milliseconds since 1970
   block.begin_run()
 end
 

@@ -29,9 +29,14 @@ function life.sign_off()
   registry.remove()
 end
 
+-- Return the base key of the log of which the queue with this base key is a group, or false.
+local function source_of(base)
+  return call('HGET', base .. ':ext:settings', 'source')
+end
+
 -- Delete the queues of a log's groups. If this queue is one of them, let its log forget it (groups.lua).
 function life.drop_groups()
-  local home, source = queue.base, call('HGET', queue.base .. ':ext:settings', 'source')
+  local home, source = queue.base, source_of(queue.base)
   if source then call('ZREM', source .. ':ext:groups', home) end
   for _, base in ipairs(call('ZRANGE', home .. ':ext:groups', 0, -1)) do
     queue.base = base
@@ -107,7 +112,7 @@ function life.alter(...)
     return { err = 'TYPE no-max-deliveries' }
   end
   if new.max_deliveries == '' then new.dead_letter = '' end
-  if new.dead_letter then -- it is noted anew, for the dead letters
+  if needs_jobs then -- it is noted anew, for dead letters and groups (job_times.lua)
     call('DEL', queue.base .. ':ext:due')
     call('ZREM', the_call.own_key('due'), queue.base)
   end
@@ -129,6 +134,7 @@ function life.alter(...)
   end
   -- While there was room, a missing token was with a native client, which returns it.
   if was_full or room.is_full() then room.settle() end
+  if was_full and new.overflow then queue.try_waiting() end
   return 1
 end
 
@@ -151,9 +157,20 @@ function life.close()
   return 1
 end
 
+-- Let the log drop what all other groups have passed, after the queue of a group has been deleted.
+local function settle_log(source)
+  local home = queue.base
+  if source then
+    queue.enter(source)
+    queue.enter(home)
+  end
+end
+
 local function remove()
+  local source = source_of(queue.base)
   unlink(keys.of_protocol)
   empty()
+  settle_log(source)
   return 1
 end
 
@@ -212,7 +229,10 @@ function life.clean()
     queue.end_turn('producer')
     queue.end_turn('consumer')
   end
-  return forget()
+  local source = source_of(queue.base)
+  local count = forget()
+  settle_log(source)
+  return count
 end
 
 return life

@@ -11,11 +11,15 @@
 --          did not. Then, after a space, how it keeps its messages, unless it is a plain list: 'jobs', 'reserved' if
 --          clients have reserved messages of a list (jobs.lua), 'log' (log.lua), or 'limited' for a list with a limit
 --          of bytes (room.lua)
+--          :ext:due   when servers try waiting operations again (jobs.lua)
 -- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind: kinds/list.lua says which
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
 
+-- For how many milliseconds a queue without jobs keeps :ext:due. A server that has just tried an operation in vain, and
+-- is about to watch the keys, reads it then.
+local NOTED = 10000
 -- `kinds` has the kinds by the word in :ext:made; '' is that of a plain list.
 local queue = { kinds = {} }
 
@@ -172,6 +176,15 @@ function queue.count_as(verb, messages, bytes)
   -- Redis 7.0 would get -0 as an argument, and refuse it.
   try('INCRBY', statistic .. '_messages', 0 + messages)
   try('INCRBY', statistic .. '_bytes', 0 + bytes)
+end
+
+-- Let the servers try operations that wait, although no key that they watch tells that these may go on.
+function queue.try_waiting()
+  if queue.jobs then
+    queue.jobs.is_due_now = true -- note_due in job_times.lua notes that
+  else
+    call('SET', queue.base .. ':ext:due', string.format('%.0f', the_call.clock()), 'PX', NOTED)
+  end
 end
 
 -- Return what a put does if there is no room.

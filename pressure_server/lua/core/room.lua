@@ -7,6 +7,7 @@
 -- A queue that has reached its limit of bytes is full, as one that has reached its bound: a put that begins below
 -- the limit is accepted. A list with such a limit is 'limited' (queue.lua), so that the fast path leaves it alone.
 
+local block = require 'core/blocks'
 local queue = require 'core/queue'
 
 local room = {}
@@ -36,6 +37,11 @@ end
 -- Return whether puts into the queue may have to wait.
 function room.may_be_full()
   return queue.bound > 0 or room.max_bytes()
+end
+
+-- Note when the message expires that a put could drop to make room, in milliseconds since 1970; 0 for never.
+function room.note_expiry(expires)
+  if expires > 0 then block.room_due = math.min(block.room_due or math.huge, expires) end
 end
 
 -- Keep exactly one :not_full token if there is room, else none (pressure 0.15, Put and Get, last steps).

@@ -36,6 +36,9 @@ function conversion.convert()
   queue.index, queue.mirror = nil, nil
   queue.kind.begin()
   queue.kind.count_held()
+  if not (queue.is_free('producer') and queue.is_free('consumer')) then
+    queue.try_waiting() -- what waits for a role needs it no longer
+  end
 end
 
 return conversion

@@ -190,6 +190,7 @@ function actions.seek(key, word)
   until #ids == 0
   group.set_next(offset)
   group.note_passed()
+  queue.try_waiting() -- a message that has been read may be before the group again
   queue.enter(home)
   return 1
 end

@@ -120,7 +120,10 @@ function job_puts.drop_expired()
     expired = {}
     for _, job in ipairs(jobs.read_in('ready', call('ZRANGE', key_of('ready'), 0, looked_at - 1))) do
       local expires = jobs.parse(job).expires
-      if expires == '0' or tonumber(expires) > the_call.clock() then break end
+      if expires == '0' or tonumber(expires) > the_call.clock() then
+        room.note_expiry(tonumber(expires))
+        break
+      end
       expired[#expired + 1] = job
     end
     dropped = dropped + #expired

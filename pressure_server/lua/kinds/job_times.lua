@@ -86,28 +86,31 @@ end
 -- Note in :ext:due when servers try waiting operations again. Call this before the call leaves the queue.
 --
 -- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none. The time is that of the note,
---          although nothing may be due then: what is due later than the note does not change it
+--          although nothing may be due then: what is due later than the note does not change it. If the time of the note
+--          has passed, it is 0: this call takes the note away, maybe before its server has learned of it
 function job_times.note_due()
   if not the_call.has_records() then
     return -1, ''
   end
   local state, now = queue.jobs, the_call.clock()
   local noted, due = call('GET', key_of('due')), next_due()
-  local is_over = noted and tonumber(noted) <= now
+  local was_over = noted and tonumber(noted) <= now
+  local is_over = was_over
   if state.is_due_now or state.has_ended and queue.is_finished() then
     due, is_over = now, true
   end
   if due < math.huge and (not noted or is_over or due < tonumber(noted)) then
     noted = string.format('%.0f', due)
     call('SET', key_of('due'), noted)
-    if state.settings.dead_letter then call('ZADD', the_call.own_key('due'), noted, queue.base) end
+    -- Others may wait for what happens then: for a dead letter, or for room in the log if a job is buried.
+    if state.settings.dead_letter or state.source and state.settings.max_deliveries then call('ZADD', the_call.own_key('due'), noted, queue.base) end
   elseif is_over or noted and not queue.word then
     call('DEL', key_of('due'))
     call('ZREM', the_call.own_key('due'), queue.base)
     noted = false
   end
   state.has_ended, state.is_due_now = nil, nil
-  return noted and math.max(0, tonumber(noted) - now) or -1, noted or ''
+  return was_over and 0 or noted and math.max(0, tonumber(noted) - now) or -1, noted or ''
 end
 
 return job_times

@@ -133,8 +133,12 @@ end
 -- Drop expired messages from the head, unless a native client holds the consumer role.
 function list.drop_expired()
   local dropped, noted = 0, marks.present()
-  while noted and queue.length > 0 and (dropped < taking.EXPIRED or not block.patient) and not queue.in_use('consumer')
-    and marks.is_expired(marks.look(noted, call('LINDEX', queue.base, -1), queue.consumed)) do
+  while noted and queue.length > 0 and (dropped < taking.EXPIRED or not block.patient) and not queue.in_use('consumer') do
+    local mark = marks.look(noted, call('LINDEX', queue.base, -1), queue.consumed)
+    if not marks.is_expired(mark) then
+      room.note_expiry(mark and mark[2] or 0)
+      break
+    end
     dropped = dropped + 1
     local changed_before, position = block.changed, queue.consumed
     local message = call('RPOP', queue.base)

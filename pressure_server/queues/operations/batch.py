@@ -142,7 +142,8 @@ class Progress:
     wait, and their `wait` says for what. `held_roles` are roles that native clients hold and that waiting
     operations need, too. If `left_for_others` is set, messages were left for clients of other servers; this
     server may take those that the others do not take. `due` says when the queue may have another job; None if
-    no reply could say it. If the queue belongs to a group, waiting operations need messages of the queue
+    no reply could say it. `room_after` says in how many seconds a message expires that is in the way of
+    puts; None if none does. If the queue belongs to a group, waiting operations need messages of the queue
     `source`, too.
     """
 
@@ -152,6 +153,7 @@ class Progress:
     held_roles: Collection[WaitCondition] = ()
     left_for_others = False
     due: Due | None = _NOTHING_DUE
+    room_after: float | None = None
     source: bytes | None = None
 
     def __init__(self, ended: list[Operation]) -> None:
@@ -189,6 +191,8 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | 
             progress.left_for_others = True
         elif result.startswith(b"due "):
             progress.due = Due.of(result)
+        elif result.startswith(b"room "):
+            progress.room_after = int(result[5:]) / 1000
         elif result.startswith(b"source "):
             progress.source = runs[0][0].name[: -int(result[7:])]
         else:

@@ -22,9 +22,12 @@ AS_CONFIGURED = -1.0
 
 
 class WaitCondition(Enum):
-    """What an operation waits for; the value has the suffixes of the keys that show it."""
+    """What an operation waits for; the value has the suffixes of the keys that show it.
 
-    MESSAGE = (b"", CLOSED, READY)  # and DUE: its value is read, not its existence
+    DUE is watched for all of them: its value is read, not its existence.
+    """
+
+    MESSAGE = (b"", CLOSED, READY)
     ROOM = (NOT_FULL, CLOSED)
     PRODUCER_ROLE = (PRODUCER_FREE,)
     CONSUMER_ROLE = (CONSUMER_FREE,)

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from pressure_server.backend.watch import Watch
 from pressure_server.queues.calls.driver import KeyListener
-from pressure_server.queues.names import DUE, READY, base_key
+from pressure_server.queues.names import DUE, base_key
 from pressure_server.queues.operations.wait import (
     WaitCondition,
     may_proceed,
@@ -46,14 +46,14 @@ class KeyNotifications:
             self._number,
             watched_keys(base, watched),
             lambda mask, due: listener.armed(name, watched, mask, due),
-            base + DUE if READY in watched else None,
+            base + DUE,
         )
 
     def leave(self, listener: KeyListener, name: bytes, watched: Iterable[bytes] = ()) -> None:
         """Stop telling the listener of a queue. `watched` are the suffixes still watched for it."""
         base = base_key(self._prefix, name)
-        keys = [base + suffix for suffix in watched]
-        self._watch.disarm(self._number, [*keys, base + DUE] if base + READY in keys else keys)
+        if watched:
+            self._watch.disarm(self._number, [base + suffix for suffix in (*watched, DUE)])
         listeners = self._listeners.get(name)
         if listeners is not None:
             listeners.pop(listener, None)

@@ -52,7 +52,7 @@ class WaitingOperations:
     """The waiting operations of one lane. Created when an operation first waits."""
 
     __slots__ = (
-        "_driver", "_due", "_due_at", "_has_left_messages", "_host", "_joined", "_lines", "_source",
+        "_driver", "_due", "_due_at", "_has_left_messages", "_host", "_joined", "_lines", "_room", "_source",
         "_tries_line", "_turns", "_wake_up", "due_note", "leaves_share",
     )  # fmt: skip
 
@@ -68,6 +68,8 @@ class WaitingOperations:
         # uvloop's timer of no time at all does not tell its time.
         self._due_at: float | None = None
         self.due_note: bytes | None = None
+        # The next try of puts: when a message expires that is in their way.
+        self._room: Timer | None = None
         # Whether the block in flight tries consumers that wait.
         self._tries_line = False
         # Operations that have joined without a try, until it is known whether the queue exists.
@@ -187,6 +189,8 @@ class WaitingOperations:
                     # A job is ready, and has not been offered to those in line.
                     due = due._replace(seconds=0.0)
                 self._set_due(due)
+            if progress.room_after is not None:
+                self._await_expiry(progress.room_after)
             self._wake_up.watch()
             self._turns.ask(progress)
         self._turns.end(progress.ended)
@@ -199,6 +203,11 @@ class WaitingOperations:
         if due.seconds is not None:
             self._due_at = self._driver.time() + due.seconds
             self._due = self._driver.call_later(due.seconds, self._host.wake_up)
+
+    def _await_expiry(self, seconds: float | None) -> None:
+        if self._room is not None:
+            self._room.cancel()
+        self._room = None if seconds is None else self._driver.call_later(seconds, self._host.wake_up)
 
     @property
     def due_soon(self) -> float | None:
@@ -459,6 +468,7 @@ class WaitingOperations:
     def stop(self) -> None:
         """Stop listening to queues, and to the clock: the lane is dropped."""
         self._set_due(Due())
+        self._await_expiry(None)
         if self._wake_up is not None:
             self._wake_up.stop()
             self._wake_up = None

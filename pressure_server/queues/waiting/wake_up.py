@@ -102,8 +102,9 @@ class WakeUp:
         sleepers = self._sleepers
         if name == self._lane.name:
             sleepers.note_existence(exists=shows_existence(watched, mask))
-            if due != sleepers.due_note:
-                return True
+        # The note of another queue is not known: it is always a reason to look once.
+        if due != (sleepers.due_note if name == self._lane.name else None):
+            return True
         return may_proceed(conditions, watched, mask, sleepers.existed)
 
     def forget_attempts(self) -> None:

@@ -102,6 +102,8 @@ def misfit(event: Event, waiter: Waiter) -> str:
     is_log = "TYPE LOG" in event.create
     if waiter.puts and "PRIORITY" in waiter.wait and event.by == BACKEND:
         return "the put makes jobs of the messages, which such a client does not see"
+    if "OVERFLOW OVERWRITE" in event.act and (waiter.has_timeout or waiter.by == NATIVE):
+        return "the put says itself that it waits"
     if waiter.puts:
         return "a log has no priorities" if is_log and "PRIORITY" in waiter.wait else ""
     if waiter.name == "READ" and not event.of_group:

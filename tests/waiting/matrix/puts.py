@@ -100,6 +100,9 @@ GROUPS = (
         of_group=True,
     ),
     _of_group("GROUP SEEK", "PRESSURE.GROUP SEEK {x} g FROM HEAD", _SECOND_GROUP, alone=True),
+    _of_group(
+        "GROUP SEEK in EXEC", "MULTI; PRESSURE.GROUP SEEK {x} g FROM 0; EXEC", _SECOND_GROUP, alone=True
+    ),
     _of_group("RELEASE in the group", "PRESSURE.RELEASE {q} {id}", before=RESERVE),
     _of_group("RELEASE DELAY in the group", _RELEASE, before=RESERVE, due=SHORT),
     _of_group("TTR of READ ends", "PRESSURE.READ {x} GROUP g c TTR {s}", due=SHORT, races=True),

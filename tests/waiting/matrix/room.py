@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from itertools import product
 
-from tests.waiting.matrix.events import CLOSED, DONE, NO_QUEUE, Event
+from tests.waiting.matrix.events import CLOSED, DONE, NO_QUEUE, SECOND, SHORT, Event
 from tests.waiting.matrix.wires import BACKEND, BEANSTALK, MEMCACHED, NATIVE, RESP
 
 LIST, JOBS, LIFO, RANDOM, LOG, GROUPS = "list", "jobs", "lifo", "random", "log", "log with a group"
@@ -38,6 +38,7 @@ class Way:
     due: float = 0.0
     fill: str = ""
     name: str = ""
+    races: bool = False
 
     def event(self, kind: str, limit: str) -> Event:
         """Return the event for one type and limit."""
@@ -47,7 +48,7 @@ class Way:
         fill = self.fill or ("PRESSURE.PUT {q} x PRIORITY 5" if kind in _OF_JOBS else "LPUSH {q} x")
         return Event(
             f"{kind} full by {limit}: {self.name or self.act}", self.act, by=self.by, create=create,
-            prepare=fill, before=self.before, due=self.due, wanted=self.wanted,
+            prepare=fill, before=self.before, due=self.due, wanted=self.wanted, races=self.races,
         )  # fmt: skip
 
 
@@ -57,6 +58,9 @@ _NATIVE_GET = (
     "LPUSH {k}:consumer_free 0"
 )
 _READ = "PRESSURE.READ {q} GROUP g c"
+# Another group than the slowest one has passed the message.
+_PASSED = "LPUSH {q} x; PRESSURE.GROUP CREATE {q} h; BLPOP {q}+h 1"
+_LAST_DELIVERY = "PRESSURE.ALTER {q}+g MAX-DELIVERIES 1; LPUSH {q} x"
 
 # The limits for which a reserved or buried job does not count.
 _RESERVED = (BOUND, BYTES)
@@ -105,6 +109,14 @@ WAYS = (
     Way("get {q}+g", by=MEMCACHED, types=(GROUPS,)),
     Way("GET {q}+g 10", by=NATIVE, before="OPEN {q}+g", types=(GROUPS,)),
     Way("PRESSURE.GROUP DELETE {q} g; SPOP {q}", types=(GROUPS,)),
+    Way("PRESSURE.GROUP DELETE {q} g", types=(GROUPS,), fill=_PASSED),
+    Way("PRESSURE.DELETE {q}+g", types=(GROUPS,), fill=_PASSED),
+    Way("DEL {q}+g", types=(GROUPS,), fill=_PASSED),
+    Way("delete {q}+g", by=MEMCACHED, types=(GROUPS,), fill=_PASSED),
+    Way("DELETE {q}+g", by=NATIVE, before="OPEN {q}+g", types=(GROUPS,), fill=_PASSED),
+    Way(f"{_READ} TTR {{s}}", types=(GROUPS,), fill=_LAST_DELIVERY, due=SHORT, name="last delivery ends"),
+    Way("PRESSURE.ALTER {q} OVERFLOW OVERWRITE"),
+    Way("set {q} 0 1 x", by=MEMCACHED, fill="PRESSURE.EXISTS {q}", due=SECOND, races=True),
     Way("DEL {q}", types=(GROUPS,), wanted=NO_QUEUE),
     Way("PRESSURE.CLOSE {q}", types=(GROUPS,), wanted=CLOSED),
 )

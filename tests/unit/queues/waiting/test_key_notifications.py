@@ -87,12 +87,12 @@ def test_a_listener_hears_what_the_queue_has_when_it_is_watched(
     assert listener.told == [(b"q", 5, b"note")]
 
 
-def test_the_note_of_due_jobs_is_read_only_for_those_that_wait_for_messages(
+def test_the_note_of_due_jobs_is_read_for_those_that_wait_for_a_role_or_room(
     notifications: KeyNotifications, keys: Keys
 ) -> None:
     notifications.arm(Listener(), b"q", ROLE)
     assert READY not in ROLE
-    assert keys.armed[0][2] is None
+    assert keys.armed[0][2] == b"p:q" + DUE
 
 
 def test_the_lane_of_a_queue_is_told_by_others(notifications: KeyNotifications) -> None:

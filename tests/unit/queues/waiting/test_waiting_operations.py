@@ -128,6 +128,39 @@ class World:
         self.waiting.watch(progress)
 
 
+# ---------------------------------------------------------------- messages that expire
+
+
+def expiring(world: World, seconds: float | None) -> None:
+    """Take a reply that says when a message expires that is in the way of the puts."""
+    progress = Progress([])
+    progress.room_after = seconds
+    world.waiting.watch(progress)
+
+
+def test_puts_are_tried_again_when_a_message_expires() -> None:
+    world = World()
+    world.waiting_puts(2)
+    expiring(world, 1.5)
+    world.clock.run_to(101.4)
+    assert world.host.wake_up.call_count == 0
+    expiring(world, None)  # a reply that says nothing of it
+    world.clock.run_to(101.6)
+    assert world.host.wake_up.call_count == 1
+
+
+def test_the_last_reply_says_when_a_message_expires() -> None:
+    world = World()
+    world.waiting_puts(1)
+    expiring(world, 0.5)
+    expiring(world, 1.0)
+    world.clock.run_to(100.9)
+    assert world.host.wake_up.call_count == 0
+    world.waiting.stop()
+    world.clock.run_to(102.0)
+    assert world.host.wake_up.call_count == 0
+
+
 # ---------------------------------------------------------------- jobs that are due
 
 

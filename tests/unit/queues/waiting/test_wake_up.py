@@ -130,10 +130,13 @@ def test_another_note_of_due_jobs_is_a_reason(world: World) -> None:
     assert world.wake_ups == 2
 
 
-def test_the_note_of_another_queue_does_not_count(world: World) -> None:
+def test_a_note_of_another_queue_is_a_reason_to_look_once(world: World) -> None:
     world.conditions = {b"log": {MESSAGE}}
+    world.answer(name=b"log")
+    assert world.wake_ups == 0
     world.answer(due=b"2", name=b"log")
-    assert (world.wake_ups, world.seen) == (0, [])
+    world.answer(due=b"2", name=b"log")
+    assert (world.wake_ups, world.seen) == (1, [])
 
 
 # ---------------------------------------------------------------- a change during a try
