@@ -430,14 +430,13 @@ class Session(Client):
                 self.note_slow(seconds, [operation.command.name.encode(), *words])
         if operation is self._last:
             self._last = None
-        if operation.error is not None or operation.has_errors:
-            if operation.is_left_undone:
-                self.connection.drain()
-                self._flush_later()
-                return
-            self.count_failures(operation)
+        has_failed = operation.error is not None or operation.has_errors
+        if has_failed and operation.is_left_undone:
+            self.connection.drain()
+            self._flush_later()
+            return
         data = operation.encode(operation)
-        if (operation.error is not None or operation.has_errors) and data:
+        if has_failed and data:
             self.count_failures(operation, data)
         if operation.verb.reserves:
             self._reserve(operation)
@@ -512,8 +511,8 @@ class Session(Client):
             replies.pop()
             undone.pop()
         for operation in undone:
-            self.count_failures(operation)
             operation.encoded_reply = operation.encode(operation)
+            self.count_failures(operation, operation.encoded_reply)
 
     def _reserve(self, operation: Operation) -> None:
         """Note the jobs that the client has reserved, if the reservation ends with its connection."""
