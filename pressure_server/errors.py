@@ -268,6 +268,10 @@ class BackendError(PressureError):
     code = "BACKEND"
 
 
+class BackendAwayError(BackendError):
+    """The backend cannot be reached: nothing has been done."""
+
+
 class OutcomeUnknownError(BackendError):
     """The connection to the backend was lost before the answer: the operation may have been done."""
 
@@ -280,6 +284,10 @@ class UnansweredError(BackendError):
 
     def __init__(self) -> None:
         super().__init__("the backend was lost before it answered: ask again")
+
+
+# A read, or a take whose messages go back, may be tried again after these, when the backend is back.
+BACKEND_LOST = (BackendAwayError, OutcomeUnknownError, UnansweredError)
 
 
 class BackendDiedError(OutcomeUnknownError):

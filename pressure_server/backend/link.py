@@ -46,7 +46,13 @@ from pressure_server.backend.resp import (
     wait_for_reply,
 )
 from pressure_server.backend.route import Route
-from pressure_server.errors import BackendDiedError, BackendError, BackendReplyError, OutcomeUnknownError
+from pressure_server.errors import (
+    BackendAwayError,
+    BackendDiedError,
+    BackendError,
+    BackendReplyError,
+    OutcomeUnknownError,
+)
 from pressure_server.lua.scripts import Library, Script
 
 logger = logging.getLogger(__name__)
@@ -463,9 +469,9 @@ class Link:
         is_unknown = request.may_be_done and request.changes
         request.received(OutcomeUnknownError() if is_unknown else self._away())
 
-    def _away(self) -> BackendError:
+    def _away(self) -> BackendAwayError:
         whose = self.name.removeprefix("backend ") if self._layout else "the backend"
-        return BackendError(f"{whose} is away: {self._why_down}")
+        return BackendAwayError(f"{whose} is away: {self._why_down}")
 
     async def close(self) -> None:
         """Close the channel, stop reconnecting, and fail all held requests."""

@@ -88,6 +88,10 @@ class Database(QueueOperations):
         """
         return self.shard_of(name).is_away
 
+    def is_lost(self, name: bytes) -> bool:
+        """Return whether the backend of the queue cannot be reached."""
+        return self.shard_of(name).is_lost
+
     def common_shard(self, first: bytes, *others: bytes) -> Shard:
         """Return the shard of several queues. Raises CrossShardError if they are in different ones."""
         shard = self.shard_of(first)

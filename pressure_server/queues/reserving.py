@@ -13,6 +13,8 @@ from math import inf
 from typing import Any, Protocol
 
 from pressure_server.errors import (
+    BACKEND_LOST,
+    BackendDiedError,
     PressureError,
     QueueClosedError,
     QueueDoesNotExistError,
@@ -41,6 +43,9 @@ class Queues(Lanes, Protocol):
 
     def shard_of(self, name: bytes) -> Shard:
         """See Database.shard_of."""
+
+    def is_away(self, name: bytes) -> bool:
+        """See Database.is_away."""
 
     def by_shard(self, names: Sequence[bytes]) -> Iterator[tuple[Shard, list[bytes]]]:
         """See Database.by_shard."""
@@ -90,12 +95,17 @@ async def reserve_best(
     several: SeveralQueues | None = None
     try:
         while True:
-            view = await _look(queues, names)
-            if view.best is not None:
-                jobs = await _take(queues, view.best, claims, client)
-                if jobs:
-                    return view.best, jobs
-            elif error is not None and not view.overdue:
+            try:
+                view = await _look(queues, names, waits=timeout != 0)
+                jobs = [] if view.best is None else await _take(queues, view.best, claims, client)
+            except BACKEND_LOST as lost:
+                if timeout == 0 or isinstance(lost, BackendDiedError):
+                    raise
+                # A job that was taken goes back. Wait until the backend is back.
+                view, jobs = _NOTHING, []
+            if view.best is not None and jobs:
+                return view.best, jobs
+            if view.best is None and error is not None and not view.overdue:
                 raise error
             left = None if deadline is None else deadline - loop.time()
             is_unblocked = several is not None and several.unblocking is not None
@@ -195,27 +205,30 @@ async def _take(queues: Queues, name: bytes, claims: list[bytes], client: Client
     return jobs
 
 
-async def _look(queues: Queues, names: Sequence[bytes]) -> View:
+async def _look(queues: Queues, names: Sequence[bytes], *, waits: bool) -> View:
     """Look for the best job. What has ended in overdue queues is noticed first, and may be the best.
+
+    If the command `waits`, look only at queues whose backend can be reached.
 
     A job whose last delivery has ended is then in the queue of its dead letters, which may be any of these.
     """
-    view = await _look_once(queues, names)
+    view = await _look_once(queues, names, waits=waits)
     if view.overdue:
         # Any operation makes the library notice what has ended.
         for result in await queues.run_each(verbs.EXISTS, view.overdue):
             if isinstance(result, PressureError):
                 raise result
-        view = await _look_once(queues, names)
+        view = await _look_once(queues, names, waits=waits)
     return view
 
 
-async def _look_once(queues: Queues, names: Sequence[bytes]) -> View:
+async def _look_once(queues: Queues, names: Sequence[bytes], *, waits: bool) -> View:
     # Operations that wait in the queues of another shard are tried when that one is back.
+    is_left_out = queues.is_lost if waits else queues.is_away
     views = [
         await shard.first_jobs.look(some)
         for shard, some in queues.by_shard(names)
-        if not queues.is_away(some[0])
+        if not is_left_out(some[0])
     ]
     best = min(views, key=lambda view: view.rank, default=_NOTHING)
     return View(

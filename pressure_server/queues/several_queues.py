@@ -37,8 +37,8 @@ class Lanes(Protocol):
     def due_soon(self, name: bytes) -> float | None:
         """See LaneDispatcher.due_soon."""
 
-    def is_away(self, name: bytes) -> bool:
-        """See Database.is_away."""
+    def is_lost(self, name: bytes) -> bool:
+        """See Database.is_lost."""
 
 
 class SeveralQueues:
@@ -73,9 +73,9 @@ class SeveralQueues:
 
         Call `end` afterwards, in any case.
 
-        Queues in `to_try` are tried in turn, unless they are away. The others are assumed to have nothing
-        when this is called: their operations join the lines untried. `how` says how the operations wait; its
-        timeout is for all of them together.
+        Queues in `to_try` are tried in turn, unless their backend is lost. The others are assumed to have
+        nothing when this is called: their operations join the lines untried. `how` says how the operations
+        wait; its timeout is for all of them together.
         """
         loop, first = asyncio.get_running_loop(), self._owner.first_ended
         if not to_try:
@@ -86,7 +86,7 @@ class SeveralQueues:
         self._owner.on_unblock = self._unblock
         for number, name in enumerate(list(self._left), 1):
             operation = self._operation(name, arguments, size, how)
-            if name in to_try and not self._lanes.is_away(name):
+            if name in to_try and not self._lanes.is_lost(name):
                 self._lanes.submit(operation)
                 await self._owner.wait_until_tried()
             else:

@@ -110,12 +110,10 @@ def test_waiting_clients_lose_nothing_when_all_connections_to_the_backend_break(
     waiting_three.kill(tracking=False)
     waiting_three.change_natively()
     replies = [waiter.reply() for waiter in waiting_three.waiting]
-    # An operation that is tried while the backend is away fails.
-    failed = [is_refused(reply, "BACKEND") for reply in replies]
-    for reply, served, has_failed in zip(replies, SERVED, failed, strict=True):
-        assert has_failed or reply == served
+    # If it is unknown whether a put was done that was being tried, it fails.
+    assert replies == SERVED or (replies[::2] == SERVED[::2] and is_refused(replies[1], "BACKEND"))
     queued = [waiting_three.direct.lrange(f"__pressure__:{name}", 0, -1) for name in ("q", "full", "later")]
-    assert queued == [[b"m"] * failed[0], [b"b"] * (not failed[1]), [b"l"] * failed[2]]
+    assert queued == [[], [b"b"] * (replies[1] == 1), []]
 
 
 def test_a_waiting_get_fails_when_the_backend_is_flushed(

@@ -88,11 +88,8 @@ class Driver(Protocol):
     peer_count: int
 
     @property
-    def is_away(self) -> bool:
-        """Whether this server cannot reach the shard of these lanes, but can reach another one.
-
-        Lanes then send no operations with a ticket: the commands would wait for this shard alone.
-        """
+    def is_lost(self) -> bool:
+        """Whether the backend of these lanes cannot be reached. Operations that wait are not tried then."""
 
     @property
     def notifications(self) -> KeyWatcher:

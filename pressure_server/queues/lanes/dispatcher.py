@@ -114,8 +114,13 @@ class LaneDispatcher:
         return self._link.is_up
 
     @property
-    def is_away(self) -> bool:
+    def is_lost(self) -> bool:
         """See Driver."""
+        return not self._link.is_up
+
+    @property
+    def is_away(self) -> bool:
+        """Whether this server cannot reach this shard, but can reach another one of the database."""
         return self.others_are_up is not None and not self._link.is_up and self.others_are_up()
 
     @property
@@ -154,6 +159,10 @@ class LaneDispatcher:
         elif not lane.is_in_use:
             lane.is_in_use = lane.is_recent = True
             self._in_use += 1
+        if operation.wait is not None and operation.waits_for_message and self.is_lost:
+            # Not at once: the owner does not expect an end before this returns.
+            self._loop.call_soon(lane.join, operation)
+            return lane
         if self.reservations.given_up and name in self.reservations.given_up:
             self.reservations.restore_to(name)
         lane.pending.append(operation)
@@ -477,11 +486,8 @@ class LaneDispatcher:
                 self.call_later(self._link.pause_after_deaths, follows)
             else:
                 follows()
-        if self.others_are_up is not None:
-            # Operations with a ticket have not been tried meanwhile.
-            for lane in list(self._lanes.values()):
-                if lane.waiting is not None:
-                    lane.wake_up()
+        for lane in list(self._lanes.values()):
+            lane.try_waiting()  # they have not been tried meanwhile
 
     def changed(self, key: bytes) -> None:
         """Note that a watched key has changed, maybe in another database."""

@@ -11,6 +11,7 @@ from typing import Any
 
 from pressure_server.backend.resp import CRLF, LENGTHS
 from pressure_server.errors import (
+    BackendAwayError,
     BackendError,
     OutcomeUnknownError,
     QueueInUseError,
@@ -219,6 +220,10 @@ class Lane:
             return batch.progress_after_refusal((), "")
         error = reply if isinstance(reply, BackendError) else exception_for(self.name, str(reply))
         progress = batch.progress_after_refusal(runs, str(reply))
+        progress.must_wait = [one for one in progress.ended if _waits_through(one, error)]
+        if progress.must_wait:
+            self._driver.when_back(self.try_waiting)
+            progress.ended = [one for one in progress.ended if one not in progress.must_wait]
         for operation in progress.ended:
             is_lost = type(error) is OutcomeUnknownError and not operation.verb.changes
             operation.fail(UnansweredError() if is_lost else error)
@@ -331,6 +336,11 @@ class Lane:
             self.is_idle = False
             self._driver.ready(self)
 
+    def try_waiting(self) -> None:
+        """Try all waiting operations again: the backend is back."""
+        if self.waiting is not None:
+            self.waiting.try_all()
+
     def take_turn(self, role: WaitCondition) -> None:
         """Begin a turn in `role`: its token has been parked for the operations that wait here."""
         self._ensure_waiting().take_turn(role)
@@ -371,6 +381,23 @@ def _dropped(operation: Operation) -> bool:
     if operation.verb.takes:
         operation.put_back()
     return operation.verb.takes
+
+
+def _waits_through(operation: Operation, error: Exception) -> bool:
+    """Return whether an operation goes on waiting, although the backend was lost while it was tried.
+
+    It has not been done, or what it has taken goes back to the queue. It is tried again later.
+    """
+    wait, verb = operation.wait, operation.verb
+    may_be_done = type(error) is OutcomeUnknownError and (verb.puts or verb.moves)
+    is_lost = isinstance(error, BackendAwayError) or type(error) is OutcomeUnknownError
+    if wait is None or not is_lost or may_be_done or (verb.takes and operation.results):
+        return False
+    if not (wait.in_line or operation.waits_for_message):
+        return False
+    wait.condition = WaitCondition.ROOM if verb.puts else WaitCondition.MESSAGE
+    wait.at_destination = False
+    return True
 
 
 def _needs_durability(runs: Sequence[list[Operation]], progress: batch.Progress) -> bool:

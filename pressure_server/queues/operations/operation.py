@@ -200,6 +200,11 @@ class Operation:
         return bool(self.results) and self.verb.custody is not Custody.NONE
 
     @property
+    def waits_for_message(self) -> bool:
+        """Whether it waits if there is no message."""
+        return self.options.waits and self.wait is not None and self.wait.timeout != 0
+
+    @property
     def can_fold(self) -> bool:
         """Whether it can share a run with equal operations."""
         options = self.options

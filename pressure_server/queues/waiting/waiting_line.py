@@ -95,15 +95,12 @@ class WaitingLine:
         self._for_existence = self._at_destinations = 0
         return gone
 
-    def take_first(
-        self, served: int, on_admitted: Callable[[], None], *, admits_tickets: bool = True
-    ) -> list[Operation]:
+    def take_first(self, served: int, on_admitted: Callable[[], None]) -> list[Operation]:
         """Remove and return the next operations to try: the line's allowance, and `served` more.
 
         Puts count in commands, other operations one each. Moves that wait at a destination have an allowance
         of their own there, because what helps one of them need not help those before it. An operation whose
-        ticket is in use at another queue stays; `on_admitted` is called when it can be tried. So do all with
-        a ticket if not `admits_tickets`.
+        ticket is in use at another queue stays; `on_admitted` is called when it can be tried.
         """
         left_for = {_ORDINARY: min(self._allowance + served, MAX_MESSAGES)}
         size = 0
@@ -119,10 +116,7 @@ class WaitingLine:
             if (
                 left <= 0
                 or len(first) >= MAX_MESSAGES
-                or (
-                    wait.ticket is not None
-                    and not (admits_tickets and wait.ticket.try_acquire(wait, on_admitted))
-                )
+                or (wait.ticket is not None and not wait.ticket.try_acquire(wait, on_admitted))
             ):
                 passed_over.append(operation)
                 continue

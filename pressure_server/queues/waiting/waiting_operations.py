@@ -120,10 +120,8 @@ class WaitingOperations:
         self._tries_line = woken or Line.CONSUMERS in served
         operations: list[Operation] = []
         for line, in_line in self._lines.items():
-            if in_line and (woken or line in served):
-                operations += in_line.take_first(
-                    served.get(line, 0), self._host.wake_up, admits_tickets=not self._driver.is_away
-                )
+            if in_line and (woken or line in served) and not self._driver.is_lost:
+                operations += in_line.take_first(served.get(line, 0), self._host.wake_up)
         if self._lines[Line.PRODUCERS]:
             # New puts join the line after the operations that already wait for room.
             first = next(iter(self._lines[Line.PRODUCERS]))
@@ -302,7 +300,7 @@ class WaitingOperations:
         wait = operation.wait
         if wait is None or wait.ticket is None:
             return True
-        if not self._driver.is_away and wait.ticket.try_acquire(wait, self._host.wake_up):
+        if wait.ticket.try_acquire(wait, self._host.wake_up):
             return True
         if not wait.ticket.served:
             self.append_untried(operation, WaitCondition.MESSAGE, None)
@@ -413,8 +411,11 @@ class WaitingOperations:
     def try_all(self) -> None:
         """Try the operations again, although nothing is known of the queue.
 
-        Operations that share a ticket would be tried one after the other, so their command looks instead.
+        Operations that share a ticket would be tried one after the other, so their command looks instead. If
+        the backend is lost, all are tried when it is back.
         """
+        if self._driver.is_lost:
+            return
         are_others = False
         for operation in [operation for line in self._lines.values() for operation in line]:
             ticket = operation.wait.ticket if operation.wait is not None else None

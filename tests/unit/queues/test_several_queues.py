@@ -35,7 +35,7 @@ class Lanes:
     def due_soon(self, _name: bytes) -> float | None:
         return None
 
-    def is_away(self, _name: bytes) -> bool:
+    def is_lost(self, _name: bytes) -> bool:
         return False
 
 

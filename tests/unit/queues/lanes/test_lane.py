@@ -40,7 +40,9 @@ class Driven:
         self.when_durable: list[Callable[[BackendError | None], None]] = []
         self.when_back: list[Callable[[], None]] = []
         self.sent: list[Block] = []
-        driver = MagicMock(is_stopping=False, is_durable=is_durable, peer_count=0, policy=Policy())
+        driver = MagicMock(
+            is_stopping=False, is_durable=is_durable, is_lost=False, peer_count=0, policy=Policy()
+        )
         driver.waiters = WaiterCount(10)
         driver.ready = lambda _lane, goes_first=False: self.asked.append(goes_first)
         driver.drop = self._drop

@@ -62,7 +62,7 @@ class World:
         self.host.name = b"q"
         policy = Policy(put_timeout=3.0, role_timeout=2.0)
         self.driver = driver = MagicMock(
-            is_stopping=False, is_away=False, waiters=WaiterCount(limit), policy=policy
+            is_stopping=False, is_lost=False, waiters=WaiterCount(limit), policy=policy
         )
         driver.time = lambda: self.clock.now
         driver.call_at = self.clock.call_at
@@ -558,16 +558,18 @@ def test_the_operations_of_one_command_are_not_tried_one_after_the_other() -> No
     world.host.wake_up.assert_called_once()
 
 
-def test_operations_with_a_ticket_are_not_tried_in_a_shard_that_is_away() -> None:
+def test_operations_that_wait_are_not_tried_while_the_backend_is_lost() -> None:
     world = World()
-    shared = get(options=WAITS, wait=Wait(None, ticket=Ticket()))
-    (alone,) = world.waiting_gets(1)
-    world.driver.is_away = True
-    assert not world.waiting.admits(shared)
-    assert world.waiting.next_operations([], woken=True) == [alone]
-    world.in_vain(alone)
-    world.driver.is_away = False
-    assert world.waiting.next_operations([], woken=True) == [alone, shared]
+    (waiting,) = world.waiting_gets(1)
+    world.driver.is_lost = True
+    world.waiting.try_all()
+    world.host.wake_up.assert_not_called()
+    fresh = get()
+    assert world.waiting.next_operations([fresh], woken=True) == [fresh]
+    world.driver.is_lost = False
+    world.waiting.try_all()
+    world.host.wake_up.assert_called_once()
+    assert world.waiting.next_operations([], woken=True) == [waiting]
 
 
 def test_an_operation_whose_ticket_another_has_waits_untried() -> None:
