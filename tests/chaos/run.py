@@ -30,6 +30,7 @@ from tests.chaos.memcached_clients import Getter, Setter
 from tests.chaos.once import OnceProducer
 from tests.chaos.plan import Fault, Timeouts
 from tests.chaos.producers import Pace, Producer, Sender
+from tests.chaos.readers import Reader
 from tests.chaos.redis_workers import DetachedWorker, JobProducer, RedisKicker, RedisWorker
 from tests.chaos.ring_clients import RingClients
 from tests.chaos.stand import Stand
@@ -38,7 +39,9 @@ from tests.chaos.workers import Worker
 from tests.support.nodes import Engine
 
 # Queues with their bounds; 0 for none. Exchanges and moves are between those with the same tag.
-QUEUES = {"wide": 0, "{wide}r": 0, "narrow": 20, "{narrow}tight": 300}
+QUEUES = {"wide": 0, "{wide}r": 0, "narrow": 20, "{narrow}tight": 300, "{wide}stack": 300, "{narrow}bag": 300}
+# Those that are no fifo.
+_TYPES = {"{wide}stack": ("TYPE", "LIFO"), "{narrow}bag": ("TYPE", "RANDOM")}
 _NAMES = list(QUEUES)
 # beanstalk has no names with braces.
 _PLAIN_NAMES = ["wide", "narrow"]
@@ -62,6 +65,7 @@ _CONSUMERS: list[tuple[type[Consumer], type[Caller], str, int]] = [
     (Getter, MemcachedCaller, "getter", 2),
     (Kestrel, MemcachedCaller, "kestrel", 4),
     (TransactionConsumer, Caller, "transaction", 2),
+    (Reader, Caller, "reader", 1),
 ]
 # The same for jobs, with the queues.
 _JOB_PRODUCERS: list[tuple[type[Producer], type[Caller], str, int, list[str]]] = [
@@ -78,6 +82,7 @@ _WORKERS: list[tuple[type[Worker], type[Caller], str, int, list[str]]] = [
 ]
 _DETACHED = 3
 _JOB_TAKERS = 2
+_READERS = 2
 # The shares of messages that are put as jobs, with a transaction id into queues, and into logs.
 _JOBS = 0.4
 _WITH_ID = 0.08
@@ -256,7 +261,9 @@ class _Work:
         for queue, bound in (QUEUES | HELD | TUBES).items():
             if bound is None:
                 continue
-            await caller.ask(("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", "BLOCK"))
+            await caller.ask(
+                ("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", "BLOCK", *_TYPES.get(queue, ()))
+            )
         closed = {beside(queue, CLOSED) for queue in (*QUEUES, *LOGS)}
         for queue in (*_LEFT_QUEUES, *closed):
             await caller.ask(("PRESSURE.CREATE", queue))
@@ -325,6 +332,12 @@ class _Work:
             consumers.append(Taker(caller, self._ledger, ["mixed", *_HELD], self._maker.chance()))
         reader = MemcachedCaller(*self._maker.next("job-kestrel"), self._journal, relayed=False)
         consumers.append(Kestrel(reader, self._ledger, ["mixed", *_HELD], self._maker.chance()))
+        of_logs = [
+            name for log in self._outcome.logs.values() for name in (log.name, *map(log.queue_of, log.groups))
+        ]
+        for _ in range(_READERS):
+            caller = self._maker.caller("reader")
+            consumers.append(Reader(caller, self._ledger, [*_TUBES, *_HELD, *of_logs], self._maker.chance()))
         kicker = BeanstalkCaller(*self._maker.next("kicker"), self._journal, relayed=False)
         consumers.append(Kicker(kicker, self._ledger, _TUBES, self._maker.chance(), self._journal))
         caller = self._maker.caller("redis-kicker")
