@@ -17,7 +17,6 @@ from aiohttp.http_exceptions import HttpProcessingError
 from pressure_server.auth.peer_address import address_of
 from pressure_server.log_limits import LogThrottle
 from pressure_server.text import printable
-from pressure_server.web.http_settings import MAX_CONNECTIONS
 from pressure_server.web.places import Owner, Places
 
 _logger = logging.getLogger(__name__)
@@ -35,13 +34,14 @@ _RESERVED = 32
 
 
 class HttpConnections:
-    """The connections of one listener."""
+    """The connections of one listener: at most `most`."""
 
-    def __init__(self) -> None:
+    def __init__(self, most: int) -> None:
+        self._most = most
         # Creates aiohttp's protocol for a connection. It exists only after the application that `note` is in.
         self.server: Callable[[], asyncio.Protocol] | None = None
         self._connected: dict[asyncio.BaseTransport | None, _HttpConnection] = {}
-        self._places = Places(MAX_CONNECTIONS, _RESERVED)
+        self._places = Places(most, _RESERVED)
         self._buffer = bytearray(_READ)
         self._log = LogThrottle(_logger, "closed HTTP connection", "closed HTTP connections")
 
@@ -62,15 +62,16 @@ class HttpConnections:
         if (other := self._places.take(transport, owner)) is not None:
             address = address_of(other)
             self._log.warn(
-                f"closed the HTTP connection of {address}: more than {MAX_CONNECTIONS} are open",
+                f"closed the HTTP connection of {address}: more than {self._most} are open",
                 {"client": address},
             )
+            del self._connected[other]
             other.abort()
 
     def remove(self, transport: asyncio.Transport) -> None:
         """Remove a connection that has ended."""
         self._places.leave(transport)
-        del self._connected[transport]
+        self._connected.pop(transport, None)
 
     @web.middleware
     async def note(

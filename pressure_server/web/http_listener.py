@@ -18,6 +18,7 @@ from pressure_server.web.clients_page import ClientsPage
 from pressure_server.web.events import EventStreams
 from pressure_server.web.http_connections import HttpConnections, request_logger
 from pressure_server.web.http_requests import CONTEXT, HttpContext, json_object, text_in
+from pressure_server.web.http_settings import MAX_CONNECTIONS
 from pressure_server.web.metrics import Metrics
 from pressure_server.web.overview import Overview
 from pressure_server.web.problem_watch import ProblemWatch
@@ -44,7 +45,7 @@ class HttpListener:
     @classmethod
     async def open(cls, context: HttpContext) -> HttpListener:
         """Listen, and serve the objects of the context. Raise OSError."""
-        connections, authentication = HttpConnections(), Authentication(context)
+        connections, authentication = HttpConnections(MAX_CONNECTIONS), Authentication(context)
         runner = web.AppRunner(
             _application(context, connections, authentication),
             handle_signals=False,

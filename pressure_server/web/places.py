@@ -24,13 +24,13 @@ class Owner(NamedTuple):
 class Places:
     """`most` places. Each is held by the transport of a connection.
 
-    When all are taken, a new holder gets the place of another: of a client without a login as long as such
-    clients have more than `reserved` places, and of the owner who has the most; of these the oldest.
+    When all are taken, a new holder gets the place of another: of a client without a login if such clients
+    have `reserved` places, else of a user; and of the owner who has the most; of these the oldest.
     """
 
     def __init__(self, most: int, reserved: int = 0) -> None:
         self._most = most
-        self._reserved = reserved
+        self._reserved = max(1, min(reserved, most // 2))
         self._owners: dict[asyncio.Transport, Owner] = {}
         # The oldest first.
         self._held: defaultdict[Owner, dict[asyncio.Transport, None]] = defaultdict(dict)
@@ -62,6 +62,6 @@ class Places:
 
     def _loser(self) -> asyncio.Transport:
         strangers = sum(len(held) for owner, held in self._held.items() if not owner.is_user)
-        of_users = strangers < max(1, self._reserved)
+        of_users = strangers < self._reserved
         held = max((held for owner, held in self._held.items() if owner.is_user == of_users), key=len)
         return next(iter(held))

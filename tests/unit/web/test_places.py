@@ -67,6 +67,14 @@ def test_a_place_that_is_left_is_free() -> None:
     fill(places, THERE)
 
 
+@pytest.mark.parametrize("owner", [ADA, HERE])
+@pytest.mark.parametrize("most", [1, 2, 3])
+def test_few_places_are_not_all_reserved(most: int, owner: Owner) -> None:
+    places = Places(most, reserved=32)
+    holders = fill(places, *[owner] * most)
+    assert places.take(asyncio.Transport(), owner) is holders[0]
+
+
 @pytest.mark.parametrize(
     ("taken", "due"),
     [
