@@ -185,7 +185,8 @@ class Survey:
     """The survey of all databases in use. `queues` has the queues by database number and name.
 
     `counts` are the sums of COUNTS over all queues, also deleted ones, since the first round. `rounds` is
-    the number of complete rounds, and `seconds` the duration of the last one.
+    the number of complete rounds, and `seconds` the duration of the last one. `looked` is when a shard was
+    looked at last, by time.monotonic().
     """
 
     def __init__(self, broker: Broker) -> None:
@@ -195,19 +196,29 @@ class Survey:
         self.counts = Counter[str]()
         self.rounds = 0
         self.seconds = 0.0
+        self.looked = monotonic()
 
     async def look_at(self, queues: Iterable[tuple[int, bytes]]) -> None:
-        """Look at these queues now, unless that was done in the last second. Raise BackendError."""
+        """Look at these queues now, unless that was done in the last second.
+
+        Raises BackendError, after the other shards, if one fails. Does not wait for shards that are away.
+        """
         now = monotonic()
         wanted: dict[int, list[bytes]] = {}
+        failed: BackendError | None = None
         for key in queues:
             known = self.queues.get(key)
             if (known is None or now - known.at > _ROUND / 2) and is_queue_name(key[1]):
                 wanted.setdefault(key[0], []).append(key[1])
         for database in self._broker.databases:
             for shard, names in database.by_shard(wanted.get(database.database_number, [])):
-                for first in range(0, len(names), _AT_ONCE):
-                    await self._look(shard, names[first : first + _AT_ONCE])
+                try:
+                    for first in range(0, len(names) if shard.is_up else 0, _AT_ONCE):
+                        await self._look(shard, names[first : first + _AT_ONCE])
+                except BackendError as error:
+                    failed = error
+        if failed is not None:
+            raise failed
 
     async def run_once(self) -> None:
         """Look at all queues now, without pauses. Raise BackendError."""
@@ -244,6 +255,7 @@ class Survey:
         cursor, waiting = b"0", dict[bytes, None]()
         while True:
             cursor, names = await shard.scan(cursor)
+            self.looked = monotonic()
             waiting.update(dict.fromkeys(names))
             while waiting and (len(waiting) >= _AT_ONCE or cursor == b"0"):
                 some = list(islice(waiting, _AT_ONCE))

@@ -78,6 +78,7 @@ async def _data(request: web.Request, view: View, user: User) -> bytes:
         shown = await view(request, user)
     except PressureError as error:
         shown = {"error": f"{error.code} {error}"}
+    shown["not_ready"] = request.app[CONTEXT].not_ready
     return b"data: " + json.dumps(shown).encode() + b"\n\n"
 
 

@@ -9,6 +9,7 @@ import asyncio
 from array import array
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from heapq import merge
 from itertools import islice
 from time import monotonic
@@ -17,7 +18,7 @@ from typing import Any, NamedTuple
 from aiohttp import web
 
 from pressure_server.auth.users import User
-from pressure_server.errors import PatternError
+from pressure_server.errors import BackendError, PatternError
 from pressure_server.net.workers import Waiting
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import Surveyed
@@ -34,6 +35,8 @@ _KEPT_PER_QUEUE = 1 / 5000
 _MAX_ORDERS = 16
 # Queues that are sorted between two pauses: these take a millisecond or two.
 _AT_ONCE = 1000
+# Seconds after which figures of queues in view are stale.
+_STALE = 5.0
 Key = tuple[int, bytes]
 
 _SORTS: dict[str, Callable[[Surveyed], Any]] = {
@@ -50,10 +53,23 @@ _SORTS: dict[str, Callable[[Surveyed], Any]] = {
 }
 # Further orders, by what the survey does not know: see Overview.
 _MORE_SORTS = ("waiting", "states")
+# The states of the queues that a console may ask for; "problem" is one that the survey does not know.
+_SHOWN: dict[str, Callable[[Surveyed], Any]] = {
+    "full": lambda queue: queue.figures.is_full,
+    "closed": lambda queue: queue.figures.is_closed,
+    "paused": lambda queue: queue.figures.paused,
+    "buried": lambda queue: queue.figures.buried,
+}
 
 
 def _key(queue: Surveyed) -> Key:
     return queue.database, queue.name
+
+
+def _old(at: float) -> int:
+    """Return how many seconds ago a time of time.monotonic() was; 0 if figures of then are not stale."""
+    seconds = monotonic() - at
+    return round(seconds) if seconds > _STALE else 0
 
 
 class _Query(NamedTuple):
@@ -63,16 +79,17 @@ class _Query(NamedTuple):
     sort: str
     descending: bool
     filter: str
+    state: str
 
     @classmethod
     def of(cls, request: web.Request, user: User) -> _Query:
         """Return the query of a request. Raise HTTPBadRequest."""
         query = request.query
-        sort, text = query.get("sort", "name"), query.get("filter", "")
-        known = sort in _SORTS or sort in _MORE_SORTS
+        sort, text, state = query.get("sort", "name"), query.get("filter", ""), query.get("state", "")
+        known = (sort in _SORTS or sort in _MORE_SORTS) and (state in _SHOWN or state in ("", "problem"))
         if not known or query.get("order", "up") not in ("up", "down") or len(text) > _MAX_FILTER:
-            raise web.HTTPBadRequest(text="sort, order or filter is wrong\n")
-        return cls(user, sort, query.get("order") == "down", text)
+            raise web.HTTPBadRequest(text="sort, order, filter or state is wrong\n")
+        return cls(user, sort, query.get("order") == "down", text, state)
 
     def wants(self) -> Callable[[bytes], bool]:
         """Return whether a name contains the filter, or matches it as a pattern, and the user may see it."""
@@ -109,8 +126,9 @@ class SortedQueues:
         wants: Callable[[bytes], bool],
         *,
         descending: bool,
+        shows: Callable[[Surveyed], Any] = lambda _: True,
     ) -> SortedQueues:
-        """Sort the queues whose names are wanted."""
+        """Sort the queues whose names are wanted, and that are in the state to show."""
         everything = list(queues)
         keys: list[Key] = []
         values: list[Any] = []
@@ -120,7 +138,7 @@ class SortedQueues:
             begin = len(keys)
             for key in everything[first : first + _AT_ONCE]:
                 queue = queues.get(key)
-                if queue is not None and wants(key[1]):
+                if queue is not None and wants(key[1]) and shows(queue):
                     keys.append(key)
                     values.append(value_of(queue))
             if len(keys) > begin:
@@ -149,7 +167,7 @@ class Overview:
         self._sorting = asyncio.Lock()
 
     async def view(self, request: web.Request, user: User) -> dict[str, Any]:
-        """Return what the console shows. Raise HTTPBadRequest or BackendError."""
+        """Return what the console shows. Raise HTTPBadRequest."""
         try:
             count, page, keys = await self._page_of(_Query.of(request, user), page_number(request))
         except PatternError as error:
@@ -160,6 +178,7 @@ class Overview:
         rows = [self.row(survey.queues[key], waiting) for key in keys if key in survey.queues]
         return {
             "server": await self._server(),
+            "stale": _old(survey.looked),
             "rows": rows,
             "matching": count,
             "page": page,
@@ -167,10 +186,12 @@ class Overview:
         }
 
     async def look_at(self, keys: Sequence[Key]) -> None:
-        """Renew the figures of queues that a console shows, and let their problems be looked for."""
-        broker = self._context.server.broker
-        self._problems.look_at(broker.databases, keys)
-        if broker.is_up:
+        """Renew the figures of queues that a console shows, and let their problems be looked for.
+
+        Queues whose shard is away keep their figures, which become stale.
+        """
+        self._problems.look_at(self._context.server.broker.databases, keys)
+        with suppress(BackendError):
             await self._context.survey.look_at(keys)
 
     async def _page_of(self, query: _Query, page: int) -> tuple[int, int, list[Key]]:
@@ -187,7 +208,10 @@ class Overview:
         queues = self._context.survey.queues
         waiting = await self._context.waiting()
         values = {**_SORTS, "waiting": lambda one: sum(waiting[_key(one)].values()), "states": self._urgency}
-        order = await SortedQueues.of(queues, values[query.sort], query.wants(), descending=query.descending)
+        shown = {"": lambda _: True, "problem": self._has_problem, **_SHOWN}[query.state]
+        order = await SortedQueues.of(
+            queues, values[query.sort], query.wants(), descending=query.descending, shows=shown
+        )
         now = monotonic()
         for old in [one for one, (until, _) in self._orders.items() if until < now]:
             del self._orders[old]
@@ -196,11 +220,14 @@ class Overview:
             self._orders.popitem(last=False)
         return order
 
+    def _has_problem(self, queue: Surveyed) -> bool:
+        return bool(self._problems.of(queue.database, queue.name))
+
     def _urgency(self, queue: Surveyed) -> int:
         """Return a number by which queues that need attention are sorted: problems count most."""
         figures = queue.figures
         return (
-            16 * bool(self._problems.of(queue.database, queue.name))
+            16 * self._has_problem(queue)
             + 8 * figures.is_full
             + 4 * bool(figures.is_closed)
             + 2 * bool(figures.paused)
@@ -228,6 +255,7 @@ class Overview:
             "reserved": figures.reserved,
             "buried": figures.buried,
             "states": [name for name, is_so in states if is_so],
+            "stale": _old(queue.at),
             "lengths": list(queue.lengths or ()),
             "problems": self._problems.of(queue.database, queue.name),
             "warnings": warnings_of(queue, waiting[Line.PRODUCERS]),
@@ -254,7 +282,6 @@ class Overview:
         workers, totals = self._context.server.workers, self._context.survey.totals
         clients, calls = await workers.totals(), await workers.calls()
         return {
-            "not_ready": self._context.not_ready,
             "queues": len(self._context.survey.queues),
             "messages": totals.length,
             "full": totals.full,

@@ -7,7 +7,7 @@ from typing import Any
 from aiohttp import web
 
 from pressure_server.auth.users import User
-from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.errors import BackendError, QueueDoesNotExistError
 from pressure_server.lua.scripts import look_script
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key
@@ -49,6 +49,9 @@ class QueuePage:
         await self._overview.look_at([key])
         about = {"db": key[0], "id": id_of(name), "name": printable(name)}
         shard = database.shard_of(name)
+        if not shard.is_up:
+            # A call would wait for --backend-grace.
+            raise BackendError("the backend that has the queue is away")
         looked = await shard.call_script(
             look_script(), [base_key(shard.prefix, name)], [b"%d" % _MOST, b"%d" % _MOST_BYTES], once=False
         )

@@ -17,6 +17,7 @@ from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.requirements import need
 from tests.support.sharded import PLACEMENT, SHARDS, run_in_a_thread, started_cluster, url_of
+from tests.support.waiters import Waiter
 
 pytestmark = pytest.mark.clients
 
@@ -50,6 +51,8 @@ def queues(backend: Valkey, console: Server) -> Iterator[Client]:
 
 
 Open = Callable[..., Page]
+PHONE = 390
+each_width = pytest.mark.parametrize("width", [PHONE, 1024, 1440])
 
 
 @pytest.fixture
@@ -96,6 +99,205 @@ def test_the_overview_is_live_sorted_and_filtered(console: Server, queues: Clien
     expect(page.locator("tbody tr")).to_have_count(1)
     assert _names(page) == ["job"]
     expect(page.locator(".sparkline").first).to_be_visible()
+
+
+def _is_across(page: Page, selector: str) -> bool:
+    """Return whether the first such element is on the screen from its left to its right edge."""
+    box = page.locator(selector).first.bounding_box()
+    size = page.viewport_size
+    return box is not None and size is not None and 0 <= box["x"] <= box["x"] + box["width"] <= size["width"]
+
+
+@each_width
+def test_the_states_are_on_the_screen_beside_the_longest_name(
+    console: Server, queues: Client, open_page: Open, width: int
+) -> None:
+    queues.execute_command("PRESSURE.CREATE", "customers:" + "x" * 500)
+    queues.execute_command("PRESSURE.CLOSE", "customers:" + "x" * 500)
+    page = open_page(console, viewport={"width": width, "height": 800})
+    expect(page.locator(".badge.closed")).to_be_visible()
+    assert _is_across(page, ".badge.closed")
+    assert _is_across(page, "tbody td")
+    # The other columns can be reached, and the name and the state stay.
+    page.locator("td[data-title=Buried]").scroll_into_view_if_needed()
+    assert _is_across(page, "td[data-title=Buried]")
+    assert _is_across(page, "tbody td")
+    with Waiter(console.port) as waiting:
+        waiting("CLIENT", "SETNAME", "x" * 300)
+        waiting.send("BLPOP", "customers", 0)
+        page.keyboard.press("c")
+        page.get_by_label("Filter").fill("xxx")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        assert _is_across(page, "tbody td[data-title=State]")
+        assert _is_across(page, "tbody button")
+
+
+@each_width
+def test_queues_and_clients_are_sorted_on_screens_of_all_widths(
+    console: Server, queues: Client, open_page: Open, width: int
+) -> None:
+    queues.rpush("many", *range(5))
+    queues.rpush("none", "x")
+    queues.lpop("none")
+    page = open_page(console, viewport={"width": width, "height": 800})
+    expect(page.locator("tbody tr")).to_have_count(2)
+    for key, expected in (("name", ["none", "many"]), ("messages", ["many", "none"])):
+        button = page.locator(f"th[data-key={key}] button")
+        box = button.bounding_box()
+        assert box is not None
+        assert min(box["width"], box["height"]) >= (24 if width == PHONE else 10)
+        button.click()
+        expect(page.locator("tbody tr td:first-child a")).to_have_text(expected)
+    page.keyboard.press("c")
+    page.get_by_role("button", name="Protocol").click()
+    expect(page.locator("th[aria-sort=ascending]")).to_contain_text("Protocol")
+
+
+def test_counts_lead_to_what_they_count(console: Server, queues: Client, open_page: Open) -> None:
+    for name in ("jobs", "full", "closed", "waited-for"):
+        queues.execute_command("PRESSURE.CREATE", name, "TYPE", "JOBS", "BOUND", "100")
+    queues.rpush("full", *range(100))
+    queues.execute_command("PRESSURE.CLOSE", "closed")
+    queues.rpush("jobs", *range(30))
+    queues.execute_command("PRESSURE.BURY", "jobs", queues.execute_command("PRESSURE.RESERVE", "jobs")[1])
+    page = open_page(console)
+    names = page.locator("tbody tr td:first-child a")
+
+    page.get_by_role("link", name="1 full queue").click()
+    expect(names).to_have_text(["full"])
+    expect(page.get_by_label("Show")).to_have_value("full")
+    page.get_by_role("link", name="1 closed queue").click()
+    expect(names).to_have_text(["closed"])
+    page.reload()
+    expect(names).to_have_text(["closed"])
+    page.get_by_label("Show").select_option("paused")
+    expect(page.locator(".pager")).to_contain_text("no queues")
+    page.get_by_label("Show").select_option("all queues")
+    expect(names).to_have_count(4)
+
+    with Waiter(console.port) as waiting:
+        waiting("CLIENT", "SETNAME", "ann")
+        waiting.send("BLPOP", "waited-for", 0)
+        page.locator("tr", has_text="waited-for").get_by_role("link", name="1 take").click()
+        expect(page.locator("h1")).to_have_text("Clients")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        expect(page.locator("tbody tr")).to_contain_text("ann")
+    page.keyboard.press("q")
+    page.get_by_role("link", name="1 buried job").click()
+    expect(names).to_have_text(["jobs"])
+    page.locator("td[data-title=Buried] a").click()
+    expect(page.get_by_role("heading", name="Jobs: buried")).to_be_in_viewport()
+    page.keyboard.press("q")
+    page.locator(".totals a").click()
+    expect(page.locator("h1")).to_have_text("Clients")
+
+
+@each_width
+def test_the_chart_of_an_idle_queue_has_a_line_that_ends_now(
+    console: Server, queues: Client, open_page: Open, width: int
+) -> None:
+    queues.execute_command("PRESSURE.CREATE", "idle")
+    page = open_page(console, "#/queue/0/idle", viewport={"width": width, "height": 800}, locale="en-US")
+    chart = page.locator(".chart")
+    shown = re.compile(r"Messages from (\d\d):(\d\d):(\d\d) to (\d\d):(\d\d):(\d\d): now 0, highest 0")
+
+    def range_shown() -> tuple[int, int]:
+        found = shown.fullmatch(chart.get_attribute("aria-label") or "")
+        assert found
+        numbers = list(map(int, found.groups()))
+        first, last = (3600 * hours + 60 * m + s for hours, m, s in (numbers[:3], numbers[3:]))
+        return first, last
+
+    expect(chart).to_have_attribute("aria-label", shown)
+    first, last = range_shown()
+    assert (last - first) % 86400 in (60, 61)
+    # An idle queue has no events, and the chart goes on.
+    page.wait_for_function(
+        "label => document.querySelector('.chart').getAttribute('aria-label') !== label",
+        arg=chart.get_attribute("aria-label"),
+    )
+    assert 0 < (range_shown()[1] - last) % 86400 < 60
+    # The line is drawn in all tenths of the chart.
+    drawn = page.evaluate(
+        """() => {
+            const canvas = document.querySelector("canvas"), over = document.querySelector(".u-over");
+            const scale = canvas.width / canvas.clientWidth, left = over.offsetLeft * scale;
+            const width = over.offsetWidth * scale, [r, g, b] = [0x0b, 0x5f, 0xbf];
+            const tenths = new Set();
+            const { data } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+            for (let at = 0; at < data.length; at += 4) {
+                if (data[at] !== r || data[at + 1] !== g || data[at + 2] !== b) continue;
+                tenths.add(Math.floor((10 * ((at / 4) % canvas.width - left)) / width));
+            }
+            return [...tenths].filter((tenth) => tenth >= 0 && tenth < 10).length;
+        }"""
+    )
+    assert drawn == 10
+
+
+@pytest.mark.parametrize("locale", ["en-US", "de-DE"])
+def test_times_and_numbers_are_those_of_no_country(
+    console: Server, queues: Client, open_page: Open, locale: str
+) -> None:
+    queues.rpush("q", *range(1234))
+    page = open_page(console, "#/queue/0/q", locale=locale)
+    page.locator(".u-over").hover()
+    values = page.locator(".u-legend .u-value")
+    expect(values.first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
+    expect(values.nth(1)).to_have_text("1\u202f234")
+
+
+def test_settings_have_the_names_of_their_options(console: Server, queues: Client, open_page: Open) -> None:
+    queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
+    queues.rpush("jobs", "once", "never")
+    queues.execute_command("PRESSURE.RESERVE", "jobs")
+    page = open_page(console, "#/queue/0/jobs")
+    expect(page.locator(".messages li", has_text="delivered once")).to_have_count(1)
+    expect(page.locator(".messages li", has_text="delivered 0 times")).to_have_count(1)
+    page.get_by_role("button", name="Alter").click()
+    labels = page.get_by_role("dialog").locator("label").all_inner_texts()
+    page_of_commands = (ROOT / "docs/reference/commands.md").read_text()
+    (syntax,) = re.findall(r"^\| `PRESSURE\.ALTER key ([^`]*)`", page_of_commands, re.MULTILINE)
+    assert labels
+    assert {label.upper() for label in labels} <= set(re.findall(r"[A-Z-]+", syntax))
+    page.keyboard.press("Escape")
+    figures = page.locator(".figures dt").all_inner_texts()
+    assert {"bound", "overflow", "max-bytes", "max-deliveries", "dead-letter", "unique"} <= set(figures)
+    page.get_by_role("button", name="Purge").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Delete 1 message of jobs?")
+
+
+@each_width
+def test_a_page_whose_backend_is_away_says_so_everywhere(
+    start_server: StartServer, start_valkey: StartValkey, open_page: Open, width: int
+) -> None:
+    valkey = start_valkey()
+    server = start_server("--backend", valkey.url, "--http", "http://127.0.0.1:0")
+    with server.client() as client:
+        client.rpush("q", "x")
+    paths = {"": "tbody td", "#/queue/0/q": ".figures dd", "#/clients": "h1"}
+    size = {"width": width, "height": 800}
+    pages = [open_page(server, path, viewport=size, bypass_csp=True) for path in paths]
+    for page, element in zip(pages, paths.values(), strict=True):
+        expect(page.locator(element).first).to_be_visible()
+        expect(page.locator("#connection")).to_have_text("live")
+        expect(page.locator("#outage")).to_be_hidden()
+    valkey.stop()
+    pages.append(open_page(server, "#/queue/0/q", viewport=size, bypass_csp=True))
+    for page, has_old_figures in zip(pages, (True, True, False, False), strict=True):
+        expect(page.locator("#connection")).to_have_text("not ready")
+        expect(page.locator("#connection")).to_have_class("bad")
+        text = r"Not ready: the backend is away: [^.]*\.?.*\."
+        since = r" The figures are from \d\d:\d\d:\d\d\." if has_old_figures else ""
+        expect(page.locator("#outage")).to_have_text(re.compile(f"^{text}{since}$"))
+        expect(page.locator("main.stale")).to_have_count(int(has_old_figures))
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        _assert_accessible(page, page.url)
+    valkey.start()
+    for page in pages:
+        expect(page.locator("#connection")).to_have_text("live")
+        expect(page.locator("#outage")).to_be_hidden()
+        expect(page.locator("main.stale")).to_have_count(0)
 
 
 def test_a_queue_is_shown_and_changed(console: Server, queues: Client, open_page: Open) -> None:
@@ -381,8 +583,15 @@ def test_everything_can_be_done_with_the_keyboard(console: Server, queues: Clien
     expect(page.locator("h1")).to_have_text("Queues")
 
 
+def _assert_accessible(page: Page, view: str) -> None:
+    if not page.evaluate("typeof axe !== 'undefined'"):
+        page.add_script_tag(path=_AXE)
+    found = page.evaluate("axe.run().then(results => results.violations)")
+    assert [(view, one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+
+
 @pytest.mark.parametrize("theme", ["light", "dark"])
-@pytest.mark.parametrize("width", [1400, 390])
+@pytest.mark.parametrize("width", [1400, PHONE])
 def test_axe_finds_no_violation(
     console: Server, queues: Client, open_page: Open, theme: str, width: int
 ) -> None:
@@ -395,10 +604,7 @@ def test_axe_finds_no_violation(
     page = open_page(console, color_scheme=theme, viewport={"width": width, "height": 900}, bypass_csp=True)
 
     def check(view: str) -> None:
-        if not page.evaluate("typeof axe !== 'undefined'"):
-            page.add_script_tag(path=_AXE)
-        found = page.evaluate("axe.run().then(results => results.violations)")
-        assert [(view, one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+        _assert_accessible(page, view)
 
     expect(page.locator("tbody tr")).to_have_count(3)
     check("overview")
@@ -480,9 +686,19 @@ def test_the_shards_of_a_cluster_are_shown(
         node = run_in_a_thread(cluster.master_of(prefix))
         shown = last.locator("td").all_inner_texts()
         assert shown[:-1] == [str(SHARDS - 1), prefix, f"redis://127.0.0.1:{node.port}", "ready"]
+        names = [f"q{number}" for number in range(2 * SHARDS)]
+        with server.client() as client:
+            for name in names:
+                client.rpush(name, "x")
+        expect(page.locator("tbody a")).to_have_count(len(names))
         node.kill()
         expect(shards.locator("summary")).to_have_text(re.compile(rf"{SHARDS} shards, \d not ready"))
         expect(last.locator(".badge")).to_have_text("not ready")
+        # The figures of other queues stay live.
+        old = page.locator(".badge", has_text="old")
+        expect(old.first).to_be_visible()
+        assert 0 < old.count() < len(names)
+        expect(page.locator("#connection")).to_have_text("live")
         # It is open without a click in a new page, too.
         expect(open_page(server).locator("details.shards[open]")).to_be_visible()
 

@@ -3,6 +3,7 @@
 import { post, Refused } from "./api.js";
 import { ask, tell } from "./dialogs.js";
 import { h } from "./dom.js";
+import { counted } from "./format.js";
 import { messageContent } from "./message.js";
 import { showResult } from "./status.js";
 
@@ -37,8 +38,8 @@ export const ACTIONS = [
       { name: "form", label: "Written as", options: FORMS },
       ...(row.type === "jobs"
         ? [
-            { name: "priority", label: "Priority; empty for 1024", type: "number" },
-            { name: "delay", label: "Delay in seconds", type: "number" },
+            { name: "priority", label: "priority", hint: "empty for 1024; 0 is the most urgent", type: "number" },
+            { name: "delay", label: "delay", hint: "seconds", type: "number" },
           ]
         : []),
     ],
@@ -87,14 +88,14 @@ export const ACTIONS = [
     needs: ["administer"],
     text: (row) => `Change settings of ${row.name}. Empty fields stay as they are; 0 takes a limit away.`,
     fields: (row) => [
-      { name: "bound", label: "Bound, in messages", type: "number", value: String(row.bound) },
-      { name: "overflow", label: "If it is full", options: OVERFLOW },
-      { name: "max_bytes", label: "Most bytes", type: "number" },
-      { name: "ttl", label: "Delete it after seconds without messages and use", type: "number" },
+      { name: "bound", label: "bound", hint: "the most messages", type: "number", value: String(row.bound) },
+      { name: "overflow", label: "overflow", hint: "what a put on a full queue does", options: OVERFLOW },
+      { name: "max_bytes", label: "max-bytes", hint: "the most bytes of all messages", type: "number" },
+      { name: "ttl", label: "ttl", hint: "seconds without messages and use until it is deleted", type: "number" },
       ...(hasJobs(row)
         ? [
-            { name: "max_deliveries", label: "Most deliveries of a job", type: "number" },
-            { name: "dead_letter", label: "Queue for dead letters" },
+            { name: "max_deliveries", label: "max-deliveries", hint: "the most deliveries of a job", type: "number" },
+            { name: "dead_letter", label: "dead-letter", hint: "the queue to which jobs go after these" },
           ]
         : []),
     ],
@@ -121,7 +122,7 @@ export const ACTIONS = [
     name: "purge",
     title: "Purge",
     needs: ["get", "administer"],
-    text: (row) => `Delete the ${row.messages} messages of ${row.name}? They cannot be restored.`,
+    text: (row) => `Delete ${counted(row.messages, "message")} of ${row.name}? They cannot be restored.`,
     confirm: "Delete the messages",
     isDangerous: true,
   },
@@ -129,7 +130,7 @@ export const ACTIONS = [
     name: "delete",
     title: "Delete",
     needs: ["administer"],
-    text: (row) => `Delete ${row.name} and its ${row.messages} messages? They cannot be restored.`,
+    text: (row) => `Delete ${row.name} and its ${counted(row.messages, "message")}? They cannot be restored.`,
     confirm: "Delete the queue",
     isDangerous: true,
   },
@@ -143,8 +144,8 @@ export const CREATE = {
   text: () => "The first put creates a queue, too. Create one to bound it, or to choose its type.",
   fields: () => [
     { name: "name", label: "Name", required: true },
-    { name: "type", label: "Type", options: TYPES },
-    { name: "bound", label: "Bound, in messages; empty for none", type: "number" },
+    { name: "type", label: "type", options: TYPES },
+    { name: "bound", label: "bound", hint: "the most messages; empty for any number", type: "number" },
   ],
   confirm: "Create",
 };
@@ -152,6 +153,11 @@ export const CREATE = {
 /** Return whether the user has the rights for an action. */
 export function may(me, action) {
   return action.needs.every((right) => me.may.includes(right));
+}
+
+/** Return whether the user may see all clients. */
+export function maySeeClients(me) {
+  return me.may.includes("administer") && me.all_queues;
 }
 
 /** Send an action, and tell its result. Return whether it was done. */

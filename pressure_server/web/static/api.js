@@ -51,27 +51,38 @@ export function listen(path, show, lost) {
   let source = null;
   let timer = null;
   let isClosed = false;
+  let hasShown = false;
+  let since = null; // the time of the figures that are shown, if these are old
 
   function open() {
     source = new EventSource(path);
-    source.onopen = () => showConnection(true);
     source.onmessage = (event) => {
       const data = JSON.parse(event.data);
-      showConnection(!data.error, data.error);
-      if (!data.error) show(data);
+      if (data.error) age();
+      else since = data.stale ? since ?? Date.now() - 1000 * data.stale : null;
+      showConnection(data.not_ready ? "not ready" : data.error, data.not_ready || "", since);
+      if (data.error) return;
+      hasShown = true;
+      show(data);
     };
     source.onerror = () => retry(source);
+  }
+
+  /** Note that the figures that are shown become old. */
+  function age() {
+    if (hasShown) since ??= Date.now();
   }
 
   async function retry(failed) {
     const isRefused = failed.readyState === EventSource.CLOSED;
     failed.close();
     if (isClosed || failed !== source) return;
-    showConnection(false);
+    age();
+    showConnection("connection lost, trying again", "", since);
     if (await lost()) return;
     const reason = isRefused ? await refusal(path) : null;
     if (isClosed || failed !== source) return;
-    if (reason !== null) showConnection(false, reason.message);
+    if (reason !== null) showConnection(reason.message, "", since);
     const isFinal = reason !== null && reason.status < 500;
     if (!isFinal) timer = setTimeout(open, RETRY_AFTER);
   }

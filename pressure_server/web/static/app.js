@@ -1,5 +1,6 @@
 // The console: the user, the view that is shown, and keys.
 
+import { maySeeClients } from "./actions.js";
 import { get, post } from "./api.js";
 import { showClients } from "./clients.js";
 import { tell } from "./dialogs.js";
@@ -38,22 +39,24 @@ async function lost() {
 function showUser() {
   document.getElementById("user").textContent = me.has_logged_in ? me.user : "";
   document.getElementById("log-out").hidden = !me.has_logged_in;
-  document.getElementById("clients-link").hidden = !(me.may.includes("administer") && me.all_queues);
+  document.getElementById("clients-link").hidden = !maySeeClients(me);
 }
 
 function route() {
   view?.close();
   view = null;
   document.title = "pressure-server";
-  const [, name = "queues", db, id] = location.hash.split("/");
+  const [path, options = ""] = location.hash.split("?");
+  const [, name = "queues", db, id] = path.split("/");
+  const query = new URLSearchParams(options);
   for (const link of document.querySelectorAll("nav[aria-label=Views] a")) {
     const isHere = link.hash.slice(2) === name;
     if (isHere) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
   }
-  if (name === "queue" && id !== undefined) view = showQueue(main, me, db, id, lost);
-  else if (name === "clients") view = showClients(main, me, lost);
-  else view = showOverview(main, me, lost);
+  if (name === "queue" && id !== undefined) view = showQueue(main, me, db, id, lost, query);
+  else if (name === "clients") view = showClients(main, me, lost, query);
+  else view = showOverview(main, me, lost, query);
 }
 
 async function start() {

@@ -22,6 +22,7 @@ async function disconnect(row) {
 
 const COLUMNS = [
   { key: "id", title: "Client", sorts: true, isNumber: true },
+  { key: "states", title: "State", show: (row) => row.states.map((state) => h("span", { class: `badge ${state}` }, state)) },
   { key: "address", title: "Address" },
   { key: "protocol", title: "Protocol", sorts: true },
   { key: "user", title: "User", sorts: true },
@@ -44,7 +45,6 @@ const COLUMNS = [
   { key: "idle", title: "Idle", sorts: true, isNumber: true, show: (row) => duration(row.idle) },
   { key: "bytes", title: "Held", sorts: true, isNumber: true, show: (row) => bytes(row.bytes) },
   { key: "reserved", title: "Reserved", isNumber: true, show: (row) => orDash(row.reserved) },
-  { key: "states", title: "State", show: (row) => row.states.map((state) => h("span", { class: `badge ${state}` }, state)) },
   {
     key: "disconnect",
     title: "Action",
@@ -59,9 +59,9 @@ export function clientTable(_me, options = {}) {
   return new Table("Clients", columns, { keyOf: (row) => row.id, ...options });
 }
 
-/** Show all clients in an element. Return an object with `close`. */
-export function showClients(main, me, lost) {
-  const view = { sort: "id", order: "up", filter: "", page: 0 };
+/** Show all clients in an element; `query` may have a `filter`, `sort` and `order`. Return an object with `close`. */
+export function showClients(main, me, lost, query) {
+  const view = { sort: "id", order: "up", filter: "", ...Object.fromEntries(query), page: 0 };
   let typing = null;
   let stream = null;
   const filter = h("input", {
@@ -70,12 +70,13 @@ export function showClients(main, me, lost) {
     placeholder: "address, user, library, queue …",
     autocomplete: "off",
     maxlength: 200,
+    value: view.filter,
     oninput: () => {
       clearTimeout(typing);
       typing = setTimeout(() => change({ filter: filter.value, page: 0 }), TYPING);
     },
   });
-  const pages = pager("clients", PAGE, (page) => change({ page }));
+  const pages = pager("client", PAGE, (page) => change({ page }));
   const table = clientTable(me, {
     sort: view.sort,
     order: view.order,

@@ -1,6 +1,8 @@
 // Numbers, sizes and durations as text.
 
 const whole = new Intl.NumberFormat("en");
+// Times are written as people of all countries read them.
+const timeOfDay = new Intl.DateTimeFormat("en", { timeStyle: "medium", hourCycle: "h23" });
 const UNITS = ["B", "KiB", "MiB", "GiB", "TiB"];
 
 /** Return an integer with separators. */
@@ -36,6 +38,16 @@ export function duration(seconds) {
 /** Return the number, or a dash for 0. */
 export function orDash(value) {
   return value ? number(value) : "–";
+}
+
+/** Return a time of day, in seconds since 1970, as 23:59:59. */
+export function clock(seconds) {
+  return timeOfDay.format(seconds * 1000);
+}
+
+/** Return "once" or "2 times". */
+export function times(count) {
+  return count === 1 ? "once" : `${number(count)} times`;
 }
 
 /** Return "1 job" or "2 jobs". */

@@ -1,6 +1,6 @@
 // The overview: all queues, a page at a time, live.
 
-import { act, CREATE, may } from "./actions.js";
+import { act, CREATE, may, maySeeClients } from "./actions.js";
 import { listen } from "./api.js";
 import { fill, h, keeper } from "./dom.js";
 import { bytes, counted, duration, number, orDash, rate } from "./format.js";
@@ -9,11 +9,13 @@ import { pager, Table } from "./table.js";
 
 const PAGE = 50;
 const TYPING = 250; // milliseconds until a filter is used
+const LONGEST_FILTER = 200;
 
 /** Return the badges of a queue: its states, problems and warnings. */
 export function badges(row) {
   return [
     row.states.map((state) => h("span", { class: `badge ${state}` }, state)),
+    row.stale > 0 && h("span", { class: "badge warning", title: `the figures are ${duration(row.stale)} old` }, "old"),
     row.problems.length > 0 && h("span", { class: "badge problem", title: row.problems.join("\n") }, "problem"),
     row.warnings.length > 0 && h("span", { class: "badge warning", title: row.warnings.join("\n") }, "warning"),
   ];
@@ -25,10 +27,18 @@ const COLUMNS = [
     title: "Queue",
     sorts: true,
     show: (row) => [
-      h("a", { href: `#/queue/${row.db}/${row.id}` }, row.name || "(empty name)"),
+      h("a", { href: `#/queue/${row.db}/${row.id}`, title: row.name }, row.name || "(empty name)"),
       row.db ? h("span", { class: "muted" }, ` db ${row.db}`) : null,
     ],
     uses: (row) => [row.db, row.id],
+  },
+  {
+    key: "states",
+    title: "State",
+    sorts: true,
+    isDownFirst: true,
+    show: badges,
+    uses: (row) => [row.states, row.stale, row.problems, row.warnings],
   },
   { key: "type", title: "Type", sorts: true },
   { key: "messages", title: "Messages", sorts: true, isNumber: true, show: (row) => number(row.messages) },
@@ -46,41 +56,65 @@ const COLUMNS = [
     title: "Waiting",
     sorts: true,
     isNumber: true,
-    show: (row) =>
-      row.waiting_producers + row.waiting_consumers
-        ? `${row.waiting_producers} put, ${row.waiting_consumers} take`
-        : "–",
+    show: (row, me) => {
+      const counts = [
+        [row.waiting_producers, "put"],
+        [row.waiting_consumers, "take"],
+      ].filter(([count]) => count);
+      const text = counts.map(([count, what]) => `${number(count)} ${what}`).join(", ");
+      const filter = encodeURIComponent(row.name.slice(0, LONGEST_FILTER));
+      return text ? link(maySeeClients(me) && `#/clients?filter=${filter}`, text) : "–";
+    },
     uses: (row) => [row.waiting_producers, row.waiting_consumers],
   },
   { key: "bound", title: "Bound", sorts: true, isNumber: true, show: (row) => orDash(row.bound) },
   { key: "bytes", title: "Size", sorts: true, isNumber: true, show: (row) => bytes(row.bytes) },
-  { key: "reserved", title: "Reserved", sorts: true, isNumber: true, show: (row) => orDash(row.reserved) },
-  { key: "buried", title: "Buried", sorts: true, isNumber: true, show: (row) => orDash(row.buried) },
-  { key: "states", title: "State", sorts: true, isDownFirst: true, show: badges, uses: (row) => [row.states, row.problems, row.warnings] },
+  ...["reserved", "buried"].map((key) => ({
+    key,
+    title: key[0].toUpperCase() + key.slice(1),
+    sorts: true,
+    isNumber: true,
+    show: (row) => link(row[key] > 0 && `#/queue/${row.db}/${row.id}?show=${key}`, orDash(row[key])),
+  })),
 ];
 
-function totals(server) {
+// The queues that can be chosen; see _SHOWN in overview.py.
+const SHOWN = [
+  ["", "all queues"],
+  ["problem", "with problems"],
+  ["full", "full"],
+  ["closed", "closed"],
+  ["paused", "paused"],
+  ["buried", "with buried jobs"],
+];
+
+/** Return a link, or only its text if there is no address. */
+function link(href, text) {
+  return href ? h("a", { href }, text) : text;
+}
+
+function totals(server, me) {
+  const clients = maySeeClients(me) && "#/clients";
   const shown = [
     ["queues", number(server.queues)],
     ["messages", number(server.messages)],
     ["oldest message", server.messages ? duration(server.oldest) : "–"],
     ["commands/s", number(server.commands)],
-    ["clients", `${number(server.clients)}, ${number(server.blocked)} waiting`],
+    ["clients", link(clients, `${number(server.clients)}, ${number(server.blocked)} waiting`)],
   ];
   const attention = [
-    [server.problems, "queue", "with problems"],
-    [server.full, "full queue", ""],
-    [server.closed, "closed queue", ""],
-    [server.buried, "buried job", ""],
-    [server.throttled, "throttled client", ""],
-    [server.lost_calls, "answered call", "lost by the backend"],
+    [server.problems, "queue", " with problems", "#/queues?state=problem"],
+    [server.full, "full queue", "", "#/queues?state=full"],
+    [server.closed, "closed queue", "", "#/queues?state=closed"],
+    [server.buried, "buried job", "", "#/queues?state=buried"],
+    [server.throttled, "throttled client", "", clients && `${clients}?sort=bytes&order=down`],
+    [server.lost_calls, "answered call", " lost by the backend", null],
   ].filter(([count]) => count);
   return [
-    server.not_ready && h("p", { class: "failed" }, `Not ready: ${server.not_ready}`),
     !server.is_complete && h("p", { class: "muted" }, "The first look at all queues is not complete yet."),
     h("dl", { class: "totals" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value)))),
     attention.length > 0 &&
-      h("p", { class: "attention" }, attention.map(([count, what, rest]) => h("span", {}, `${counted(count, what)} ${rest}`))),
+      h("p", { class: "attention" }, attention.map(([count, what, rest, href]) => h("span", {}, link(href, `${counted(count, what)}${rest}`)))),
   ];
 }
 
@@ -111,9 +145,10 @@ function shardTable() {
   };
 }
 
-/** Show the overview in an element. Return an object with `close`. */
-export function showOverview(main, me, lost) {
-  const view = { sort: "name", order: "up", filter: "", page: 0 };
+/** Show the overview in an element; `query` may have the `state` of the queues. Return an object with `close`. */
+export function showOverview(main, me, lost, query) {
+  const state = SHOWN.some(([key]) => key === query.get("state")) ? query.get("state") : "";
+  const view = { sort: "name", order: "up", filter: "", state, page: 0 };
   const summary = h("div", {});
   const showTotals = keeper(summary);
   const shards = shardTable();
@@ -123,14 +158,26 @@ export function showOverview(main, me, lost) {
     placeholder: "text, or a pattern such as mail*",
     autocomplete: "off",
     spellcheck: "false",
-    maxlength: 200,
+    maxlength: LONGEST_FILTER,
     oninput: () => {
       clearTimeout(typing);
       typing = setTimeout(() => change({ filter: filter.value, page: 0 }), TYPING);
     },
   });
-  const pages = pager("queues", PAGE, (page) => change({ page }));
-  const table = new Table("Queues", COLUMNS, {
+  const choice = h(
+    "select",
+    {
+      id: "state",
+      onchange: () => {
+        history.replaceState(null, "", choice.value ? `#/queues?state=${choice.value}` : "#/queues");
+        change({ state: choice.value, page: 0 });
+      },
+    },
+    SHOWN.map(([key, text]) => h("option", { value: key, selected: key === state }, text)),
+  );
+  const pages = pager("queue", PAGE, (page) => change({ page }));
+  const columns = COLUMNS.map((column) => ({ ...column, show: column.show && ((row) => column.show(row, me)) }));
+  const table = new Table("Queues", columns, {
     keyOf: (row) => `${row.db} ${row.id}`,
     sort: view.sort,
     order: view.order,
@@ -150,9 +197,10 @@ export function showOverview(main, me, lost) {
   }
 
   function show(data) {
-    showTotals(data.server, totals);
+    showTotals(data.server, (server) => totals(server, me));
     shards.update(data.server.shards);
-    table.update(data.rows);
+    // If all figures are old, the page says so once.
+    table.update(data.stale ? data.rows.map((row) => ({ ...row, stale: 0 })) : data.rows);
     pages.update(data.page, data.pages, data.matching);
     main.removeAttribute("aria-busy");
   }
@@ -167,6 +215,8 @@ export function showOverview(main, me, lost) {
       { class: "bar" },
       h("label", { for: "filter" }, "Filter"),
       filter,
+      h("label", { for: "state" }, "Show"),
+      choice,
       may(me, CREATE) && h("button", { type: "button", onclick: () => act(CREATE, { db: 0 }) }, "Create a queue"),
       pages.element,
     ),

@@ -5,7 +5,7 @@ import { listen } from "./api.js";
 import { chart } from "./chart.js";
 import { clientTable } from "./clients.js";
 import { h, keeper } from "./dom.js";
-import { bytes, duration, number, orDash, rate } from "./format.js";
+import { bytes, duration, number, orDash, rate, times } from "./format.js";
 import { messageSize, MessageList } from "./message.js";
 import { badges } from "./overview.js";
 import { Table } from "./table.js";
@@ -22,8 +22,8 @@ function figures({ row, info }) {
     ["oldest", row.age ? duration(row.age) : "–"],
     ["size", bytes(row.bytes)],
     ["bound", orDash(row.bound)],
-    ["if it is full", info.overflow],
-    ["most bytes", orDash(info.max_bytes)],
+    ["overflow", info.overflow],
+    ["max-bytes", orDash(info.max_bytes)],
     ["put", total(info.put, row.put)],
     ["taken", total(info.taken, row.taken)],
     ["wait to put", number(row.waiting_producers)],
@@ -31,8 +31,8 @@ function figures({ row, info }) {
     ["dropped", orDash(info.dropped)],
     ["paused", info.paused_ms ? duration(info.paused_ms / 1000) : "–"],
     ["reservations timed out", orDash(info.timeouts)],
-    ["most deliveries", orDash(info.max_deliveries)],
-    ["dead letters go to", info.dead_letter || "–"],
+    ["max-deliveries", orDash(info.max_deliveries)],
+    ["dead-letter", info.dead_letter || "–"],
     ["unique", info.unique || "–"],
     ["producer role", `${info.producer_role}${info.producer ? `, last ${info.producer}` : ""}`],
     ["consumer role", `${info.consumer_role}${info.consumer ? `, last ${info.consumer}` : ""}`],
@@ -41,7 +41,7 @@ function figures({ row, info }) {
 }
 
 function jobText(job) {
-  return `job ${job.id}, ${messageSize(job)}, priority ${job.priority}, ${duration(job.age)} old, delivered ${job.reserves} times`;
+  return `job ${job.id}, ${messageSize(job)}, priority ${job.priority}, ${duration(job.age)} old, delivered ${times(job.reserves)}`;
 }
 
 const GROUP_COLUMNS = [
@@ -70,8 +70,8 @@ function tableSection(title, label, table) {
   );
 }
 
-/** Show a queue in an element. Return an object with `close`. */
-export function showQueue(main, me, db, id, lost) {
+/** Show a queue in an element; `query` may name jobs to `show` first. Return an object with `close`. */
+export function showQueue(main, me, db, id, lost, query) {
   const title = h("h1", { class: "name" }, decodeURIComponentSafely(id));
   const parts = ["state", "notes", "buttons", "figures", "empty"];
   const elements = Object.fromEntries(parts.map((part) => [part, h("div", { class: part })]));
@@ -80,6 +80,7 @@ export function showQueue(main, me, db, id, lost) {
   const jobs = Object.fromEntries(STATES.map((state) => [state, new MessageList(`Jobs: ${state}`, jobText)]));
   const live = chart();
   let latest = null;
+  let first = query.get("show");
 
   const groups = new Table("Groups of the log", GROUP_COLUMNS, { keyOf: (group) => group.id });
   const groupSection = tableSection("Groups", "Table of groups", groups);
@@ -125,6 +126,8 @@ export function showQueue(main, me, db, id, lost) {
     groups.update(data.groups.map((group) => ({ db: data.db, ...group })));
     waiting.hidden = !data.clients.length;
     clients.update(data.clients);
+    if (STATES.includes(first)) jobs[first].element.scrollIntoView();
+    first = null;
   }
 
   main.setAttribute("aria-busy", "true");

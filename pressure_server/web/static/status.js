@@ -1,18 +1,34 @@
 // What the page tells about itself: the connection, results of actions, and errors of its scripts.
 
 import { fill, h } from "./dom.js";
+import { clock } from "./format.js";
 
+const LIVE = "live";
 const MAX_REPORTS = 5;
 const RESULT_SECONDS = 8;
 let reports = 0;
 let timer = null;
 
-/** Show whether the events arrive; `reason` is why they have no figures. */
-export function showConnection(isThere, reason = "") {
-  const element = document.getElementById("connection");
-  const text = isThere ? "live" : reason || "connection lost, trying again";
+/**
+ * Show whether the figures are live. Otherwise `state` tells it in a few words, and `reason` why the server is not
+ * ready. `since` is the time of the figures in milliseconds, if these are old.
+ */
+export function showConnection(state = LIVE, reason = "", since = null) {
+  show("connection", state, state === LIVE ? "good" : "bad");
+  const sentences = [reason && `Not ready: ${reason}.`, since && `The figures are from ${clock(since / 1000)}.`];
+  show("outage", sentences.filter(Boolean).join(" "), "failed");
+  document.getElementById("main").classList.toggle("stale", since !== null);
+}
+
+/** Return whether the figures are live. */
+export function isLive() {
+  return document.getElementById("connection").textContent === LIVE;
+}
+
+function show(id, text, className) {
+  const element = document.getElementById(id);
   if (element.textContent === text) return;
-  element.className = isThere ? "good" : "bad";
+  element.className = className;
   element.textContent = text;
 }
 

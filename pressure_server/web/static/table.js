@@ -1,7 +1,7 @@
 // A table whose rows change in place, so that the focus and the reader's place stay where they are.
 
 import { arrange, fill, h } from "./dom.js";
-import { number } from "./format.js";
+import { counted, number } from "./format.js";
 
 /**
  * A column: `key` of its values in a row, `title`, `show` (row → text or nodes), `uses` (row → what the cell depends
@@ -19,7 +19,7 @@ export class Table {
       "table",
       { role: "table" },
       h("caption", { class: "hidden" }, caption),
-      h("thead", { role: "rowgroup" }, h("tr", { role: "row" }, this.heads)),
+      h("thead", { role: "rowgroup", class: onSort ? "sorts" : null }, h("tr", { role: "row" }, this.heads)),
       this.body,
     );
     this.showSort(sort, order);
@@ -28,7 +28,7 @@ export class Table {
   head(column, onSort) {
     const content = column.sorts
       ? h("button", { type: "button", onclick: () => onSort(column.key, column.isNumber || column.isDownFirst) }, column.title)
-      : column.title;
+      : h("span", {}, column.title);
     return h(
       "th",
       { role: "columnheader", scope: "col", class: column.isNumber ? "number" : null, "data-key": column.key },
@@ -84,12 +84,12 @@ export class Table {
   }
 }
 
-/** Return the controls to choose a page: `update(page, pages, matching)` shows where the reader is. */
+/** Return the controls to choose a page of, for example, `what` "queue": `update(page, pages, matching)` shows where the reader is. */
 export function pager(what, size, onPage) {
   const text = h("span", { class: "muted" });
   const back = h("button", { type: "button", onclick: () => onPage(current - 1) }, "Previous");
   const forth = h("button", { type: "button", onclick: () => onPage(current + 1) }, "Next");
-  const element = h("nav", { class: "pager", "aria-label": `Pages of ${what}` }, back, text, forth);
+  const element = h("nav", { class: "pager", "aria-label": `Pages of ${what}s` }, back, text, forth);
   let current = 0;
   return {
     element,
@@ -98,7 +98,8 @@ export function pager(what, size, onPage) {
       back.disabled = page === 0;
       forth.disabled = page >= pages - 1;
       const last = Math.min((page + 1) * size, matching);
-      text.textContent = matching ? `${number(page * size + 1)} to ${number(last)} of ${number(matching)} ${what}` : `no ${what}`;
+      const all = counted(matching, what);
+      text.textContent = matching > 1 ? `${number(page * size + 1)} to ${number(last)} of ${all}` : matching ? all : `no ${what}s`;
     },
   };
 }
