@@ -31,7 +31,7 @@ ARG PYTHON
 ARG REVISION=
 LABEL org.opencontainers.image.title=pressure-server \
     org.opencontainers.image.description="Bounded, reliable FIFO queues for Redis, memcached and beanstalk clients" \
-    org.opencontainers.image.version=0.1.0 \
+    org.opencontainers.image.version=0.2.0 \
     org.opencontainers.image.revision=${REVISION} \
     org.opencontainers.image.licenses=MIT \
     org.opencontainers.image.base.name=docker.io/library/${PYTHON}

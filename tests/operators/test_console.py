@@ -180,10 +180,11 @@ def test_the_queues_in_a_state_are_shown(console: Server, queues: Client) -> Non
     _, job, _, _ = queues.execute_command("PRESSURE.RESERVE", "buried")
     queues.execute_command("PRESSURE.BURY", "buried", job)
     for state in ("closed", "full", "paused", "buried"):
-        wait_for(
-            lambda state=state: [row["name"] for row in _overview(console, state=state)["rows"]] == [state],
-            f"the queue that is {state}",
-        )
+
+        def is_alone(state: str = state) -> bool:
+            return [row["name"] for row in _overview(console, state=state)["rows"]] == [state]
+
+        wait_for(is_alone, f"the queue that is {state}")
     assert _overview(console, state="full", filter="x")["matching"] == 0
     assert _overview(console, state="problem")["matching"] == 0
 
