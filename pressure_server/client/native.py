@@ -29,7 +29,7 @@ from pressure_server.queues.names import (
     base_key,
     records_key,
 )
-from pressure_server.queues.operations.batch import Due
+from pressure_server.queues.operations.block_reply import Done, Refused, Unfinished, read_reply
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import watched_keys
 from pressure_server.text import printable
@@ -77,7 +77,7 @@ class QueueCalls:
         # The call has no number, so no record is kept: a call without an answer is not sent again.
         # Ids of jobs are given by an index, which the script finds beside this key. It writes no records.
         self.call_keys = [self._base, records_key(as_bytes(prefix, "a prefix"), identity.encode())]
-        # In how many seconds the queue may have another job; None for never. As of the last call.
+        # In how many seconds the queue may have another job, or room; None for never. As of the last call.
         self._due: float | None = None
         # The list of the log whose messages the queue gets, if it belongs to a group.
         self._log: set[bytes] = set()
@@ -97,18 +97,21 @@ class QueueCalls:
         """Return the arguments of a call."""
         return [*self._header, *_block(name, *arguments)]
 
-    def result_of(self, reply: Any) -> Any:
-        """Return the result in the reply to a call, or raise its error."""
-        answer = reply[-1]
-        if isinstance(answer, Exception):
-            raise answer
-        self._due = None
-        for word in answer[0] if isinstance(answer[0], list) else []:
-            if isinstance(word, bytes) and word.startswith(b"due "):
-                self._due = Due.of(word).seconds
-            elif isinstance(word, bytes) and word.startswith(b"source "):
-                self._log = {self._base[: -int(word[7:])]}
-        result = answer[1]
+    def read(self, reply: Any) -> Done | Unfinished:
+        """Return what the reply to a call says, and note when the next try is due. Raises its error."""
+        found = _read(reply)
+        if isinstance(found, Refused):
+            raise exception_for(self._name, found.reason)
+        news = found.news
+        times = (news.due.seconds if news.due is not None else None, news.room_after)
+        self._due = min((seconds for seconds in times if seconds is not None), default=None)
+        if news.log_suffix:
+            self._log = {self._base[: -news.log_suffix]}
+        return found
+
+    def result_of(self, done: Done) -> Any:
+        """Return the result of a call that is done, or raise its error."""
+        (result,) = done.results
         if isinstance(result, Exception):
             raise exception_for(self._name, str(result))
         return result
@@ -143,11 +146,26 @@ class QueueCalls:
 
 def undoing(call: list[bytes], reply: Any) -> list[bytes] | None:
     """Return the call that puts back the messages that a cancelled call has taken; None if it took none."""
-    answer = reply[-1]
-    taken = answer[1] if isinstance(answer, list) else None
-    if call[_RUNS] != TAKE or not isinstance(taken, list) or not taken:
+    if call[_RUNS] != TAKE or isinstance(reply[-1], Exception):
+        return None
+    found = _read(reply)
+    taken = [] if isinstance(found, Refused) or not found.results else found.results[0]
+    if not isinstance(taken, list) or not taken:
         return None
     return [*call[:_BLOCK], *_block(b"restore", *taken)]
+
+
+def must_be_repeated(reply: Any) -> bool:
+    """Return whether a call must be sent again, as the library has done what was due before it instead."""
+    return isinstance(_read(reply), Unfinished)
+
+
+def _read(reply: Any) -> Done | Unfinished | Refused:
+    """Return what the reply to a call of one run says. Raises the error of the call."""
+    answer = reply[-1]
+    if isinstance(answer, Exception):
+        raise answer
+    return read_reply(answer, runs=1)
 
 
 def function_instead(function: bytes, error: ResponseError) -> bytes:

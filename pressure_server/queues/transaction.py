@@ -23,6 +23,7 @@ from pressure_server.errors import (
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import batch, verbs
+from pressure_server.queues.operations.block_reply import Refused, refusal_of
 from pressure_server.queues.operations.operation import Delivery, Line, Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
@@ -163,7 +164,7 @@ class Transaction(QueueOperations):
                 keys.append(operation.messages[0])
 
         def share(reply: list[Any], delivery: Delivery | None) -> None:
-            if reply[0] == b"refused":
+            if refusal_of(reply) is not None:
                 return
             batch.distribute(runs, reply)
             for operation in operations:
@@ -234,16 +235,17 @@ class Transaction(QueueOperations):
         self._until = self._loop.time() + self._database.policy.role_timeout
         while True:
             reply = await shard.call_directly(keys, arguments, share, undo, changes=changes)
-            if reply[0] != b"refused":
+            refusal = refusal_of(reply)
+            if refusal is None:
                 return
-            await self._wait_until_callable(shard, reply)
+            await self._wait_until_callable(shard, refusal)
 
-    async def _wait_until_callable(self, shard: Shard, refused: list[Any]) -> None:
+    async def _wait_until_callable(self, shard: Shard, refused: Refused) -> None:
         """Wait until the call may be repeated. Raises QueueChangedError, QueueInUseError or StoppingError."""
-        name, reason = refused[1][len(shard.prefix) + 1 :], refused[2].decode("utf-8", "replace")
+        name, reason = refused.base[len(shard.prefix) + 1 :], refused.reason
         if reason == "CHANGED":
             raise QueueChangedError("a watched queue has changed")
-        if reason == "DUE":
+        if refused.must_be_repeated:
             return
         condition = condition_for(reason) or WaitCondition.REMOVED
         if condition in (WaitCondition.PRODUCER_ROLE, WaitCondition.CONSUMER_ROLE):

@@ -48,11 +48,14 @@ READING: Series = [
     ("PRESSURE.AT q 1 COUNT 9", [None, None, b"d"]),
     ("PRESSURE.GROUP DELETE q one", b"OK"),
     ("PRESSURE.EXISTS q+one", 0),
+    # The last group has finished d, and a message that it has not finished stays without any group.
     ("PRESSURE.DELETE q+two", b"OK"),
+    ("LLEN q", 0),
+    ("LPUSH q e", 1),
     ("PRESSURE.DELETE q+three", b"OK"),
     ("PRESSURE.GROUP LIST q", []),
-    ("LPUSH q e", 2),
-    ("SPOP q 2", [b"d", b"e"]),
+    ("LPUSH q f", 2),
+    ("SPOP q 2", [b"e", b"f"]),
 ]
 REFUSED: Series = [
     ("PRESSURE.CREATE fifo", b"OK"),

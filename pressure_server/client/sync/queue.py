@@ -26,6 +26,7 @@ from pressure_server.client.native import (
     RoleKeys,
     function_instead,
     is_unknown_function,
+    must_be_repeated,
     undoing,
 )
 from pressure_server.client.replies import QueueEmptyError
@@ -37,6 +38,7 @@ from pressure_server.errors import (
     QueueFullError,
     QueueInUseError,
 )
+from pressure_server.queues.operations.block_reply import Done, accepts
 
 Result = TypeVar("Result")
 
@@ -95,9 +97,7 @@ class Queue:
         data = as_bytes(message, "a message")
 
         def attempt() -> None:
-            # An int is the length before the put. A list, of a form that depends on the overflow setting, is
-            # the reply of a full queue.
-            if not isinstance(self._call(b"put existing", b"", data), int):
+            if not accepts(self._call(b"put existing", b"", data)):
                 raise QueueFullError(self._calls.printable)
 
         self._repeat(attempt, PRODUCER, timeout)
@@ -239,9 +239,12 @@ class Queue:
                 return
 
     def _call(self, name: bytes, *arguments: bytes) -> Any:
-        """Call the library, and return the result."""
+        """Call the library until it has done the operation, and return the result."""
         try:
-            return self._calls.result_of(self._reply_to(self._calls.packed(name, *arguments)))
+            while True:
+                found = self._calls.read(self._reply_to(self._calls.packed(name, *arguments)))
+                if isinstance(found, Done):
+                    return self._calls.result_of(found)
         except QueueDoesNotExistError:
             # A native client's Delete leaves the keys that only the server and this library use.
             self._reply_to(self._calls.packed(b"clean"))
@@ -252,8 +255,8 @@ class Queue:
 
         def undo(reply: Any) -> None:
             undoing_call = undoing(call, reply)
-            if undoing_call is not None:
-                self._send(undoing_call)
+            while undoing_call is not None and must_be_repeated(self._send(undoing_call)):
+                pass
 
         return settled(self._send(call), undo)
 

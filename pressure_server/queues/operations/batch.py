@@ -9,10 +9,11 @@ from collections.abc import Collection, Sequence
 from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import Any, NamedTuple
+from typing import Any
 
 from pressure_server.backend.resp import packed
 from pressure_server.lua.layout import NUMBERS, BlockField
+from pressure_server.queues.operations.block_reply import NO_NEWS, Due, News
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import Options, script_name
 from pressure_server.queues.operations.refusals import condition_for, exception_for
@@ -24,6 +25,8 @@ MAX_BYTES = 1 << 20
 
 # How a block treats messages that clients of other servers may wait for, too (waiting.lua).
 NOTE, SHARE = b"note", b"share"
+
+_ROLES = {b"producer": WaitCondition.PRODUCER_ROLE, b"consumer": WaitCondition.CONSUMER_ROLE}
 
 _what = attrgetter("verb", "options")
 
@@ -115,23 +118,6 @@ def packed_head(verb: bytes, options: Options, count: int) -> bytes:
     return packed((b"1", NUMBERS[2 + count], b"", script_name(verb, options), NUMBERS[count]))
 
 
-class Due(NamedTuple):
-    """When a queue may have another job by itself.
-
-    `seconds` from now on; None if no job changes by itself. `note` is the backend's note of that (jobs.lua),
-    which other servers and listeners watch.
-    """
-
-    seconds: float | None = None
-    note: bytes | None = None
-
-    @classmethod
-    def of(cls, word: bytes) -> Due:
-        """Return what batch.lua says by `due milliseconds note`."""
-        _, milliseconds, note = word.split(b" ", 2)
-        return cls(int(milliseconds) / 1000 if milliseconds != b"-1" else None, note or None)
-
-
 _NOTHING_DUE = Due()
 
 
@@ -166,37 +152,28 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | 
     Return None if there is one run, all of it has ended, and nothing is due: nearly all replies say so.
     """
     left, executed = reply[0], len(reply) - 1
-    more: list[Any] = []
+    news = NO_NEWS
     if type(left) is list:
-        left, more = left[0], left[1:]
+        left, news = left[0], News.of(left[1:])
     if len(runs) == 1 == executed:
         run, result = runs[0], reply[1]
         is_error = isinstance(result, Exception)
         unsure = [_share_error(run, result) if is_error else run[0].verb.distribute(run, result)]
-        if left <= 0 and not (more or unsure[0]):
+        if left <= 0 and news is NO_NEWS and not unsure[0]:
             return None
     else:
         unsure = [_distribute_run(run, result) for run, result in zip(runs, reply[1:], strict=False)]
     progress = Progress([])
     again: list[Operation] = []
     lacking: list[Operation] = []
-    held: set[WaitCondition] = set()
-    for number, result in zip(more[::2], more[1::2], strict=True):
-        if number:
-            for operation in runs[number - 1]:
-                if operation.wait is not None:
-                    operation.wait.condition = None
-            _distribute_run(runs[number - 1], result)
-        elif result == b"others":
-            progress.left_for_others = True
-        elif result.startswith(b"due "):
-            progress.due = Due.of(result)
-        elif result.startswith(b"room "):
-            progress.room_after = int(result[5:]) / 1000
-        elif result.startswith(b"source "):
-            progress.source = runs[0][0].name[: -int(result[7:])]
-        else:
-            held.add(WaitCondition.PRODUCER_ROLE if result == b"producer" else WaitCondition.CONSUMER_ROLE)
+    for number, result in news.later:
+        for operation in runs[number - 1]:
+            if operation.wait is not None:
+                operation.wait.condition = None
+        _distribute_run(runs[number - 1], result)
+    progress.left_for_others, progress.room_after = news.left_for_others, news.room_after
+    progress.due = news.due or _NOTHING_DUE
+    progress.source = runs[0][0].name[: -news.log_suffix] if news.log_suffix else None
     for number, run in enumerate(runs[:executed], 1):
         in_part = left > 0 and number == executed
         if unsure[number - 1] or in_part:
@@ -206,7 +183,8 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | 
             progress.ended += run
     for run in runs[executed:]:
         again += run
-    progress.resend, progress.must_wait, progress.held_roles = again, lacking, held
+    progress.resend, progress.must_wait = again, lacking
+    progress.held_roles = {_ROLES[role] for role in news.held}
     return progress
 
 

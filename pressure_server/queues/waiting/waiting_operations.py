@@ -10,7 +10,8 @@ from typing import Protocol
 from pressure_server.errors import StoppingError, WaitLimitError
 from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.batch import Due, Progress
+from pressure_server.queues.operations.batch import Progress
+from pressure_server.queues.operations.block_reply import Due
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import OnFull
 from pressure_server.queues.operations.owners import NotifyOnSuccess

@@ -20,7 +20,6 @@ from pressure_server.queues.operations.batch import (
     MAX_MESSAGES,
     NOTE,
     SHARE,
-    Due,
     Progress,
     distribute,
     fold,
@@ -29,6 +28,7 @@ from pressure_server.queues.operations.batch import (
     share_mode,
     take_batch,
 )
+from pressure_server.queues.operations.block_reply import Due
 from pressure_server.queues.operations.operation import Operation, Owner, Verb
 from pressure_server.queues.operations.options import UNIQUE, WAITS, OnFull, Options, script_name
 from pressure_server.queues.operations.wait import Wait, WaitCondition
@@ -261,23 +261,16 @@ def test_a_reply_names_roles_that_native_clients_hold_and_that_waiting_operation
 
 def test_a_reply_says_when_there_may_be_another_job_and_what_was_left_for_others() -> None:
     first = get(name=b"log+group", options=WAITS)
-    more = [0, b"others", 0, b"due 1500 note of it", 0, b"source 6"]
+    more = [0, b"others", 0, b"due 1500 note of it", 0, b"room 250", 0, b"source 6"]
     progress = distribute([[first]], [[0, *more], []])
     assert progress is not None
     assert progress.left_for_others
     assert progress.due == Due(1.5, b"note of it")
+    assert progress.room_after == 0.25
     assert progress.source == b"log"
     nothing = distribute([[get(options=WAITS)]], [0, []])
     assert nothing is not None
     assert (nothing.due, nothing.source, nothing.left_for_others) == (Due(), None, False)
-
-
-@pytest.mark.parametrize(
-    ("word", "due"),
-    [(b"due -1 ", Due()), (b"due 0 n", Due(0.0, b"n")), (b"due -1 n", Due(None, b"n"))],
-)
-def test_the_word_for_when_a_job_is_due_is_read(word: bytes, due: Due) -> None:
-    assert Due.of(word) == due
 
 
 # ---------------------------------------------------------------- errors

@@ -16,7 +16,8 @@ from pressure_server.errors import (
     WaitLimitError,
 )
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.batch import Due, Progress
+from pressure_server.queues.operations.batch import Progress
+from pressure_server.queues.operations.block_reply import Due
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, OnFull, Options
 from pressure_server.queues.operations.owners import NotifyOnSuccess

@@ -1,0 +1,123 @@
+"""The library's reply to one block (lua/core/batch.lua), as a type that tells its forms apart.
+
+Pure. A caller that calls the library has one of three answers, and has to say what it does with each. What
+else the reply says of the queue is in its `News`. Nothing else reads the words of a reply.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+# The first value of a block that was refused; of a put that is done in part; the value of a command that
+# found the queue full.
+_REFUSED, _PART, _FULL = b"refused", b"part", -1
+
+
+class Due(NamedTuple):
+    """When a queue may have another job by itself.
+
+    `seconds` from now on; None if no job changes by itself. `note` is the backend's note of that (jobs.lua),
+    which other servers and listeners watch.
+    """
+
+    seconds: float | None = None
+    note: bytes | None = None
+
+
+class News(NamedTuple):
+    """What a reply says beside the results of the runs.
+
+    `later` are results that waiting runs have got since, each with the number of its run, from 1 on. Native
+    clients hold the roles that `held` names, and waiting operations need them. `left_for_others`: messages
+    were left for clients of other servers. `due` is None if the queue has no jobs. `room_after`: in so many
+    seconds a message expires that is in the way of puts. `log_suffix` is how many bytes a group's name is
+    longer than that of its log; 0 if the queue is not a group's.
+    """
+
+    later: tuple[tuple[int, Any], ...] = ()
+    held: tuple[bytes, ...] = ()
+    left_for_others: bool = False
+    due: Due | None = None
+    room_after: float | None = None
+    log_suffix: int = 0
+
+    @classmethod
+    def of(cls, words: Sequence[Any]) -> News:
+        """Return what the pairs of a number and a value mean that follow the first value of a reply."""
+        later: list[tuple[int, Any]] = []
+        held: list[bytes] = []
+        left_for_others, due, room_after, log_suffix = False, None, None, 0
+        for number, value in zip(words[::2], words[1::2], strict=True):
+            if number:
+                later.append((number, value))
+                continue
+            match value.split(b" ", 2):
+                case [b"others"]:
+                    left_for_others = True
+                case [b"due", milliseconds, note]:
+                    due = Due(None if milliseconds == b"-1" else int(milliseconds) / 1000, note or None)
+                case [b"room", milliseconds]:
+                    room_after = int(milliseconds) / 1000
+                case [b"source", count]:
+                    log_suffix = int(count)
+                case [role]:
+                    held.append(role)
+        return cls(tuple(later), tuple(held), left_for_others, due, room_after, log_suffix)
+
+
+NO_NEWS = News()
+
+
+class Done(NamedTuple):
+    """All runs of the block are done. `results` has one for each; an exception if the run was refused."""
+
+    results: list[Any]
+    news: News
+
+
+class Unfinished(NamedTuple):
+    """Only a part of the block is done, as it would take too long: send the rest again, at once.
+
+    `results` has one for each run that has begun. Of the last of these, `left` units are not done, which is
+    all of it if nothing has been done.
+    """
+
+    results: list[Any]
+    left: int
+    news: News
+
+
+class Refused(NamedTuple):
+    """A transaction that is refused as a whole, because of the queue with this base key: nothing is done."""
+
+    base: bytes
+    reason: str
+
+    @property
+    def must_be_repeated(self) -> bool:
+        """Whether jobs that are due came first, so that the block must be sent again at once."""
+        return self.reason == "DUE"
+
+
+def refusal_of(reply: Sequence[Any]) -> Refused | None:
+    """Return why a transaction was refused as a whole; None if it was done."""
+    return Refused(reply[1], reply[2].decode("utf-8", "replace")) if reply[0] == _REFUSED else None
+
+
+def read_reply(reply: Sequence[Any], runs: int) -> Done | Unfinished | Refused:
+    """Return what the reply to a block of so many runs means."""
+    if refusal := refusal_of(reply):
+        return refusal
+    left, results = reply[0], list(reply[1:])
+    news = NO_NEWS
+    if isinstance(left, list):
+        left, news = left[0], News.of(left[1:])
+    if left > 0 or len(results) < runs:
+        return Unfinished(results, max(left, 0), news)
+    return Done(results, news)
+
+
+def accepts(result: Any) -> bool:
+    """Return whether a run that puts one message has put it, or left it out as it is queued (put.lua)."""
+    return isinstance(result, int) or result[0] not in (_PART, _FULL)
