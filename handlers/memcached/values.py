@@ -20,7 +20,7 @@ from pressure_server.queues.names import keys_pattern
 # The most values that one call reads, and the bytes after which it reads no further value.
 _MAX_VALUES = 1000
 _MAX_BYTES = 1 << 20
-_SWEPT_AT_ONCE = b"1000"
+_SWEPT_AT_ONCE = 1000
 _NO_EXPIRY = b""
 
 logger = logging.getLogger(__name__)
@@ -93,9 +93,7 @@ class Values:
         flushed = (await self._look())[0]
         cursor = b"0"
         while True:
-            cursor, keys = await self._shard.command(
-                b"SCAN", cursor, b"MATCH", keys_pattern(self._state, b""), b"COUNT", _SWEPT_AT_ONCE
-            )
+            cursor, keys = await self._shard.scan_keys(cursor, keys_pattern(self._state, b""), _SWEPT_AT_ONCE)
             if keys:
                 await self._harmless([self._state, *keys], [b"sweep"])
             if cursor == b"0":

@@ -100,6 +100,12 @@ def survey_script() -> Script:
 
 
 @cache
+def scan_script() -> Script:
+    """Return the script that does one step of a SCAN."""
+    return Script(_text("upkeep/scan"))
+
+
+@cache
 def look_script() -> Script:
     """Return the script that shows the beginning of one queue's messages."""
     return Script(_text("upkeep/look"))

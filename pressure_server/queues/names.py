@@ -103,6 +103,11 @@ def garbage_key(prefix: bytes) -> bytes:
     return prefix + b"!garbage"
 
 
+def absent_key(prefix: bytes) -> bytes:
+    """Return a key that never exists, beside those of the queues: on a cluster, in their slot."""
+    return prefix + b"!absent"
+
+
 def keys_pattern(prefix: bytes, suffix: bytes) -> bytes:
     """Return the glob that matches, for every queue, the key with that suffix."""
     escaped = b"".join(b"\\" + c if c in b"*?[]^-\\" else c for c in (bytes([b]) for b in prefix))

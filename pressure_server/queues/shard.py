@@ -12,7 +12,7 @@ from contextlib import nullcontext
 from typing import Any
 
 from pressure_server.errors import BackendError, BackendReplyError, PressureError
-from pressure_server.lua.scripts import Script
+from pressure_server.lua.scripts import Script, scan_script
 from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.names import (
     BOUND,
@@ -20,6 +20,7 @@ from pressure_server.queues.names import (
     MADE,
     NO_PLAIN_LIST,
     PROTOCOL_SUFFIXES,
+    absent_key,
     base_key,
     existence_pattern,
     queue_name,
@@ -37,6 +38,8 @@ _AT_ONCE = 100
 _SHORT_RANGE = 1000
 # Keys that one step of a scan examines, if the caller does not say.
 SCAN_COUNT = 1000
+# Runs of a backend that the cursors of a scan tell apart (scan.lua).
+_RUNS = 4096
 
 
 class Shard(LaneDispatcher):
@@ -184,8 +187,21 @@ class Shard(LaneDispatcher):
         `count` is about how many keys the backend examines. A queue that exists during the whole scan is
         returned at least once.
         """
-        reply = await self.command(
-            b"SCAN", cursor, b"MATCH", existence_pattern(self.prefix), b"COUNT", b"%d" % count
+        after, keys = await self.scan_keys(cursor, existence_pattern(self.prefix), count)
+        names = [queue_name(self.prefix, key) for key in keys]
+        return after, [name for name in names if name is not None]
+
+    async def scan_keys(self, cursor: bytes, pattern: bytes, count: int) -> tuple[bytes, list[bytes]]:
+        """Return the next cursor and some keys that match a pattern, as Redis's SCAN does.
+
+        While the keys move to another node of a cluster, wait until they are together. The scan begins anew
+        if they are on another node than before, or the backend has restarted.
+        """
+        at, run = divmod(int(cursor), _RUNS)
+        its_run, after, keys = await self.call_script(
+            scan_script(),
+            [absent_key(self.prefix)],
+            [b"%d" % at, pattern, b"%d" % count, b"%d" % run],
+            once=False,
         )
-        names = [queue_name(self.prefix, key) for key in reply[1]]
-        return reply[0], [name for name in names if name is not None]
+        return b"%d" % (int(after) * _RUNS + int(its_run) if after != b"0" else 0), keys

@@ -227,6 +227,73 @@ def test_a_script_that_reads_several_queues_waits_for_keys_that_have_left(
     asyncio.run(play())
 
 
+QUEUES = [b"q%d" % number for number in range(30)]
+LISTINGS: dict[tuple[str, ...], Any] = {
+    ("KEYS", "*"): QUEUES,
+    ("SCAN", "0", "COUNT", "1000"): [b"0", QUEUES],
+    ("DBSIZE",): len(QUEUES),
+    ("PRESSURE.LIST",): QUEUES,
+    ("FLUSHDB",): b"OK",
+    ("FLUSHALL",): b"OK",
+}
+
+
+def in_any_order(reply: Any) -> Any:
+    """Return a reply with its names in order."""
+    return sorted(map(in_any_order, reply), key=str) if isinstance(reply, list) else reply
+
+
+@pytest.mark.parametrize("words", LISTINGS, ids=" ".join)
+@pytest.mark.parametrize("moved", ["no keys", "some keys", "all keys"])
+def test_what_concerns_all_queues_waits_for_those_whose_keys_have_moved(
+    start_server: StartServer, cluster: Cluster, words: tuple[str, ...], moved: str
+) -> None:
+    server = start_on_cluster(start_server, cluster)
+
+    async def play() -> None:
+        with Waiter(server.port) as client:
+            for queue in QUEUES:
+                client("RPUSH", queue, "message")
+            move = await cluster.legacy_move(KEY, await another(cluster, await cluster.master_of(KEY)))
+            await move.begin()
+            keys = await move.keys_left()
+            if gone := {"no keys": [], "some keys": keys[::2], "all keys": keys}[moved]:
+                await move.migrate(*gone)
+            client.send(*words)
+            await wait_until(lambda: said(server, MOVING), "the call to wait")
+            assert not client.has_reply()
+            await move.migrate()
+            await move.finish()
+            assert in_any_order(client.reply()) == in_any_order(LISTINGS[words])
+            if words[0].startswith("FLUSH"):
+                assert client("KEYS", "*") == []
+
+    asyncio.run(play())
+
+
+def test_a_scan_misses_nothing_if_the_slot_moves_between_two_steps(
+    start_server: StartServer, cluster: Cluster
+) -> None:
+    server = start_on_cluster(start_server, cluster)
+
+    async def play() -> None:
+        with Waiter(server.port) as client:
+            for queue in QUEUES:
+                client("RPUSH", queue, "message")
+            cursor, found = client("SCAN", "0", "COUNT", "1")
+            while len(found) < len(QUEUES) / 2:
+                cursor, some = client("SCAN", cursor, "COUNT", "1")
+                found += some
+            async with moving(cluster):
+                pass
+            while cursor != b"0":
+                cursor, some = client("SCAN", cursor, "COUNT", "1")
+                found += some
+            assert set(found) == set(QUEUES)
+
+    asyncio.run(play())
+
+
 def test_clients_wait_on_while_the_slot_moves(start_server: StartServer, cluster: Cluster) -> None:
     server = start_on_cluster(start_server, cluster)
 

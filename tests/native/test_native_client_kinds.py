@@ -158,7 +158,8 @@ def test_a_cancelled_get_puts_its_message_back_while_many_become_jobs(
     client.rpush("q", "first")
 
     async def cancel_a_get() -> None:
-        async with Held("q", backend.url) as queue:
+        queue = Held("q", backend.url)
+        async with queue:
             getting = asyncio.create_task(queue.get())
             async with asyncio.timeout(TIMEOUT):
                 await queue.has_taken.wait()

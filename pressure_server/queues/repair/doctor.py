@@ -22,7 +22,7 @@ LOOKS = 10
 # between may take more.
 _ROUNDS = 8
 _AT_ONCE = 100
-_SCAN_COUNT = b"1000"
+_SCAN_COUNT = 1000
 _MAX_UNREADABLE = 100
 # Seconds by which the event loop may wake up a task too early.
 _CLOCK = 0.001
@@ -106,9 +106,7 @@ class Doctor:
         prefix, cursor = shard.prefix + b":", b""
         pattern = existence_pattern(shard.prefix).removesuffix(BOUND)
         while cursor != b"0":
-            cursor, keys = await shard.command(
-                b"SCAN", cursor or b"0", b"MATCH", pattern, b"COUNT", _SCAN_COUNT
-            )
+            cursor, keys = await shard.scan_keys(cursor or b"0", pattern, _SCAN_COUNT)
             names = {name for key in keys if is_queue_name(name := _owner(key[len(prefix) :]))}
             queues = {key[len(prefix) : -len(BOUND)] for key in keys if key.endswith(BOUND)} & names
             yield [*queues, *await self._without_bound(shard, names - queues)]
