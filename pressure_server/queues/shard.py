@@ -26,6 +26,7 @@ from pressure_server.queues.names import (
     queue_name,
 )
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.block_reply import Refused
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
 
@@ -103,11 +104,13 @@ class Shard(LaneDispatcher):
         keys = [base_key(self.prefix, name) for name in names]
         for key in keys:
             arguments += (b"on", b"1", key, verbs.RANGE.name, b"2", b"%d" % first, b"%d" % last)
-        reply: list[Any] = [b"refused"]
-        while reply[0] == b"refused":  # many jobs are due, or must be made: each call does some of that first
+        while True:
             reply = await self.call_directly(
                 keys, arguments, lambda _reply, _delivery: None, lambda: None, changes=False
             )
+            if not isinstance(reply, Refused):
+                break
+            # Many jobs are due, or must be made: each call does some of that first.
         ranges: list[list[bytes] | None] = []
         for messages in reply[1:]:
             if isinstance(messages, Exception) and not str(messages).startswith("NOQUEUE"):

@@ -23,7 +23,7 @@ from pressure_server.errors import (
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import batch, verbs
-from pressure_server.queues.operations.block_reply import Refused, refusal_of
+from pressure_server.queues.operations.block_reply import Refused
 from pressure_server.queues.operations.operation import Delivery, Line, Operation, Verb
 from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
@@ -164,8 +164,6 @@ class Transaction(QueueOperations):
                 keys.append(operation.messages[0])
 
         def share(reply: list[Any], delivery: Delivery | None) -> None:
-            if refusal_of(reply) is not None:
-                return
             batch.distribute(runs, reply)
             for operation in operations:
                 if delivery is not None and operation.has_taken:
@@ -235,10 +233,9 @@ class Transaction(QueueOperations):
         self._until = self._loop.time() + self._database.policy.role_timeout
         while True:
             reply = await shard.call_directly(keys, arguments, share, undo, changes=changes)
-            refusal = refusal_of(reply)
-            if refusal is None:
+            if not isinstance(reply, Refused):
                 return
-            await self._wait_until_callable(shard, refusal)
+            await self._wait_until_callable(shard, reply)
 
     async def _wait_until_callable(self, shard: Shard, refused: Refused) -> None:
         """Wait until the call may be repeated. Raises QueueChangedError, QueueInUseError or StoppingError."""

@@ -30,6 +30,7 @@ from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.lanes.reservations import Reservations
 from pressure_server.queues.names import BOUND, UNAWAITED, base_key, records_key, split_key
+from pressure_server.queues.operations.block_reply import Refused, refusal_of
 from pressure_server.queues.operations.operation import Delivery, Line, Operation
 from pressure_server.queues.operations.owners import Answers, CoroutineOwner
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition, WaiterCount
@@ -327,27 +328,28 @@ class LaneDispatcher:
         undo: Callable[[], None],
         *,
         changes: bool,
-    ) -> list[Any]:
+    ) -> list[Any] | Refused:
         """Call the library with a block of its own, independently of the queues' lanes, and return its reply.
 
-        `share` is called with the reply as soon as it arrives, and must register the operations that got some
-        of the messages of the delivery; it is not called for an error. The delivery is shared with the other
-        blocks of the call, so nothing of it is kept here. If this coroutine is cancelled, or raises, after
-        that, `undo` is called: put these messages back. Raises BackendError.
+        `share` is called with the reply as soon as it arrives, unless it is a refusal or an error. It must
+        register the operations that got some of the messages of the delivery, which other blocks of the call
+        share, so that it is not kept here. If this coroutine is cancelled, or raises, after that, `undo` is
+        called: put these messages back. Raises BackendError.
         """
-        ended: asyncio.Future[list[Any] | Exception] = self._loop.create_future()
+        ended: asyncio.Future[list[Any] | Refused | Exception] = self._loop.create_future()
 
         def received(value: Any, delivery: Delivery | None) -> None:
-            if not isinstance(value, list):
-                end(value)
+            refusal = refusal_of(value) if isinstance(value, list) else None
+            if refusal is not None or not isinstance(value, list):
+                end(refusal or value)
                 return
             share(value, delivery)
-            if changes and value[0] != b"refused":
+            if changes:
                 self.when_durable(lambda error: end(error or value))
             else:
                 end(value)
 
-        def end(value: list[Any] | Exception) -> None:
+        def end(value: list[Any] | Refused | Exception) -> None:
             if ended.done():
                 undo()
             else:
@@ -360,7 +362,7 @@ class LaneDispatcher:
             if ended.done() and not ended.cancelled():
                 undo()
             raise
-        if isinstance(value, list):
+        if not isinstance(value, Exception):
             return value
         undo()
         if type(value) is OutcomeUnknownError and not changes:

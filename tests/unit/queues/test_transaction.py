@@ -20,6 +20,7 @@ from pressure_server.errors import (
 )
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.block_reply import Refused, refusal_of
 from pressure_server.queues.operations.operation import Delivery
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition
 from pressure_server.queues.policy import Policy
@@ -57,10 +58,12 @@ class Backend:
         undo: Callable[[], None],
         *,
         changes: bool,
-    ) -> list[Any]:
+    ) -> list[Any] | Refused:
         self.calls.append((keys, arguments, changes))
         self.undo = undo
         delivery, reply = Delivery(1, self._arrived, self.back.append), self.replies.pop(0)
+        if refusal := refusal_of(reply):
+            return refusal
         share(reply, delivery)
         delivery.end_sharing_out()
         return reply
