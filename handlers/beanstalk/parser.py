@@ -1,6 +1,8 @@
 """The parser of the beanstalk protocol: bytes to requests. Pure.
 
 A request is a line of at most 224 bytes with its end; after the line of a put follow the message and CRLF.
+Unlike beanstalkd, the parser never reads the message of a refused put as commands: it skips the message, or
+ends the connection if the size is unknown or wrong.
 """
 
 from __future__ import annotations
@@ -9,7 +11,7 @@ import re
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from handlers.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG
+from handlers.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, UNKNOWN_COMMAND
 from pressure_server.queues.operations.jobs import job_to_put
 
 MAX_LINE = 224
@@ -20,6 +22,8 @@ _MAX_ROW = 128
 _LEAST_TTR = 1
 _NO_PUT = (0, 0, 0, 0)
 _MAX_UINT32 = (1 << 32) - 1
+_PUT_WORD = b"put "
+_SIZE_WORD = 4
 _PUT = re.compile(rb"put +(\d{1,20}) +(\d{1,20}) +(\d{1,20}) +(\d{1,20})\r\n")
 
 
@@ -59,7 +63,15 @@ Parsed = Request | Puts | Refused
 class RequestParser:
     """Parses the bytes of one client."""
 
-    __slots__ = ("_awaited", "_awaits_line", "_buffer", "_max_job_size", "_skips_line", "_to_skip")
+    __slots__ = (
+        "_awaited",
+        "_awaits_line",
+        "_buffer",
+        "_is_too_big",
+        "_max_job_size",
+        "_skips_line",
+        "_to_skip",
+    )
 
     def __init__(self, max_job_size: int) -> None:
         """A message may have up to `max_job_size` bytes."""
@@ -68,8 +80,9 @@ class RequestParser:
         # The incomplete request is parsed again when it has `_awaited` bytes, or when its line ends.
         self._awaited = 0
         self._awaits_line = False
-        # Bytes of a message that is too big, which are left out.
+        # Bytes of a refused message, which are left out. A job that is too big gets its reply after them.
         self._to_skip = 0
+        self._is_too_big = False
         self._skips_line = False
 
     @property
@@ -107,7 +120,8 @@ class RequestParser:
                 skipped = min(self._to_skip, end - at)
                 at += skipped
                 self._to_skip -= skipped
-                if not self._to_skip:
+                if self._is_too_big and not self._to_skip:
+                    self._is_too_big = False
                     requests.append(Refused(JOB_TOO_BIG))
                 continue
             put = None if self._skips_line else _PUT.match(data, at, at + MAX_LINE)
@@ -116,7 +130,7 @@ class RequestParser:
                 first = put.end()
                 last = first + size
                 if size > self._max_job_size:
-                    self._to_skip = size + 2
+                    self._to_skip, self._is_too_big = size + 2, True
                     at = first
                     jobs = None
                     continue
@@ -130,21 +144,37 @@ class RequestParser:
                         requests.append(Puts(jobs))
                     jobs.append(job)
                 else:
-                    requests.append(Refused(EXPECTED_CRLF))
-                    jobs = None
+                    # The message is longer than announced: how much of it follows is unknown.
+                    requests.append(Refused(EXPECTED_CRLF, closes=True))
+                    return end
                 at = last + 2
                 continue
             jobs = None
             line_end = data.find(_CRLF, at, None if self._skips_line else at + MAX_LINE)
-            if line_end >= 0:
+            if line_end < 0 and end - at < MAX_LINE and not self._skips_line:
+                self._awaited, self._awaits_line = MAX_LINE, True
+                return at
+            if not self._skips_line and data[at : at + len(_PUT_WORD)].lower() == _PUT_WORD:
+                refused = self._refuse_put(data[at:line_end] if line_end >= 0 else b"")
+                requests.append(refused)
+                if refused.closes:
+                    return end
+                at = line_end + 2
+            elif line_end >= 0:
                 requests.append(Refused(BAD_FORMAT) if self._skips_line else Request(data[at:line_end]))
                 self._skips_line = False
                 at = line_end + 2
             elif self._skips_line:
                 return end - data.endswith(b"\r")  # a CR may be the first half of the line's end
-            elif end - at < MAX_LINE:
-                self._awaited, self._awaits_line = MAX_LINE, True
-                return at
             else:
                 self._skips_line = True
         return end
+
+    def _refuse_put(self, line: bytes) -> Refused:
+        """Refuse the line of a put, and skip its message if the line tells the size."""
+        words = line.split()
+        size = words[_SIZE_WORD] if len(words) > _SIZE_WORD else b""
+        if not re.fullmatch(rb"\d{1,20}", size) or int(size) > _MAX_UINT32:
+            return Refused(BAD_FORMAT, closes=True)
+        self._to_skip = int(size) + 2
+        return Refused(BAD_FORMAT if line.startswith(_PUT_WORD) else UNKNOWN_COMMAND)

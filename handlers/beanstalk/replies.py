@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable
 
 from pressure_server.text import printable
@@ -68,9 +69,14 @@ def yaml_list(names: Iterable[bytes]) -> bytes:
     return _data(b"---\n" + b"".join(b"- %b\n" % name for name in names))
 
 
+def quoted(name: bytes) -> str:
+    """Return a name that YAML would not read as text, as a quoted string."""
+    return json.dumps(printable(name))
+
+
 def yaml_dictionary(values: dict[str, object]) -> bytes:
     """Return a dictionary of figures."""
     lines = (
-        f"{key}: {printable(value) if isinstance(value, bytes) else value}\n" for key, value in values.items()
+        f"{key}: {value.decode() if isinstance(value, bytes) else value}\n" for key, value in values.items()
     )
     return _data(b"---\n" + "".join(lines).encode())

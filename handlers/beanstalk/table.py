@@ -44,9 +44,14 @@ def nothing(rest: bytes) -> None:
         raise FormatError
 
 
+def is_tube(name: bytes) -> bool:
+    """Return whether a tube can have this name. Other clients can give queues any name."""
+    return _NAME.fullmatch(name) is not None
+
+
 def tube(rest: bytes) -> bytes:
     """Parse the name of a tube."""
-    if not rest.startswith(b" ") or not _NAME.fullmatch(rest, 1):
+    if not rest.startswith(b" ") or not is_tube(rest[1:]):
         raise FormatError
     return rest[1:]
 

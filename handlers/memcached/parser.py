@@ -1,13 +1,18 @@
 """Request parser: converts received bytes into requests. Sans-IO; checks every length before buffering.
 
 A request is a line of words and, for storage commands, a block of data: see memcached's protocol.txt. Unlike
-memcached, the parser skips the data of refused requests, so that data is never executed as commands.
+memcached, the parser skips the data of refused requests, or ends the connection if the size of the data is
+unknown or wrong, so that data is never executed as commands.
 """
 
 from __future__ import annotations
 
 import re
+from binascii import Error as Base64Error
+from binascii import a2b_base64
 from dataclasses import dataclass
+from math import inf
+from typing import NamedTuple
 
 from pressure_server.auth.users import MAX_PASSWORD_BYTES
 
@@ -15,12 +20,28 @@ from pressure_server.auth.users import MAX_PASSWORD_BYTES
 MAX_KEY = 250
 MAX_LINE = 2048
 MAX_KEYS_LINE = 64 * 1024
-# Commands with a block of data, and the index of the word that is the block's size.
-_STORING = dict.fromkeys((b"set", b"add", b"replace", b"append", b"prepend", b"cas"), 4)
+
+
+class _Storing(NamedTuple):
+    """A command with a block of data: the index of the word that is the block's size, and how many words."""
+
+    size: int
+    least: int
+    most: float
+
+
+_UPDATES = (b"set", b"add", b"replace", b"append", b"prepend")
+_STORING = {
+    **dict.fromkeys(_UPDATES, _Storing(4, 5, 5)),
+    b"cas": _Storing(4, 6, 6),
+    b"ms": _Storing(2, 3, inf),
+}
+# Commands whose words after the key, or after the size, are flags. With the flag b, the key is in base64.
+_META = (b"mg", b"ms", b"md", b"ma", b"me")
 _RETRIEVING = (b"get ", b"gets ", b"gat ", b"gats ")
 # Commands that accept noreply, and the least number of words before it. After fewer words noreply is a key.
 _MAY_BE_QUIET = {
-    **dict.fromkeys((*_STORING, b"delete", b"incr", b"decr", b"touch", b"flush"), 2),
+    **dict.fromkeys((*_UPDATES, b"cas", b"delete", b"incr", b"decr", b"touch", b"flush"), 2),
     **dict.fromkeys((b"flush_all", b"verbosity"), 1),
 }
 _KEY = re.compile(rb"[^\x00-\x20\x7f]{1,%d}" % MAX_KEY)
@@ -36,6 +57,7 @@ _MAX_WORDS_KEPT = 8
 BAD_FORMAT = b"CLIENT_ERROR bad command line format\r\n"
 TOO_LARGE = b"SERVER_ERROR object too large for cache\r\n"
 BAD_CHUNK = b"CLIENT_ERROR bad data chunk\r\n"
+BAD_KEY = b"CLIENT_ERROR error decoding key\r\n"
 LINE_TOO_LONG = b"CLIENT_ERROR line too long\r\n"
 _ONLY_TEXT = b"this server speaks memcached's text protocol only"
 
@@ -72,10 +94,14 @@ class Repeated:
 
 @dataclass(slots=True)
 class RequestError:
-    """A protocol error. `reply` is empty after noreply. If it `closes`, close the connection."""
+    """A protocol error. `reply` is empty after noreply. If it `closes`, close the connection.
+
+    `is_binary` means that the client speaks the binary protocol.
+    """
 
     reply: bytes
     closes: bool = False
+    is_binary: bool = False
 
 
 Parsed = Request | Repeated | RequestError
@@ -100,7 +126,7 @@ _NO_LINE = _Line(b"", [], -1, is_quiet=False)
 class RequestParser:
     """A parser for one client's requests. `most_bytes` is the largest size of a block of data."""
 
-    __slots__ = ("_awaited", "_line", "_longest", "_most_bytes", "_skip", "_skips_line", "_unread")
+    __slots__ = ("_awaited", "_line", "_longest", "_most_bytes", "_skip", "_unread")
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -110,7 +136,6 @@ class RequestParser:
         self._awaited = 0
         self._longest = 0
         self._skip = 0  # the bytes of refused data still to come
-        self._skips_line = False  # whether the rest of a too long block is skipped, up to the line end
         self._line = _NO_LINE
 
     @property
@@ -134,10 +159,6 @@ class RequestParser:
             skipped = min(self._skip, len(data))
             self._skip -= skipped
             data = data[skipped:]
-        elif self._skips_line:
-            behind = data.find(b"\n") + 1
-            self._skips_line = not behind
-            data = data[behind:] if behind else b""
         if self._unread is not None:
             # Use one buffer: a list of small pieces takes many times their size.
             self._unread += data
@@ -209,12 +230,10 @@ class RequestParser:
                 ending = data[last : last + 2]
                 if ending != b"\r\n":
                     if len(ending) == 2:
-                        # The block is longer than announced: skip it up to the next line end.
-                        behind = data.find(b"\n", last) + 1
-                        self._skips_line = not behind
+                        # Close: the block is longer than announced, and how much of it follows is unknown.
                         self._add(line, blocks, count, parsed)
-                        parsed.append(RequestError(b"" if line.is_quiet else BAD_CHUNK))
-                        return behind or len(data)
+                        parsed.append(RequestError(BAD_CHUNK, closes=True))
+                        return len(data)
                     self._awaited = step + size + 2
                     break
                 blocks.append(data[first:last])
@@ -248,20 +267,24 @@ class RequestParser:
         is_quiet = words[-1] == b"noreply" and len(words) > _MAY_BE_QUIET.get(words[0], MAX_KEYS_LINE)
         if is_quiet:
             words.pop()
-        at = _STORING.get(words[0])
-        if at is None:
-            return _Line(text, words, -1, is_quiet=is_quiet)
+        wrong = BAD_KEY if words[0] in _META and not _decode_key(words) else None
+        # Commands in upper case do not exist, but their data must not be read as commands.
+        storing = _STORING.get(words[0].lower())
+        if storing is None:
+            return _Line(text, words, -1, is_quiet=is_quiet) if wrong is None else RequestError(wrong)
         if len(words) < 2:
             return RequestError(b"ERROR\r\n")
+        at = storing.size
         size = int(words[at]) if len(words) > at and re.fullmatch(rb"\d{1,10}", words[at]) else -1
         if size < 0:
             # Close: data of unknown size may follow, and must not be read as commands.
             return RequestError(BAD_FORMAT, closes=True)
-        wrong = None
         if size > self._most_bytes:
             wrong = TOO_LARGE
-        elif len(words) != at + 1 + (words[0] == b"cas") or not _KEY.fullmatch(words[1]):
-            wrong = BAD_FORMAT
+        elif not storing.least <= len(words) <= storing.most or not (
+            _KEY.fullmatch(words[1]) or has_encoded_key(words)
+        ):
+            wrong = wrong or BAD_FORMAT
         if wrong is not None:
             self._skip = size + 2
             return RequestError(b"" if is_quiet else wrong)
@@ -273,9 +296,25 @@ def is_key(word: bytes) -> bool:
     return _KEY.fullmatch(word) is not None
 
 
+def has_encoded_key(words: list[bytes]) -> bool:
+    """Return whether a meta command has the flag b: its key, which any bytes may be in, came in base64."""
+    return words[0] in _META and any(word.startswith(b"b") for word in words[2:])
+
+
+def _decode_key(words: list[bytes]) -> bool:
+    """Replace the key of a meta command with the flag b by the bytes that it stands for."""
+    if has_encoded_key(words):
+        try:
+            words[1] = a2b_base64(words[1], strict_mode=True) if len(words[1]) <= MAX_KEY else b""
+        except Base64Error:
+            return False
+        return bool(words[1])
+    return True
+
+
 def _refuse_binary(data: bytes, position: int) -> RequestError:
     """Return the binary protocol's reply to an unknown command. Header bytes not yet received count as 0."""
     header = data[position : position + _BINARY_HEADER].ljust(_BINARY_HEADER, b"\0")
     length = len(_ONLY_TEXT).to_bytes(4, "big")
     reply = b"\x81" + header[1:2] + b"\0\0\0\0\x00\x81" + length + header[12:16] + bytes(8) + _ONLY_TEXT
-    return RequestError(reply, closes=True)
+    return RequestError(reply, closes=True, is_binary=True)

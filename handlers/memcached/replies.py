@@ -16,6 +16,14 @@ EXISTS = b"EXISTS\r\n"
 DELETED = b"DELETED\r\n"
 NOT_FOUND = b"NOT_FOUND\r\n"
 TOUCHED = b"TOUCHED\r\n"
+# The codes of meta commands that mean the same as these lines, without their ends.
+CODE_OF_LINE = {
+    b"STORED": b"HD",
+    b"DELETED": b"HD",
+    b"NOT_STORED": b"NS",
+    b"EXISTS": b"EX",
+    b"NOT_FOUND": b"NF",
+}
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 
 

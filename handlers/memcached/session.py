@@ -30,6 +30,8 @@ logger = logging.getLogger(__name__)
 # First words of HTTP lines: a web page can make a browser send commands in the body of a POST.
 _HTTP_WORDS = (b"post", b"host:")
 _UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
+# Commands on queues whose keys may have options. In other commands `/open` is part of the name.
+_WITH_OPTIONS = ("get", "gets", "mg")
 _UNAUTHENTICATED = client_error("unauthenticated")
 # Commands allowed before a login. Health checks have no password.
 _BEFORE_LOGIN = (b"ready", b"quit")
@@ -175,6 +177,10 @@ class MemcachedSession(Session):
         if type(command) is RequestError:
             is_stranger = self.user is NOBODY and not command.closes
             self.reply(_UNAUTHENTICATED if is_stranger else command.reply)
+            if command.is_binary:
+                self.clients.unknown_commands.note_protocol(
+                    self, "memcached's binary protocol", "let it use the text protocol, or the meta commands"
+                )
             if command.closes:
                 self.close_when_replied()
             return None
@@ -247,9 +253,12 @@ class MemcachedSession(Session):
         if entry in self.user.allowed:
             return
         keys = entry.keys_of(words)
-        # Only `get` and `gets` have options; in other commands `/open` is part of the name.
-        if self.options.mode == QUEUE and entry.takes_many:
+        if self.options.mode == QUEUE and entry.name in _WITH_OPTIONS:
             keys = [queue_of(key) for key in keys]
+        self.permit(entry, keys)
+
+    def permit(self, entry: Command, keys: list[bytes]) -> None:
+        """Raise ClientError if the user may not use this command on these keys or queues."""
         why = entry.refusal(self.user, (lambda: keys) if keys else None)
         if why is None:
             return

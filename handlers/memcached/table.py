@@ -24,11 +24,6 @@ class Command(TableEntry):
 
     keys: slice
 
-    @property
-    def takes_many(self) -> bool:
-        """Whether the command takes any number of keys."""
-        return self.keys.stop is None
-
     def keys_of(self, words: list[bytes]) -> list[bytes]:
         """Return the words that are keys or queue names."""
         return words[self.keys]
@@ -57,7 +52,8 @@ def command(
     is_open = any(argument.strip("[]").endswith("*") for argument in arguments)
     called = [argument.strip("[]<>*") for argument in arguments]
     first = next((at for at, one in enumerate(called, 1) if one in ("queue", "key")), 0)
-    keys = slice(first, (None if is_open else first + 1) if first else 0)
+    takes_many = first and arguments[first - 1].strip("[]").endswith("*")
+    keys = slice(first, (None if takes_many else first + 1) if first else 0)
 
     def enter(function: AnyFunction) -> AnyFunction:
         entry = Command(

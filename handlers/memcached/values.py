@@ -10,7 +10,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from importlib.resources import files
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pressure_server.errors import BackendError
 from pressure_server.lua.scripts import Script
@@ -22,6 +22,9 @@ _MAX_VALUES = 1000
 _MAX_BYTES = 1 << 20
 _SWEPT_AT_ONCE = 1000
 _NO_EXPIRY = b""
+# Flags with so many digits may have the marks of meta commands.
+_MARKED_DIGITS = 10
+_CLIENT_FLAGS = (1 << 32) - 1
 
 logger = logging.getLogger(__name__)
 # Seconds until the next try after an error.
@@ -33,6 +36,20 @@ class Value(NamedTuple):
 
     flags: bytes
     unique: bytes
+    data: bytes
+
+
+class Found(NamedTuple):
+    """A value as mg finds it. `left` are the seconds until it expires, or -1; `marks` are some of W, X and Z.
+
+    `data` is empty unless it was asked for.
+    """
+
+    flags: bytes
+    unique: bytes
+    size: int
+    left: int
+    marks: bytes
     data: bytes
 
 
@@ -67,14 +84,20 @@ class Values:
             [b"get", b"%d" % _MAX_BYTES, _NO_EXPIRY if expiry is None else expiry],
             once=touches,
         )
-        return [kept if kept is None else Value(*kept.split(b" ", 2)) for kept in found]
+        return [None if kept is None else _value(kept) for kept in found]
 
-    async def change(self, operation: bytes, name: bytes, *arguments: bytes) -> bytes:
-        """Call a function of values.lua that returns a line: memcached's reply without the line end."""
-        line: bytes = await self._shard.call_script(
+    async def look(self, name: bytes, arguments: Sequence[bytes], *, changes: bool) -> Found | None:
+        """Call the function `mg` of values.lua. Say whether its arguments may change the value."""
+        found: list[Any] = await self._shard.call_script(
+            self._script, [self._state, self._key(name)], [b"mg", *arguments], once=changes
+        )
+        return Found(*found) if found else None
+
+    async def change(self, operation: bytes, name: bytes, *arguments: bytes) -> Any:
+        """Call a function of values.lua that changes a value. A line is a reply without the line end."""
+        return await self._shard.call_script(
             self._script, [self._state, self._key(name)], [operation, *arguments], once=True
         )
-        return line
 
     async def flush(self, expiry: bytes) -> None:
         """Delete all values that are stored before the time `expiry`; 0 is now."""
@@ -108,6 +131,11 @@ class Values:
         """Call the script for work that may be repeated if the reply is lost."""
         reply: list[int] = await self._shard.call_script(self._script, keys, arguments, once=False)
         return reply
+
+
+def _value(kept: bytes) -> Value:
+    flags, unique, data = kept.split(b" ", 2)
+    return Value(flags if len(flags) < _MARKED_DIGITS else b"%d" % (int(flags) & _CLIENT_FLAGS), unique, data)
 
 
 class Sweeper:

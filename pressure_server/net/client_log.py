@@ -130,10 +130,8 @@ class UnknownCommands:
             command = "(not a name)"
         address = client.addresses.shown
         library = client.library_name.strip()[:_MAX_LIBRARY]
-        sender = library or address.rpartition(":")[0]
-        if (sender, command) in self._logged or len(self._logged) >= _MAX_PAIRS:
+        if not self._is_new(library or _host_of(address), command):
             return
-        self._logged.add((sender, command))
         logger.log(
             logging.WARNING if loses_work else logging.INFO,
             "%s command %s from %s (%s, %s): replied %s; logged once for each %s and command",
@@ -148,3 +146,27 @@ class UnknownCommands:
         )
         if len(self._logged) == _MAX_PAIRS:
             logger.info("%d unknown commands are in the log: further ones are only counted", _MAX_PAIRS)
+
+    def note_protocol(self, client: LoggedClient, protocol: str, advice: str) -> None:
+        """Log, once for each host, that a client speaks a protocol that the listener does not."""
+        address = client.addresses.shown
+        if self._is_new(_host_of(address), protocol):
+            logger.warning(
+                "refused a client from %s at a %s listener: it speaks %s; %s; logged once for each host",
+                address,
+                client.PROTOCOL,
+                protocol,
+                advice,
+                extra={"client": address},
+            )
+
+    def _is_new(self, sender: str, what: str) -> bool:
+        """Return whether this is to be logged: it has not been before, and not too much has."""
+        if (sender, what) in self._logged or len(self._logged) >= _MAX_PAIRS:
+            return False
+        self._logged.add((sender, what))
+        return True
+
+
+def _host_of(address: str) -> str:
+    return address.rpartition(":")[0]

@@ -548,6 +548,13 @@ def _commands_in_data(target: Target) -> None:
         long = b"set " + b"k" * 251 + b" 0 0"
         for start in (b"set tenant:1 x 0", b"set other:1 0 0", b"cas tenant:1 0 0", long):
             assert tenant(b"%b %d\r\n" % (start, len(evil)) + evil).startswith(b"CLIENT_ERROR")
+        for line in (
+            b"ms other:1 %d",
+            b"ms tenant:1 %d Fx",
+            b"ms tenant:1 %d b",
+            b"ms " + b"k" * 251 + b" %d",
+        ):
+            assert tenant(line % len(evil) + b"\r\n" + evil).startswith(b"CLIENT_ERROR")
         assert tenant(b"get tenant:evil") == b"END"
         assert root("EXISTS", "tenant:evil") == 0
 

@@ -219,12 +219,15 @@ EVIL = b"flush_all\r\nset q 0 0 4\r\nevil\r\n"
 
 @st.composite
 def _memcached_request(draw: st.DrawFn) -> tuple[memcached.Request, bytes]:
-    kind = draw(st.sampled_from(["store", "cas", "get", "delete", "alone"]))
+    kind = draw(st.sampled_from(["store", "cas", "meta", "get", "delete", "alone"]))
     is_quiet, data = False, None
     if kind in ("store", "cas"):
         name, data = b"cas" if kind == "cas" else draw(_STORING), draw(_DATA)
         words = [name, draw(_KEYS), b"0", b"0", b"%d" % len(data), *([b"7"] if kind == "cas" else [])]
         is_quiet = draw(st.booleans())
+    elif kind == "meta":
+        data = draw(_DATA)
+        words = [b"ms", draw(_KEYS), b"%d" % len(data), *draw(st.sampled_from([[], [b"q", b"T9"], [b"F1"]]))]
     elif kind == "get":
         keys = draw(st.lists(_KEYS, min_size=1, max_size=5))
         words = [draw(st.sampled_from([b"get", b"gets", b"incr"])), *keys]
@@ -279,6 +282,7 @@ _REFUSALS = (
     memcached.BAD_FORMAT,
     memcached.TOO_LARGE,
     memcached.BAD_CHUNK,
+    memcached.BAD_KEY,
     memcached.LINE_TOO_LONG,
 )
 
@@ -319,17 +323,20 @@ MEMCACHED = Codec(
             (b"get " + b"k " * memcached.MAX_KEYS_LINE)[: memcached.MAX_KEYS_LINE - 2] + b"\r\n"
         ),
         "refused message": lambda: b"set \x01 0 0 %d\r\n" % MAX_MESSAGE + EVIL.ljust(MAX_MESSAGE) + b"\r\n",
-        "message longer than announced": lambda: b"set q 0 0 1\r\n" + b"x" * MAX_MESSAGE + b"\r\n",
+        "refused message in base64": lambda: b"ms ! %d b\r\n" % MAX_MESSAGE + b"x" * MAX_MESSAGE + b"\r\n",
         "100k small requests": lambda: b"get q\r\n" * 50_000 + b"set q 0 0 1\r\nx\r\n" * 50_000,
     },
     tokens=[
         b"set", b"add", b"cas", b"get", b"gets", b"delete", b"sismember", b"flush_all", b" ", b" ", b"q",
         b"0", b"1", b"k" * 251, b" 0 0 ", b"2", b"5", b"-1", b"1048577", b"9999999999", b"99999999999",
+        b"ms", b"mg", b"YWJj", b"b", b"SET",
         b"noreply", b"\r\n", b"\r\n", b"\n", b"\r", b"x", b"set q 0 0 1\r\n", b"x\r\n", b"\0", b"\xff",
         b"a " * 600, b"set q 0 0 1\r\nxyz\r\nversion\r\n", b"set q 0 0 1048577\r\nversion\r\n",
     ],
     broken=[
         b"set q 0 0 x\r\n",
+        b"set q 0 0 1\r\nxyz",
+        b"ms q S1\r\n",
         b"set q 0 0 99999999999\r\n",
         b"set q\r\n",
         b"x" * (memcached.MAX_LINE + 1),
@@ -345,7 +352,7 @@ MEMCACHED = Codec(
 _LINES = st.sampled_from(
     [
         b"reserve", b"use q", b"delete 1", b"release 1 0 0", b"peek-ready", b"reserve-with-timeout 0", b"",
-        b" ", b"put", b"put 0 0 1", b"put 0 0 1 x", b"put 0 0 1 4294967296", b"PUT 0 0 1 1", b"\0\xff",
+        b" ", b"put", b"putx 0 0 1 1", b"\0\xff",
         b"watch " + b"t" * (beanstalk.MAX_LINE - 8),
     ]
 )  # fmt: skip
@@ -362,7 +369,7 @@ def _beanstalk_streams(draw: st.DrawFn) -> Stream:
     expected: list[Any] = []
     stream = b""
     for _ in range(draw(st.integers(0, 6))):
-        kind = draw(st.sampled_from(["line", "put", "no line end", "too long"]))
+        kind = draw(st.sampled_from(["line", "put", "bad number", "too long"]))
         if kind == "line":
             line = draw(_LINES)
             expected.append(beanstalk.Request(line))
@@ -374,9 +381,13 @@ def _beanstalk_streams(draw: st.DrawFn) -> Stream:
             expected.append(beanstalk.Puts([job_to_put(body, priority, delay, ttr or 1)]))
             words = (b"put", *(b"%d" % number for number in (*numbers, len(body))))
             stream += space.join(words) + b"\r\n" + body + b"\r\n"
-        elif kind == "no line end":
-            expected.append(beanstalk.Refused(replies.EXPECTED_CRLF))
-            stream += b"put 0 0 1 2\r\n" + draw(st.sampled_from([b"abcd", b"ab\r ", b"\r\nx\n"]))
+        elif kind == "bad number":
+            expected.append(beanstalk.Refused(replies.BAD_FORMAT))
+            form, body = (
+                draw(st.sampled_from([b"x 0 1 %d", b"0 0 4294967296 %d", b"0 0 1 %d 5"])),
+                draw(_BODIES),
+            )
+            stream += b"put " + form % len(body) + b"\r\n" + body + b"\r\n"
         else:
             expected.append(beanstalk.Refused(replies.BAD_FORMAT))
             size = draw(st.sampled_from([beanstalk.MAX_LINE - 1, beanstalk.MAX_LINE, 5000]))
@@ -408,8 +419,8 @@ def _check_beanstalk(item: Any) -> None:
         assert b"\r\n" not in item.line
         assert len(item.line) <= beanstalk.MAX_LINE - 2
     else:
-        assert item.reply in (replies.BAD_FORMAT, replies.EXPECTED_CRLF, replies.JOB_TOO_BIG)
-        assert not item.closes
+        skipped = (replies.BAD_FORMAT, replies.UNKNOWN_COMMAND, replies.JOB_TOO_BIG)
+        assert item.reply in ((replies.BAD_FORMAT, replies.EXPECTED_CRLF) if item.closes else skipped)
 
 
 def _message_size(job: bytes) -> int:
@@ -433,7 +444,7 @@ BEANSTALK = Codec(
     counting=CountingBeanstalk,
     most_looks=3,
     flat=_flat_beanstalk,
-    is_fatal=lambda _item: False,
+    is_fatal=lambda item: isinstance(item, beanstalk.Refused) and item.closes,
     check=_check_beanstalk,
     size=lambda item: sum(map(_message_size, item.jobs)) if isinstance(item, beanstalk.Puts) else 0,
     most_held=lambda sent: sent,
@@ -458,6 +469,10 @@ BEANSTALK = Codec(
         b"x" * beanstalk.MAX_LINE + b"\r\n",
         b"put 0 0 1 2097152\r\n" + bytes(2097154),  # refused, and skipped
         b"put 0 0 1 1\r\nxyz",
+        b"put 0 0 1\r\n",
+        b"put 0 0 1 x\r\n",
+        b"put 0 0 1 4294967296\r\n",
+        b"put 0 0 1 " + b"0" * beanstalk.MAX_LINE,
     ],
     streams=_beanstalk_streams(),
 )  # fmt: skip

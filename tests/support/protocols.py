@@ -329,6 +329,8 @@ def _memcached_reply(wire: Wire) -> bytes:
             found += wire.exactly(int(line.split()[3]) + 2)
         line = wire.line()
         found += line
+    if line.startswith(b"VA "):
+        found += wire.exactly(int(line.split()[1]) + 2)
     return found
 
 
@@ -370,6 +372,8 @@ MEMCACHED = Protocol(
     refused={b"set q x 0 1\r\nm\r\n": _BAD_FORMAT, b"nonsense\r\n": b"ERROR"},
     fatal={
         b"set q 0 0 x\r\n": _BAD_FORMAT,
+        b"ms q S3\r\n": _BAD_FORMAT,
+        b"set q 0 0 1\r\nxyz": b"CLIENT_ERROR bad data chunk",
         b"set q 0 0 99999999999\r\n": _BAD_FORMAT,
         b"A" * 70_000: b"CLIENT_ERROR line too long",
     },
@@ -469,9 +473,9 @@ BEANSTALK = Protocol(
     unauthenticated=b"UNAUTHENTICATED",
     no_permission=b"DENIED",
     announce=lambda size: b"put 0 0 1000 %d\r\n" % size,
-    refused={b"peek x\r\n": b"BAD_FORMAT", b"put 0 0 1000 1\r\nxyz": b"EXPECTED_CRLF"},
-    # beanstalkd closes no connection because of an invalid request, and neither does the server.
-    fatal={},
+    refused={b"peek x\r\n": b"BAD_FORMAT", b"put x 0 1000 3\r\nxyz\r\n": b"BAD_FORMAT"},
+    # beanstalkd closes no connection because of an invalid request. It reads messages as commands.
+    fatal={b"put 0 0 1000 1\r\nxyz": b"EXPECTED_CRLF", b"put 0 0 1000 x\r\n": b"BAD_FORMAT"},
     too_large_before_login=(
         b"put 0 0 1000 225\r\n",
         b"put 0 0 1000 30000000\r\n",

@@ -12,7 +12,7 @@ from typing import Any
 from handlers.beanstalk import replies
 from handlers.beanstalk.reports import is_in_use, report_on_all, report_on_tube
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.table import FOLLOWED_VERSION, UINT64, command, numbers, tube
+from handlers.beanstalk.table import FOLLOWED_VERSION, UINT64, command, is_tube, numbers, tube
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import JobInfo, id_of, word_of
 from pressure_server.queues.operations.operation import Line
@@ -80,7 +80,7 @@ async def stats_job(client: BeanstalkSession, arguments: tuple[int]) -> bytes:
     return replies.yaml_dictionary(
         {
             "id": job,
-            "tube": found[0],
+            "tube": found[0] if is_tube(found[0]) else replies.quoted(found[0]),
             "state": about.state,
             "pri": about.priority,
             "age": about.age // 1000,
@@ -138,6 +138,7 @@ async def stats(client: BeanstalkSession, _nothing: None) -> bytes:
             jobs.update(_jobs_of(about))
             total += about[7]
             timeouts += about[22]
+    tubes = list(filter(is_tube, names))
     report, totals = await report_on_all(client), await client.context.workers.totals()
     return replies.yaml_dictionary(
         {
@@ -146,7 +147,7 @@ async def stats(client: BeanstalkSession, _nothing: None) -> bytes:
             "job-timeouts": timeouts,
             "total-jobs": total,
             "max-job-size": client.max_job_size,
-            "current-tubes": len(report.tubes.union(names)),
+            "current-tubes": len(report.tubes.union(tubes)),
             "current-connections": report.connections,
             "current-producers": report.producers,
             "current-workers": report.workers,
@@ -167,5 +168,7 @@ async def stats(client: BeanstalkSession, _nothing: None) -> bytes:
             "hostname": platform.node(),
             "os": platform.version(),
             "platform": platform.machine(),
+            # Not in beanstalkd: queues that other clients have given names that no tube can have.
+            "current-unlisted-queues": len(names) - len(tubes),
         }
     )

@@ -7,7 +7,7 @@ from typing import cast
 from handlers.beanstalk import replies
 from handlers.beanstalk.reports import is_in_use, report_on_all
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.table import FormatError, command, tube, tube_and_number
+from handlers.beanstalk.table import FormatError, command, is_tube, tube, tube_and_number
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.creation import Creation
@@ -103,12 +103,14 @@ def list_tubes_watched(client: BeanstalkSession, _nothing: None) -> None:
 
 @command(
     "list-tubes",
-    "Lists all queues that the user may access, and the tubes in use: `OK <bytes>` and YAML.",
+    "Lists all queues that the user may access and whose names can be those of tubes, and the tubes in use: "
+    "`OK <bytes>` and YAML.",
     needs="read",
 )
 async def list_tubes(client: BeanstalkSession, _nothing: None) -> bytes:
-    """List all queues that the user may access, and the tubes in use."""
-    names = (await report_on_all(client)).tubes | {queue async for queue in client.database.queues()}
+    """List all queues that the user may access, and the tubes in use. Clients expect only names of tubes."""
+    queues = {queue async for queue in client.database.queues() if is_tube(queue)}
+    names = (await report_on_all(client)).tubes | queues
     return replies.yaml_list(sorted(name for name in names if client.user.may_access(name)))
 
 

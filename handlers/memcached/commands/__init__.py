@@ -6,6 +6,7 @@ _GROUPS = (
     "items",
     "queues",
     "values",
+    "meta_values",
     "server",
 )
 

@@ -1,20 +1,28 @@
-"""set, add, get and gets on queues: put a message, take the oldest one or peek at it, as in kestrel."""
+"""set, add, get and gets on queues, and their meta commands ms and mg, with kestrel's reads.
+
+They put a message, take the oldest one, or peek at it.
+"""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
 from handlers.memcached.arguments import ReadOptions, expiry_of, flags_of, key_of, queue_of, split_key
 from handlers.memcached.commands.encoders import (
     item,
+    message_meta,
     one_item,
+    one_item_meta,
     one_item_unique,
     stored,
     stored_if_new,
+    stored_meta,
 )
+from handlers.memcached.meta import Meta
 from handlers.memcached.parser import Repeated, Request
 from handlers.memcached.replies import END, ClientError
 from handlers.memcached.session import MemcachedSession
@@ -42,25 +50,33 @@ def _put(
     how: tuple[Options, Options],
     encode: Encode,
 ) -> None:
-    """Put the messages. `how` is the options to use without flags and expiry, and those to use with them."""
+    """Put the messages of a classic command."""
     _, queue, flags, expires, _size = request.words
+    mark = b"" if flags == expires == b"0" else _mark(b"%d" % flags_of(flags), expiry_of(expires))
+    _submit_put(client, queue, mark, data, how, unanswered(encode) if request.is_quiet else encode)
+
+
+def _mark(flags: bytes, expiry: bytes) -> bytes:
+    return b"%b %b " % (flags, expiry)
+
+
+def _submit_put(
+    client: MemcachedSession,
+    queue: bytes,
+    mark: bytes,
+    data: list[bytes],
+    how: tuple[Options, Options],
+    encode: Encode,
+) -> None:
+    """Put messages with this `mark`, if any. `how` is the options to use without a mark, and with one."""
     if b"/" in queue and queue_of(queue) != queue:
         raise ClientError(
             "this cannot be a queue's name: it ends in an option of get, so get could not read the queue"
         )
-    options, with_flags = how
-    if flags != b"0" or expires != b"0":
-        mark = b"%d %b " % (flags_of(flags), expiry_of(expires))
-        options, data = with_flags, [mark + message for message in data]
-    client.submit(
-        verbs.PUT,
-        queue,
-        data,
-        1,
-        unanswered(encode) if request.is_quiet else encode,
-        commands=len(data),
-        options=options,
-    )
+    options, marked = how
+    if mark:
+        options, data = marked, [mark + message for message in data]
+    client.submit(verbs.PUT, queue, data, 1, encode, commands=len(data), options=options)
 
 
 def _set_repeated(client: MemcachedSession, requests: Repeated) -> None:
@@ -94,6 +110,34 @@ def set_(client: MemcachedSession, request: Request) -> None:
 def add(client: MemcachedSession, request: Request) -> None:
     """pressure 0.15, Put (Non-Blocking), unless the message is queued already."""
     _put(client, request, [request.data or b""], _ADD, stored_if_new)
+
+
+def _put_meta(client: MemcachedSession, request: Request | Repeated, data: list[bytes]) -> None:
+    meta = Meta(request.words[1], request.words[3:], "CI", "messages are put and taken, not replaced")
+    mode = meta.token("M", b"S")
+    if mode not in b"SE":
+        if mode in b"ARP":
+            raise ClientError("messages cannot be changed or replaced: the mode of ms is S or E on queues")
+        raise ClientError("invalid mode for ms M token")
+    flags, expiry = meta.token("F", b"0"), meta.token("T", b"0")
+    mark = b"" if flags == expiry == b"0" else _mark(flags, expiry)
+    _submit_put(client, meta.key, mark, data, _ADD if mode == b"E" else _SET, stored_meta(meta, mode == b"E"))
+
+
+def _ms_repeated(client: MemcachedSession, requests: Repeated) -> None:
+    _put_meta(client, requests, requests.data)
+
+
+@command(
+    "ms <queue> <bytes> [<flag>*]",
+    "Puts a message, as `set` does; with the flag ME, as `add` does.",
+    modes=(QUEUE,),
+    needs="put",
+    repeated=_ms_repeated,
+)
+def ms(client: MemcachedSession, request: Request) -> None:
+    """pressure 0.15, Put (Non-Blocking)."""
+    _put_meta(client, request, [request.data or b""])
 
 
 def _get_plain(client: MemcachedSession, words: list[bytes], commands: int) -> bool:
@@ -179,26 +223,70 @@ async def _get_many(client: MemcachedSession, keys: list[bytes], *, with_unique:
 async def _get_with_options(
     client: MemcachedSession, key: bytes, queue: bytes, options: ReadOptions, *, with_unique: bool
 ) -> bytes:
-    """Execute a get with options. As in kestrel, /close and /abort come before the next read."""
+    found = await _read(client, queue, options)
+    return b"".join([item(key, message, with_unique=with_unique) for message in found]) + END
+
+
+async def _read(client: MemcachedSession, queue: bytes, options: ReadOptions) -> list[bytes]:
+    """Execute a get with options: return a message, or none. As in kestrel, /close and /abort come first."""
     if options.aborts:
         await _abort(client, queue)
-        return END
+        return []
     if options.closes:
         await _close(client, queue)
         if not options.opens:
-            return END
+            return []
     if options.peeks:
-        found = await _peek(client, queue, options.timeout)
-    else:
-        _check_open(client, queue)
-        try:
-            found = await _take(client, queue, options)
-        except QueueClosedError:
-            if options.timeout:
-                raise  # no message will come, so the client must not wait again
-            found = []
-        client.counts.got(len(found), 1 - len(found))
-    return b"".join([item(key, message, with_unique=with_unique) for message in found]) + END
+        return await _peek(client, queue, options.timeout)
+    _check_open(client, queue)
+    try:
+        found = await _take(client, queue, options)
+    except QueueClosedError:
+        if options.timeout:
+            raise  # no message will come, so the client must not wait again
+        found = []
+    client.counts.got(len(found), 1 - len(found))
+    return found
+
+
+def _take_meta(client: MemcachedSession, request: Request | Repeated, count: int) -> bool:
+    """Submit mg on a queue without options, with the flag v; return False for any other mg."""
+    meta = _meta_get(request)
+    if b"/" in meta.key or "v" not in meta:
+        return False
+    _check_open(client, meta.key)
+    client.submit(verbs.GET, meta.key, [], 1, one_item_meta(meta), commands=count, options=_FLAGS)
+    return True
+
+
+def _meta_get(request: Request | Repeated) -> Meta:
+    return Meta(request.words[1], request.words[2:], "NRT", "the expiry of a message is set when it is put")
+
+
+def _mg_repeated(client: MemcachedSession, requests: Repeated) -> None:
+    if not _take_meta(client, requests, requests.count):
+        client.execute_instead(list(requests.requests()))
+
+
+@command(
+    "mg <queue> [<flag>*]",
+    "Takes the oldest message, as `get` does. Without the flag v, the message stays queued.",
+    modes=(QUEUE,),
+    needs="get",
+    repeated=_mg_repeated,
+)
+def mg(client: MemcachedSession, request: Request) -> Coroutine[Any, Any, bytes] | None:
+    """Take the oldest message. Clients ask without v whether there is an item, which must not remove it."""
+    return None if _take_meta(client, request, 1) else _read_meta(client, _meta_get(request))
+
+
+async def _read_meta(client: MemcachedSession, meta: Meta) -> bytes:
+    queue, options = split_key(meta.key)
+    options = options or ReadOptions()
+    if "v" not in meta and not (options.opens or options.closes or options.aborts):
+        options = replace(options, peeks=True)
+    found = await _read(client, queue, options)
+    return b"".join([message_meta(meta, message) for message in found]) or meta.miss()
 
 
 async def _take(client: MemcachedSession, queue: bytes, options: ReadOptions) -> list[bytes]:

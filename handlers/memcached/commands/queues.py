@@ -6,8 +6,9 @@ from contextlib import suppress
 
 from handlers.memcached.arguments import PAST, expiry_of, key_of
 from handlers.memcached.commands.encoders import number
+from handlers.memcached.meta import Meta
 from handlers.memcached.parser import Request
-from handlers.memcached.replies import DELETED, END, NOT_FOUND, OK, ClientError
+from handlers.memcached.replies import END, OK, ClientError
 from handlers.memcached.session import MemcachedSession
 from handlers.memcached.table import QUEUE, command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
@@ -21,6 +22,8 @@ _WHY = {
     "append": "messages cannot be changed",
     "prepend": "messages cannot be changed",
     "cas": "messages are put and taken, not replaced",
+    "ma": "messages are not counters",
+    "me": "messages have no such facts",
     "incr": "messages are not counters",
     "decr": "messages are not counters",
     "touch": "the expiry of a message is set when it is put",
@@ -51,11 +54,22 @@ async def delete(client: MemcachedSession, request: Request) -> bytes:
     """pressure 0.15, Delete. Old clients send a time, which must be 0."""
     if request.words[2:] not in ([], [b"0"]):
         raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
+    return await _delete(client, key_of(request.words[1])) + b"\r\n"
+
+
+@command("md <queue> [<flag>*]", "Deletes the queue and its messages.", modes=(QUEUE,), needs="administer")
+async def md(client: MemcachedSession, request: Request) -> bytes:
+    """pressure 0.15, Delete."""
+    meta = Meta(request.words[1], request.words[2:], "CI", "queues have no cas unique, and do not go stale")
+    return meta.outcome(await _delete(client, meta.key), {})
+
+
+async def _delete(client: MemcachedSession, queue: bytes) -> bytes:
     try:
-        await client.database.run(verbs.DELETE, key_of(request.words[1]), client=client)
+        await client.database.run(verbs.DELETE, queue, client=client)
     except QueueDoesNotExistError:
-        return NOT_FOUND
-    return DELETED
+        return b"NOT_FOUND"
+    return b"DELETED"
 
 
 @command("flush <queue>", "Deletes all messages, and keeps the queue.", modes=(QUEUE,), needs="get")

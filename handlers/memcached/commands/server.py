@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import time
 from typing import Any
+from urllib.parse import quote
 
 from handlers.memcached.arguments import number_of
 from handlers.memcached.parser import Request
@@ -18,9 +18,9 @@ from pressure_server.errors import PressureError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
 
-# Characters of queue names (given by Redis clients) that would break a line of the reply. Other characters
-# than ASCII are escaped, because python-memcached stops reading at them.
-_NOT_VISIBLE = re.compile(r"[\x00-\x20\x7f]")
+# Queue names are percent-encoded but for these bytes: Redis clients may give a queue any name, which would
+# break a line of the reply. python-memcached also stops reading at other characters than ASCII.
+_VISIBLE = bytes(set(range(ord("!"), ord("~") + 1)) - {ord("%")})
 # Limits the reply: monitoring asks every few seconds, and each queue takes about ten lines.
 _MAX_QUEUES = 1000
 # Statistics about memcached's memory and connections: empty here.
@@ -49,6 +49,14 @@ def verbosity(client: MemcachedSession, request: Request) -> None:
 def quit_(client: MemcachedSession, _request: Request) -> None:
     """Close the connection after the replies to all earlier commands."""
     client.close_when_replied()
+
+
+@command(
+    "mn [<word>*]", "Returns MN: the replies to all earlier commands have come.", modes=MODES, needs="nothing"
+)
+def mn(client: MemcachedSession, _request: Request) -> None:
+    """Mark the end of a pipeline of quiet meta commands."""
+    client.reply(b"MN\r\n")
 
 
 @command("ready", "Returns OK if the server is ready for new clients.", modes=MODES, needs="nothing")
@@ -144,8 +152,7 @@ async def _queues(client: MemcachedSession) -> dict[str, dict[str, int]]:
     for name, about in zip(names, await client.database.run_each(verbs.INFO, names), strict=True):
         if not isinstance(about, PressureError):
             waiters = waiting[name][Line.CONSUMERS]
-            text = _NOT_VISIBLE.sub("_", name.decode("ascii", "backslashreplace"))
-            found[text] = _queue_statistics(about, waiters, opened[name])
+            found[quote(name, safe=_VISIBLE)] = _queue_statistics(about, waiters, opened[name])
     return found
 
 

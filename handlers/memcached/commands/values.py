@@ -1,4 +1,4 @@
-"""Commands of mode kv: memcached's own, on keys and values."""
+"""Commands of mode kv: memcached's own classic ones, on keys and values."""
 
 from __future__ import annotations
 
@@ -61,35 +61,47 @@ for _name in ("gat", "gats"):
     )(_gat)
 
 
+# The modes of ms that do what the classic commands do.
+_MODES = {b"set": b"S", b"cas": b"S", b"add": b"E", b"replace": b"R", b"append": b"A", b"prepend": b"P"}
+
+
 async def _store(client: MemcachedSession, request: Request) -> bytes:
     name, key, flags, expires, _size, *unique = request.words
-    arguments = [b"%d" % flags_of(flags), expiry_of(expires), request.data or b""]
-    arguments += [b"%d" % number_of(word) for word in unique]
-    return await _stored(client, name, key, arguments)
+    wanted = b"%d" % number_of(unique[0]) if unique else b""
+    # Those of append and prepend are checked but have no effect, as in memcached.
+    flags, expiry = b"%d" % flags_of(flags), expiry_of(expires)
+    line, _unique = await stored(client, key, request, _MODES[name], flags, expiry, wanted, b"")
+    return line + b"\r\n"
 
 
-async def _extend(client: MemcachedSession, request: Request) -> bytes:
-    name, key, flags, expires, _size = request.words
-    # Flags and exptime are checked but have no effect, as in memcached.
-    flags_of(flags)
-    expiry_of(expires)
-    most = b"%d" % client.context.settings.max_message_bytes
-    return await _stored(client, name, key, [request.data or b"", most])
-
-
-async def _stored(client: MemcachedSession, name: bytes, key: bytes, arguments: list[bytes]) -> bytes:
+async def stored(
+    client: MemcachedSession,
+    key: bytes,
+    request: Request,
+    mode: bytes,
+    flags: bytes,
+    expiry: bytes,
+    wanted: bytes,
+    may_be_lower: bytes,
+) -> tuple[bytes, bytes]:
+    """Store the request's data. Return the line of a reply, and the value's cas unique."""
     client.counts.sets += 1
-    return await client.values.change(name, key, *arguments) + b"\r\n"
+    most = b"%d" % client.context.settings.max_message_bytes
+    data = request.data or b""
+    line, unique = await client.values.change(
+        b"store", key, mode, flags, expiry, data, most, wanted, may_be_lower
+    )
+    return line, unique
 
 
-for _name, _function, _summary in (
-    ("set", _store, "Stores a value."),
-    ("add", _store, "Stores a value if the key has none."),
-    ("replace", _store, "Stores a value if the key has one already."),
-    ("append", _extend, "Appends bytes to a value."),
-    ("prepend", _extend, "Prepends bytes to a value."),
+for _name, _summary in (
+    ("set", "Stores a value."),
+    ("add", "Stores a value if the key has none."),
+    ("replace", "Stores a value if the key has one already."),
+    ("append", "Appends bytes to a value."),
+    ("prepend", "Prepends bytes to a value."),
 ):
-    command(f"{_name} <key> <flags> <exptime> <bytes>", _summary, modes=(KV,), needs="put")(_function)
+    command(f"{_name} <key> <flags> <exptime> <bytes>", _summary, modes=(KV,), needs="put")(_store)
 
 command(
     "cas <key> <flags> <exptime> <bytes> <unique>",
@@ -104,7 +116,8 @@ async def touch(client: MemcachedSession, request: Request) -> bytes:
     """Set the expiry. The cas unique does not change."""
     _name, key, expires = request.words
     client.counts.touches += 1
-    return await client.values.change(b"touch", key_of(key), expiry_of(expires, _BAD_EXPIRY)) + b"\r\n"
+    line: bytes = await client.values.change(b"touch", key_of(key), expiry_of(expires, _BAD_EXPIRY))
+    return line + b"\r\n"
 
 
 @command("delete <key> [0]", "Deletes a value.", modes=(KV,), needs="get")
@@ -112,7 +125,8 @@ async def delete(client: MemcachedSession, request: Request) -> bytes:
     """Delete a value. Old clients send a time, which must be 0."""
     if request.words[2:] not in ([], [b"0"]):
         raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
-    return await client.values.change(b"delete", key_of(request.words[1])) + b"\r\n"
+    line: bytes = await client.values.change(b"delete", key_of(request.words[1]), b"", b"", b"")
+    return line + b"\r\n"
 
 
 @command(
@@ -135,7 +149,9 @@ async def flush_all(client: MemcachedSession, request: Request) -> bytes:
 async def _count(client: MemcachedSession, request: Request) -> bytes:
     name, key, delta = request.words
     by = b"%d" % number_of(delta, "invalid numeric delta argument")
-    return await client.values.change(name, key_of(key), by) + b"\r\n"
+    mode = b"+" if name == b"incr" else b"-"
+    line, *_ = await client.values.change(b"count", key_of(key), mode, by, b"", b"", b"", b"")
+    return bytes(line) + b"\r\n"
 
 
 for _name, _summary in (

@@ -1,5 +1,6 @@
 -- Values: what memcached clients store by key on a listener with mode=kv. A value is a string: flags, cas
--- unique and data, separated by spaces. A value is dead if its unique is not above the counter's value at the
+-- unique and data, separated by spaces. The flags are the client's 32 bits and two marks of meta commands: SENT,
+-- a client has been told to compute the value anew, and STALE, it should be. A value is dead if its unique is not above the counter's value at the
 -- last flush. Clients do not see dead values; a sweep deletes them later.
 --
 -- Takes    KEYS[1]   the state, a hash: `cas`, the last unique; `flushed`, the value of `cas` at the last
@@ -58,6 +59,17 @@ local function parts(kept)
   return flags, own, sub(kept, start)
 end
 
+local SENT, STALE = 2 ^ 32, 2 ^ 33
+
+local function marks_of(flags)
+  local number = tonumber(flags)
+  return number % STALE >= SENT, number >= STALE
+end
+
+local function marked(flags, is_sent, is_stale)
+  return format('%.0f', tonumber(flags) % SENT + (is_sent and SENT or 0) + (is_stale and STALE or 0))
+end
+
 local function expire(key, expiry)
   if expiry == '0' then
     call('PERSIST', key)
@@ -68,21 +80,33 @@ local function expire(key, expiry)
   end
 end
 
-local function stored(flags, data)
+-- Return the whole seconds until a value expires, rounded up, or -1.
+local function seconds_left(key)
+  local left = call('PTTL', key)
+  return left == -1 and -1 or math.max(0, math.ceil(left / 1000))
+end
+
+-- Return whether a value expires before this expiry.
+local function expires_before(key, expiry)
+  local left = seconds_left(key)
+  local from = sub(expiry, 1, 1) == '+' and 0 or math.floor(now() / 1000)
+  return left >= 0 and from + left < tonumber(expiry)
+end
+
+-- Write a value, and return its new cas unique. The options are those of SET.
+local function write(key, flags, data, ...)
   note_flush()
-  return flags .. ' ' .. format('%.0f', call('HINCRBY', KEYS[1], 'cas', 1)) .. ' ' .. data
+  local own = format('%.0f', call('HINCRBY', KEYS[1], 'cas', 1))
+  call('SET', key, flags .. ' ' .. own .. ' ' .. data, ...)
+  return own
 end
 
 local function store(key, flags, data, expiry)
-  call('SET', key, stored(flags, data))
+  local own = write(key, flags, data)
   if expiry ~= '0' then
     expire(key, expiry)
   end
-  return 'STORED'
-end
-
-local function change(key, flags, data)
-  call('SET', key, stored(flags, data), 'KEEPTTL')
+  return own
 end
 
 -- Lua cannot hold numbers of 64 bits exactly, so each is split into two of ten digits.
@@ -137,36 +161,6 @@ local function number_in(data)
   return (#digits < MAX_DIGITS or (#digits == MAX_DIGITS and digits <= MAX_VALUE)) and digits or nil
 end
 
-local function count(by, compute)
-  local kept = living(KEYS[2])
-  if not kept then
-    return 'NOT_FOUND'
-  end
-  local flags, _, data = parts(kept)
-  local number = number_in(data)
-  if not number then
-    return 'CLIENT_ERROR cannot increment or decrement non-numeric value'
-  end
-  number = compute(number, by)
-  -- Pad with spaces to the old length: as with memcached, a value never becomes shorter.
-  change(KEYS[2], flags, number .. rep(' ', #data - #number))
-  return number
-end
-
-local function extend(most, compute)
-  local kept = living(KEYS[2])
-  if not kept then
-    return 'NOT_STORED'
-  end
-  local flags, _, data = parts(kept)
-  data = compute(data)
-  if #data > tonumber(most) then
-    return 'SERVER_ERROR object too large for cache'
-  end
-  change(KEYS[2], flags, data)
-  return 'STORED'
-end
-
 local functions = {}
 
 -- Takes    the number of bytes after which no further value is read; an expiry for the values read, or ''
@@ -189,47 +183,107 @@ function functions.get(most, expiry)
   return found
 end
 
--- Take     flags, an expiry and the data; cas also a unique
--- Return   a line
-function functions.set(flags, expiry, data)
-  return store(KEYS[2], flags, data, expiry)
-end
-
-function functions.add(flags, expiry, data)
-  return living(KEYS[2]) and 'NOT_STORED' or store(KEYS[2], flags, data, expiry)
-end
-
-function functions.replace(flags, expiry, data)
-  return living(KEYS[2]) and store(KEYS[2], flags, data, expiry) or 'NOT_STORED'
-end
-
-function functions.cas(flags, expiry, data, wanted)
-  local kept = living(KEYS[2])
-  if not kept then
-    return 'NOT_FOUND'
+-- Takes    whether a missing value is created: '1' or ''; whether the data is asked for; then flags of mg and
+--          their tokens, in order: N, R and T with an expiry, and t
+-- Returns  nothing, or: flags, cas unique and size of the value; the seconds until it expires, or -1; the
+--          marks W, X and Z, as memcached writes them; the data
+function functions.mg(creates, asks, ...)
+  local key, asked = KEYS[2], { ... }
+  local kept, wins = living(key), false
+  local is_new = not kept and creates ~= ''
+  if is_new then
+    kept = marked('0', true, false) .. ' ' .. write(key, marked('0', true, false), '') .. ' '
+  elseif not kept then
+    return {}
   end
-  local _, own = parts(kept)
-  return own == wanted and store(KEYS[2], flags, data, expiry) or 'EXISTS'
+  local flags, own, data = parts(kept)
+  local is_sent, is_stale = marks_of(flags)
+  local left = -1
+  for i = 1, #asked, 2 do
+    local flag, token = asked[i], asked[i + 1]
+    if flag == 'R' then
+      wins = wins or (not is_sent and expires_before(key, token))
+    elseif flag == 't' then
+      left = seconds_left(key)
+    elseif flag == 'T' or is_new then
+      expire(key, token)
+    end
+  end
+  local marks = ''
+  if not is_new then
+    marks = (is_sent and 'Z' or '') .. (is_stale and 'X' or '')
+    wins = wins or (is_stale and not is_sent)
+    if wins then
+      note_flush()
+      -- With XX: a token may have made it expire.
+      call('SET', key, marked(flags, true, is_stale) .. ' ' .. own .. ' ' .. data, 'KEEPTTL', 'XX')
+    end
+  end
+  if is_new or wins then
+    marks = marks .. 'W'
+  end
+  return { marked(flags), own, #data, left, marks, asks ~= '' and data or '' }
 end
 
--- Take     the data to add, and the largest size allowed for the result, in bytes
--- Return   a line
-function functions.append(more, most)
-  return extend(most, function(data) return data .. more end)
+-- Takes    a mode of ms; flags, an expiry and the data; the largest size that a change may result in, in bytes;
+--          the cas unique that the value must have, or ''; '1' if it may also be lower: the value is then stale
+-- Returns  a line, and the cas unique of the value that has been stored
+function functions.store(mode, flags, expiry, data, most, wanted, may_be_lower)
+  local key, extends = KEYS[2], mode == 'A' or mode == 'P'
+  if mode == 'S' and wanted == '' then
+    return { 'STORED', store(key, flags, data, expiry) }
+  end
+  local kept = living(key)
+  if not kept and mode ~= 'E' and wanted ~= '' and not extends then
+    return { 'NOT_FOUND', '0' }
+  elseif (mode == 'E') == (kept and true or false) then
+    return { 'NOT_STORED', '0' }
+  elseif mode == 'E' then
+    return { 'STORED', store(key, flags, data, expiry) }
+  end
+  local own_flags, own, own_data = parts(kept)
+  if wanted ~= '' and wanted ~= own and not (extends and wanted == '0') then
+    if extends or may_be_lower == '' or wanted == '0' or tonumber(wanted) > tonumber(own) then
+      return { 'EXISTS', '0' }
+    end
+    return { 'STORED', write(key, marked(flags, marks_of(own_flags), true), data, 'KEEPTTL') }
+  elseif not extends then
+    return { 'STORED', store(key, flags, data, expiry) }
+  end
+  data = mode == 'A' and own_data .. data or data .. own_data
+  if #data > tonumber(most) then
+    return { 'SERVER_ERROR object too large for cache', '0' }
+  end
+  return { 'STORED', write(key, marked(own_flags), data, 'KEEPTTL') }
 end
 
-function functions.prepend(more, most)
-  return extend(most, function(data) return more .. data end)
-end
-
--- Take     a number of up to 64 bits
--- Return   a line
-function functions.incr(by)
-  return count(by, sum)
-end
-
-function functions.decr(by)
-  return count(by, difference)
+-- Takes    a mode of ma: + or -; a number of up to 64 bits; the number that a missing value begins with, and
+--          its expiry, or ''; an expiry for the value, or ''; the cas unique that it must have, or ''
+-- Returns  a line, which may be the new number; its cas unique, and the seconds until it expires, or -1
+function functions.count(mode, by, initial, first_expiry, expiry, wanted)
+  local key = KEYS[2]
+  local kept, number, own = living(key), initial
+  if kept then
+    local flags, old, data = parts(kept)
+    if wanted ~= '' and wanted ~= '0' and wanted ~= old and data ~= '' then
+      return { 'EXISTS' }
+    end
+    number = number_in(data)
+    if not number then
+      return { 'CLIENT_ERROR cannot increment or decrement non-numeric value' }
+    end
+    number = mode == '+' and sum(number, by) or mode == '-' and difference(number, by)
+    -- Pad with spaces to the old length: as with memcached, a value never becomes shorter.
+    own = write(key, flags, number .. rep(' ', #data - #number), 'KEEPTTL')
+  elseif first_expiry == '' then
+    return { 'NOT_FOUND' }
+  else
+    own = store(key, '0', initial, first_expiry)
+  end
+  if expiry ~= '' then
+    expire(key, expiry)
+  end
+  return { number, own, seconds_left(key) }
 end
 
 -- Takes    an expiry
@@ -242,11 +296,27 @@ function functions.touch(expiry)
   return 'TOUCHED'
 end
 
+-- Takes    the cas unique that the value must have, or ''; whether it only becomes stale, '1' or ''; an expiry
+--          for the stale value, or ''
 -- Returns  a line
-function functions.delete()
-  local lives = living(KEYS[2])
-  call('UNLINK', KEYS[2])
-  return lives and 'DELETED' or 'NOT_FOUND'
+function functions.delete(wanted, stales, expiry)
+  local key = KEYS[2]
+  local kept = living(key)
+  if not kept then
+    call('UNLINK', key)
+    return 'NOT_FOUND'
+  elseif wanted ~= '' and match(kept, '^%d+ (%d+) ') ~= wanted then
+    return 'EXISTS'
+  elseif stales == '' then
+    call('UNLINK', key)
+    return 'DELETED'
+  end
+  local flags, _, data = parts(kept)
+  write(key, marked(flags, false, true), data, 'KEEPTTL')
+  if expiry ~= '' then
+    expire(key, expiry)
+  end
+  return 'DELETED'
 end
 
 -- Takes    an expiry: values stored until that time will be dead; 0 is now

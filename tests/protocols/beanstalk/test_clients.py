@@ -223,7 +223,7 @@ def test_the_worker_of_beaneater_processes_jobs(port: int) -> None:
 TYPED = [
     "use work", "put 10 0 60 5", "hello", "put 1 0 60 3", "two", "watch work", "ignore default", "reserve",
     "peek-ready", "delete 1", "release 2 1 0", "reserve-with-timeout 0", "bury 2 3", "kick 1", "what",
-    "put x", "list-tubes-watched", "quit",
+    "kick x", "list-tubes-watched", "quit",
 ]  # fmt: skip
 
 

@@ -32,7 +32,7 @@ _TIMED_EVERY = 8
 _PHASES, _PHASE, _PAUSE = 4, 0.4, 1.1
 _LONG = 100_000
 _NO_JOB = b"99999999999"
-_PUT_WITH_MORE = re.compile(rb"put( +[0-9]+){4} +[0-9]")
+_PUT = re.compile(rb"put( +[0-9]{1,20}){4}\r\n")
 
 # Well-formed lines, of which one byte is changed. No job has the id. Reserves watch a tube without jobs.
 _LINES = [
@@ -151,8 +151,8 @@ class Session:
         removed = self.rng.randrange(2)
         added = self.rng.choice([b"", self.rng.choice(_BYTES), self.rng.choice(_BYTES)])
         changed = line[:at] + added + line[at + removed :]
-        if _PUT_WITH_MORE.match(changed):
-            return line  # beanstalkd may skip as many bytes as the fourth number says
+        if changed[:4].lower() == b"put " and not _PUT.match(changed):
+            return line  # beanstalkd reads the message of a put that is not well-formed as commands
         # beanstalkd needs no space after this name.
         is_joined = changed.startswith(b"pause-tube") and not changed.startswith(b"pause-tube ")
         return line if is_joined else changed
@@ -174,7 +174,7 @@ class Session:
         put = b"put %d %d %d %d\r\n%b" % (priority, delay, _LONG, len(body), body)
         kicked = rng.choice([0, 1] if self.is_anyone_waiting() else [0, 1, 2, 100])
         choices: list[tuple[int, bytes]] = [
-            (12, put), (1, put + b"!!"), (6, b"use " + owned), (6, b"watch " + owned), (4, b"ignore " + tube),
+            (12, put), (6, b"use " + owned), (6, b"watch " + owned), (4, b"ignore " + tube),
             (16, b"reserve-with-timeout 0"), (3, b"reserve-job " + job), (6, b"delete " + job),
             (6, b"release %b %d %d" % (job, priority, delay)), (6, b"bury %b %d" % (job, priority)),
             (3, b"touch " + job), (3, b"peek " + job), (2, b"peek-ready"), (2, b"peek-delayed"),
@@ -186,8 +186,7 @@ class Session:
         ]  # fmt: skip
         weights, lines = zip(*choices, strict=True)
         line = bytes(rng.choices(lines, weights)[0])
-        # The message of a put is followed by CRLF, or by two other bytes.
-        return line if line == put + b"!!" else line + b"\r\n"
+        return line + b"\r\n"
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Attacks that only beanstalk's protocol allows.
 
-test_hostile_input.py has those on all protocols. Each reply to an invalid request is also beanstalkd's.
+test_hostile_input.py has those on all protocols. Each reply in `CASES` is also beanstalkd's.
 """
 
 from __future__ import annotations
@@ -26,10 +26,6 @@ CASES = {
         f"{command} {number[:20].decode()}": (command.encode() % number + b"\r\n", reply)
         for number in HUGE
         for command, reply in {
-            "put %b 0 1 1": BAD,
-            "put 0 %b 1 1": BAD,
-            "put 0 0 %b 1": BAD,
-            "put 0 0 1 %b": BAD,
             "release 1 %b 0": BAD,
             "release 1 0 %b": BAD,
             "bury 1 %b": BAD,
@@ -52,10 +48,6 @@ CASES = {
     "a job of one byte more": (
         b"put 0 0 1 65536\r\n" + b"delete 1\r\n".ljust(65536) + b"\r\nlist-tube-used\r\n",
         b"JOB_TOO_BIG\r\nUSING default\r\n",
-    ),
-    "a job without its line end": (
-        b"put 0 0 1 3\r\nabcdelist-tube-used\r\n",
-        b"EXPECTED_CRLF\r\nUSING default\r\n",
     ),
     "a line of 224 bytes": (b"x" * 222 + b"\r\n", UNKNOWN),
     "a line of 225 bytes": (b"x" * 223 + b"\r\n", BAD),
@@ -106,6 +98,35 @@ def test_beanstalkd_answers_hostile_requests_in_the_same_way(beanstalkd: int) ->
             wire.sending(requests),
         ):
             assert wire.read(len(replies)) == replies, name
+
+
+EVIL = b"delete 1\r\nuse evil\r\n"
+SKIPPED = [b"put %b 0 1 %%d" % number for number in HUGE]
+SKIPPED += [b"put 0 %b 1 %%d" % number for number in HUGE]
+SKIPPED += [b"put 0 0 %b %%d" % number for number in HUGE]
+SKIPPED += [b"put 0 0 1 %d 7", b"put 0 0 1 %d x", b"put 0 0 1 %d ", b"put a b c %d"]
+CLOSING = [b"put 0 0 1 %b" % number for number in HUGE]
+CLOSING += [b"put ", b"put 0 0 1", b"put 0 0 1 3", b"put " + b"0" * 250 + b" 0 1 5"]
+
+
+@pytest.mark.parametrize("line", SKIPPED)
+def test_the_message_of_a_refused_put_is_skipped(strict: Wire, line: bytes) -> None:
+    """beanstalkd reads it as commands."""
+    strict.send(line % len(EVIL) + b"\r\n" + EVIL + b"\r\nlist-tube-used\r\n")
+    assert strict.read(len(BAD)) == BAD
+    assert strict.read_line() == b"USING default\r\n"
+
+
+@pytest.mark.parametrize("line", CLOSING)
+def test_a_put_of_unknown_or_wrong_size_ends_the_connection(strict: Wire, line: bytes) -> None:
+    strict.send(line + b"\r\n" + EVIL)
+    assert strict.rest() == (b"EXPECTED_CRLF\r\n" if line.endswith(b" 3") else BAD)
+
+
+def test_put_in_upper_case_is_unknown_and_its_message_is_skipped(strict: Wire) -> None:
+    strict.send(b"PUT 0 0 1 %d\r\n" % len(EVIL) + EVIL + b"\r\nlist-tube-used\r\n")
+    assert strict.read(len(UNKNOWN)) == UNKNOWN
+    assert strict.read_line() == b"USING default\r\n"
 
 
 def test_a_refused_job_of_a_gigabyte_takes_no_memory(victim: Victim) -> None:

@@ -11,11 +11,13 @@ import socket
 from collections.abc import Iterator
 
 import pytest
+import yaml  # type: ignore[import-untyped] # it has no types
 
+from pressure_server.text import printable
 from tests.documents import DOCS
 from tests.support.beanstalkd import running_beanstalkd
 from tests.support.programs import TIMEOUT, Server, StartServer, Valkey, wait_for
-from tests.support.protocols import BEANSTALK, Wire
+from tests.support.protocols import BEANSTALK, LISTEN, Wire
 
 # By name: lines `A> request` of client A, and `A< reply`; `|` is CRLF. TUBE is a tube of the clause's own.
 # `{x}` is an id: its first occurrence sets it. `A: half-close` sends no more, `A: closed` expects the end.
@@ -44,15 +46,16 @@ CLAUSES = {
     ),
     "BAD_FORMAT: long lines": f"A> {'x' * 222}\nA< UNKNOWN_COMMAND\nA> {'x' * 300}\nA< BAD_FORMAT",
     "BAD_FORMAT: not a number": (
-        "A> put x 0 1 1\nA< BAD_FORMAT\nA> release 1 x 0\nA< BAD_FORMAT\nA> delete x\nA< BAD_FORMAT\n"
-        "A> kick x\nA< BAD_FORMAT\nA> pause-tube TUBE x\nA< BAD_FORMAT"
+        "A> release 1 x 0\nA< BAD_FORMAT\nA> delete x\nA< BAD_FORMAT\nA> kick x\nA< BAD_FORMAT\n"
+        "A> pause-tube TUBE x\nA< BAD_FORMAT\nA> put x 0 1 1\nA< BAD_FORMAT"
     ),
     "BAD_FORMAT: number of arguments": (
-        "A> put 0 0 1\nA< BAD_FORMAT\nA> release 1 0\nA< BAD_FORMAT\nA> bury 1\nA< BAD_FORMAT\n"
-        "A> peek 1 2\nA< BAD_FORMAT\nA> reserve 1\nA< BAD_FORMAT\nA> stats x\nA< BAD_FORMAT"
+        "A> release 1 0\nA< BAD_FORMAT\nA> bury 1\nA< BAD_FORMAT\n"
+        "A> peek 1 2\nA< BAD_FORMAT\nA> reserve 1\nA< BAD_FORMAT\nA> stats x\nA< BAD_FORMAT\n"
+        "A> put 0 0 1\nA< BAD_FORMAT"
     ),
     "UNKNOWN_COMMAND": (
-        "A> nonsense\nA< UNKNOWN_COMMAND\nA> PUT 0 0 1 1\nA< UNKNOWN_COMMAND\nA> \nA< UNKNOWN_COMMAND"
+        "A> nonsense\nA< UNKNOWN_COMMAND\nA> \nA< UNKNOWN_COMMAND\nA> PUT 0 0 1 1\nA< UNKNOWN_COMMAND"
     ),
     "tubes: default at first": (
         "A> list-tube-used\nA< USING default\nA> list-tubes-watched\nA< OK 14|---\\n- default\\n"
@@ -72,7 +75,7 @@ CLAUSES = {
     ),
     "put: delay up to 2^32 - 1": (
         "A> use TUBE|put 0 4294967295 4294967295 1|a\nA< USING TUBE|INSERTED {a}\nA> put 0 4294967296 1 1\n"
-        "A< BAD_FORMAT\nA> put 0 0 4294967296 1\nA< BAD_FORMAT"
+        "A< BAD_FORMAT\nB> put 0 0 4294967296 1\nB< BAD_FORMAT"
     ),
     "put: time to run": (
         "A> watch TUBE|use TUBE|put 0 0 1 1|a\nA< WATCHING 2|USING TUBE|INSERTED {a}\n"
@@ -84,7 +87,7 @@ CLAUSES = {
         "A< WATCHING 2|USING TUBE|INSERTED {a}|RESERVED {a} 1|a\n"
         "A> reserve\nA< DEADLINE_SOON"
     ),
-    "put: EXPECTED_CRLF": "A> put 0 0 1 3|abcdeuse TUBE\nA< EXPECTED_CRLF|USING TUBE",
+    "put: EXPECTED_CRLF": "A> put 0 0 1 1|ab\nA< EXPECTED_CRLF",
     "put: JOB_TOO_BIG": f"A> put 0 0 1 65536|{'x' * 65536}|use TUBE\nA< JOB_TOO_BIG|USING TUBE",
     "put: the largest job": (
         f"A> use TUBE|put 0 0 1 65535|{'x' * 65535}\nA< USING TUBE|INSERTED {{a}}\nA> delete {{a}}\n"
@@ -387,7 +390,8 @@ def test_stats_tube_has_all_keys(which: str, request: pytest.FixtureRequest) -> 
 def test_stats_has_all_keys(which: str, request: pytest.FixtureRequest) -> None:
     with connect(request.getfixturevalue(which)) as wire:
         before = yaml_of(wire, b"stats\r\n")
-        assert list(before) == STATS.split()
+        assert list(before)[: len(STATS.split())] == STATS.split()
+        assert list(before)[len(STATS.split()) :] == ["current-unlisted-queues"] * (which == "ours")
         assert (before["max-job-size"], before["draining"], before["version"]) == ("65535", "false", '"1.12"')
         with connect(request.getfixturevalue(which)) as waiting:
             waiting.send(b"watch nothing\r\nignore default\r\nreserve\r\n")
@@ -410,6 +414,32 @@ def test_list_tubes_lists_all_tubes(which: str, request: pytest.FixtureRequest) 
         lines = wire.exactly(size + 2).split(b"\n")
         assert lines[0] == b"---"
         assert {b"- default", b"- listed"} <= set(lines)
+
+
+NO_TUBES = [b"mails:worker-1", b"a\n- x", b"\xff", b"-x", b"a b: c", b"t" * 201, b"{}", b"#x", b"~", b"'"]
+
+
+def test_queues_whose_names_are_no_tubes_are_counted_and_not_listed(
+    backend: Valkey, start_server: StartServer
+) -> None:
+    """Clients fail at the first such name."""
+    server = start_server("--backend", backend.url, *LISTEN)
+    with server.client() as redis, connect(server.port_of("beanstalk")) as wire:
+        for name in (*NO_TUBES, b"mails"):
+            redis.rpush(name, "m")
+        wire.send(b"list-tubes\r\n")
+        size = int(wire.line().removeprefix(b"OK "))
+        assert wire.exactly(size + 2) == b"---\n- default\n- mails\n\r\n"
+        stats = yaml_of(wire, b"stats\r\n")
+        assert (stats["current-tubes"], stats["current-unlisted-queues"]) == ("2", str(len(NO_TUBES)))
+        assert stats["current-jobs-ready"] == str(len(NO_TUBES) + 1)
+        for name in NO_TUBES:
+            job = redis.execute_command("PRESSURE.RESERVE", name)[1]
+            wire.send(b"stats-job %d\r\n" % job)
+            text = wire.exactly(int(wire.line().removeprefix(b"OK ")) + 2).decode()
+            assert yaml.safe_load(text)["tube"] == printable(
+                name if isinstance(name, bytes) else name.encode()
+            )
 
 
 def test_timeouts_are_counted(ours: int) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import time
+from base64 import b64encode
 from collections.abc import Iterator
 
 import pytest
@@ -62,6 +64,25 @@ def wire(server: Server) -> Iterator[MemcachedWire]:
         (b"set q 0 x 1\r\nx", b"CLIENT_ERROR bad command line format"),
         (b"set q/open 0 0 1\r\nx", b"CLIENT_ERROR this cannot be a queue's name"),
         (b"set q:bound 0 0 1\r\nx", b"CLIENT_ERROR 'q:bound' cannot be a queue's name"),
+        (b"mg q v", b"EN"),
+        (b"mg q v k Oa", b"EN kq Oa"),
+        (b"mg q q v\r\nmn", b"MN"),
+        (b"mg q T30 v", b"CLIENT_ERROR invalid flag: T is not supported"),
+        (b"mg q N30 v", b"CLIENT_ERROR invalid flag: N is not supported"),
+        (b"mg q/open/peek v", b"CLIENT_ERROR peek and abort can be combined with t= only"),
+        (b"mg q x", b"CLIENT_ERROR invalid flag"),
+        (b"mg", b"ERROR"),
+        (b"ms q 1 C1\r\nx", b"CLIENT_ERROR invalid flag: C is not supported"),
+        (b"ms q 1 MA\r\nx", b"CLIENT_ERROR messages cannot be changed or replaced"),
+        (b"ms q 1 MX\r\nx", b"CLIENT_ERROR invalid mode for ms M token"),
+        (b"ms q/open 1\r\nx", b"CLIENT_ERROR this cannot be a queue's name"),
+        (b"ms q 1 Fx\r\nx", b"CLIENT_ERROR bad command line format"),
+        (b"md q", b"NF"),
+        (b"md q I", b"CLIENT_ERROR invalid flag: I is not supported"),
+        (b"ma q", b"CLIENT_ERROR ma is not supported on queues"),
+        (b"me q", b"CLIENT_ERROR me is not supported on queues"),
+        (b"mx q", b"ERROR"),
+        (b"mn", b"MN"),
         (b"scard q", b"0"),
         (b"sismember q two  words", b"0"),
     ],
@@ -71,6 +92,100 @@ def test_a_command_on_an_empty_database_gets_memcached_s_reply(
 ) -> None:
     assert wire(request_).startswith(reply)
     assert wire(b"get q") == b"END"
+
+
+def test_meta_commands_put_and_take_messages(wire: MemcachedWire, client: Client) -> None:
+    put = b"ms q 1 F5 c k Oab\r\na\r\nms q 1 q\r\nb\r\nms q 1 ME\r\nb\r\nms q 1 ME q\r\nc\r\nmn"
+    wire.send(put + b"\r\nquit\r\n")
+    assert wire.rest() == b"HD c0 kq Oab\r\nNS\r\nMN\r\n"
+    assert client.lrange("q", 0, -1) == [b"a", b"b", b"c"]
+
+
+def test_mg_takes_messages_only_with_the_flag_v(wire: MemcachedWire, client: Client) -> None:
+    assert wire(b"ms q 1 F5\r\na") == wire(b"ms q 2 T100\r\nbb") == b"HD"
+    for _ in range(2):
+        assert wire(b"mg q s f k") == b"HD s1 f5 kq"
+    assert wire(b"mg q/peek v f") == b"VA 1 f5\r\na"
+    assert wire(b"mg q v f s c k Oab t h l u q") == b"VA 1 f5 s1 c0 kq Oab\r\na"
+    assert wire(b"mg q v f") == b"VA 2 f0\r\nbb"
+    assert wire(b"mg q s") == b"EN"
+    assert about(client, "q")[b"consumed_messages"] == 2
+
+
+def test_equal_meta_commands_in_a_row_are_done_together(wire: MemcachedWire, client: Client) -> None:
+    wire.send(b"ms q 1\r\na\r\n" * 100 + b"mg q v\r\n" * 101)
+    wire.send(b"mg q v q\r\n" * 3 + b"mn\r\nquit\r\n")
+    assert wire.rest() == b"HD\r\n" * 100 + b"VA 1\r\na\r\n" * 100 + b"EN\r\n" + b"MN\r\n"
+    assert client.llen("q") == 0
+
+
+def test_kestrel_s_reads_work_with_mg(wire: MemcachedWire, server: Server, client: Client) -> None:
+    assert wire(b"ms q 1\r\na") == wire(b"ms q 1\r\nb") == b"HD"
+    assert wire(b"mg q/open v k") == b"VA 1 kq/open\r\na"
+    assert wire(b"mg q v").startswith(b"CLIENT_ERROR a message of this queue is open")
+    assert wire(b"mg q/abort v") == b"EN"
+    assert wire(b"mg q/open v") == b"VA 1\r\na"
+    assert wire(b"mg q/close/open v") == b"VA 1\r\nb"
+    assert wire(b"mg q/close q\r\nmn") == b"MN"
+    wire.send(b"mg q/t=10000 v\r\n")
+    wait_for_blocked(client, 1)
+    client.rpush("q", "c")
+    assert wire.reply() == b"VA 1\r\nc"
+
+
+def test_what_dalli_5_sends_is_answered(wire: MemcachedWire, client: Client) -> None:
+    """Dalli 5.0.6, protocol/request_formatter.rb: set, set_multi, get, get_multi, quiet, delete."""
+    assert re.fullmatch(rb"VERSION 1\.6\.\d+", wire(b"version"))
+    assert wire(b"ms q 1 c F1 T60 MS\r\na") == b"HD c0"
+    wire.send(b"ms q 1 c F0 T60 MS q\r\nb\r\nms c2NobMO8c3NlbA== 1 c b F0 T60 MS q\r\nc\r\nmn\r\n")
+    assert wire.reply() == b"MN"
+    assert wire(b"mg q v f") == b"VA 1 f1\r\na"
+    wire.send(b"mg q v f k q s\r\nmg none v f k q s\r\nmg c2NobMO8c3NlbA== b v f k q s\r\nmn\r\n")
+    assert wire.reply() == b"VA 1 f0 kq s1\r\nb"
+    assert wire.reply() == b"VA 1 f0 kc2NobMO8c3NlbA== b s1\r\nc"
+    assert wire.reply() == b"MN"
+    wire.send(b"md q q\r\nmd none q\r\nmn\r\n")
+    assert (wire.reply(), wire.reply()) == (b"NF", b"MN")
+    assert client.exists("q", "none") == 0
+
+
+def test_md_deletes_a_queue_and_base64_names_any_queue(wire: MemcachedWire, client: Client) -> None:
+    client.rpush("two words\xff", "a")
+    name = b64encode("two words\xff".encode())
+    assert wire(b"mg %b v k b" % name) == b"VA 1 k%b b\r\na" % name
+    assert wire(b"ms %b 1 b q\r\nb\r\nmn" % name) == b"MN"
+    assert client.lrange("two words\xff", 0, -1) == [b"b"]
+    assert wire(b"md %b b" % name) == b"HD"
+    assert not client.exists("two words\xff")
+    assert wire(b"md q q\r\nmn") == b"NF"
+    assert wire.reply() == b"MN"
+
+
+def test_a_full_queue_refuses_a_quiet_meta_set_with_an_error(wire: MemcachedWire, client: Client) -> None:
+    create(client, "q", "BOUND", 1)
+    wire.send(b"ms q 1 q\r\na\r\nms q 1 q\r\nb\r\nms q 1 q ME\r\nc\r\nmn\r\nquit\r\n")
+    first, second, last = wire.rest().splitlines()
+    assert first.startswith(b"SERVER_ERROR FULL")
+    assert second.startswith(b"SERVER_ERROR FULL")
+    assert last == b"MN"
+
+
+def test_the_data_of_a_refused_command_is_never_executed(server: Server, client: Client) -> None:
+    """Closed connections are as good as skipped data."""
+    client.rpush("victim", "m")
+    evil = b"delete victim\r\nmd victim\r\n"
+    for line in (
+        b"ms q %d ?", b"ms q %d MA", b"ms q %d C1", b"ms q x%d", b"ms q", b"ms q %d b", b"ms \x01 %d",
+        b"ms q 3", b"SET q 0 0 %d", b"MS q %d", b"set q x 0 %d", b"set q 0 0 3", b"append q 0 0 %d",
+        b"cas q 0 0 %d 1",
+        b"set q 0 0 %d x", b"ms q %d Fx", b"ms q/open %d", b"ms " + b"k" * 300 + b" %d", b"set q 0 0",
+    ):  # fmt: skip
+        with MemcachedWire(server) as wire:
+            wire.send((line % len(evil) if b"%d" in line else line) + b"\r\n" + evil + b"\r\nquit\r\n")
+            reply = wire.rest()
+            assert b"DELETED" not in reply, line
+            assert b"HD" not in reply, line
+        assert client.llen("victim") == 1, line
 
 
 def test_quit_closes_the_connection(wire: MemcachedWire) -> None:

@@ -51,7 +51,8 @@ def owner(backend: Valkey, locked: Server) -> Iterator[Client]:
 
 BEFORE = [
     b"version", b"stats", b"get q", b"gets q r", b"get q/t=1000", b"delete q", b"flush_all", b"verbosity 1",
-    b"", b"nonsense", b"add q 0 0 7\r\ndefault", b"cas q 0 0 1 1\r\nx", b"flush_all noreply", b"SET q 0 0 1",
+    b"", b"nonsense", b"add q 0 0 7\r\ndefault", b"cas q 0 0 1 1\r\nx", b"flush_all noreply",
+    b"SET q 0 0 1\r\nx", b"mg q v", b"ms q 7\r\ndefault", b"mg q v q", b"mn", b"ms !! 6 b\r\nmd q q",
     b"set " + b"k" * 251 + b" 0 0 1\r\nx", b"set q 0 0 1 2 3 4\r\nx",
 ]  # fmt: skip
 
@@ -142,6 +143,9 @@ REQUESTS: dict[str, tuple[bytes, set[str]]] = {
     "add": (b"add %b 0 0 1\r\nx", {"put"}),
     "get": (b"get %b", {"get"}),
     "gets": (b"gets %b", {"get"}),
+    "mg": (b"mg %b v k", {"get"}),
+    "ms": (b"ms %b 1 k\r\nx", {"put"}),
+    "md": (b"md %b k", {"administer"}),
     "scard": (b"scard %b", {"read"}),
     "sismember": (b"sismember %b x", {"read"}),
     "delete": (b"delete %b", {"administer"}),
@@ -230,14 +234,15 @@ OPTIONS = [b"/open", b"/close", b"/abort", b"/peek", b"/t=5", b"/close/open", b"
 
 @pytest.mark.parametrize("options", OPTIONS)
 def test_read_options_are_not_part_of_the_name_that_patterns_match(guests: Guests, options: bytes) -> None:
-    assert not is_refused(guests("q")(b"get q" + options))
-    assert guests("q")(b"get r" + options) == NO_KEY
-    assert guests("q")(b"get q/r" + options) == NO_KEY
-    assert guests("slashes")(b"get q" + options) == NO_KEY
-    assert not is_refused(guests("slashes")(b"get q/r" + options))
+    for request in (b"get %b", b"mg %b v"):
+        assert not is_refused(guests("q")(request % (b"q" + options)))
+        assert guests("q")(request % (b"r" + options)) == NO_KEY
+        assert guests("q")(request % (b"q/r" + options)) == NO_KEY
+        assert guests("slashes")(request % (b"q" + options)) == NO_KEY
+        assert not is_refused(guests("slashes")(request % (b"q/r" + options)))
 
 
-@pytest.mark.parametrize("name", [name for name in REQUESTS if not name.startswith("get")])
+@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in ("get", "gets", "mg")])
 @pytest.mark.parametrize("queue", [b"q/open", b"q/t=5", b"q/close/open", b"q/r"])
 def test_other_commands_take_an_option_as_part_of_the_name(guests: Guests, name: str, queue: bytes) -> None:
     """A user of q has no right to a queue called q/open."""

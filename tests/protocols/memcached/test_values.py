@@ -137,17 +137,47 @@ def quietly(request: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     return st.tuples(request, QUIET).map(lambda drawn: drawn[0][:-2] + drawn[1] + b"\r\n")
 
 
+# Flags that mean something to a meta command. memcached ignores others.
+META_FLAGS = {
+    b"mg": [b"v", b"f", b"c", b"s", b"t", b"k", b"Oab", b"q", b"u", b"T0", b"T86400", b"N0", b"N86400", b"R0",
+            b"R3600", b"R2592000"],
+    b"ms": [b"c", b"k", b"q", b"F7", b"T0", b"T86400", b"I", b"MS", b"ME", b"MR", b"MA", b"MP", b"C<-1>",
+            b"C<-2>", b"C0"],
+    b"md": [b"k", b"q", b"Oab", b"C<-1>", b"C<-2>", b"I", b"T0", b"T86400"],
+    b"ma": [b"v", b"c", b"k", b"D5", b"D18446744073709551615", b"MD", b"M+", b"M-", b"J7", b"N86400",
+            b"T86400", b"C<-1>", b"C0"],
+}  # fmt: skip
+
+
+def meta(name: bytes) -> st.SearchStrategy[bytes]:
+    """Generate requests of a meta command; a letter comes once."""
+    flags = st.lists(st.sampled_from(META_FLAGS[name]), max_size=5, unique_by=lambda flag: flag[:1])
+
+    def request(drawn: tuple[bytes, bytes, list[bytes]]) -> bytes:
+        key, data, chosen = drawn
+        if name == b"ms":
+            return b" ".join([name, key, b"%d" % len(data), *chosen]) + b"\r\n" + data + b"\r\n"
+        return b" ".join([name, key, *chosen]) + b"\r\n"
+
+    return st.tuples(KEYS, DATA, flags).map(request)
+
+
 MANY_KEYS = st.lists(st.sampled_from([b"a", b"b", b"none"]), min_size=1, max_size=5).map(b" ".join)
 REQUESTS = st.one_of(
     *[storing(name) for name in (b"set", b"set", b"add", b"replace", b"append", b"prepend", b"cas", b"cas")],
     *[quietly(line(name, KEYS, DELTAS)) for name in (b"incr", b"incr", b"decr", b"decr")],
     *[line(name, MANY_KEYS) for name in (b"get", b"gets", b"gets")],
     *[line(name, EXPIRIES, MANY_KEYS) for name in (b"gat", b"gats")],
+    *[meta(name) for name in (b"mg", b"mg", b"ms", b"ms", b"md", b"ma")],
     quietly(line(b"touch", KEYS, EXPIRIES)),
     quietly(line(b"delete", KEYS)),
     quietly(st.sampled_from([b"flush_all\r\n", b"flush_all 0\r\n", b"flush_all -1\r\n"])),
 )
 UNIQUE = re.compile(rb"(?<=VALUE )(\w+)( \d+ \d+ )(\d+)(?=\r\n)")
+# Of a meta command; 0 stands for none.
+META_UNIQUE = re.compile(rb"(?<= c)[1-9]\d*")
+# The seconds left, in which the clocks of the two may differ.
+LEFT = re.compile(rb"(?<= t)\d+")
 SEEN = re.compile(rb"<-(\d)>")
 
 
@@ -168,12 +198,19 @@ class Side:
             return seen[-back] if len(seen) >= back else b"7"
 
         reply = self._wire(SEEN.sub(unique, request))
-        shown = UNIQUE.findall(reply)
-        for named, _, number in shown:
+        if request[:2] in META_FLAGS:
+            first, end, data = reply.partition(b"\r\n")
+            shown = [(key, number) for number in META_UNIQUE.findall(first)]
+            first = LEFT.sub(lambda left: b"%d hours" % ((int(left[0]) + 1800) // 3600), first)
+            reply = META_UNIQUE.sub(b"UNIQUE", first) + end + data
+        else:
+            shown = [(named, number) for named, _, number in UNIQUE.findall(reply)]
+            reply = UNIQUE.sub(rb"\1\2UNIQUE", reply)
+        for named, number in shown:
             known = self._seen.setdefault(named, [])
             if number not in known:
                 known.append(number)
-        return UNIQUE.sub(rb"\1\2UNIQUE", reply), [number for _, _, number in shown]
+        return reply, [number for _, number in shown]
 
 
 @pytest.mark.slow
@@ -208,8 +245,14 @@ DIFFERENCES: dict[str, list[bytes]] = {
         b"append a x 0 1\r\ny\r\n", b"set a -1 0 1\r\nx\r\n", b"set a 0 x 1\r\nx\r\n",
         b"cas a 0 0 1 x\r\nx\r\n", b"cas a 0 0 1 -1\r\nx\r\n", b"cas a 0 0 1\r\nx\r\n",
         b"cas a 0 0 1 18446744073709551616\r\nx\r\n", b"set %b 0 0 1\r\nx\r\n" % (b"k" * 251),
-        b"set a 0 0 1\r\nxx\r\n", b"set a 0 0 1 noreply x\r\nx\r\n",
+        b"set a 0 0 1 noreply x\r\nx\r\n", b"SET a 0 0 10\r\ndelete n\r\n\r\n",
     ],
+    "a key is returned as the request has it, not as the value was stored": [
+        b"mg bg== v k b\r\n", b"mg bg== k b\r\n",
+    ],
+    "an error says which flag is wrong": [b"md n Cx\r\n", b"ma n Dx\r\n"],
+    "me returns what is known here": [b"me n\r\n", b"me\r\n"],
+    "a value that has expired has no time left": [b"mg none N-1 t\r\n"],
     "a number is digits only, and a command has the words of protocol.txt": [
         b"cas a 0 0 1 1 x\r\nx\r\n", b"set a 0 0 1 x\r\nx\r\n", b"incr n +1\r\n",
         b"incr n 000000000000000000000001\r\n", b"incr n 1 x\r\n", b"incr n 1 x noreply\r\n",
@@ -242,6 +285,36 @@ SAME = [
     b"flush_all x\r\n", b"flush_all x noreply\r\n", b"flush_all 0 noreply\r\nget n\r\n",
     b"flush_all 1 2 3\r\n",
     b"cas n 0 0 1 0\r\nx\r\n", b"cas none 0 0 1 0\r\nx\r\n", b"cas n 0 0 1 18446744073709551615\r\nx\r\n",
+    b"mg\r\n", b"ms\r\n", b"md\r\n", b"ma\r\n", b"mx n\r\n", b"mn\r\n", b"me none\r\n", b"mn x\r\n",
+    *[b"mg " + words + b"\r\n" for words in (
+        b"n", b"n v", b"n k s", b"text v f s k Oabc", b"none k Oabc", b"none q", b"n v v", b"n ?", b"n S1",
+        b"n Tx", b"n Nx", b"n Rx", b"!! v b", b"n P L u v", b"n O" + b"x" * 31, b"n O" + b"x" * 32,
+        b"k" * 251,
+        b"n T30 t", b"n t T30", b"n T-1 v", b"n N30 t", b"none N30 t v", b"none N30 T90 t", b"none T90 N30 t",
+        b"n R30", b"n T10 R30 v", b"n R30 T10 v", b"n T60 R30 v", b"n v noreply", b"none N0 O1 k t v",
+    )],
+    b"mg n T10 R30\r\nmg n R30 t\r\nget n\r\n", b"mg none N30 v\r\nmg none N30 v\r\nmg none v\r\n",
+    b"md n I\r\nmg n v\r\nmg n v\r\nget n\r\n", b"md n I T30\r\nmg n t\r\n",
+    b"md n I\r\nms n 1\r\nx\r\nmg n v\r\n",
+    b"md n\r\nget n\r\n", b"md n q\r\nmd n q\r\n", b"md none k Oa\r\n", b"md n C999\r\n",
+    b"md n T30\r\nmg n\r\n",
+    *[b"ms " + words + b"\r\nx\r\nmg a v f\r\nget n\r\n" for words in (
+        b"a 1", b"a 1 F5 T30 k Oabc", b"a 1 F4294967295", b"a 1 MR", b"n 1 MR", b"n 1 MA", b"n 1 MP q",
+        b"a 1 ME",
+        b"n 1 ME q k O1", b"a 1 MX", b"a 1 MSS", b"a 1 M", b"a 1 Fx", b"a 1 Tx", b"a 1 Cx", b"a 1 C1",
+        b"n 1 C999",
+        b"n 1 C0", b"n 1 C18446744073709551615 I", b"n 1 C0 I", b"n 1 C999 MA", b"n 1 C0 MA", b"a 1 C1 MA",
+        b"n 1 C1 ME", b"a 1 C1 MR", b"YQ== 1 b k", b"!! 1 b", b"a 1 ? F1", b"a 1 v v", b"a 1 O" + b"x" * 32,
+    )],
+    b"set n 0 0 1\r\n5\r\nms n 1 C1 I\r\n6\r\nmg n v\r\nmg n v\r\n", b"ms YSBi 1 b\r\nx\r\nmg YSBi b k v\r\n",
+    b"ms none 10 ?\r\ndelete n\r\n\r\nget n\r\n",
+    *[b"ma " + words + b"\r\nmg n v\r\n" for words in (
+        b"n", b"n v", b"n v t", b"n D10 v", b"n MD D3 v", b"n M- v", b"n M+ v k Oa", b"n MX", b"n q", b"none",
+        b"none q", b"none k Oa", b"none N30 v t", b"none N0 J13 v", b"none J13", b"text v", b"empty v",
+        b"empty C1",
+        b"text C1", b"n C999", b"n T30 v t", b"n N30 t", b"n D18446744073709551615 v", b"n MD D100 v",
+        b"bg== b v", b"k" * 251,
+    )],
     b"verbosity 1\r\n", b"verbosity 1 noreply\r\n", b"version x\r\n", b"version noreply\r\n",
     b"stats noreply\r\n", b"stats x\r\n", b"stats reset\r\n",
 ]  # fmt: skip
@@ -257,6 +330,41 @@ def test_odd_requests_get_memcached_s_replies_with_the_listed_exceptions(
         memcached(b"flush_all\r\n" + PREPARED)
         wire(b"flush_all\r\n" + PREPARED)
         assert (memcached(request_) != wire(request_)) == (request_ in DIFFERENT)
+
+
+# Data of unknown size may follow; memcached reads it as commands.
+CLOSING = [
+    b"set n 0 0 1\r\ndelete n\r\n",
+    b"ms n 1\r\ndelete n\r\n",
+    b"ms n\r\ndelete n\r\n",
+    b"ms n S6\r\nx\r\n",
+]
+
+
+@pytest.mark.parametrize("request_", CLOSING)
+def test_a_put_of_unknown_size_ends_the_connection(server: Server, wire: ValuesWire, request_: bytes) -> None:
+    wire(PREPARED)
+    with connect(server) as closed:
+        closed.send(request_)
+        assert closed.rest().startswith(b"CLIENT_ERROR bad ")
+    assert wire(b"get n\r\n") == value(b"n", b"5")
+
+
+def test_me_tells_what_is_known_of_a_value(wire: ValuesWire) -> None:
+    wire(stored(b"n", b"123"))
+    unique = wire(b"gets n\r\n").split()[4]
+    assert wire(b"me n\r\nme bg== b\r\nme none\r\n") == (
+        b"ME n exp=-1 cas=%b size=3\r\nME bg== exp=-1 cas=%b size=3\r\nEN\r\n" % (unique, unique)
+    )
+
+
+def test_marks_of_meta_commands_are_not_seen_by_classic_ones(wire: ValuesWire) -> None:
+    wire(stored(b"a", b"1", more=b"4294967295 0") + b"md a I q\r\n")
+    assert wire(b"get a\r\n") == value(b"a", b"1", 4294967295)
+    assert wire(b"mg a f\r\nmg a f\r\n") == b"HD f4294967295 X W\r\nHD f4294967295 Z X\r\n"
+    assert wire(b"gat 0 a\r\nappend a 0 0 1\r\n2\r\nmg a f v\r\n") == (
+        value(b"a", b"1", 4294967295) + b"STORED\r\nVA 2 f4294967295\r\n12\r\n"
+    )
 
 
 @pytest.mark.clients
@@ -507,7 +615,7 @@ def test_a_write_whose_reply_is_lost_is_not_repeated_and_a_read_is(
         server = start_server("--backend", relay.url, *LISTEN)
         with connect(server) as wire:
             assert wire(stored(b"n", b"41")) == b"STORED\r\n"
-            relay.cuts = lambda data: data.startswith(b"$2\r\n42\r\n")
+            relay.cuts = lambda data: b"$2\r\n42\r\n" in data
             wire.send(b"incr n 1\r\n")
             assert re.match(rb"SERVER_ERROR BACKEND .*may or may not have been done", wire.line())
             relay.cuts = lambda _: False
@@ -656,6 +764,15 @@ def test_commands_on_values_need_the_user_s_rights(
         no_command % name for name in (b"get", b"gat", b"delete", b"flush_all")
     ]
     assert ask("writer", stored(b"bob:a", b"5")) == [no_key]
+    # The key `alice:` in base64, and `bob:a`, which looks like none of alice's.
+    sets = b"ms YWxpY2U6 1 b\r\nx\r\nms Ym9iOmE= 1 b\r\nx\r\n"
+    assert ask("writer", sets + b"mg alice:a v\r\nma alice:a q\r\n") == [
+        b"HD", no_key, no_command % b"mg",
+    ]  # fmt: skip
+    assert ask("reader", b"mg alice:a v\r\nmg Ym9iOmE= v b\r\nmg alice:a v T30\r\nmd alice: k\r\n") == [
+        b"VA 1", b"7", no_key, no_command % b"gat", b"HD kalice:",
+    ]  # fmt: skip
+    assert ask("writer", stored(b"alice:a", b"6")) == [b"STORED"]
     assert ask("reader", b"get alice:a\r\nget alice:a bob:a\r\nincr alice:a 1\r\n") == [
         b"VALUE alice:a 0 1", b"6", b"END", no_key, no_command % b"incr",
     ]  # fmt: skip

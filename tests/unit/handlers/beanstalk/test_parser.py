@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from handlers.beanstalk.parser import MAX_LINE, Parsed, Puts, Refused, Request, RequestParser
-from handlers.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG
+from handlers.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, UNKNOWN_COMMAND
 from pressure_server.queues.operations.jobs import job_to_put
 
 MOST = 10
@@ -30,6 +30,28 @@ def test_a_job_has_at_least_one_second() -> None:
     assert fed(b"put 0 0 0 1\r\nx\r\n") == [Puts([job_to_put(b"x", 0, 0, 1)])]
 
 
+EVIL = b"delete 1\r\nuse x\r\n"
+
+
+@pytest.mark.parametrize(
+    ("line", "reply"),
+    [
+        (b"put x 0 1 %d", BAD_FORMAT),
+        (b"put -1 0 1 %d", BAD_FORMAT),
+        (b"put 4294967296 0 1 %d", BAD_FORMAT),
+        (b"put 0 1.5 1 %d", BAD_FORMAT),
+        (b"put 0 0 1 %d 7", BAD_FORMAT),
+        (b"put 0 0 1 %d ", BAD_FORMAT),
+        (b"put \0 0 1 %d", BAD_FORMAT),
+        (b"PUT 0 0 1 %d", UNKNOWN_COMMAND),
+    ],
+)
+def test_the_message_of_a_put_that_is_not_well_formed_is_skipped(line: bytes, reply: bytes) -> None:
+    stream = line % len(EVIL) + b"\r\n" + EVIL + b"\r\nreserve\r\n"
+    for at in range(len(stream)):
+        assert fed(stream[:at], stream[at:]) == [Refused(reply), Request(b"reserve")]
+
+
 @pytest.mark.parametrize(
     "line",
     [
@@ -37,13 +59,15 @@ def test_a_job_has_at_least_one_second() -> None:
         b"put 0 0 1 x",
         b"put 0 0 1 -1",
         b"put 0 0 1 4294967296",
-        b"put 4294967296 0 1 1",
         b"put  ",
+        b"put " + b"0" * MAX_LINE + b" 0 1 1",
     ],
 )
-def test_a_put_that_is_not_well_formed_has_no_message(line: bytes) -> None:
-    """As in beanstalkd, what follows is the next command."""
-    assert fed(line + b"\r\nreserve\r\n") == [Request(line), Request(b"reserve")]
+def test_a_put_without_a_valid_size_ends_the_connection(line: bytes) -> None:
+    """Its message must not be read as commands."""
+    stream = line + b"\r\n" + EVIL
+    assert fed(b"reserve\r\n" + stream) == [Request(b"reserve"), Refused(BAD_FORMAT, closes=True)]
+    assert fed(line[:10], line[10:] + b"\r\n") == [Refused(BAD_FORMAT, closes=True)]
 
 
 @pytest.mark.parametrize("at", range(8, 28))
@@ -55,10 +79,10 @@ def test_the_message_of_a_put_that_is_too_big_is_skipped(at: int) -> None:
     assert refused.is_put
 
 
-def test_a_message_that_is_longer_than_announced_is_refused_and_the_rest_is_read() -> None:
-    refused, rest = fed(b"put 0 0 1 1\r\nxyzreserve\r\n")
-    assert refused == Refused(EXPECTED_CRLF)
-    assert rest == Request(b"reserve")
+def test_a_message_that_is_longer_than_announced_ends_the_connection() -> None:
+    assert fed(b"put 0 0 1 1\r\nx\r!delete 1\r\n") == [Refused(EXPECTED_CRLF, closes=True)]
+    requests = fed(b"put 1 2 3 1\r\nx\r\nput 0 0 1 1\r\nxyzreserve\r\n")
+    assert requests == [Puts([job_to_put(b"x", 1, 2, 3)]), Refused(EXPECTED_CRLF, closes=True)]
 
 
 @pytest.mark.parametrize("end", [b"\r\n", b"\r"])
