@@ -76,8 +76,10 @@ def _overview(server: Server, **query: Any) -> Any:
         return next(events)
 
 
-def test_only_servers_with_http_load_its_library(console: Server, start_server: StartServer) -> None:
-    without = start_server(new_process=True)
+def test_only_servers_with_http_load_its_library(
+    console: Server, start_server: StartServer, shared_backend: Valkey
+) -> None:
+    without = start_server("--backend", shared_backend.url, new_process=True)
     loaded = [Path(f"/proc/{server.process.pid}/maps").read_text() for server in (console, without)]
     assert ["/aiohttp/" in files for files in loaded] == [True, False]
 
