@@ -18,7 +18,7 @@ import redis
 
 from tests.support.confined import allowed_calls, settings_of
 from tests.support.paths import ROOT
-from tests.support.programs import TIMEOUT, StartServer, Valkey, embedded_client, run_command, wait_for
+from tests.support.programs import TIMEOUT, StartServer, Valkey, embedded_client, wait_for
 from tests.support.requirements import need, require
 
 pytestmark = pytest.mark.clients
@@ -164,15 +164,16 @@ def test_commands_find_the_data_in_the_configuration_as_the_page_installs_it(
     with start_server("--data-dir", str(data)).client() as client:
         client.rpush("mails", "to: ada")
     config.write_text((ROOT / "deploy/pressure-server.toml").read_text("utf-8"))
-    listed = ("queues", "--config", str(config))
-    refused = run_command(*listed)
-    assert f"there is no data directory {Path('pressure-data').absolute()}: set --data-dir" in refused.stderr
+    # In a folder of its own: the default is below the present one.
+    listed = ("env", "--chdir", str(tmp_path), sys.executable, "-m", "pressure_server", "queues")
+    refused = run(*listed, "--config", str(config))
+    assert f"there is no data directory {tmp_path / 'pressure-data'}: set --data-dir" in refused.stderr
     page = (ROOT / "docs/guides/systemd.md").read_text("utf-8")
     edit = re.search(r"^    sudo (sed -i .*\n.*)$", page, re.MULTILINE)
     assert edit
     command = edit[1].replace("/var/lib/pressure-server", str(data))
     assert run("sh", "-c", command.replace("/etc/pressure-server", str(tmp_path))).returncode == 0
-    assert "mails" in run_command(*listed).stdout
+    assert "mails" in run(*listed, "--config", str(config)).stdout
 
 
 @pytest.mark.slow
