@@ -28,8 +28,8 @@ COMMAND_TESTS := \
 	$(patsubst %,tests/waiting/test_%.py,waiting waiting_ends waiting_for_roles)
 # The tests of what queues do, which any backend must pass.
 SEMANTIC_TESTS := tests/model \
-	$(patsubst %,tests/queues/test_%.py,blocks due_times groups jobs limits logs marks moving once orders outcomes \
-		ranges room_by_bytes run_answers tickets) \
+	$(patsubst %,tests/queues/test_%.py,blocks delivery_counts due_times groups job_ids jobs limits logs marks \
+		moving once orders outcomes ranges room_by_bytes run_answers tickets) \
 	$(patsubst %,tests/protocols/resp/test_%.py,lists pressure_commands refusals sets transactions trimming \
 		watched_kinds)
 INSTALLED := $(VENV)/installed

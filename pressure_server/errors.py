@@ -106,7 +106,6 @@ _REASONS_OF_TYPE = {
     "is-group-no-removal": "is that of a group: nothing leaves it from the middle",
     "is-log": "is a log: nothing leaves it from the middle",
     "newer": "is of the kind '{}', which only newer versions of pressure-server know",
-    "no-deliveries": "has no jobs: MAX-DELIVERIES and DEAD-LETTER need a queue of the type jobs",
     "no-groups": "has no groups: they need a queue of the type log",
     "no-max-deliveries": "has no MAX-DELIVERIES: DEAD-LETTER needs it",
     "no-offsets": "has no offsets: they need a queue of the type log",

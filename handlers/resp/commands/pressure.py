@@ -147,12 +147,13 @@ _ALTER = {
     "[MAX-DELIVERIES count] [DEAD-LETTER queue]",
     "Changes settings of a queue; MAX-BYTES 0, TTL 0, MAX-DELIVERIES 0 and an empty DEAD-LETTER take these "
     "away. Puts that wait for room go on if the new BOUND lets them. Messages above a smaller bound stay. A "
-    "queue that a put has created no longer expires. Replies -NOQUEUE if there is no such queue.",
+    "limit of deliveries makes a queue that has no type one of the type jobs. A queue that a put has created "
+    "no longer expires. Replies -NOQUEUE if there is no such queue.",
     needs="administer",
     flags="write",
 )
 async def alter(client: Caller, words: Words) -> str:
-    """Change the queue's settings; its type stays."""
+    """Change the queue's settings."""
     options = options_in(words[2:], _ALTER)
     if not options:
         raise syntax_error("name a setting and its value, such as BOUND 1000")

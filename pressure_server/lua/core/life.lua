@@ -7,6 +7,7 @@ local room = require 'core/room'
 local keys = require 'core/keys'
 local registry = require 'core/registry'
 local garbage = require 'core/garbage'
+local conversion = require 'kinds/conversion'
 
 local life = {}
 -- How the queues of a type keep their messages: as a list unless it is here (queue.lua).
@@ -104,12 +105,14 @@ function life.alter(...)
   for i = 1, #changes, 2 do new[changes[i]] = changes[i + 1] end
   local settings = queue.base .. ':ext:settings'
   local needs_jobs = new.max_deliveries or new.dead_letter
-  if needs_jobs and queue.kind.become_jobs then queue.kind.become_jobs() end
-  if needs_jobs and not queue.kind.has_deliveries then
-    return { err = 'TYPE no-deliveries' }
-  elseif new.dead_letter and new.dead_letter ~= '' and not tonumber(new.max_deliveries
+  if new.dead_letter and new.dead_letter ~= '' and not tonumber(new.max_deliveries
     or call('HGET', settings, 'max_deliveries') or nil) then
     return { err = 'TYPE no-max-deliveries' }
+  end
+  local has_limit = (new.max_deliveries or new.dead_letter or '') ~= ''
+  local refusal = has_limit and conversion.convert()
+  if refusal then
+    return refusal
   end
   if new.max_deliveries == '' then new.dead_letter = '' end
   if needs_jobs then -- it is noted anew, for dead letters and groups (job_times.lua)

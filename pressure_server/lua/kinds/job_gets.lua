@@ -192,13 +192,14 @@ function job_gets.hold(messages, marks_of, claims)
   if queue.word ~= 'reserved' then queue.set_kind('reserved') end
   for i, message in ipairs(messages) do
     local mark, ttr = marks_of[i] or { '0', 0 }, ttrs[i] or 0
-    local id, about = ids[i], { JOB_DEFAULT_PRIORITY, 0, 1, 0, 0, 0, 0, owners[i], ttr }
+    local id, reserves = ids[i], (mark[4] or 0) + 1
+    local about = { JOB_DEFAULT_PRIORITY, 0, reserves, 0, 0, 0, 0, owners[i], ttr }
     fields[#fields + 1] = id
     fields[#fields + 1] = job_ids.new_stamp()
       .. string.format('%d 0 0 %s %.0f ', JOB_DEFAULT_PRIORITY, mark[1], mark[2]) .. message
     fields[#fields + 1], fields[#fields + 2] = id .. ':', cmsgpack.pack(about)
     places[#places + 1], places[#places + 2] = ttr > 0 and the_call.clock() + ttr or 'inf', id
-    found[i] = string.format('%s %.0f %s 1 ', id, ttr, mark[1]) .. message
+    found[i] = string.format('%s %.0f %s %d ', id, ttr, mark[1], reserves) .. message
   end
   commands.with_all('HSET', key_of('jobs'), fields)
   -- From here on, an error gives the jobs up, instead of putting the messages back.

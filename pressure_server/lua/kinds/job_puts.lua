@@ -151,10 +151,23 @@ function job_puts.push_back(messages, marks_of)
   end
 end
 
+-- Note how often jobs have been reserved that were made of messages of a list.
+function job_puts.note_deliveries(ids, marks_of)
+  local fields = {}
+  for i, id in ipairs(ids) do
+    local deliveries = marks_of[i] and marks_of[i][4]
+    if deliveries then
+      fields[#fields + 1] = id .. ':'
+      fields[#fields + 1] = cmsgpack.pack({ JOB_DEFAULT_PRIORITY, 0, deliveries, 0, 0, 0, 0, '' })
+    end
+  end
+  if #fields > 0 then commands.with_all('HSET', key_of('jobs'), fields) end
+end
+
 -- Make jobs of messages that are queued.
 local function make_jobs(messages, marks_of)
   queue.length = queue.length - #messages
-  job_puts.store(job_puts.as_jobs(messages, marks_of))
+  job_puts.note_deliveries(job_puts.store(job_puts.as_jobs(messages, marks_of)), marks_of)
   the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 

@@ -170,7 +170,7 @@ function job_queue.restore(messages, marks_of)
     if mark and mark[3] then
       job_puts.push_back({ message }, { mark })
     elseif mark or not job_puts.add_unadopted(message) then
-      job_puts.put(job_puts.as_jobs({ message }, { mark }))
+      job_puts.note_deliveries(job_puts.put(job_puts.as_jobs({ message }, { mark })), { mark })
       queue.count_as('produced', -1, -#message)
     end
   end

@@ -40,6 +40,7 @@ local room = require 'core/room'
 local job_reads = require 'kinds/job_reads'
 local job_index = require 'kinds/job_index'
 local group = require 'kinds/group'
+local marks = require 'kinds/marks'
 local ranges = require 'kinds/ranges'
 
 local jobs = {
@@ -98,7 +99,7 @@ local function return_to_list(some)
   local messages, marks_of = {}, {}
   for i, job in ipairs(some) do
     messages[i] = jobs.message_of(job)
-    marks_of[i] = (job.flags ~= '0' or job.expires ~= '0') and { job.flags, tonumber(job.expires) } or nil
+    marks_of[i] = marks.of(job.flags, job.expires, job.about[JOB_RESERVES])
   end
   queue.kind.restore(messages, marks_of)
 end

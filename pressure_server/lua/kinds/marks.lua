@@ -1,8 +1,12 @@
 -- Marks: what clients may give with a message besides its bytes: flags, which only clients interpret, and the
--- time at which it expires. The list has no place for these.
+-- time at which it expires; and how often it has been delivered, if it has come back. The list has no place for these.
 --
 -- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags
---          expires' for each copy that has marks, oldest first, separated by ';'; state -> 'drift removed'
+--          expires', or 'position flags expires deliveries', for each copy that has marks, oldest first, separated by
+--          ';'; state -> 'drift removed'
+--
+-- In a record, and between modules, a mark is { flags, expires }; or { flags, expires, false, deliveries }, because jobs
+-- and logs have something else in the third place (job_gets.lua, log.lua).
 --
 -- A copy is identified by its position: the number of messages that had been consumed when it was put, plus
 -- the number queued before it. So the position of the message at the head is the number of consumed messages.
@@ -29,6 +33,12 @@ function marks.unmark(marked)
   return string.sub(marked, first), { flags, from_now == '+' and the_call.clock() + expires or expires }
 end
 
+-- Return a mark; `deliveries` may be nil or ''.
+function marks.of(flags, expires, deliveries)
+  local count = tonumber(deliveries or nil) or 0
+  return count > 0 and { flags, tonumber(expires), false, count } or { flags, tonumber(expires) }
+end
+
 -- Return whether a message with this mark, which may be nil or false, has expired.
 function marks.is_expired(mark)
   return mark and mark[2] > 0 and mark[2] <= the_call.clock()
@@ -52,7 +62,7 @@ end
 
 -- Return the position of the newest copy in the text of a field.
 local function newest_in(text)
-  return tonumber(string.match(string.sub(text, -64), '(%-?%d+) %d+ %d+$'))
+  return tonumber(string.match(string.sub(text, -64), '(%-?%d+) [^;]*$'))
 end
 
 local function note_state(self)
@@ -70,8 +80,8 @@ end
 
 local function read(text)
   local copies = {}
-  for position, flags, expires in string.gmatch(text or '', '(%-?%d+) (%d+) (%d+)') do
-    copies[#copies + 1] = { tonumber(position), flags, tonumber(expires) }
+  for position, flags, expires, deliveries in string.gmatch(text or '', '(%-?%d+) (%d+) (%d+) ?(%d*)') do
+    copies[#copies + 1] = { tonumber(position), flags, tonumber(expires), tonumber(deliveries) }
   end
   return copies
 end
@@ -79,7 +89,7 @@ end
 local function join(copies)
   local texts = {}
   for i, copy in ipairs(copies) do
-    texts[i] = string.format('%.0f %s %.0f', copy[1], copy[2], copy[3])
+    texts[i] = string.format('%.0f %s %.0f', copy[1], copy[2], copy[3]) .. (copy[4] and string.format(' %d', copy[4]) or '')
   end
   return table.concat(texts, ';')
 end
@@ -118,7 +128,8 @@ function marks.note(messages, marks_of, first)
   local copies_of, newest = {}, {}
   for i, message in ipairs(messages) do
     if marks_of[i] then
-      local field, copy = field_of(message), { first + i - 1 - self.drift, marks_of[i][1], marks_of[i][2] }
+      local field, mark = field_of(message), marks_of[i]
+      local copy = { first + i - 1 - self.drift, mark[1], mark[2], mark[4] }
       if not copies_of[field] then
         local text = call('HGET', self.key, field)
         copies_of[field], newest[field] = { text or nil }, text and newest_in(text)
@@ -175,15 +186,15 @@ function marks.take(self, messages, first)
     if text then
       noted[field] = noted[field] or { text = text, from = 1 }
       local copies = noted[field]
-      local own, flags, expires, behind = string.match(text, '^(%-?%d+) (%d+) (%d+);?()', copies.from)
+      local own, flags, expires, deliveries, behind = string.match(text, '^(%-?%d+) (%d+) (%d+) ?(%d*);?()', copies.from)
       if own and tonumber(own) + self.drift == position then
         -- The usual case. It reads only the first of many equal copies.
-        found[i], copies.from = { flags, tonumber(expires) }, behind
+        found[i], copies.from = marks.of(flags, expires, deliveries), behind
       elseif own then
         local others = read(string.sub(text, copies.from))
         local at = find(self, others, message, position, count_of[message])
         if at then
-          found[i] = { others[at][2], others[at][3] }
+          found[i] = marks.of(unpack(others[at], 2, 4))
           for _ = 1, at do table.remove(others, 1) end
         end
         noted[field] = { text = join(others), from = 1 }
@@ -200,7 +211,7 @@ end
 function marks.look(self, message, position)
   local copies = read(call('HGET', self.key, field_of(message)))
   local at = find(self, copies, message, position, 0)
-  return at and { copies[at][2], copies[at][3] } or nil
+  return at and marks.of(unpack(copies[at], 2, 4)) or nil
 end
 
 -- Forget the marks of a message of which all copies, `count` of them, have been removed.
@@ -210,9 +221,12 @@ function marks.forget(self, message, count)
   write(self, field_of(message), '')
 end
 
--- Return whether any copy of a message has marks.
+-- Return whether any copy of a message has flags, or an expiry.
 function marks.has(self, message)
-  return call('HEXISTS', self.key, field_of(message)) == 1
+  for _, copy in ipairs(read(call('HGET', self.key, field_of(message)))) do
+    if copy[2] ~= '0' or copy[3] > 0 then return true end
+  end
+  return false
 end
 
 -- Forget the marks of copies from a position on, which have been removed and count as consumed.

@@ -13,7 +13,15 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from tests.support.reference.queue import FULL, Queue, RefusedError, require
+from tests.support.reference.queue import (
+    FULL,
+    Marked,
+    Queue,
+    RefusedError,
+    deliveries_of,
+    flags_of,
+    require,
+)
 
 if TYPE_CHECKING:
     from tests.support.reference.queues import Queues
@@ -66,6 +74,11 @@ class Job:
 
 def _by_id(job: Job) -> int:
     return job.id
+
+
+def _returned(job: Job) -> Marked:
+    """Return the message of a job that goes back to its fifo, with what is known of it."""
+    return Marked(job.message, flags_of(job.message), deliveries=job.counts["reserves"])
 
 
 @dataclass(eq=False, kw_only=True)
@@ -164,6 +177,7 @@ class JobQueue(Queue):
     def store(self, message: bytes, number: int | None = None, **options: Any) -> Job:
         """Add a job, with the next id or this one. It is let in whether there is room or not."""
         job = Job(self.home.new_id(self) if number is None else number, message, **options)
+        job.counts["reserves"] = deliveries_of(message)
         if job.delay:
             self._delay(job)
         self.jobs[job.id] = job
@@ -199,7 +213,7 @@ class JobQueue(Queue):
             else:
                 del self.jobs[job.id]
                 to_list.append(job)
-        self.restore([job.message for job in sorted(to_list, key=_by_id)])
+        self.restore([_returned(job) for job in sorted(to_list, key=_by_id)])
         for job in sorted(spent, key=_by_id) if self.dead_letter else []:
             self._move_to_dead_letters(job)
 

@@ -29,14 +29,17 @@ def require(condition: object, code: str) -> None:
 
 
 class Marked(bytes):
-    """A message with flags, which may have expired. Messages are compared without these."""
+    """A message with flags, which may have expired, or has come back. Messages are compared without these."""
 
     flags: int
     is_expired: bool
+    deliveries: int
 
-    def __new__(cls, message: bytes, flags: int = 0, *, is_expired: bool = False) -> Self:
+    def __new__(
+        cls, message: bytes, flags: int = 0, *, is_expired: bool = False, deliveries: int = 0
+    ) -> Self:
         made = super().__new__(cls, message)
-        made.flags, made.is_expired = flags, is_expired
+        made.flags, made.is_expired, made.deliveries = flags, is_expired, deliveries
         return made
 
     def __repr__(self) -> str:
@@ -46,6 +49,11 @@ class Marked(bytes):
 def flags_of(message: bytes) -> int:
     """Return the flags of a message: 0 if it was put without any."""
     return message.flags if isinstance(message, Marked) else 0
+
+
+def deliveries_of(message: bytes) -> int:
+    """Return how often a message has been reserved and has come back."""
+    return message.deliveries if isinstance(message, Marked) else 0
 
 
 @dataclass
