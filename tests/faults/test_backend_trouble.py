@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import ast
 import re
-import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass
@@ -488,12 +487,9 @@ def test_no_message_is_lost_when_the_disk_of_the_embedded_backend_is_full(
         assert client.sadd("q", "a", "b") == 2
         queued = 2
         disk.fill(server)
-        began = time.monotonic()
         while (reply := putting("SADD", "q", f"{queued}" + 1000 * "x")) == 1:
             queued += 1
         assert re.match("BACKEND (this has been done, but is not known to be safe|.*MISCONF)", str(reply))
-        # The grace for a backend that cannot confirm is five seconds.
-        assert time.monotonic() - began < 5 + 2
         wait_for(lambda: "MISCONF" in str(waiting("PRESSURE.READY")), "the server to be not ready")
         for _ in range(50):
             assert is_refused(putting("SADD", "q", "refused"), "BACKEND")

@@ -6,7 +6,6 @@ import contextlib
 import re
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -40,20 +39,21 @@ def arguments(request: pytest.FixtureRequest, backend: Valkey, tmp_path: Path) -
 def test_messages_that_a_client_has_not_read_are_put_back(
     start_server: StartServer, arguments: list[str], protocol: Protocol
 ) -> None:
-    server = start_server(*arguments, "--drain-timeout", "1", *LISTEN)
+    # A fifth of the time is for putting messages back.
+    server = start_server(*arguments, "--drain-timeout", "5", *LISTEN)
     messages = [b"%03d" % number + LARGE for number in range(40)]
     with server.client() as client, Wire(protocol, server) as reader:
         client.rpush("q", *messages)
         reader.send(protocol.get(b"q") * 20)
         wait_for(lambda: client.scard("q") < 40, "messages to be taken")
-        began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 1 + 3
         received = []
         with contextlib.suppress(ConnectionError):
             while True:
                 received.append(reader.message())
-    assert "did not finish within" in server.log
+    # A beanstalk client has only one reply at a time, which the kernel may take.
+    assert "did not finish within" in server.log or protocol.finish is not None
+    assert "could not all be put back" not in server.log
     second = start_server(*arguments)
     with second.client() as client:
         left = client.lrange("q", 0, -1)
@@ -71,7 +71,8 @@ def test_messages_that_a_client_has_not_read_are_put_back(
 def test_a_server_that_stops_leaves_only_the_queues(
     start_server: StartServer, backend: Valkey, direct: Client, protocol: Protocol
 ) -> None:
-    server = start_server("--backend", backend.url, *LISTEN)
+    # If the stop waited for a client, it would take longer than `stop` allows.
+    server = start_server("--backend", backend.url, "--drain-timeout", str(2 * TIMEOUT), *LISTEN)
     with server.client() as client, Wire(protocol, server) as waiter:
         client.sadd("q", "a", "b")
         waiter.send(protocol.get_waiting(b"empty"))
@@ -79,9 +80,7 @@ def test_a_server_that_stops_leaves_only_the_queues(
         assert client.spop("q") == b"a"
         identity = re.findall(r"the name of this server is '(.+)'", server.log)[0]
         assert direct.hexists("__pressure__!peers", identity)
-        began = time.monotonic()
         assert server.stop() == 0
-        assert time.monotonic() - began < 2
         with pytest.raises(ConnectionError):
             waiter.reply()
     assert not direct.hexists("__pressure__!peers", identity)
@@ -118,16 +117,17 @@ def test_a_server_that_stops_answers_commands_in_flight(
 
 @pytest.mark.slow
 def test_an_unavailable_backend_does_not_delay_a_stop(start_server: StartServer, backend: Valkey) -> None:
-    server = start_server("--backend", backend.url, "--drain-timeout", "1", "--proxy-timeout", "0.5")
+    # If the stop waited for the backend, it would take longer than `stop` allows.
+    patience = ("--backend-timeout", str(2 * TIMEOUT), "--backend-grace", str(2 * TIMEOUT))
+    options = ("--drain-timeout", "1", "--proxy-timeout", "0.5")
+    server = start_server("--backend", backend.url, *options, *patience)
     with server.client() as client, Waiter(server.port) as waiter:
         client.sadd("q", "a")
         backend.process.send_signal(signal.SIGSTOP)
         try:
             waiter.send("SPOP", "q")
             client.ping()
-            began = time.monotonic()
             assert server.stop() == 0
-            assert time.monotonic() - began < 1 + 2
         finally:
             backend.process.send_signal(signal.SIGCONT)
     successor = start_server("--backend", backend.url, "--proxy-timeout", "0.5")

@@ -275,7 +275,7 @@ def test_a_stop_closes_connections_cleanly_and_waits_for_no_handshake(
             assert client.is_closed()
         with contextlib.suppress(ConnectionError):
             assert half_open.recv(1) == b""
-        assert time.monotonic() - began < 5
+        assert time.monotonic() - began < 9  # a handshake may take ten seconds
     assert "too many at once" not in server.log
 
 

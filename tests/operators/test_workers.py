@@ -6,7 +6,6 @@ import os
 import re
 import signal
 import socket
-import time
 from collections.abc import Iterator
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -21,9 +20,6 @@ from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, Wire
 from tests.support.waiters import Waiter, wait_for_blocked
 
 WORKERS = 2
-# Seconds in which the messages of a worker that is killed are back. Without the supervisor, which knows that
-# it has ended, it would take 10.
-RECOVERED = 3.0
 
 
 def pids(server: Server) -> list[int]:
@@ -43,7 +39,8 @@ def wait_for_starts(server: Server, count: int) -> None:
 def server(start_server: StartServer, tmp_path: Path) -> Server:
     started = start_server(
         "--data-dir", str(tmp_path / "data"), "--workers", str(WORKERS), "--http", "http://127.0.0.1:0",
-        "--slowlog-slower-than", "0", *LISTEN,
+        # So long that messages of a worker that has ended come back in time only by the supervisor.
+        "--slowlog-slower-than", "0", "--proxy-timeout", str(2 * TIMEOUT), *LISTEN,
     )  # fmt: skip
     wait_for_starts(started, WORKERS)
     return started
@@ -184,9 +181,7 @@ def test_what_a_killed_worker_had_taken_is_back_at_once_and_it_is_started_again(
         reader.send("SPOP", "q")
         wait_for(lambda: other.scard("q") == 1, "the message to be taken")
         os.kill(pids(server)[number], signal.SIGKILL)
-        began = time.monotonic()
         wait_for(lambda: other.scard("q") == 2, "the message to be back")
-        assert time.monotonic() - began < RECOVERED
     wait_for_starts(server, WORKERS + 1)
     with server.client() as client:  # a client that connects again
         assert len(client.spop("q")) == 32 << 20
@@ -268,6 +263,7 @@ def test_the_server_ends_if_no_worker_can_start(start_server: StartServer, tmp_p
     server = start_server(
         "--data-dir", str(tmp_path / "data"), "--workers", str(WORKERS), "--users", str(users)
     )
+    wait_for_starts(server, WORKERS)
     users.unlink()
     for pid in pids(server):
         os.kill(pid, signal.SIGKILL)
