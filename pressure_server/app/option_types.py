@@ -27,8 +27,8 @@ class Seconds(click.FloatRange):
 
     name = "time"
 
-    def __init__(self, least: float = 0) -> None:
-        super().__init__(least, 2**31)
+    def __init__(self, least: float = 0, most: float = 2**31) -> None:
+        super().__init__(least, most)
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Return the time in seconds. Reject nan, which passes every range check."""
@@ -107,9 +107,11 @@ def option(flag: str, help_text: str, **attributes: Any) -> Option:
     return Option([flag], help=help_text, envvar=variable, show_envvar=True, **attributes)
 
 
-def time_option(flag: str, help_text: str, default: float | None, least: float = 0) -> Option:
+def time_option(
+    flag: str, help_text: str, default: float | None, least: float = 0, most: float = 2**31
+) -> Option:
     """Return an option whose value is a time in seconds. If `default` is None, the help tells the default."""
     # In the largest unit of which it is a multiple.
     unit = next((unit for unit in ("h", "m", "s") if default and default % _SECONDS[unit] == 0), "ms")
     shown = f"{default / _SECONDS[unit]:g}{unit}" if default else default is not None and "0"
-    return option(flag, help_text, default=default, show_default=shown, type=Seconds(least))
+    return option(flag, help_text, default=default, show_default=shown, type=Seconds(least, most))

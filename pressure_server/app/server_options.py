@@ -18,6 +18,7 @@ from pressure_server.app.option_sources import backend_from_redis_variables, che
 from pressure_server.app.option_types import Bytes, DurabilityType, Integer, Option, option, time_option
 from pressure_server.app.settings import DEFAULT_LISTEN
 from pressure_server.app.store import EMBEDDED
+from pressure_server.keepalive import DEFAULT_SECONDS, MAX_SECONDS
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listener import ListenerUrl, SettingsError
 from pressure_server.queues.placement import MOST_SHARDS
@@ -94,7 +95,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "The address to listen on, and its protocol: resp://HOST:PORT, memcached://HOST:PORT or "
             "beanstalk://HOST:PORT, with an s for TLS (resps://), or resp+unix:///PATH for a Unix socket. "
             "Repeat the option for more listeners; in the variable, separate URLs by spaces. Port 0 chooses "
-            "a free port. Options of a listener are at its end: memcached://…?mode=kv, "
+            "a free port. A name stands for all its addresses; 0.0.0.0 stands for all IPv4 addresses of the "
+            "machine, and [::] for all of IPv4 and IPv6. Options of a listener are at its end: memcached://…?mode=kv, "
             "beanstalk://…?max_job_size=65535.",
             multiple=True,
             default=DEFAULT_LISTEN,
@@ -289,8 +291,17 @@ GROUPS: dict[str, tuple[Option, ...]] = {
         time_option(
             "--idle-timeout",
             "How long a client may stay idle, without sending a command, before it is disconnected. Clients "
-            "that wait for a message, for room or for a role are not idle. 0: no limit.",
+            "that wait for a message, for room or for a role are not idle, and neither are clients that have "
+            "reserved jobs or opened reads. 0: no limit.",
             0.0,
+        ),
+        time_option(
+            "--tcp-keepalive",
+            "How long a TCP connection, of a client or to the backend, may be silent before the kernel asks "
+            "whether the other side is still there. The connection ends after twice this time without an "
+            "answer. 0: never ask.",
+            DEFAULT_SECONDS,
+            most=MAX_SECONDS,
         ),
         option(
             "--max-message-bytes",

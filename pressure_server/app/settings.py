@@ -11,6 +11,7 @@ from pressure_server.app.store import EMBEDDED, Store
 from pressure_server.auth.access_policy import AccessPolicy, TlsFiles
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Timeouts
+from pressure_server.keepalive import Keepalive
 from pressure_server.net.handler import HandlerSettings
 from pressure_server.net.listener import ListenerUrl, SettingsError
 from pressure_server.queues.policy import Policy
@@ -50,6 +51,7 @@ class Settings(Store):
     durability: Level
     max_clients: int
     idle_timeout: float
+    tcp_keepalive: float
     max_message_bytes: int
     drain_delay: float
     max_buffered_bytes: int
@@ -95,12 +97,18 @@ class Settings(Store):
         return AccessPolicy(password, self.password_file, self.users, self.protected_mode, tls or None)
 
     @property
+    def keepalive(self) -> Keepalive:
+        """The keepalive of all connections, to clients and to the backend."""
+        return Keepalive(self.tcp_keepalive)
+
+    @property
     def handler_settings(self) -> HandlerSettings:
         """The settings that handlers need."""
         return HandlerSettings(
             self.prefix,
             self.max_message_bytes,
             self.idle_timeout,
+            self.tcp_keepalive,
             is_embedded=self.backend == EMBEDDED,
             documentation=(
                 f"at {self.documentation_url}" if self.documentation_url else _NO_DOCUMENTATION_URL
@@ -112,7 +120,7 @@ class Settings(Store):
         """The settings of the HTTP listener, if there is one."""
         if self.http is None:
             return None
-        return HttpSettings(self.http, self.metrics_queues, self.metrics_match)
+        return HttpSettings(self.http, self.metrics_queues, self.metrics_match, self.keepalive)
 
     @property
     def timeouts(self) -> Timeouts:

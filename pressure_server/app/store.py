@@ -13,6 +13,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.addresses import BackendAddress, address_of
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.link import Timeouts
+from pressure_server.keepalive import DEFAULT, Keepalive
 from pressure_server.net.listener import SettingsError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.policy import Policy
@@ -46,15 +47,22 @@ class Store:
         elif self.backend_password_file is not None:
             raise SettingsError("the embedded backend has no password: remove --backend-password-file")
 
+    @property
+    def keepalive(self) -> Keepalive:
+        """The keepalive of connections."""
+        return DEFAULT
+
     def address(self) -> BackendAddress:
         """Return the address of a backend that is not embedded. Raise SettingsError."""
         try:
-            address = address_of(self.backend)
+            address = address_of(self.backend, self.keepalive)
             if self.backend_password_file is None:
                 return address
             if address.password is not None:
                 raise ValueError("its password is given twice, in its URL and by --backend-password-file")
-            return address_of(_with_password(self.backend, read_password(self.backend_password_file)))
+            return address_of(
+                _with_password(self.backend, read_password(self.backend_password_file)), self.keepalive
+            )
         except ValueError as error:
             raise SettingsError(f"the backend cannot be used: {error}") from error
 

@@ -14,6 +14,7 @@ from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
 from pressure_server.errors import BackendError
+from pressure_server.keepalive import DEFAULT, Keepalive
 from pressure_server.text import reason_of
 
 CONNECT_TIMEOUT = 5.0
@@ -32,7 +33,8 @@ class Address:
     options in the query), or `unix://[user:password@]/path?db=n`.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, keepalive: Keepalive = DEFAULT) -> None:
+        """Parse the URL. `keepalive` is for the connections."""
         parts = split_url(url)
         try:
             # Reading `port` validates it. The resolver encodes the host as IDNA, too.
@@ -58,6 +60,7 @@ class Address:
         self.host: str = getattr(connection, "host", "")
         self._connection = connection
         self._url = url
+        self._keepalive = keepalive
         self.username: str | None = connection.username
         self.password: str | None = connection.password
         self.database = int(connection.db)
@@ -86,7 +89,8 @@ class Address:
         """Return the address of another node, with the same user, password, database and options."""
         parts = urlsplit(self._url)
         login, at, _ = parts.netloc.rpartition("@")
-        return Address(urlunsplit(parts._replace(netloc=f"{login}{at}{_in_brackets(host)}:{port}")))
+        url = urlunsplit(parts._replace(netloc=f"{login}{at}{_in_brackets(host)}:{port}"))
+        return Address(url, self._keepalive)
 
     async def open(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
         """Open a connection and return its transport.
@@ -103,6 +107,7 @@ class Address:
                     transport, _ = await loop.create_connection(
                         lambda: protocol, self.host, self._port, ssl=self._tls()
                     )
+                    self._keepalive.set_on(transport.get_extra_info("socket"))
         except TimeoutError as error:
             raise BackendError(f"no connection to {self} within {CONNECT_TIMEOUT:g} seconds{hint}") from error
         except OSError as error:
@@ -120,6 +125,9 @@ class Address:
         """
         pool: Any = ConnectionPool.from_url(self._url)
         pool.connection_kwargs |= {"db": number, "retry": Retry(NoBackoff(), 0), "socket_timeout": None}
+        if not self._path and self._keepalive.seconds:
+            options = self._keepalive.tcp_options
+            pool.connection_kwargs |= {"socket_keepalive": True, "socket_keepalive_options": options}
         return Redis.from_pool(pool)
 
     def _tls(self) -> SSLContext | None:

@@ -9,16 +9,17 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.cluster import ClusterAddress, ClusterRoute
 from pressure_server.backend.route import Route
 from pressure_server.backend.sentinel import SentinelAddress, SentinelRoute
+from pressure_server.keepalive import DEFAULT, Keepalive
 
 BackendAddress: TypeAlias = Address | SentinelAddress | ClusterAddress
 
 
-def address_of(url: str) -> BackendAddress:
-    """Return the address in the URL of a backend. Raises ValueError if it is invalid."""
+def address_of(url: str, keepalive: Keepalive = DEFAULT) -> BackendAddress:
+    """Return the address in the URL of a backend, with `keepalive` for its connections. Raises ValueError."""
     scheme = url.partition("://")[0]
     if scheme in sentinel.SCHEMES:
-        return SentinelAddress(url)
-    return ClusterAddress(url) if scheme in cluster.SCHEMES else Address(url)
+        return SentinelAddress(url, keepalive)
+    return ClusterAddress(url, keepalive) if scheme in cluster.SCHEMES else Address(url, keepalive)
 
 
 def route_to(address: BackendAddress) -> Route:

@@ -6,6 +6,7 @@ from typing import Any
 
 from pressure_server.backend.address import Address, split_url
 from pressure_server.backend.route import Route
+from pressure_server.keepalive import DEFAULT, Keepalive
 
 SCHEMES = ("redis+cluster", "rediss+cluster")
 _ONLY_DATABASE_0 = "a cluster has only database 0: write redis+cluster://host:7000,host:7000"
@@ -20,7 +21,7 @@ class ClusterAddress:
 
     database = 0
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, keepalive: Keepalive = DEFAULT) -> None:
         parts = split_url(url)
         login, at, hosts = parts.netloc.rpartition("@")
         if not all(hosts.split(",")):
@@ -30,7 +31,9 @@ class ClusterAddress:
         scheme = parts.scheme.partition("+")[0]
         # As Address.at writes it, so that a node of the map is known to be the same.
         query = f"?{parts.query}" if parts.query else ""
-        self.nodes = [Address(f"{scheme}://{login}{at}{host}/0{query}") for host in hosts.split(",")]
+        self.nodes = [
+            Address(f"{scheme}://{login}{at}{host}/0{query}", keepalive) for host in hosts.split(",")
+        ]
         if self.nodes[0].database:
             raise ValueError(_ONLY_DATABASE_0)
         self.password = self.nodes[0].password

@@ -13,6 +13,7 @@ from pressure_server.backend.address import Address, split_url
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError
+from pressure_server.keepalive import DEFAULT, Keepalive
 
 logger = logging.getLogger(__name__)
 
@@ -37,7 +38,7 @@ class SentinelAddress:
     begin with `sentinel_`: sentinel_username, sentinel_password, sentinel_tls=yes, sentinel_ssl_ca_certs.
     """
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, keepalive: Keepalive = DEFAULT) -> None:
         parts = split_url(url)
         login, at, hosts = parts.netloc.rpartition("@")
         name, _, database = parts.path.strip("/").partition("/")
@@ -54,8 +55,11 @@ class SentinelAddress:
         scheme = parts.scheme.partition("+")[0]
         self.name = name
         # No node has this name: the Sentinels have not been asked yet.
-        self.unknown = Address(f"{scheme}://{login}{at}unknown.invalid:1/{database}?{of_redis}")
-        self.sentinels = [Address(_sentinel_url(host, dict(of_sentinels))) for host in hosts.split(",")]
+        url = f"{scheme}://{login}{at}unknown.invalid:1/{database}?{of_redis}"
+        self.unknown = Address(url, keepalive)
+        self.sentinels = [
+            Address(_sentinel_url(host, dict(of_sentinels)), keepalive) for host in hosts.split(",")
+        ]
         self.password = self.unknown.password
         self.database = self.unknown.database
         self._shown = f"{parts.scheme}://{hosts}/{name}"

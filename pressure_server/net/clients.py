@@ -33,7 +33,7 @@ class ClientConnection(Watched, StrangeConnection, Protocol):
         """Write data to the client."""
 
     def close_if_idle(self) -> None:
-        """Close the connection, unless the client waits."""
+        """Close the connection, unless the client waits, or has reserved jobs."""
 
     def drain(self) -> None:
         """Close the connection when all commands that have begun are answered; begin no other."""

@@ -13,6 +13,7 @@ from pressure_server.auth.peer_address import Addresses
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients, Connected
 from pressure_server.net.outbox import Outbox
+from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.queues.operations.operation import Operation
 
 # The memory account leaves out connections that hold no more than this, in bytes. It is also the number of
@@ -48,6 +49,10 @@ class Receiver(Connected, Protocol):
     @property
     def unparsed(self) -> int:
         """The bytes in memory of a request that is not complete yet."""
+
+    @property
+    def reserved_jobs(self) -> ReservedJobs:
+        """The jobs that the client has reserved, and the reads that it has opened."""
 
     @property
     def may_proceed(self) -> bool:
@@ -227,7 +232,8 @@ class Connection(asyncio.Protocol):
         elif self.is_muted or self.transport.is_closing():
             return
         outbox = self._outbox
-        outbox.write(data, taken)
+        # The clients' clock moves once a second.
+        outbox.write(data, taken, is_silent=bool(taken) and self.active != self.clients.now)
         if outbox.written > self._counted_at:
             self._counted_at = outbox.written + LEAST_COUNTED
             self.clients.deliveries.watch(self)
@@ -333,7 +339,12 @@ class Connection(asyncio.Protocol):
             self.transport.resume_reading()
 
     def close_if_idle(self) -> None:
-        """Close, unless the client waits for a reply. A client that does not read its replies is closed."""
+        """Close, unless the client works on what it has reserved, or waits for a reply.
+
+        A client that does not read its replies is closed.
+        """
+        if self.session.reserved_jobs.any_at(self.clients.now):
+            return
         if self.writing_is_paused or self.transport.get_write_buffer_size():
             self.break_off(_IDLE)
         elif not self.session.is_busy:

@@ -40,6 +40,7 @@ class HandlerSettings:
     prefix: str
     max_message_bytes: int
     idle_timeout: float
+    tcp_keepalive: float
     is_embedded: bool
     documentation: str
 

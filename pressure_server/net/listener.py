@@ -12,14 +12,16 @@ import logging
 import os
 import socket
 import stat
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from ssl import SSLContext, SSLError
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pressure_server.auth.peer_address import address_of
+from pressure_server.keepalive import DEFAULT, Keepalive
 from pressure_server.log_limits import LogThrottle
+from pressure_server.net.binding import bind_host
 
 logger = logging.getLogger(__name__)
 
@@ -103,22 +105,23 @@ class BoundSockets:
         self._file: tuple[int, int] | None = None
 
     @classmethod
-    async def bind(cls, listen: ListenerUrl) -> BoundSockets:
-        """Bind sockets, which queue clients from now on. Raise OSError."""
+    async def bind(
+        cls, listen: ListenerUrl, keepalive: Keepalive = DEFAULT, *, leave: Collection[str] = ()
+    ) -> BoundSockets:
+        """Bind sockets, which queue clients from now on. `leave` are addresses not to bind. Raise OSError.
+
+        `keepalive` is for the connections of clients, which inherit it from these sockets.
+        """
         if listen.path:
             _remove_stale_socket(listen.path)
             bound = cls(listen, [socket.socket(socket.AF_UNIX)])
             bound.sockets[0].bind(listen.path)
             bound._file = _file_at(listen.path)
         else:
-            # asyncio knows which addresses a name has; its server would keep the sockets for itself.
-            binder = await asyncio.get_running_loop().create_server(
-                asyncio.Protocol, listen.host, listen.port, start_serving=False
-            )
-            sockets = [socket.socket(fileno=os.dup(one.fileno())) for one in binder.sockets]
-            binder.close()
+            sockets = await bind_host(listen.host, listen.port, leave)
             bound = cls(replace(listen, port=sockets[0].getsockname()[1]), sockets)
         for one in bound.sockets:
+            keepalive.set_on(one)
             one.listen(_BACKLOG)
         return bound
 

@@ -4,8 +4,9 @@ Replies contain messages taken from queues. The backend keeps these messages unt
 them. If the connection ends before that, they are put back.
 
 A client that has closed its side may have closed altogether. It answers data with a reset then, so its
-replies count as accepted only when its own kernel has acknowledged them. `Deliveries` looks at all outboxes
-that may have something unsent.
+replies count as accepted only when its own kernel has acknowledged them. So does a reply to a client that
+has been silent for a while, because its machine may have gone without a word. `Deliveries` looks at all
+outboxes that may have something unsent.
 """
 
 from __future__ import annotations
@@ -39,6 +40,7 @@ class Outbox:
     __slots__ = (
         "_accepted",
         "_broken_off",
+        "_confirmed_from",
         "_needs_acknowledgements",
         "_records",
         "_transport",
@@ -60,6 +62,9 @@ class Outbox:
         # Whether replies must be acknowledged by the client's kernel, and whether it has refused some.
         self._needs_acknowledgements = False
         self.is_reset = False
+        # Until the client's kernel has acknowledged this many of the written bytes, only those that it has
+        # acknowledged count as accepted.
+        self._confirmed_from = 0
         # Whether bytes that are not in the transport's buffer count as accepted.
         self._trusts_buffer = transport.get_extra_info("sslcontext") is None
         # The buffer of TLS does not tell its size, so its records are counted. If that is not possible, the
@@ -76,14 +81,22 @@ class Outbox:
         """The connection's socket: over TLS a copy that stays open until `end`, else the transport's."""
         return self._records.socket if self._records is not None else self._transport.get_extra_info("socket")
 
-    def write(self, data: bytes, taken: Sequence[tuple[int, int, Operation]] = ()) -> None:
+    def write(
+        self, data: bytes, taken: Sequence[tuple[int, int, Operation]] = (), *, is_silent: bool = False
+    ) -> None:
         """Write replies to the transport, which sends them when the client reads.
 
-        `taken` are those in `data` that bring messages: where they start and end, and their operations.
+        `taken` are those in `data` that bring messages: where they start and end, and their operations. If
+        the client `is_silent`, they count as accepted when its kernel has acknowledged them, if the system
+        can tell, and unless the client reads so slowly that it has not acknowledged earlier replies.
         """
         for start, end, operation in taken:
             self.unaccepted.append((self.written + start, self.written + end, operation))
         self.written += len(data)
+        if is_silent and (self._trusts_buffer or self._records is not None):
+            found = counts_of(self.socket)
+            if found is not None and found.acknowledged >= found.taken:
+                self._confirmed_from = self.written
         if self._records is not None:
             self._records.wrote(len(data))
         self._transport.write(data)
@@ -121,14 +134,16 @@ class Outbox:
         Set `is_reset` if the client has closed altogether, so that no more replies will be accepted.
         """
         size = self._transport.get_write_buffer_size()
-        if not size and self._trusts_buffer:
+        if self._confirmed_from and not self._is_confirmed():
+            pass
+        elif not size and self._trusts_buffer:
             # The common case. This fast path saves a twentieth of the cost of a get.
             self._accepted = self.written
             unsent, self.unaccepted = self.unaccepted, []
             for _, _, operation in unsent:
                 operation.acknowledge()
             return 0
-        if self._records is not None:
+        elif self._records is not None:
             self._accepted = max(self._accepted, self._records.taken())
         elif self._needs_acknowledgements:
             self._count_acknowledged()
@@ -145,15 +160,27 @@ class Outbox:
         del self.unaccepted[:done]
         return size
 
+    def _is_confirmed(self) -> bool:
+        """Count what the kernel of a silent client has acknowledged. Return whether that is enough."""
+        self._count_acknowledged()
+        if self._accepted >= self._confirmed_from:
+            self._confirmed_from = 0
+        return not self._confirmed_from
+
     def _count_acknowledged(self) -> None:
         found = counts_of(self.socket)
         if found is not None:
-            self._accepted = max(self._accepted, min(found.acknowledged, self.written))
+            acknowledged = found.acknowledged
+            if self._records is not None:
+                acknowledged = self._records.text_in(acknowledged)
+            self._accepted = max(self._accepted, min(acknowledged, self.written))
             self.is_reset = found.is_closed and self._accepted < self.written
 
     def break_off(self) -> None:
         """End the connection at once. Replies that the kernel has not accepted are not sent any more."""
         if not self._transport.is_closing():
+            # The kernel still delivers what it has accepted.
+            self._confirmed_from = 0
             self.update_delivered()
             self._discard_input()
         self._broken_off = True
@@ -176,9 +203,14 @@ class Outbox:
 
         `error` is the reason if the connection is broken.
         """
+        is_lost = error is not None or self.is_reset
+        is_unconfirmed = self._confirmed_from and is_lost and not self._is_confirmed()
         if self._records is not None:
             taken = self._records.taken_at_the_end(is_broken=error is not None)
-            self._accepted = max(self._accepted, taken)
+            if not is_unconfirmed:
+                self._accepted = max(self._accepted, taken)
+        elif is_unconfirmed:
+            pass
         elif self._needs_acknowledgements and (error is not None or self.is_reset):
             self._count_acknowledged()
         elif error is None and self._writable_poll is None and not self._broken_off:

@@ -123,6 +123,10 @@ class ReservedJobs:
                 del self._jobs[job]
         return inf
 
+    def any_at(self, now: float) -> bool:
+        """Return whether a reservation has not ended at this time by the loop's clock."""
+        return any(held.deadline > now for _, held in (*self._elsewhere, *self._jobs.items()))
+
     def give_up_all(self, owner: bytes, *, at_once: bool = False) -> None:
         """Give up all jobs: the connection ends. Send them `at_once`, or with the jobs of other clients."""
         queues: dict[tuple[Database, bytes], list[tuple[int, int]]] = {}

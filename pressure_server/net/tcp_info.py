@@ -114,7 +114,7 @@ class TlsRecords:
         found = counts_of(self.socket)
         if found is None:
             return 0
-        text = self._text_in(found.taken)
+        text = self.text_in(found.taken)
         if text == self._text_end:
             # Everything was accepted: include other records, such as key updates, in the base.
             self._base = found.taken - self._records_end
@@ -126,9 +126,13 @@ class TlsRecords:
         self.socket.close()
         if found is None:
             return 0
-        return self._text_in(found.sent if is_broken else found.taken)
+        return self.text_in(found.sent if is_broken else found.taken)
 
-    def _text_in(self, size: int) -> int:
+    def text_in(self, size: int) -> int:
+        """Return the bytes of plaintext in complete records of the first `size` bytes of the connection.
+
+        Writes that ended before the `size` of an earlier call are always counted.
+        """
         size -= self._base
         if size >= self._records_end:
             self._writes.clear()

@@ -62,7 +62,7 @@ class HttpListener:
         connections.server = cast(web.Server, runner.server)
         access = context.server.clients.access
         try:
-            bound = await BoundSockets.bind(context.settings.listen)
+            bound = await BoundSockets.bind(context.settings.listen, context.settings.keepalive)
             listener = await Listener.open(bound, connections.connect, access.tls)
         except OSError:
             await runner.cleanup()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from pressure_server.keepalive import Keepalive
 from pressure_server.net.listener import ListenerUrl, SettingsError
 
 # The most connections: browsers open up to six each.
@@ -24,6 +25,7 @@ class HttpSettings:
     listen: ListenerUrl
     metrics_queues: int
     metrics_match: str
+    keepalive: Keepalive
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -36,7 +36,14 @@ from tests.support.waiters import Waiter
 
 # A byte that is not UTF-8, as Python represents it in an argument.
 NO_UTF8 = "\udcff"
-TIMES = ["put-timeout", "role-timeout", "implicit-queue-ttl", "auto-repair-after", "idle-timeout"]
+TIMES = [
+    "put-timeout",
+    "role-timeout",
+    "implicit-queue-ttl",
+    "auto-repair-after",
+    "idle-timeout",
+    "tcp-keepalive",
+]
 UNUSABLE = "the backend cannot be used: "
 WRONG_SCHEME = UNUSABLE + "its URL must be embedded:, or begin with"
 WRONG_PORT = UNUSABLE + "invalid host or port"
@@ -63,6 +70,7 @@ def assert_refused(*arguments: str, error: str) -> None:
         (["--config", "/nowhere"], "/nowhere cannot be read: No such file or directory\n"),
         (["--default-bound", "x"], "not a valid integer."),
         (["--idle-timeout", "-1"], "not in the range"),
+        (["--tcp-keepalive", "10h"], "not in the range"),
         (["--max-message-bytes", "0"], "not in the range"),
         (["--max-buffered-bytes", "-1"], "not in the range"),
         (["--max-buffered-bytes", "10tb"], "not a valid size"),

@@ -208,6 +208,7 @@ async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
         "save": "",
         "slowlog-log-slower-than": _microseconds(client.session.clients.slow_log.threshold),
         "slowlog-max-len": str(client.session.clients.slow_log.length),
+        "tcp-keepalive": f"{settings.tcp_keepalive:g}",
         "timeout": f"{settings.idle_timeout:g}",
     }
     if len(words) > _MAX_PARAMETERS:

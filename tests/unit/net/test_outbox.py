@@ -32,7 +32,7 @@ class Replies:
         self.operations: list[Operation] = []
         self.back: list[Operation] = []
 
-    def write(self, *sizes: int) -> None:
+    def write(self, *sizes: int, is_silent: bool = False) -> None:
         """Write replies of these sizes together."""
         taken, at = [], 0
         for size in sizes:
@@ -42,7 +42,7 @@ class Replies:
             self.operations.append(operation)
             taken.append((at, at + size, operation))
             at += size
-        self.outbox.write(b"x" * at, taken)
+        self.outbox.write(b"x" * at, taken, is_silent=is_silent)
 
     @property
     def delivered(self) -> list[bool]:
@@ -229,6 +229,67 @@ def test_an_error_leaves_what_a_half_closed_client_had_acknowledged(sockets: Exi
     wait_for(lambda: cast(TcpCounts, counts_of(ours)).acknowledged == 10, "the acknowledgement")
     replies.outbox.end(ConnectionResetError())
     assert (replies.delivered, replies.put_back) == ([True, False], [False, True])
+
+
+def test_replies_to_a_silent_client_are_delivered_when_its_kernel_has_acknowledged_them(
+    sockets: ExitStack,
+) -> None:
+    ours, _ = tcp_pair(sockets)
+    replies = Replies(SocketTransport(ours))
+    replies.write(10)
+    replies.outbox.update_delivered()
+    ours.sendall(b"x" * 10)
+    wait_for(lambda: cast(TcpCounts, counts_of(ours)).acknowledged == 10, "the acknowledgement")
+    replies.write(10, is_silent=True)
+    replies.write(10)
+    replies.outbox.update_delivered()
+    assert replies.delivered == [True, False, False]  # nothing more has been sent
+    ours.sendall(b"x" * 10)
+    # The client is there, so that the system's word is enough for later replies.
+    until_delivered(replies, 3)
+    replies.write(10)
+    replies.outbox.update_delivered()
+    assert replies.delivered == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("error", "delivered"), [(None, [True, True, True]), (TimeoutError(), [True, False, False])]
+)
+def test_what_a_silent_client_has_not_acknowledged_goes_back_if_the_connection_breaks(
+    sockets: ExitStack, error: Exception | None, delivered: list[bool]
+) -> None:
+    ours, _ = tcp_pair(sockets)
+    replies = Replies(SocketTransport(ours))
+    replies.write(10, is_silent=True)
+    ours.sendall(b"x" * 10)
+    wait_for(lambda: cast(TcpCounts, counts_of(ours)).acknowledged == 10, "the acknowledgement")
+    replies.write(10, 10, is_silent=True)
+    replies.outbox.end(error)
+    assert replies.delivered == delivered
+    assert replies.put_back == [not one for one in delivered]
+
+
+def test_a_client_that_has_not_acknowledged_earlier_replies_is_slow_and_not_silent(
+    sockets: ExitStack,
+) -> None:
+    ours, theirs = tcp_pair(sockets)
+    replies = Replies(SocketTransport(ours))
+    ours.setblocking(False)
+    with suppress(BlockingIOError):
+        while True:
+            ours.send(b"x" * 100_000)
+    replies.write(10, is_silent=True)
+    replies.outbox.update_delivered()
+    assert replies.delivered == [True]
+    theirs.close()
+
+
+def test_over_a_unix_socket_a_silent_client_need_not_acknowledge(sockets: ExitStack) -> None:
+    ours, _ = unix_pair(sockets)
+    replies = Replies(SocketTransport(ours))
+    replies.write(10, is_silent=True)
+    replies.outbox.update_delivered()
+    assert replies.delivered == [True]
 
 
 def test_an_error_over_tcp_leaves_what_was_sent(sockets: ExitStack) -> None:

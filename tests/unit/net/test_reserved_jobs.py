@@ -114,3 +114,12 @@ def test_the_first_deadline_is_that_of_a_job_that_is_still_reserved(
         expected = {job: times for job, times in expected.items() if times[1] > now}
         assert jobs.first_deadline(now) == min((deadline for _, deadline in expected.values()), default=inf)
         assert set(jobs) == set(expected)
+        assert jobs.any_at(now) == bool(expected)
+
+
+def test_a_job_of_another_database_is_reserved_as_well() -> None:
+    jobs = ReservedJobs()
+    jobs.add(reserved((1, 50)), database(), 100.0)
+    jobs.add(reserved((1, 5)), database(), 100.0)
+    assert jobs.any_at(106.0)
+    assert not jobs.any_at(150.0)

@@ -68,6 +68,16 @@ def test_other_records_count_when_all_was_accepted(monkeypatch: pytest.MonkeyPat
     assert counted.records.taken() == 200
 
 
+def test_plaintext_counts_when_the_whole_record_was_acknowledged(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted = Counted(monkeypatch)
+    counted.wrote(100)
+    counted.taken = BASE + 122
+    assert counted.records.taken() == 100
+    counted.wrote(200)
+    acknowledged = [BASE + 100, BASE + 122, BASE + 343, BASE + 344]
+    assert [counted.records.text_in(size) for size in acknowledged] == [100, 100, 100, 300]
+
+
 @pytest.mark.parametrize(("is_broken", "text"), [(True, 0), (False, 100)])
 def test_at_the_end_of_a_broken_connection_only_what_was_sent_counts(
     monkeypatch: pytest.MonkeyPatch, is_broken: bool, text: int

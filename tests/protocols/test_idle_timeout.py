@@ -1,0 +1,71 @@
+"""--idle-timeout: which clients count as idle, and which do not although they send nothing."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterator
+from contextlib import ExitStack
+
+import pytest
+
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
+from tests.support.waiters import packed
+
+LISTEN = ("--listen", "memcached://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0")
+# What takes a message of the queue that has the client's name, and what ends the reservation.
+WORKERS = {
+    "reserved": (
+        "resp",
+        packed("PRESSURE.RESERVE", "reserved"),
+        packed("PRESSURE.ACK", "reserved", "FROM", 1, "TO", 10_000),
+    ),
+    "beanstalk": ("beanstalk", b"watch beanstalk\r\nreserve\r\n", b"ignore default\r\nquit\r\n"),
+    "open": ("memcached", b"get open/open\r\n", b"get open/close\r\n"),
+    # A reservation whose time is over is none.
+    "late": ("resp", packed("PRESSURE.RESERVE", "late", "TTR", 1), b""),
+    "idle": ("resp", packed("PING"), b""),
+}
+
+
+@pytest.fixture
+def opened() -> Iterator[ExitStack]:
+    with ExitStack() as stack:
+        yield stack
+
+
+def has_ended(connected: socket.socket) -> bool:
+    """Return whether the server has closed the connection; read what it has sent before."""
+    connected.settimeout(0)
+    try:
+        while connected.recv(4096):
+            pass
+    except BlockingIOError:
+        return False
+    return True
+
+
+def wait_for_end(client: Client, connected: socket.socket, queue: str) -> None:
+    """Wait until the server has closed the connection. The client itself must not become idle."""
+    wait_for(lambda: client.ping() and has_ended(connected), f"the end of '{queue}'")
+
+
+def test_a_client_that_has_reserved_something_is_not_idle(
+    start_server: StartServer, backend: Valkey, opened: ExitStack
+) -> None:
+    server: Server = start_server("--backend", backend.url, "--idle-timeout", "1", *LISTEN)
+    with server.client() as client:
+        clients = {}
+        for queue, (listener, request, _) in WORKERS.items():
+            client.rpush(queue, "m")
+            address = ("127.0.0.1", server.port_of(listener))
+            clients[queue] = opened.enter_context(socket.create_connection(address, TIMEOUT))
+            clients[queue].sendall(request)
+            clients[queue].recv(4096)
+        for queue in ("idle", "late"):
+            wait_for_end(client, clients[queue], queue)
+        working = [queue for queue in WORKERS if queue not in ("idle", "late")]
+        assert [has_ended(clients[queue]) for queue in working] == [False] * len(working)
+        for queue in working:
+            clients[queue].sendall(WORKERS[queue][2])
+        for queue in working:
+            wait_for_end(client, clients[queue], queue)
