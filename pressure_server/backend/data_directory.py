@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import logging
 import os
 import socket
+import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
 from pressure_server.errors import BackendError
 from pressure_server.text import reason_of
+
+logger = logging.getLogger(__name__)
 
 # The longest path of a unix socket on Linux, with its terminating zero byte.
 _SOCKET_PATH = 108
@@ -20,12 +25,18 @@ _NOBODY_LISTENS = (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
 
 # By the number of an error: what to do.
 _MENDS = {
+    errno.ELOOP: "delete its server.lock, which must not be a link",
     errno.ENOSPC: "free space on its disk",
     errno.EDQUOT: "free space within the quota of its owner",
     errno.EROFS: "set --data-dir to a directory on a disk that can be written",
     errno.EACCES: "let the user of this process write there, or set --data-dir",
     errno.EPERM: "let the user of this process write there, or set --data-dir",
 }
+
+
+def _open_private(path: str, flags: int) -> int:
+    """Open a file that only its owner may read. Raise OSError if it is a link: it may lead anywhere."""
+    return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
 class DataDirectoryError(BackendError):
@@ -67,9 +78,10 @@ class DataDirectory:
 
         Raise DataDirectoryError if another process has locked it, or if it cannot be used.
         """
+        path = self.path / "server.lock"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = open(self.path / "server.lock", "a+", encoding="utf-8")  # noqa: SIM115 -- closing releases the lock
+            lock = open(path, "a+", encoding="utf-8", opener=_open_private)  # noqa: SIM115 -- closing releases the lock
         except OSError as error:
             raise DataDirectoryError.because(self.path, error) from error
         try:
@@ -86,6 +98,25 @@ class DataDirectory:
             lock.close()
             raise DataDirectoryError.because(self.path, error) from error
         return lock
+
+    def write_probe(self, size: int) -> None:
+        """Write a file of `size` bytes, and delete it. Raise OSError if that fails."""
+        probe = self.path / "probe"
+        probe.unlink(missing_ok=True)
+        try:
+            with open(probe, "xb", opener=_open_private) as file:
+                file.write(bytes(size))
+        finally:
+            with suppress(OSError):
+                probe.unlink()
+
+    def warn_if_open_to_others(self) -> None:
+        """Warn if the directory's mode lets users in who are neither its owner nor in its group."""
+        mode = stat.S_IMODE(self.path.stat().st_mode)
+        if mode & stat.S_IRWXO:
+            logger.warning(
+                "the data directory %s is open to all users (mode %o): chmod 700 it", self.path, mode
+            )
 
     def give_to_owner(self) -> None:
         """As root, give all files to the owner of the directory: the server may run as another user."""

@@ -18,6 +18,7 @@ import re
 import shlex
 import signal
 import time
+from functools import partial
 from pathlib import Path
 from typing import IO
 from urllib.parse import quote
@@ -87,6 +88,7 @@ class Embedded:
     async def start(self) -> None:
         """Start Valkey on the data directory, and return when it answers. Raises BackendError."""
         self._lock = self._data.lock()
+        self._data.warn_if_open_to_others()
         if self._data.has_unfinished_restore():
             raise EmbeddedError(
                 f"a restore into {self.data_dir} was interrupted: run pressure-server restore again, or "
@@ -146,7 +148,12 @@ class Embedded:
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
         self._data.socket.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
-            program(), *arguments, stdin=asyncio.subprocess.DEVNULL, start_new_session=True
+            program(),
+            *arguments,
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            # Messages are nobody else's business, whatever the mode of the directory.
+            preexec_fn=partial(os.umask, 0o077),
         )
         client = Address(self.url).client(0)
         say_at = time.monotonic() + _SAY_EVERY
@@ -260,14 +267,10 @@ class Embedded:
 
     def _why_not_writable(self) -> str:
         """Return why no file can be written to the data directory; '' if a file of _ROOM bytes can."""
-        probe = self.data_dir / "probe"
         try:
-            probe.write_bytes(bytes(_ROOM))
+            self._data.write_probe(_ROOM)
         except OSError as error:
             return f"{self.data_dir}: {error.strerror}"
-        finally:
-            with contextlib.suppress(OSError):
-                probe.unlink()
         return ""
 
     async def stop(self) -> None:

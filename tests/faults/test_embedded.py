@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -74,6 +75,23 @@ def test_the_embedded_backend_listens_on_its_socket_only(start: StartServer, dat
         assert direct.config_get("port") == {"port": "0"}
         assert direct.config_get("appendonly") == {"appendonly": "yes"}
     assert (data / "valkey.sock").stat().st_mode & 0o777 == 0o700
+
+
+def test_only_the_server_s_user_can_read_the_data(start: StartServer, data: Path) -> None:
+    data.mkdir(mode=0o755)
+    data.chmod(0o755)  # whatever the umask
+    server = start()
+    with server.client() as client:
+        client.rpush("q", "m")
+    modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in data.rglob("*") if path.is_file()}
+    assert {"server.lock", "valkey.log", "valkey.pid", "appendonly.aof.manifest"} < set(modes)
+    assert set(modes.values()) == {0o600}, modes
+    assert f"the data directory {data} is open to all users (mode 755): chmod 700 it" in server.log
+
+
+def test_a_data_directory_of_one_s_own_causes_no_warning(start: StartServer, data: Path) -> None:
+    assert "WARNING" not in start().log
+    assert stat.S_IMODE(data.stat().st_mode) == 0o700
 
 
 def test_a_second_server_on_the_same_data_is_refused(start: StartServer, data: Path) -> None:
