@@ -57,5 +57,7 @@ class BeanstalkHandler:
     def ping(listen: ListenerUrl, timeout: float, *, ready: bool) -> None:
         """Send `list-tube-used`, or `ready`. Raise OSError with the reason for a negative reply."""
         reply = request_line(listen, b"ready\r\n" if ready else b"list-tube-used\r\n", timeout)
-        if not reply.startswith(("READY", "UNAUTHENTICATED") if ready else ("USING", "UNAUTHENTICATED")):
+        # A server that has all its clients is alive.
+        alive = ("USING", "UNAUTHENTICATED", "OUT_OF_MEMORY")
+        if not reply.startswith(("READY", "UNAUTHENTICATED") if ready else alive):
             raise OSError(reply or "the server closed the connection")

@@ -69,6 +69,7 @@ class MemcachedHandler:
     def ping(listen: ListenerUrl, timeout: float, *, ready: bool) -> None:
         """Send `version`, or the command `ready`. Raise OSError with the reason for a negative reply."""
         reply = request_line(listen, b"ready\r\n" if ready else b"version\r\n", timeout)
-        # A server that demands a login is healthy.
-        if not reply.startswith(("VERSION", "OK", "CLIENT_ERROR unauthenticated")):
+        # A server that demands a login is healthy, and so is one that has all its clients.
+        well = ("VERSION", "OK", "CLIENT_ERROR unauthenticated")
+        if not reply.startswith(well if ready else (*well, "ERROR Too many open connections")):
             raise OSError(reply or "the server closed the connection")

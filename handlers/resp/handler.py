@@ -32,6 +32,7 @@ class RespHandler:
     def ping(listen: ListenerUrl, timeout: float, *, ready: bool) -> None:
         """Send PING, or PRESSURE.READY if `ready` is set. Raise OSError with the reason if it fails."""
         reply = request_line(listen, b"PRESSURE.READY\r\n" if ready else b"PING\r\n", timeout)
-        # A server that asks for a login is alive.
-        if not reply.startswith(("+", "-NOAUTH")):
+        # A server that asks for a login is alive, and so is one that has all its clients.
+        well = ("+", "-NOAUTH") if ready else ("+", "-NOAUTH", "-ERR max number of clients")
+        if not reply.startswith(well):
             raise OSError(reply.removeprefix("-") or "the server closed the connection")

@@ -1,11 +1,9 @@
-"""The server's process: the limits of its memory and its open files, and its title."""
+"""The server's process: the limits of its memory and its processors, and its title."""
 
 from __future__ import annotations
 
-import logging
 import os
 import re
-import resource
 import sys
 from collections.abc import Iterable
 from contextlib import suppress
@@ -13,10 +11,6 @@ from math import ceil
 from pathlib import Path
 
 from setproctitle import setproctitle
-
-from pressure_server.text import counted
-
-logger = logging.getLogger(__name__)
 
 _CGROUPS = Path("/sys/fs/cgroup")
 # Of cgroups version 2 and 1. Without a limit, a file holds `max` or a number larger than any memory.
@@ -67,26 +61,6 @@ def processors(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) 
             quota, period = (folder / "cpu.max").read_text().split()
             found.append(ceil(int(quota) / int(period)))
     return max(1, min(found))
-
-
-def clients_possible(wanted: int, each: int, others: int) -> int:
-    """Return how many clients may connect: `wanted`, or fewer if the limit on open files is too low.
-
-    Each client needs up to `each` file descriptors, and the server `others` besides. The soft limit on open
-    files is raised if necessary.
-    """
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    needed = each * wanted + others
-    if hard != resource.RLIM_INFINITY and needed > hard:
-        logger.warning(
-            "serving %s at most: the hard limit on open files is %d",
-            counted((hard - others) // each, "client"),
-            hard,
-        )
-        needed = hard
-    if soft != resource.RLIM_INFINITY and soft < needed:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (needed, hard))
-    return (needed - others) // each
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:

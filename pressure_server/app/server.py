@@ -9,11 +9,13 @@ import logging
 import os
 import signal
 from collections.abc import Coroutine, Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from pressure_server.app.process import clients_possible, memory_limit
+from pressure_server.app.open_files import Connections, TooFewFilesError, take_files
+from pressure_server.app.process import memory_limit
 from pressure_server.app.service_manager import ServiceManager
 from pressure_server.app.settings import Settings
 from pressure_server.app.store import EMBEDDED
@@ -27,7 +29,7 @@ from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, find_handler
-from pressure_server.net.listener import MAX_HANDSHAKES, BoundSockets, Listener, ListenerUrl, SettingsError
+from pressure_server.net.listener import BoundSockets, Listener, ListenerUrl, SettingsError
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.net.slow_log import SlowLog
 from pressure_server.net.workers import AskAll, Process, Workers
@@ -38,7 +40,7 @@ from pressure_server.queues.repair.auto_repair import AutoRepair
 from pressure_server.queues.survey import Survey
 from pressure_server.queues.upkeep import Libraries, limit_storage, sweep
 from pressure_server.text import counted
-from pressure_server.web.http_settings import MAX_CONNECTIONS, HttpSettings
+from pressure_server.web.http_settings import HttpSettings
 
 if TYPE_CHECKING:
     from pressure_server.web.http_listener import HttpListener
@@ -47,11 +49,7 @@ logger = logging.getLogger(__name__)
 
 # The part of the drain timeout for answering clients; the rest is for putting undelivered messages back.
 _CLIENTS_PART = 0.8
-# File descriptors of a client over TLS: its socket and a copy, see tcp_info.TlsRecords.
-_FILES_OF_TLS = 2
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
-# File descriptors besides those of clients: listeners, backend connections, the interpreter's own.
-_OTHER_FILES = 64
 # Seconds that a stop may take besides the times of the drain: Valkey gets 60 to write its data.
 _STOP_MARGIN = 65.0
 # Seconds that workers may take to end, besides the times of the drain.
@@ -127,6 +125,7 @@ class Server:
         self._is_to_stop = asyncio.Event()
         # Set when the backend is started.
         self._process: Process | None = None
+        self._connections: Connections
         self._clients: Clients
         self._context: Context
 
@@ -174,6 +173,10 @@ class Server:
     async def _start(self) -> None:
         """Start the backend and the background tasks, then listen. Raise _StoppedError if told to stop."""
         self._manager.starting()
+        try:
+            self._connections = take_files(self._settings)
+        except TooFewFilesError as error:
+            raise StartError(str(error)) from error
         if self._embedded is not None:
             await self._unless_stopped(self._embedded.start())
         await self._unless_stopped(self._broker.start())
@@ -186,7 +189,12 @@ class Server:
             first, step = numbers_of(self._assignment.number, self._assignment.workers)
         slow_log = SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len, count(first - 1, step))
         self._clients = Clients(
-            self._max_clients(), settings.idle_timeout, self._access, memory, slow_log, count(first, step)
+            self._connections.clients,
+            settings.idle_timeout,
+            self._access,
+            memory,
+            slow_log,
+            count(first, step),
         )
         if self._supervisor is not None:
             self._clients.monitors.tell_others = partial(self._supervisor.tell, MONITORS)
@@ -221,18 +229,6 @@ class Server:
         except asyncio.CancelledError:
             raise _StoppedError from None
 
-    def _max_clients(self) -> int:
-        """Return how many clients may connect, by --max-clients and the limit on open files."""
-        if self._settings.workers > 1:
-            return self._settings.max_clients  # each worker looks for itself
-        tls_listeners = sum(listen.tls for listen in self._settings.listen)
-        http_files = 0 if self._settings.http is None else _FILES_OF_TLS * MAX_CONNECTIONS
-        return clients_possible(
-            self._settings.max_clients,
-            _FILES_OF_TLS if tls_listeners else 1,
-            _OTHER_FILES + MAX_HANDSHAKES * tls_listeners + http_files,
-        )
-
     async def _listen(self, process: Process) -> None:
         """Open the listeners, or start the workers that do. Raise StartError or CrewError."""
         await self._bind()
@@ -241,9 +237,14 @@ class Server:
         else:
             for bound, handler in zip(self._bound, self._handlers.values(), strict=True):
                 connect = handler(self._context, bound.listen).connect
-                self._listeners.append(await Listener.open(bound, connect, self._access.tls))
-        if self._settings.http_settings is not None:
-            await self._listen_http(self._settings.http_settings)
+                self._listeners.append(
+                    await Listener.open(bound, connect, self._access.tls, self._connections.handshakes)
+                )
+        if (http := self._settings.http_settings) is not None:
+            limits = self._connections
+            await self._listen_http(
+                replace(http, max_connections=limits.http, max_handshakes=limits.handshakes)
+            )
         self._context.listening += [bound.listen for bound in self._bound]
 
     async def _start_workers(self, process: Process) -> None:
@@ -326,6 +327,13 @@ class Server:
             return
         for listen in self._context.listening:
             logger.info("listening on %s", listen)
+        if self._access.refuses_other_machines and any(
+            opened.is_reachable for opened in (*self._bound, self._http) if opened is not None
+        ):
+            logger.warning(
+                "no password is set, so all clients on other machines are refused (protected mode): set "
+                "--password-file or --users, or turn it off with --no-protected-mode"
+            )
         version = broker.version if broker.is_up else "not connected yet"
         if self._embedded is not None:
             logger.info("backend: embedded %s, data in %s", version, self._embedded.data_dir)

@@ -96,8 +96,8 @@ GROUPS: dict[str, tuple[Option, ...]] = {
             "beanstalk://HOST:PORT, with an s for TLS (resps://), or resp+unix:///PATH for a Unix socket. "
             "Repeat the option for more listeners; in the variable, separate URLs by spaces. Port 0 chooses "
             "a free port. A name stands for all its addresses; 0.0.0.0 stands for all IPv4 addresses of the "
-            "machine, and [::] for all of IPv4 and IPv6. Options of a listener are at its end: memcached://…?mode=kv, "
-            "beanstalk://…?max_job_size=65535.",
+            "machine, and [::] for all of IPv4 and IPv6. Options of a listener are at its end: "
+            "memcached://…?mode=kv, beanstalk://…?max_job_size=65535.",
             multiple=True,
             default=DEFAULT_LISTEN,
             metavar="URL",

@@ -140,7 +140,12 @@ class Access:
 
     def admits(self, transport: asyncio.BaseTransport) -> bool:
         """Return whether protected mode admits the client: it is local, or clients must log in."""
-        return not self._policy.protected or not self.users.initial.rights or is_local(transport)
+        return not self.refuses_other_machines or is_local(transport)
+
+    @property
+    def refuses_other_machines(self) -> bool:
+        """Whether protected mode refuses clients on other machines, because nobody must log in."""
+        return self._policy.protected and bool(self.users.initial.rights)
 
     def reload(self, connected: Iterable[ConnectedUser] = ()) -> None:
         """Read the files again. If one cannot be used, log that and keep the users and TLS context in force.

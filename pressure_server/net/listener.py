@@ -15,6 +15,7 @@ import stat
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from ipaddress import ip_address
 from ssl import SSLContext, SSLError
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
@@ -125,6 +126,14 @@ class BoundSockets:
             one.listen(_BACKLOG)
         return bound
 
+    @property
+    def is_reachable(self) -> bool:
+        """Whether clients on other machines may reach it."""
+        return any(
+            one.family != socket.AF_UNIX and not ip_address(one.getsockname()[0]).is_loopback
+            for one in self.sockets
+        )
+
     def remove_file(self) -> None:
         """Remove the socket file. May be called again."""
         if self._file is not None and self._file == _file_at(self.listen.path):
@@ -151,18 +160,27 @@ class Listener:
 
     @classmethod
     async def open(
-        cls, bound: BoundSockets, connect: Callable[[], asyncio.BaseProtocol], tls: Callable[[], SSLContext]
+        cls,
+        bound: BoundSockets,
+        connect: Callable[[], asyncio.BaseProtocol],
+        tls: Callable[[], SSLContext],
+        max_handshakes: int = MAX_HANDSHAKES,
     ) -> Listener:
         """Accept clients, and create a connection with `connect` for each. Raise OSError.
 
         If the listener uses TLS, `tls` returns the SSL context for each handshake.
         """
         loop = asyncio.get_running_loop()
-        handshakes = Handshakes(tls, connect) if bound.listen.tls else None
+        handshakes = Handshakes(tls, connect, max_handshakes) if bound.listen.tls else None
         begin = handshakes.greet if handshakes is not None else connect
         create = loop.create_unix_server if bound.listen.path else loop.create_server
         servers = [await create(begin, sock=one, backlog=_BACKLOG) for one in bound.sockets]
         return cls(bound, servers, handshakes)
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether clients on other machines may reach it."""
+        return self._bound.is_reachable
 
     def close(self) -> None:
         """Stop accepting clients, cancel handshakes, and remove the socket file. May be called again."""
@@ -201,16 +219,17 @@ def _remove_stale_socket(path: str) -> None:
 
 
 class Handshakes:
-    """The handshakes in progress on one listener.
+    """The handshakes in progress on one listener: at most `most`.
 
     For each handshake `context` returns the SSL context, and `connect` creates the client's connection.
     """
 
     def __init__(
-        self, context: Callable[[], SSLContext], connect: Callable[[], asyncio.BaseProtocol]
+        self, context: Callable[[], SSLContext], connect: Callable[[], asyncio.BaseProtocol], most: int
     ) -> None:
         self._context = context
         self._connect = connect
+        self._most = most
         # With the addresses of their clients; the oldest first.
         self._under_way: dict[asyncio.Task[None], str] = {}
         self._log = LogThrottle(logger, "failed TLS handshake")
@@ -221,7 +240,7 @@ class Handshakes:
 
     def begin(self, client: socket.socket, address: str) -> None:
         """Start a handshake with a client. If too many are in progress, cancel the oldest."""
-        if len(self._under_way) >= MAX_HANDSHAKES:
+        if len(self._under_way) >= self._most:
             oldest = next(iter(self._under_way))
             other = self._under_way.pop(oldest)
             self._log.warn(f"TLS handshake with {other} cancelled: too many at once", {"client": other})

@@ -54,6 +54,10 @@ class Strangers:
     def __contains__(self, connection: object) -> bool:
         return connection in self._connected
 
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._connected)
+
     def add(self, connection: StrangeConnection) -> None:
         """Add the connection of a new client."""
         self._connected[connection] = None

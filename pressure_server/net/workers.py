@@ -60,6 +60,7 @@ class Totals:
     """Counts of clients and commands, and what the processes use; see Clients and MemoryAccount."""
 
     protocols: Counter[str] = field(default_factory=Counter)  # of the connected clients
+    strangers: int = 0  # of the connected clients, those that have not logged in although they must
     blocked: int = 0
     throttled: int = 0
     waiting_operations: int = 0
@@ -91,6 +92,7 @@ class Totals:
         memory, access, used = clients.memory, clients.access, resource.getrusage(resource.RUSAGE_SELF)
         return cls(
             protocols=Counter(one.PROTOCOL for one in clients.connected),
+            strangers=len(clients.strangers),
             blocked=sum(one.is_waiting for one in clients.connected),
             throttled=memory.throttled,
             waiting_operations=len(broker.waiters),
@@ -115,8 +117,8 @@ class Totals:
 
 # The fields of Totals that are of the present: a process that has ended has none of them.
 _PRESENT = (
-    "protocols", "blocked", "throttled", "waiting_operations", "buffered_bytes", "commands_per_second",
-    "max_clients", "max_waiting", "max_buffered_bytes", "resident_bytes", "peak_bytes",
+    "protocols", "strangers", "blocked", "throttled", "waiting_operations", "buffered_bytes",
+    "commands_per_second", "max_clients", "max_waiting", "max_buffered_bytes", "resident_bytes", "peak_bytes",
 )  # fmt: skip
 
 

@@ -18,7 +18,6 @@ from pressure_server.web.clients_page import ClientsPage
 from pressure_server.web.events import EventStreams
 from pressure_server.web.http_connections import HttpConnections, request_logger
 from pressure_server.web.http_requests import CONTEXT, HttpContext, json_object, text_in
-from pressure_server.web.http_settings import MAX_CONNECTIONS
 from pressure_server.web.metrics import Metrics
 from pressure_server.web.overview import Overview
 from pressure_server.web.problem_watch import ProblemWatch
@@ -45,7 +44,8 @@ class HttpListener:
     @classmethod
     async def open(cls, context: HttpContext) -> HttpListener:
         """Listen, and serve the objects of the context. Raise OSError."""
-        connections, authentication = HttpConnections(MAX_CONNECTIONS), Authentication(context)
+        settings = context.settings
+        connections, authentication = HttpConnections(settings.max_connections), Authentication(context)
         runner = web.AppRunner(
             _application(context, connections, authentication),
             handle_signals=False,
@@ -62,8 +62,8 @@ class HttpListener:
         connections.server = cast(web.Server, runner.server)
         access = context.server.clients.access
         try:
-            bound = await BoundSockets.bind(context.settings.listen, context.settings.keepalive)
-            listener = await Listener.open(bound, connections.connect, access.tls)
+            bound = await BoundSockets.bind(settings.listen, settings.keepalive)
+            listener = await Listener.open(bound, connections.connect, access.tls, settings.max_handshakes)
         except OSError:
             await runner.cleanup()
             raise
@@ -73,6 +73,11 @@ class HttpListener:
     def listen(self) -> ListenerUrl:
         """The URL, with the chosen port if port 0 was requested."""
         return self._listener.listen
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether clients on other machines may reach it."""
+        return self._listener.is_reachable
 
     def sessions(self) -> list[ConsoleSession]:
         """Return the sessions of the console."""
@@ -132,6 +137,6 @@ async def _is_alive(_request: web.Request) -> web.Response:
 
 
 async def _is_ready(request: web.Request) -> web.Response:
-    """Answer with 503 and the reason while the server is stopping, or cannot use its backend."""
-    reason = request.app[CONTEXT].not_ready
+    """Answer with 503 and the reason while a new client could not come in, or could not be served."""
+    reason = await request.app[CONTEXT].not_ready_for_more()
     return web.Response(text="ready\n") if reason is None else web.Response(status=503, text=f"{reason}\n")

@@ -21,6 +21,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import is_queue_name
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import Survey
+from pressure_server.text import counted
 from pressure_server.web.http_settings import HttpSettings
 
 # The limit in bytes of most bodies.
@@ -53,12 +54,20 @@ class HttpContext:
 
     @property
     def not_ready(self) -> str | None:
-        """Why the server is not ready for new clients; None if it is ready."""
+        """Why the server is not ready to serve clients; None if it is ready."""
         try:
             self.server.check_readiness()
         except PressureError as error:
             return str(error)
         return None
+
+    async def not_ready_for_more(self) -> str | None:
+        """Return why a new client would not be admitted, or would not be served; None if it would."""
+        totals = await self.server.workers.totals()
+        # New clients take the places of those that have not logged in.
+        if 0 < totals.max_clients <= totals.connected - totals.strangers:
+            return f"{counted(totals.connected, 'client')} connected, which is the limit (--max-clients)"
+        return self.not_ready
 
 
 CONTEXT = web.AppKey("context", HttpContext)

@@ -8,9 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pressure_server.keepalive import Keepalive
-from pressure_server.net.listener import ListenerUrl, SettingsError
+from pressure_server.net.listener import MAX_HANDSHAKES, ListenerUrl, SettingsError
 
-# The most connections: browsers open up to six each.
+# The most connections: browsers open up to six each. Fewer if the process may open few files.
 MAX_CONNECTIONS = 512
 _SCHEME = "http"
 
@@ -20,12 +20,16 @@ class HttpSettings:
     """The settings of the HTTP listener.
 
     At most `metrics_queues` queues whose names match the pattern `metrics_match` have metrics of their own.
+    `keepalive` is for the connections, of which there are at most `max_connections`, and as many handshakes
+    as `max_handshakes` at once.
     """
 
     listen: ListenerUrl
     metrics_queues: int
     metrics_match: str
     keepalive: Keepalive
+    max_connections: int = MAX_CONNECTIONS
+    max_handshakes: int = MAX_HANDSHAKES
 
     @property
     def hosts(self) -> tuple[str, ...]:

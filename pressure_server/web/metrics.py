@@ -45,7 +45,7 @@ class Metrics:
     async def _families(self, user: User) -> Iterator[Metric]:
         context, workers = self._context, self._context.server.workers
         return chain(
-            build_metrics(context),
+            build_metrics(await context.not_ready_for_more()),
             total_metrics(context.survey),
             queue_metrics(context, self._queues.current(), user, await context.waiting()),
             command_metrics(await workers.statistics()),

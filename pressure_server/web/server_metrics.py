@@ -224,13 +224,13 @@ def _disk_metrics(data_dir: Path) -> Iterator[Metric]:
     )
 
 
-def build_metrics(context: HttpContext) -> Iterator[Metric]:
+def build_metrics(not_ready: str | None) -> Iterator[Metric]:
     """Yield the families about the program."""
     build = InfoMetricFamily("pressure_build", "The program.")
     build.add_metric((), {"version": __version__, "python": platform.python_version()})
     yield build
     yield GaugeMetricFamily(
-        "pressure_ready", "1 if the server is ready for new clients.", int(context.not_ready is None)
+        "pressure_ready", "1 if the server is ready for new clients.", int(not_ready is None)
     )
 
 

@@ -427,6 +427,25 @@ def own_address() -> str:
 
 
 @pytest.mark.parametrize(
+    ("options", "refuses"),
+    [
+        (("--listen", "resp://0.0.0.0:0"), True),
+        (("--listen", "resp://[::]:0"), True),
+        (("--http", "http://0.0.0.0:0"), True),
+        (("--listen", "resp://0.0.0.0:0", "--workers", "2"), True),
+        (("--listen", "resp://localhost:0", "--http", "http://127.0.0.2:0"), False),
+        (("--listen", "resp://0.0.0.0:0", "--no-protected-mode"), False),
+        (("--listen", "resp://0.0.0.0:0", "--password", SECRET), False),
+    ],
+)
+def test_a_listener_whose_remote_clients_are_all_refused_causes_a_warning(
+    start_server: StartServer, backend: Valkey, options: tuple[str, ...], refuses: bool
+) -> None:
+    log = start_server("--backend", backend.url, *options).log
+    assert log.count("no password is set, so all clients on other machines are refused") == refuses
+
+
+@pytest.mark.parametrize(
     "options", [(), ("--no-protected-mode",), ("--password", SECRET)], ids=["protected", "off", "password"]
 )
 def test_protected_mode_admits_only_local_clients(

@@ -1,0 +1,127 @@
+"""The limit on open files, and how many connections of each kind it allows.
+
+A server that has no file left cannot accept a client, and cannot tell it. So the kinds of connections have
+fixed shares, and clients that exceed theirs are refused with an error.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import sys
+from dataclasses import dataclass, replace
+
+from pressure_server.app.process import memory_limit
+from pressure_server.app.settings import Settings
+from pressure_server.app.workers.assignment import share_of
+from pressure_server.net.listener import MAX_HANDSHAKES
+from pressure_server.text import counted
+from pressure_server.web.http_settings import MAX_CONNECTIONS
+
+logger = logging.getLogger(__name__)
+
+# File descriptors besides those of connections: listeners, backend connections, the interpreter's own.
+_OTHER_FILES = 64
+# File descriptors of a client over TLS, its socket and a copy (see tcp_info.TlsRecords), and of an HTTP
+# connection, which may act as a client.
+_FILES_OF_TLS = _FILES_OF_HTTP = 2
+# A server for fewer clients, if more are allowed, is not what its operator wants.
+FEWEST_CLIENTS = 32
+
+
+class TooFewFilesError(Exception):
+    """The limit on open files is too low for a useful number of clients."""
+
+
+@dataclass(frozen=True)
+class Connections:
+    """How many connections of each kind may be open; `handshakes` are those of one TLS listener."""
+
+    clients: int
+    handshakes: int = MAX_HANDSHAKES
+    http: int = MAX_CONNECTIONS
+
+
+@dataclass(frozen=True)
+class Demand:
+    """What a process wants to open.
+
+    `clients_use_tls` is whether some of them do. `tls_listeners` includes the HTTP listener.
+    """
+
+    clients: int
+    clients_use_tls: bool = False
+    tls_listeners: int = 0
+    has_http: bool = False
+
+    @classmethod
+    def of(cls, settings: Settings) -> Demand:
+        """Return the demand of a process with these settings. The supervisor of workers has no clients."""
+        serves = settings.workers == 1
+        tls_listeners = sum(listen.tls for listen in settings.listen) if serves else 0
+        http = settings.http
+        return cls(
+            settings.max_clients if serves else 0,
+            tls_listeners > 0,
+            tls_listeners + (http is not None and http.tls),
+            has_http=http is not None,
+        )
+
+    @property
+    def files_each(self) -> int:
+        """The files of one client."""
+        return _FILES_OF_TLS if self.clients_use_tls else 1
+
+    @property
+    def files_beside(self) -> int:
+        """The files of handshakes and HTTP connections."""
+        return self.tls_listeners * MAX_HANDSHAKES + self.has_http * _FILES_OF_HTTP * MAX_CONNECTIONS
+
+    @property
+    def files(self) -> int:
+        """All files."""
+        return self.clients * self.files_each + self.files_beside + _OTHER_FILES
+
+    def within(self, limit: int) -> Connections:
+        """Return how many connections there may be with so many open files. Raise TooFewFilesError.
+
+        If there are too few, clients get at least half of them.
+        """
+        if limit >= self.files:
+            return Connections(self.clients)
+        left = max(0, limit - _OTHER_FILES)
+        beside = min(self.files_beside, max(left // 2, left - self.clients * self.files_each))
+        clients = min(self.clients, (left - beside) // self.files_each)
+        if clients < min(self.clients, FEWEST_CLIENTS):
+            raise TooFewFilesError(
+                f"the limit on open files, {limit}, leaves room for {counted(clients, 'client')} only: raise "
+                f"it (ulimit -n, LimitNOFILE= of systemd), to {self.files} for {self.clients} clients"
+            )
+        share = beside / self.files_beside if self.files_beside else 1.0
+        return Connections(clients, max(1, int(share * MAX_HANDSHAKES)), max(1, int(share * MAX_CONNECTIONS)))
+
+
+def take_files(settings: Settings) -> Connections:
+    """Raise the soft limit on open files if necessary. Return how many connections there may be.
+
+    Raise TooFewFilesError if the hard limit is too low for a useful number of clients.
+    """
+    demand = Demand.of(settings)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    if settings.workers > 1:
+        # Workers take their files themselves, within the same limit. Raise their error before they start.
+        Demand.of(share_of(settings, memory_limit())).within(most)
+    allowed = demand.within(most)
+    wanted = min(demand.files, most)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+    if wanted < demand.files:
+        http = f", {counted(allowed.http, 'HTTP connection')}" if demand.has_http else ""
+        logger.warning(
+            "serving %s%s at most: the hard limit on open files is %d",
+            counted(allowed.clients, "client"),
+            http,
+            hard,
+        )
+    return replace(allowed, clients=settings.max_clients) if settings.workers > 1 else allowed
