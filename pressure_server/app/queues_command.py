@@ -20,7 +20,7 @@ from pressure_server.app.server_options import STORE_OPTIONS, shared_options
 from pressure_server.app.store import Store, open_store
 from pressure_server.errors import BackendError
 from pressure_server.queues.survey import Survey, Surveyed
-from pressure_server.text import counted, glob_regex, printable
+from pressure_server.text import Glob, counted, printable
 
 # Keys of `top`, with the column by which they sort.
 SORT_KEYS = {"m": "messages", "o": "oldest", "p": "put/s", "t": "taken/s", "n": "queue", "b": "bytes"}
@@ -196,8 +196,8 @@ def top_command(pattern: str, interval: float, **values: Any) -> None:
 
 
 def _matching(survey: Survey, pattern: str) -> list[Surveyed]:
-    regex = glob_regex(pattern.encode())
-    return [queue for queue in survey.queues.values() if regex.fullmatch(queue.name)]
+    glob = Glob(pattern.encode())
+    return [queue for queue in survey.queues.values() if glob.matches(queue.name)]
 
 
 async def _show_live(store: Store, pattern: str, interval: float) -> None:

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from pressure_server.errors import PatternError
-from pressure_server.text import glob_regex
+from pressure_server.text import Glob
 
 RIGHTS = ("put", "get", "read", "administer")
 DEFAULT = "default"
@@ -68,14 +68,14 @@ class User:
         return _EVERY_QUEUE in self.queues
 
     @cached_property
-    def _patterns(self) -> list[re.Pattern[bytes]]:
-        return [glob_regex(pattern.encode()) for pattern in self.queues]
+    def _patterns(self) -> list[Glob]:
+        return [Glob(pattern.encode()) for pattern in self.queues]
 
     def may_access(self, queue: bytes) -> bool:
         """Return whether the user may use a queue of that name, and see that it exists."""
         if self.has_all_queues:
             return True
-        return len(queue) <= _MAX_NAME_BYTES and any(one.fullmatch(queue) for one in self._patterns)
+        return len(queue) <= _MAX_NAME_BYTES and any(one.matches(queue) for one in self._patterns)
 
     def accepts_password(self, password: bytes) -> bool:
         """Return whether the password is one of the user's, in a time independent of its content."""
@@ -195,7 +195,7 @@ def _texts(name: str, table: Mapping[str, Any], key: str) -> list[str]:
 
 def _checked_pattern(name: str, pattern: str) -> str:
     try:
-        glob_regex(pattern.encode())
+        Glob(pattern.encode())
     except PatternError as error:
         raise UsersError(f"user '{name}': {error}") from error
     if len(pattern.encode()) > _MAX_PATTERN_BYTES:

@@ -22,7 +22,7 @@ from pressure_server.errors import BackendError, PatternError
 from pressure_server.net.workers import Waiting
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import Surveyed
-from pressure_server.text import glob_regex, printable
+from pressure_server.text import Glob, printable
 from pressure_server.web.http_requests import HttpContext, id_of, page_number
 from pressure_server.web.problem_watch import ProblemWatch, warnings_of
 
@@ -101,8 +101,7 @@ class _Query(NamedTuple):
     def _filters(self) -> Callable[[bytes], bool]:
         wanted = self.filter.encode()
         if b"*" in wanted or b"?" in wanted:
-            regex = glob_regex(wanted)
-            return lambda name: regex.fullmatch(name) is not None
+            return Glob(wanted).matches
         return lambda name: wanted in name
 
 

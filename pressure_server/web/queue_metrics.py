@@ -12,7 +12,7 @@ from pressure_server.auth.users import User
 from pressure_server.net.workers import Waiting
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import COUNTS, Survey, Surveyed
-from pressure_server.text import glob_regex, printable
+from pressure_server.text import Glob, printable
 from pressure_server.web.http_requests import HttpContext
 from pressure_server.web.metric_families import counters, gauges
 
@@ -41,7 +41,7 @@ class MeasuredQueues:
     def __init__(self, survey: Survey, most: int, pattern: str) -> None:
         self._survey = survey
         self._most = most
-        self._regex = glob_regex(pattern.encode()) if pattern != "*" else None
+        self._glob = Glob(pattern.encode()) if pattern != "*" else None
         self._chosen: dict[tuple[int, bytes], None] = {}
 
     def current(self) -> list[Surveyed]:
@@ -54,7 +54,7 @@ class MeasuredQueues:
             others = [
                 one
                 for key, one in queues.items()
-                if key not in self._chosen and (self._regex is None or self._regex.fullmatch(key[1]))
+                if key not in self._chosen and (self._glob is None or self._glob.matches(key[1]))
             ]
             for one in nlargest(free, others, key=lambda one: one.figures.length):
                 self._chosen[one.database, one.name] = None

@@ -6,7 +6,7 @@ import random
 import re
 
 from handlers.resp.arguments import cursor_of
-from handlers.resp.commands.reading import admitted_queues, scan_options
+from handlers.resp.commands.reading import admitted_queues, matching, scan_options
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, syntax_error
 from handlers.resp.session import Caller
@@ -16,7 +16,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.housekeeping import portions
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.queue_operations import QueueOperations
-from pressure_server.text import glob_regex
+from pressure_server.text import Glob
 
 # Roughly the number of backend keys per queue. SCAN examines this many keys for each wanted queue.
 _KEYS_OF_A_QUEUE = 12
@@ -96,8 +96,7 @@ for _name in ("TTL", "PTTL"):
 )
 async def keys(client: Caller, words: Words) -> list[bytes]:
     """Reply as Redis does."""
-    pattern: re.Pattern[bytes] = glob_regex(words[1])
-    return [queue async for queue in admitted_queues(client) if pattern.fullmatch(queue)]
+    return [queue async for queue in admitted_queues(client, Glob(words[1]))]
 
 
 @command(
@@ -115,7 +114,7 @@ async def scan(client: Caller, words: Words) -> list[object]:
     if options.type != b"set":
         queues = []
     admits = client.session.user.may_access
-    return [after, [queue for queue in queues if options.matches(queue) and admits(queue)]]
+    return [after, [queue async for queue in matching(client, options.pattern, queues) if admits(queue)]]
 
 
 @command("DBSIZE", "Returns the number of queues.", group="server", needs="read", flags="readonly fast")

@@ -38,7 +38,7 @@ from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.policy import BLOCK, ERROR
-from pressure_server.text import glob_regex
+from pressure_server.text import Glob
 
 command = partial(table.command, group="pressure")
 
@@ -308,6 +308,5 @@ async def list_(client: Caller, words: Words) -> list[bytes]:
     if len(words) > 1:
         if len(words) != 3 or words[1].upper() != b"MATCH":
             raise syntax_error("only MATCH pattern may follow")
-        pattern = glob_regex(words[2])
-    names = [name async for name in admitted_queues(client)]
-    return sorted(name for name in names if pattern is None or pattern.fullmatch(name))
+        pattern = Glob(words[2])
+    return sorted([name async for name in admitted_queues(client, pattern)])

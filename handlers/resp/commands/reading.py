@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from time import perf_counter
 from typing import Any
 
 from handlers.resp.arguments import integer_of, options_in
@@ -13,10 +13,12 @@ from handlers.resp.replies import Raw, syntax_error
 from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations.operation import Verb
-from pressure_server.text import glob_regex
+from pressure_server.text import Glob
 
 # Messages that are handled before other clients are served again: a few milliseconds.
 ENCODED_AT_ONCE = 10_000
+# Seconds of matching after which other clients are served.
+_WITHOUT_PAUSE = 0.005
 
 
 async def read(client: Caller, verb: Verb, queue: bytes, arguments: list[bytes], *, missing: Any) -> Any:
@@ -52,12 +54,42 @@ def _pieces(messages: Iterable[bytes]) -> Iterator[bytes]:
         yield b"\r\n"
 
 
-async def admitted_queues(client: Caller) -> AsyncIterator[bytes]:
-    """Yield the queues of the selected database that the client's user may use."""
-    connection = client.session
-    async for queue in connection.database.queues():
-        if connection.user.may_access(queue):
+async def admitted_queues(client: Caller, pattern: Glob | None = None) -> AsyncIterator[bytes]:
+    """Yield the queues of the selected database that match, and that the client's user may use."""
+    session, pauses = client.session, Pauses(client)
+    async for queue in session.database.queues():
+        if session.user.may_access(queue) and (pattern is None or await pauses.matches(pattern, queue)):
             yield queue
+
+
+async def matching(client: Caller, pattern: Glob | None, texts: Iterable[bytes]) -> AsyncIterator[bytes]:
+    """Yield the texts that match the pattern, if there is one."""
+    pauses = Pauses(client)
+    for text in texts:
+        if pattern is None or await pauses.matches(pattern, text):
+            yield text
+
+
+class Pauses:
+    """Lets others run between pieces of a client's work, if these have taken some milliseconds."""
+
+    def __init__(self, client: Caller) -> None:
+        self._connection = client.session.connection
+        self._since = perf_counter()
+
+    async def matches(self, pattern: Glob, text: bytes) -> bool:
+        """Return whether the text matches. For a client that has left, none does."""
+        steps = pattern.steps(text)
+        while True:
+            if perf_counter() - self._since > _WITHOUT_PAUSE:
+                await asyncio.sleep(0)
+                self._since = perf_counter()
+                if self._connection.has_left:
+                    return False
+            try:
+                next(steps)
+            except StopIteration as end:
+                return bool(end.value)
 
 
 @dataclass(frozen=True)
@@ -65,12 +97,8 @@ class ScanOptions:
     """The options of SCAN and SSCAN."""
 
     count: int
-    pattern: re.Pattern[bytes] | None
+    pattern: Glob | None
     type: bytes
-
-    def matches(self, value: bytes) -> bool:
-        """Return whether the value matches the pattern, if there is one."""
-        return self.pattern is None or self.pattern.fullmatch(value) is not None
 
 
 def _scan_count(word: bytes) -> int:
@@ -89,6 +117,6 @@ def scan_options(words: list[bytes], *, with_type: bool = False) -> ScanOptions:
     pattern = options.get(b"MATCH")
     return ScanOptions(
         count=options.get(b"COUNT", 10),
-        pattern=None if pattern is None else glob_regex(pattern),
+        pattern=None if pattern is None else Glob(pattern),
         type=options.get(b"TYPE", b"set"),
     )

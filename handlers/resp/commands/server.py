@@ -18,7 +18,7 @@ from handlers.resp.session import Caller, TransactionCaller
 from handlers.resp.table import COMMANDS, Command, command_docs, command_info, dispatch, help_of
 from pressure_server.backend.replica_waits import Deadline
 from pressure_server.queues.operations.wait import Unblocking
-from pressure_server.text import glob_regex
+from pressure_server.text import Glob
 
 command = partial(table.command, group="server")
 container = partial(table.container, group="server")
@@ -215,9 +215,10 @@ async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
         raise CommandError(f"ERR too many parameters: at most {_MAX_PARAMETERS}")
     found: dict[bytes, bytes] = {}
     for word in words[2:]:
-        pattern = glob_regex(word.lower())
+        pattern = Glob(word.lower())
+        await asyncio.sleep(0)  # a long one takes milliseconds
         for name, value in parameters.items():
-            if pattern.fullmatch(name.encode()):
+            if pattern.matches(name.encode()):
                 # Return an exact name in the spelling of the request.
                 found[word if word.lower() == name.encode() else name.encode()] = value.encode()
     return found

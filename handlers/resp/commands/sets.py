@@ -9,7 +9,7 @@ from handlers.resp import table
 from handlers.resp.arguments import count_from_zero, cursor_of, integer_of
 from handlers.resp.commands.encoders import flags, integers, message_sets, one_message, sums
 from handlers.resp.commands.putting import submit_put
-from handlers.resp.commands.reading import long_reply, messages_between, read, scan_options
+from handlers.resp.commands.reading import long_reply, matching, messages_between, read, scan_options
 from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import Raw, out_of_range, set_sign, syntax_error
 from handlers.resp.session import Caller, RespSession
@@ -141,7 +141,10 @@ async def sscan(client: Caller, words: Words) -> list[object]:
     found = await read(
         client, verbs.SCAN, words[1], [b"%d" % cursor, b"%d" % options.count], missing=[b"0", []]
     )
-    return [found[0], [message for message in found[1] if options.matches(message)]]
+    messages = found[1]
+    if options.pattern is not None:
+        messages = [message async for message in matching(client, options.pattern, messages)]
+    return [found[0], await long_reply(b"*", messages)]
 
 
 @command(

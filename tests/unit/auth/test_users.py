@@ -20,7 +20,7 @@ from pressure_server.auth.users import (
     users_with_password,
     users_without_login,
 )
-from pressure_server.text import glob_regex
+from pressure_server.text import Glob
 
 HASH = hashlib.sha256(b"password").hexdigest()
 OTHER = hashlib.sha256(b"other").hexdigest()
@@ -150,7 +150,7 @@ def test_the_default_user_has_one_password() -> None:
 )
 def test_a_user_may_access_a_queue_if_a_pattern_matches(patterns: list[str], queue: bytes) -> None:
     user = User("ada", queues=tuple(patterns))
-    expected = any(glob_regex(pattern.encode()).fullmatch(queue) for pattern in patterns)
+    expected = any(Glob(pattern.encode()).matches(queue) for pattern in patterns)
     assert user.may_access(queue) == bool(expected)
 
 
