@@ -13,14 +13,14 @@ from typing import Any, ClassVar
 
 import hiredis
 
-from pressure_server.backend.resp import BackendConnection, PackedWords, Received, packed
+from pressure_server.backend.resp import BackendConnection, PackedWords, Received, joined, packed
 from pressure_server.lua.layout import AGAIN, NUMBERS, Header
 from pressure_server.lua.scripts import Library, Script
 
 # A script, or the library, is loaded at most this often for one call.
 _MAX_LOADS = 100
-# A call of more bytes is written word by word: one more large buffer for each, made and freed, would leave
-# the memory of the process in pieces that cannot be given back.
+# Large words of a call of more bytes are written one by one: one more large buffer for each, made and freed,
+# would leave the memory of the process in pieces that cannot be given back.
 _LARGE = 256 << 10
 _UNKNOWN_FUNCTION = "ERR Function not found"
 
@@ -174,7 +174,7 @@ class LibraryCall(BackendRequest):
         then = (*others, *self.header)
         count = len(first) + keys.word_count + len(then) + arguments.word_count + len(refusal)
         words = [b"*%d\r\n" % count, packed(first), *keys, packed(then), *arguments, packed(refusal)]
-        channel.send_packed(answered, words if self.size > _LARGE else (b"".join(words),))
+        channel.send_packed(answered, list(joined(words)) if self.size > _LARGE else (b"".join(words),))
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return the error of the whole call, or the errors of its blocks."""

@@ -11,7 +11,7 @@ import re
 import struct
 import termios
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast
 
 import hiredis
@@ -23,6 +23,11 @@ _CHECKS_PER_TIMEOUT = 2
 
 # The most characters of an error reply that are shown.
 _MAX_ERROR = 200
+
+# Each write to the socket costs the transport as much as hundreds of small words. So words are joined if so
+# many of them have at most so many bytes; larger ones are sent from where they are.
+_MANY = 256
+_JOINED = 64 << 10
 
 Received = Callable[[Any], None]
 
@@ -38,16 +43,38 @@ LENGTHS = _Lengths({length: b"$%d\r\n" % length for length in range(1024)})
 CRLF = b"\r\n"
 
 
+def joined(pieces: Sequence[bytes]) -> Iterator[bytes]:
+    """Yield the pieces, with small neighbours joined."""
+    for first in range(0, len(pieces), _MANY):
+        some = pieces[first : first + _MANY]
+        if sum(map(len, some)) <= _JOINED:
+            yield b"".join(some)
+        else:
+            yield from some
+
+
 class PackedWords(list[bytes]):
     """Words of a command, as they are sent: pieces that have only to be joined, for `word_count` words."""
 
     word_count = 0
 
     def add(self, words: Sequence[bytes]) -> None:
-        """Append words in three pieces each. Callers may also append words in one piece (`packed`)."""
-        for word in words:
-            self += (LENGTHS[len(word)], word, CRLF)
+        """Append words: many small ones as one piece, others in three pieces each.
+
+        Callers may also append words in one piece (`packed`).
+        """
         self.word_count += len(words)
+        if len(words) <= _MANY:
+            for word in words:
+                self += (LENGTHS[len(word)], word, CRLF)
+            return
+        for first in range(0, len(words), _MANY):
+            some = tuple(words[first : first + _MANY])
+            if sum(map(len, some)) <= _JOINED:
+                self.append(packed(some))
+            else:
+                for word in some:
+                    self += (LENGTHS[len(word)], word, CRLF)
 
     def unpacked(self) -> list[bytes]:
         """Return the words."""

@@ -76,6 +76,8 @@ def sums(operation: Operation) -> bytes:
     """Return the sum of the results of each command."""
     if operation.error is not None:
         return _failed(operation, b":0\r\n")
+    if not operation.has_errors:
+        return b"".join([INTEGERS[sum(flags)] for flags in _per_command(operation)])
     return b"".join([INTEGERS[_error_in(flags) or sum(flags)] for flags in _per_command(operation)])
 
 
@@ -92,8 +94,8 @@ def flags(operation: Operation) -> bytes:
     return b"".join(
         [
             INTEGERS[refusal]
-            if (refusal := _error_in(cut)) is not None
-            else b"*%d\r\n" % len(cut) + b"".join([INTEGERS[f] for f in cut])
+            if operation.has_errors and (refusal := _error_in(cut)) is not None
+            else b"*%d\r\n" % len(cut) + bytes(cut).replace(b"\0", b":0\r\n").replace(b"\1", b":1\r\n")
             for cut in _per_command(operation)
         ]
     )

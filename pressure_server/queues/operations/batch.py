@@ -34,14 +34,16 @@ _what = attrgetter("verb", "options")
 def take_batch(waiting: list[Operation]) -> list[Operation]:
     """Remove from the front of `waiting` the operations of the next call, and return them.
 
-    The call has at least one operation, and more while MAX_MESSAGES and MAX_BYTES permit. No more commands
+    The call has at least one operation, and more while MAX_MESSAGES and MAX_BYTES permit. Of an operation
+    that is larger than that, and can be split, it does a portion; the operation comes back. No more commands
     can become part of an operation that is in a call.
     """
     messages = size = count = 0
     kind = (False, False)
     for operation in waiting:
-        messages += operation.wanted
-        size += sum(map(len, operation.messages))
+        portion = _portion(operation)
+        messages += operation.wanted if portion is None else portion
+        size += operation.bytes_of_next(portion)
         # Put-backs get a call of their own: if it has no answer, it is sent again later. Jobs that are given
         # up get one, too: nothing may be taken before all of them are back.
         its_kind = (operation.verb.is_put_back, operation.verb.gives_up)
@@ -49,11 +51,20 @@ def take_batch(waiting: list[Operation]) -> list[Operation]:
             break
         kind = its_kind
         operation.is_sealed = True
-        operation.commands_in_call = None
+        operation.commands_in_call = portion
         count += 1
+        if portion is not None:
+            break  # operations after it have to wait for the rest
     batch = waiting[:count]
     del waiting[:count]
     return batch
+
+
+def _portion(operation: Operation) -> int | None:
+    """Return how many units of an operation the next call does; None for all that are left."""
+    if not operation.verb.can_split or operation.wanted <= MAX_MESSAGES:
+        return None
+    return MAX_MESSAGES if operation.verb.units_left(operation) > MAX_MESSAGES else None
 
 
 def fold(batch: Sequence[Operation]) -> list[list[Operation]]:
@@ -249,7 +260,7 @@ def _list_for(
 ) -> list[Operation]:
     if operation.error is not None:
         return ended
-    if in_part and operation.verb.units_left(operation) > 0:
+    if (in_part or operation.verb.can_split) and operation.verb.units_left(operation) > 0:
         return again
     if operation.wait is not None and operation.wait.condition is not None:
         return lacking

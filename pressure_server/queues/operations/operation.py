@@ -238,6 +238,13 @@ class Operation:
         last = first + sum(self.sizes[done : done + self.units_in_call])
         return sum(map(len, self.messages[first:last]))
 
+    def bytes_of_next(self, portion: int | None) -> int:
+        """Return the size in bytes of the next `portion` messages, or of all messages."""
+        if portion is None:
+            return sum(map(len, self.messages))
+        done = len(self.results)
+        return sum(map(len, self.messages[done : done + portion]))
+
     def fail(self, error: PressureError) -> None:
         """Fail the commands that are not done; results of earlier calls stay."""
         in_part = self.wait.messages_done if self.wait is not None else 0
@@ -347,9 +354,10 @@ class Verb:
 
     `line` is the line in which operations wait. `wakes` are the lines of which operations may go on after
     this one: as many as it has messages, or all if `wakes_all` is set. `can_fold`: equal operations share a
-    run. `overtakes`: may be done before operations of other owners that came first. `reserves`: takes jobs
-    until the client acknowledges them. `changes`: the operation must not be done twice. `is_put_back`: its
-    messages exist nowhere else. `gives_up`: waiting operations are tried only after all that is given up.
+    run. `can_split`: many messages may be done in several calls. `overtakes`: may be done before operations
+    of other owners that came first. `reserves`: takes jobs until the client acknowledges them. `changes`: the
+    operation must not be done twice. `is_put_back`: its messages exist nowhere else. `gives_up`: waiting
+    operations are tried only after all that is given up.
     """
 
     name: bytes
@@ -363,6 +371,7 @@ class Verb:
     is_put_back: bool = False
     gives_up: bool = False
     can_fold: bool = True
+    can_split: bool = False
     overtakes: bool = False
     changes: bool = True
     line: Line | None = None

@@ -53,7 +53,11 @@ def pack_messages(operations: Sequence[Operation]) -> list[bytes]:
     """Return the messages that have no result yet."""
     arguments: list[bytes] = []
     for operation in operations:
-        arguments += operation.messages[len(operation.results) :]
+        done = len(operation.results)
+        if operation.commands_in_call is None:
+            arguments += operation.messages[done:]
+        else:
+            arguments += operation.messages[done : done + operation.units_in_call]
     return arguments
 
 
@@ -91,11 +95,13 @@ def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
 def distribute_values(operations: Sequence[Operation], reply: list[Any]) -> bool:
     """Give each operation as many values as it asked for, in order, while there are any.
 
-    An error among the values is about one message: the others are not affected.
+    An error among the values is about one message: the others are not affected. Of an operation that has been
+    split, the rest is left.
     """
+    is_split = operations[-1].commands_in_call is not None
     if not any(map(_is_error, reply)):
         _hand_out(operations, reply)
-        return False
+        return is_split
     name = operations[0].name
     _hand_out(operations, [exception_for(name, str(value)) if _is_error(value) else value for value in reply])
     for operation in operations:
@@ -103,7 +109,7 @@ def distribute_values(operations: Sequence[Operation], reply: list[Any]) -> bool
         if operation.has_errors and operation.wanted == 1:
             (operation.error,) = operation.results
             operation.results = []
-    return False
+    return is_split
 
 
 def _is_error(value: object) -> bool:

@@ -95,6 +95,7 @@ REMOVE = Verb(
     runs.pack_messages,
     runs.distribute_values,
     Operation.messages_left,
+    can_split=True,
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),
 )
@@ -119,7 +120,9 @@ PUT_BACK = Verb(
 
 
 def _job_event(name: bytes, *wakes: Line) -> Verb:
-    return Verb(name, runs.pack_messages, runs.distribute_values, Operation.messages_left, wakes=wakes)
+    return Verb(
+        name, runs.pack_messages, runs.distribute_values, Operation.messages_left, can_split=True, wakes=wakes
+    )
 
 
 # Events of jobs (jobs.lua): each message names a job and its owner (jobs.py), and has the result 1, or 0 if
@@ -141,7 +144,12 @@ KICK = Verb(
 
 # Verbs that change nothing.
 CONTAINS = Verb(
-    b"contains", runs.pack_messages, runs.distribute_values, Operation.messages_left, changes=False
+    b"contains",
+    runs.pack_messages,
+    runs.distribute_values,
+    Operation.messages_left,
+    can_split=True,
+    changes=False,
 )
 LENGTH = _asking(b"length")
 EXISTS = _asking(b"exists")
