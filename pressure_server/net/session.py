@@ -530,6 +530,11 @@ class Session(Client):
         self._request_bytes += max(MAX_BYTES, len(operation.results[-1]))
         self.connection.recount()
 
+    def count_bytes(self, size: int) -> None:
+        """Count bytes that the command that runs alone keeps until it has its reply."""
+        self._request_bytes += size
+        self.connection.recount()
+
     def take_over(self, operation: Operation) -> None:
         """See Owner. The operation belongs to the command that runs alone.
 

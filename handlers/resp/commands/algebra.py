@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from typing import Any
 
 from handlers.resp import table
 from handlers.resp.arguments import at_least_0, numbered_keys, options_in
 from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
-from handlers.resp.parser import Words
+from handlers.resp.parser import ARGUMENT_COST, Words
 from handlers.resp.replies import CommandError, Raw, set_sign
 from handlers.resp.session import Caller
 from pressure_server.errors import (
@@ -29,22 +29,37 @@ from pressure_server.text import printable
 
 command = partial(table.command, group="set")
 
+# The most queues of a command: the backend reads all of them in one step.
+MAX_QUEUES = 1000
 # How often a result is computed again because a queue has changed meanwhile.
 _ATTEMPTS = 20
 
 
-async def _contents(client: Caller, queues: list[bytes]) -> list[dict[bytes, None]]:
-    """Return the distinct messages of each queue, oldest first. A queue that is named twice is read once."""
-    read = list(dict.fromkeys(queues))
-    ranges = await client.database.ranges(read, 0, -1)
-    contents = {queue: await _unique(found or []) for queue, found in zip(read, ranges, strict=True)}
-    return [contents[queue] for queue in queues]
+# The messages of the distinct queues, each once: of the first queue, and of the others.
+Contents = tuple[list[bytes], list[list[bytes]]]
 
 
-async def _unique(messages: Sequence[bytes]) -> dict[bytes, None]:
+async def _contents(client: Caller, queues: list[bytes]) -> Contents:
+    """Return the messages of the queues, oldest first, as they are at one moment. Raise CommandError.
+
+    They count as the client's memory until it has its reply.
+    """
+    names = list(dict.fromkeys(queues))
+    if len(names) > MAX_QUEUES:
+        raise CommandError(f"ERR too many queues: at most {MAX_QUEUES}")
+    by_name = dict(zip(names, await client.database.ranges(names, 0, -1), strict=True))
+    for messages in by_name.values():
+        async for some in _portions(messages or ()):
+            client.session.count_bytes(sum(map(len, some)) + ARGUMENT_COST * len(some))
+    others = [by_name[name] or [] for name in dict.fromkeys(queues[1:])]
+    return by_name[queues[0]] or [], others
+
+
+async def _unique(*several: Iterable[bytes]) -> dict[bytes, None]:
     unique: dict[bytes, None] = {}
-    async for some in _portions(messages):
-        unique |= dict.fromkeys(some)
+    for messages in several:
+        async for some in _portions(messages):
+            unique |= dict.fromkeys(some)
     return unique
 
 
@@ -56,27 +71,36 @@ async def _portions(messages: Iterable[bytes]) -> AsyncIterator[list[bytes]]:
         await asyncio.sleep(0)
 
 
-async def _in_all(contents: list[dict[bytes, None]]) -> list[bytes]:
-    first, *others = contents
-    found: list[bytes] = []
-    async for some in _portions(first):
-        found += [message for message in some if all(message in other for other in others)]
+async def _in_all(contents: Contents) -> Collection[bytes]:
+    first, others = contents
+    found: Collection[bytes] = await _unique(first)
+    for other in sorted(others, key=len):
+        seen: set[bytes] = set()
+        async for some in _portions(other if found else ()):
+            seen.update(message for message in some if message in found)
+        found = {message: None async for some in _portions(found) for message in some if message in seen}
     return found
 
 
-async def _union_of(contents: list[dict[bytes, None]]) -> list[bytes]:
-    return list(await _unique(list(chain.from_iterable(contents))))
+async def _union_of(contents: Contents) -> Collection[bytes]:
+    first, others = contents
+    return await _unique(first, *others)
 
 
-async def _difference_of(contents: list[dict[bytes, None]]) -> list[bytes]:
-    first, *others = contents
-    left: list[bytes] = []
-    async for some in _portions(first):
-        left += [message for message in some if not any(message in other for other in others)]
+async def _difference_of(contents: Contents) -> Collection[bytes]:
+    first, others = contents
+    left = await _unique(first)
+    for other in others:
+        async for some in _portions(other if left else ()):
+            for message in some:
+                left.pop(message, None)
     return left
 
 
-async def _set_of(client: Caller, messages: Sequence[bytes]) -> Raw:
+async def _set_of(client: Caller, found: Collection[bytes]) -> Raw:
+    messages = list(found)
+    async for some in _portions(messages):
+        client.session.count_bytes(sum(map(len, some)) + ARGUMENT_COST * len(some))
     return await long_reply(set_sign(client.session.protocol), messages)
 
 
@@ -129,7 +153,7 @@ async def sintercard(client: Caller, words: Words) -> int:
     return min(found, limit) if limit else found
 
 
-Algebra = Callable[[list[dict[bytes, None]]], Coroutine[Any, Any, list[bytes]]]
+Algebra = Callable[[Contents], Coroutine[Any, Any, Collection[bytes]]]
 
 
 async def _store(client: Caller, destination: bytes, sources: list[bytes], algebra: Algebra) -> int:
@@ -144,7 +168,7 @@ async def _store(client: Caller, destination: bytes, sources: list[bytes], algeb
     for _ in range(_ATTEMPTS):
         names = dict.fromkeys([destination, *sources])
         versions = {name: (await database.run(verbs.VERSION, name))[0] for name in names}
-        found = await algebra(await _contents(client, sources))
+        found = list(await algebra(await _contents(client, sources)))
         try:
             await _replace(database, destination, found, versions, client)
         except QueueChangedError:

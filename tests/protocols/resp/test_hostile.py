@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.hostile import Victim
 from tests.support.measures import MB
-from tests.support.programs import TIMEOUT
-from tests.support.protocols import RESP
+from tests.support.programs import TIMEOUT, StartServer, Valkey
+from tests.support.protocols import RESP, Wire
 from tests.support.waiters import packed
 
 UNKNOWN = b"-ERR unknown command '%b', with args beginning with: "
@@ -74,6 +74,86 @@ def test_a_queue_named_thirty_times_takes_memory_once(victim: Victim, request_: 
         hostile = victim.attack(RESP)
         hostile.send(request_)
         assert hostile.read(len(reply)) == reply
+
+
+REPEATED = {
+    "SUNION": (["SUNION"], b"*10000\r\n"),
+    "SINTER": (["SINTER"], b"*10000\r\n"),
+    "SDIFF": (["SDIFF"], b"*0\r\n"),
+    "SINTERCARD": (["SINTERCARD", 2000], b":10000\r\n"),
+    "SUNIONSTORE": (["SUNIONSTORE", "d"], b":10000\r\n"),
+}
+
+
+@pytest.mark.parametrize(("words", "reply"), REPEATED.values(), ids=REPEATED)
+def test_a_long_queue_named_2000_times_is_read_once(
+    victim: Victim, words: list[str | int], reply: bytes
+) -> None:
+    """A list with an entry for each message of each name would take 160 MB."""
+    victim.observer.rpush("q", *range(10_000))
+    with victim.bounded_peak(32 * MB):
+        hostile = victim.attack(RESP)
+        hostile.send(packed(*words, *["q"] * 2000))
+        assert hostile.read(len(reply)) == reply
+
+
+def test_set_algebra_on_too_many_queues_is_refused(victim: Victim) -> None:
+    hostile = victim.attack(RESP)
+    names = [f"q{number}" for number in range(1001)]
+    for words in (["SUNION"], ["SINTERCARD", 1001], ["SDIFFSTORE", "d"]):
+        assert hostile(packed(*words, *names)) == b"-ERR too many queues: at most 1000"
+    assert hostile(packed("SUNION", *names[1:])) == b"*0"
+
+
+@pytest.mark.parametrize("words", [["SUNION"], ["SINTERCARD", 12], ["SDIFFSTORE", "d"]])
+def test_what_set_algebra_reads_counts_as_the_client_s_memory(
+    start_server: StartServer, backend: Valkey, words: list[str | int]
+) -> None:
+    server = start_server("--backend", backend.url, "--max-buffered-bytes", "64mb")
+    with server.client() as client, Wire(RESP, server) as hostile:
+        names = [f"q{number}" for number in range(12)]
+        for name in names:
+            client.rpush(name, *[bytes(MB) + b"%d" % number for number in range(8)])
+        hostile.send(packed(*words, *names))
+        assert hostile.rest().startswith((b"-OOM ", b""))
+        assert hostile.is_closed()
+        assert client.info("stats")["evicted_clients"] == 1
+
+
+@pytest.mark.parametrize("verb", ["SMISMEMBER", "SREM"])
+def test_a_command_of_very_many_words_leaves_time_for_others(victim: Victim, verb: str) -> None:
+    """It is done in portions, and commands of others in between."""
+    count = 200_000
+    victim.observer.rpush("q", *range(0, 10_000, 2))
+    hostile = victim.attack(RESP)
+    hostile.send(packed(verb, "q", *range(count)))
+    done = 0
+    hostile.socket.setblocking(False)
+    while not select.select([hostile.socket], [], [], 0)[0]:
+        assert victim.observer.rpush("other", "x") == 1
+        assert victim.observer.lpop("other") == b"x"
+        done += 1
+    hostile.socket.settimeout(TIMEOUT)
+    flags = b":1\r\n:0\r\n" * 5000 + b":0\r\n" * (count - 10_000)
+    expected = b":5000\r\n" if verb == "SREM" else b"*%d\r\n" % count + flags
+    assert hostile.read(len(expected)) == expected
+    assert done > 10
+
+
+PATTERNS = [b"*" + b"a" * 4000 + b"b*", b"*" + b"a?" * 2000 + b"b*", b"*" + b"[a-b]" * 800 + b"c*"]
+
+
+@pytest.mark.parametrize("pattern", PATTERNS, ids=["text", "?", "classes"])
+def test_a_pattern_leaves_time_for_others(victim: Victim, pattern: bytes) -> None:
+    victim.observer.rpush("q", b"a" * (4 * MB))
+    for number in range(4):
+        victim.observer.rpush(b"a" * MB + b"%d" % number, "x")
+    hostile = victim.attack(RESP)
+    hostile.send(packed("SSCAN", "q", 0, "MATCH", pattern) + packed("KEYS", pattern))
+    for _ in range(5):
+        assert victim.observer.rpush("other", "x") == 1
+        assert victim.observer.lpop("other") == b"x"
+    assert hostile.read(len(nothing := b"*2\r\n$1\r\n0\r\n*0\r\n")) == nothing
 
 
 @pytest.mark.slow
