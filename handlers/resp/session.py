@@ -33,6 +33,8 @@ from pressure_server.queues.transaction import Transaction
 
 logger = logging.getLogger(__name__)
 
+# The most watched queues: EXEC compares the versions of all in one call.
+_MAX_WATCHED = 10_000
 # Estimated bytes for a watched queue besides its name.
 _WATCHED_COST = 256
 # Words that begin lines of an HTTP request. A web page can hide commands in its body, so the server closes
@@ -154,11 +156,12 @@ class RespSession(Session):
     def watch(self, names: list[bytes]) -> dict[bytes, bytes]:
         """Return the watched versions of the selected database. The caller adds the versions of `names`.
 
-        Raise CommandError if all watched names together exceed the limit.
+        Raise CommandError if all watched names together exceed a limit.
         """
         new = set(names) - self.watched.get(self.database, {}).keys()
         watched_bytes = self.watched_bytes + sum(map(len, new)) + _WATCHED_COST * len(new)
-        if watched_bytes > self._limits.most_bytes:
+        count = sum(map(len, self.watched.values())) + len(new)
+        if count > _MAX_WATCHED or watched_bytes > self._limits.most_bytes:
             raise CommandError("ERR too many watched queues")
         self.watched_bytes = watched_bytes
         return self.watched.setdefault(self.database, {})

@@ -20,6 +20,8 @@ from pressure_server.text import Glob
 
 # Roughly the number of backend keys per queue. SCAN examines this many keys for each wanted queue.
 _KEYS_OF_A_QUEUE = 12
+# The most keys that a SCAN examines, whatever its COUNT: the backend serves nobody else meanwhile.
+_MAX_SCANNED = 10_000
 
 
 async def _delete(client: Caller, database: QueueOperations, queues: list[bytes]) -> int:
@@ -110,7 +112,8 @@ async def scan(client: Caller, words: Words) -> list[object]:
     """Reply as Redis does: the next cursor, and names."""
     cursor = cursor_of(words[1])
     options = scan_options(words[2:], with_type=True)
-    after, queues = await client.session.database.scan(b"%d" % cursor, options.count * _KEYS_OF_A_QUEUE)
+    count = min(options.count * _KEYS_OF_A_QUEUE, _MAX_SCANNED)
+    after, queues = await client.session.database.scan(b"%d" % cursor, count)
     if options.type != b"set":
         queues = []
     admits = client.session.user.may_access

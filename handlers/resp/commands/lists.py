@@ -5,7 +5,9 @@ A push adds the newest message, a pop takes the oldest one, and positions count 
 
 from __future__ import annotations
 
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from handlers.resp import table
 from handlers.resp.arguments import at_least_0, count_from_zero, options_in, position_of
@@ -39,8 +41,8 @@ def _pop_repeated(client: RespSession, commands: Repeated) -> None:
         client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 
 
-def _push(client: Caller, words: Words) -> None:
-    submit_put(client, words[1], words[2:], integers)
+def _push(client: Caller, words: Words) -> Coroutine[Any, Any, int] | None:
+    return submit_put(client, words[1], words[2:], integers)
 
 
 def _pop(client: Caller, words: Words) -> None:
@@ -62,8 +64,8 @@ for _name in ("LPUSH", "RPUSH"):
     )(_push)
 
 
-def _push_if_there(client: Caller, words: Words) -> None:
-    submit_put(client, words[1], words[2:], _length_or_zero, _EXISTING)
+def _push_if_there(client: Caller, words: Words) -> Coroutine[Any, Any, int] | None:
+    return submit_put(client, words[1], words[2:], _length_or_zero, _EXISTING)
 
 
 def _length_or_zero(operation: Operation) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Coroutine
 from functools import partial
+from typing import Any
 
 from handlers.resp import table
 from handlers.resp.arguments import count_from_zero, cursor_of, integer_of
@@ -55,9 +57,9 @@ def _sismember_repeated(client: RespSession, commands: Repeated) -> None:
     flags="write denyoom fast",
     repeated=_sadd_repeated,
 )
-def sadd(client: Caller, words: Words) -> None:
+def sadd(client: Caller, words: Words) -> Coroutine[Any, Any, int] | None:
     """Put messages that are not queued yet (pressure 0.15, Put). Reply with their number."""
-    submit_put(client, words[1], words[2:], integers, UNIQUE)
+    return submit_put(client, words[1], words[2:], integers, UNIQUE)
 
 
 @command(

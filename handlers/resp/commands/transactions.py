@@ -178,10 +178,13 @@ async def watch(client: Caller, words: Words) -> str:
     if client.session.transaction is not None:
         raise CommandError("ERR WATCH inside MULTI is not allowed")
     versions = client.session.watch(words[1:])
-    client.session.database.common_shard(*versions, *words[1:])
-    for name in words[1:]:
-        if name not in versions:
-            versions[name] = (await client.session.database.run(verbs.VERSION, name))[0]
+    names = [name for name in dict.fromkeys(words[1:]) if name not in versions]
+    client.session.database.common_shard(*versions, *names)
+    found = await client.session.database.run_each(verbs.VERSION, names)
+    for name, version in zip(names, found, strict=True):
+        if isinstance(version, PressureError):
+            raise version
+        versions[name] = version
     return OK
 
 

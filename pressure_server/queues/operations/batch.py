@@ -260,7 +260,8 @@ def _list_for(
 ) -> list[Operation]:
     if operation.error is not None:
         return ended
-    if (in_part or operation.verb.can_split) and operation.verb.units_left(operation) > 0:
+    has_whole_portion = operation.verb.can_split and operation.commands_in_call == 0
+    if (in_part or has_whole_portion) and operation.verb.units_left(operation) > 0:
         return again
     if operation.wait is not None and operation.wait.condition is not None:
         return lacking

@@ -63,9 +63,9 @@ def pack_messages(operations: Sequence[Operation]) -> list[bytes]:
 
 def pack_count(operations: Sequence[Operation]) -> list[bytes]:
     """Return how many messages are still wanted."""
-    if len(operations) == 1:
+    if len(operations) == 1 and operations[0].commands_in_call is None:
         return [NUMBERS[operations[0].wanted - len(operations[0].results)]]
-    return [b"%d" % sum([operation.messages_left() for operation in operations])]
+    return [b"%d" % sum([operation.units_in_call for operation in operations])]
 
 
 def pack_arguments(operations: Sequence[Operation]) -> list[bytes]:
@@ -230,9 +230,10 @@ def distribute_messages(operations: Sequence[Operation], reply: list[Any] | None
         operations[0].results += reply or ()
     else:
         _hand_out(operations, reply or [])
+    is_split = operations[-1].commands_in_call is not None
     if not options.waits:
-        return False
-    return _wait_for_message(operations, exists=reply is not None)
+        return is_split
+    return _wait_for_message(operations, exists=reply is not None) or is_split
 
 
 def distribute_reserved(operations: Sequence[Operation], reply: list[bytes] | None) -> bool:

@@ -56,6 +56,7 @@ GET = Verb(
     runs.distribute_messages,
     Operation.messages_left,
     takes=True,
+    can_split=True,
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),
 )

@@ -120,6 +120,31 @@ def test_what_set_algebra_reads_counts_as_the_client_s_memory(
         assert client.info("stats")["evicted_clients"] == 1
 
 
+def test_a_take_of_very_many_messages_leaves_time_for_others(victim: Victim) -> None:
+    count = 50_000
+    victim.observer.rpush("q", *range(count))
+    hostile = victim.attack(RESP)
+    hostile.send(packed("LPOP", "q", 2**60))
+    done = 0
+    while not select.select([hostile.socket], [], [], 0)[0]:
+        assert victim.observer.rpush("other", "x") == 1
+        assert victim.observer.lpop("other") == b"x"
+        done += 1
+    expected = b"".join(b"$%d\r\n%d\r\n" % (len(str(number)), number) for number in range(count))
+    assert hostile.read(len(expected) + 8) == b"*%d\r\n" % count + expected
+    assert done > 5
+
+
+def test_very_many_watched_queues_are_refused(victim: Victim) -> None:
+    hostile = victim.attack(RESP)
+    names = [f"q{number}" for number in range(10_001)]
+    assert hostile(packed("WATCH", *names[1:], *names[1:])) == b"+OK"
+    assert hostile(packed("WATCH", "q0")) == b"-ERR too many watched queues"
+    assert hostile(packed("MULTI")) == b"+OK"
+    assert hostile(packed("SADD", "q5", "x")) == b"+QUEUED"
+    assert hostile(packed("EXEC")) == b"*1\r\n:1"
+
+
 @pytest.mark.parametrize("verb", ["SMISMEMBER", "SREM"])
 def test_a_command_of_very_many_words_leaves_time_for_others(victim: Victim, verb: str) -> None:
     """It is done in portions, and commands of others in between."""

@@ -95,3 +95,21 @@ def test_statistics_count_every_message_and_byte(client: Client) -> None:
     client.spop("q")
     client.spop("q")
     assert statistics() == [3, 7, 3, 7, 0]
+
+
+@pytest.mark.parametrize("command", ["SADD", "RPUSH"])
+def test_very_many_messages_are_put_in_order(client: Client, command: str) -> None:
+    """They are put in portions, unless the queue is bounded."""
+    count = 25_001
+    assert client.execute_command(command, "q", *range(count)) == count
+    assert client.lrange("q", 0, -1) == [b"%d" % number for number in range(count)]
+    again = client.execute_command(command, "q", *range(1, count + 1))
+    assert again == (1 if command == "SADD" else 2 * count)
+    client.execute_command("PRESSURE.CREATE", "bounded", "BOUND", count - 1, "OVERFLOW", "ERROR")
+    with pytest.raises(redis.ResponseError, match="FULL"):
+        client.execute_command(command, "bounded", *range(count))
+    assert client.llen("bounded") == 0
+    assert client.rpushx("none", *range(count)) == 0
+    with client.pipeline() as pipe:
+        pipe.execute_command(command, "atomic", *range(count)).llen("atomic")
+        assert pipe.execute() == [count, count]
