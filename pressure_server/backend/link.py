@@ -257,7 +257,7 @@ class Link:
         except BackendError as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
-                is_silent = greeting is None and not address.is_tls
+                is_silent = greeting is None and address.host and not address.is_tls
                 raise self._lost_for(error.__cause__, _IS_IT_TLS if is_silent else "") from error
             raise
         except BaseException:

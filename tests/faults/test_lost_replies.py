@@ -358,12 +358,8 @@ GIVEN_UP = {
     "SPOP": GivenUp(SOME, sends("SPOP q"), ("abcd", ""), ("abcd", "")),
     "SPOP n": GivenUp(SOME, sends("SPOP q 3"), ("abcd", ""), ("abcd", "")),
     "SPOP of a set": GivenUp(("SADD q a b c", "SPOP q"), sends("SPOP q"), ("bc", ""), ("bc", "")),
-    "BLPOP": GivenUp(SOME, sends("BLPOP q 0"), ("abcd", ""), ("abcd", "")),
     "gets and puts": GivenUp(
         SOME, sends("LPOP q 2", "RPUSH q x", "LPOP q 9"), ("abcdx", ""), ("abcd", "")
-    ),
-    "BLPOP that waits": GivenUp(
-        ("RPUSH q a", "LPOP q"), waits("BLPOP q 0", "consumers", "RPUSH q x y"), ("xy", ""), ("", "")
     ),
     "SREM": GivenUp(("SADD q a b c",), sends("SREM q b"), ("ac", ""), ("abc", "")),
     "LMOVE": GivenUp(TWO, sends("LMOVE q r LEFT RIGHT"), ("bcd", "za"), ("abcd", "z")),
@@ -412,6 +408,35 @@ def test_messages_taken_by_a_call_that_is_given_up_go_back(
                 found = about(client, queue)
                 assert found[b"produced_messages"] - found[b"consumed_messages"] == len(messages)
                 assert found[b"produced_bytes"] - found[b"consumed_bytes"] == len(messages)
+
+
+@pytest.mark.parametrize("cut", [NO_REPLY, NO_REQUEST], ids=["done", "not done"])
+@pytest.mark.parametrize("has_waited", [False, True])
+def test_a_wait_whose_call_is_given_up_goes_on(
+    impatient: Server, cuts: CallRelay, direct: Client, has_waited: bool, cut: Cut
+) -> None:
+    """What the call has taken goes back, and is delivered once."""
+    do(impatient, "RPUSH first x", "RPUSH q a", "LPOP q")
+    with Waiter(impatient.port) as waiter, Waiter(impatient.port) as other, impatient.client() as client:
+        if has_waited:
+            waiter.send("BLPOP", "q", 0)
+            wait_for_waiting(client, "q", consumers=1)
+        else:
+            do(impatient, "RPUSH q x y")
+        wait_until_settled(direct)
+        cuts.plan(cut, stays_shut=True)
+        if has_waited:
+            assert "BACKEND" in str(other("RPUSH", "q", "x", "y"))
+        else:
+            waiter.send("BLPOP", "q", 0)
+            wait_for(lambda: "BACKEND" in str(other("LLEN", "first")), "the end of the grace")
+        assert cuts.is_done
+        cuts.reopen()
+        if has_waited and cut is NO_REQUEST:
+            wait_for(lambda: other("RPUSH", "q", "x", "y") == 2, "the backend to be back")
+        assert waiter.reply() == [b"q", b"x"]
+        wait_for(lambda: client.lrange("q", 0, -1) == [b"y"], "one message to be left")
+    wait_until_settled(direct)
 
 
 class Chance:
