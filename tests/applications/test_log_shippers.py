@@ -18,7 +18,8 @@ from tests.support.log_shippers import (
     start_syslog_ng,
 )
 from tests.support.nodes import free_ports
-from tests.support.programs import TIMEOUT, Client, StartServer, Valkey, wait_for
+from tests.support.programs import TIMEOUT, Client, StartServer, StartValkey, Valkey, wait_for
+from tests.support.stores import serves
 from tests.support.waiters import wait_for_waiting
 
 pytestmark = pytest.mark.clients
@@ -214,6 +215,24 @@ def test_rsyslog_loses_no_line_if_a_full_queue_s_server_ends(
         stand.wait_until_full()
         stand.restart(number)
         stand.take(299)
+
+
+def test_rsyslog_loses_lines_if_the_server_answers_that_its_backend_is_away(
+    start_server: StartServer, start_valkey: StartValkey, tmp_path: Path
+) -> None:
+    backend = start_valkey("--appendonly", "yes")
+    stand = Stand(start_server, backend, "--backend-grace", "0")
+    with start_rsyslog(tmp_path / "shipper", stand.port) as shipper:
+        shipper.send(lines(0, 10))
+        stand.take(9)
+        backend.kill()
+        shipper.send(lines(10, 10))
+        wait_for(lambda: stand.refusals("BACKEND") == 10, "the lines to be refused")
+        backend.start()
+        wait_for(lambda: serves(stand.client), "the server to serve again")
+        shipper.send(lines(20, 1))
+        assert stand.take_until(20) == [20]
+        assert "BACKEND" not in shipper.output
 
 
 def test_syslog_ng_holds_back_if_a_full_queue_refuses(stand: Stand, tmp_path: Path) -> None:

@@ -2,32 +2,51 @@
 
 from __future__ import annotations
 
+import signal
 import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+from tests.support.nodes import free_ports
 from tests.support.programs import TIMEOUT, wait_for
 from tests.support.requirements import need
+
+
+class Beanstalkd:
+    """A beanstalkd on a port that it has again after a restart. With `folder` it keeps its jobs there."""
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self.port = free_ports(1)[0]
+        self._command = [need("beanstalkd", "beanstalkd"), "-l", "127.0.0.1", "-p", str(self.port)]
+        if folder is not None:
+            self._command += ["-b", str(folder), "-f", "0"]  # it syncs each write
+        self.start()
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+        wait_for(self._answers, "beanstalkd to answer")
+
+    def stop(self, number: int = signal.SIGTERM) -> None:
+        """Send the signal, and wait until beanstalkd has ended."""
+        self._process.send_signal(number)
+        self._process.wait(TIMEOUT)
+
+    def _answers(self) -> bool:
+        assert self._process.poll() is None, "beanstalkd has ended"
+        try:
+            socket.create_connection(("127.0.0.1", self.port), TIMEOUT).close()
+        except ConnectionRefusedError:
+            return False
+        return True
 
 
 @contextmanager
 def running_beanstalkd() -> Iterator[int]:
     """Run beanstalkd; yield its port."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    command = [need("beanstalkd", "beanstalkd"), "-l", "127.0.0.1", "-p", str(port)]
-    with subprocess.Popen(command, stdin=subprocess.DEVNULL) as process:
-        try:
-            wait_for(lambda: _answers(port), "beanstalkd to answer")
-            yield port
-        finally:
-            process.kill()
-
-
-def _answers(port: int) -> bool:
+    beanstalkd = Beanstalkd()
     try:
-        socket.create_connection(("127.0.0.1", port), TIMEOUT).close()
-    except ConnectionRefusedError:
-        return False
-    return True
+        yield beanstalkd.port
+    finally:
+        beanstalkd.stop(signal.SIGKILL)

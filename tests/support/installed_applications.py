@@ -19,11 +19,15 @@ from tests.support.programs import TIMEOUT, Server, wait_for
 
 SCRIPTS = ROOT / "tests" / "applications" / "scripts"
 _INSTALLED = ROOT / "build" / "applications"
+NODE_MODULES = _INSTALLED / "node" / "node_modules"
 _REFUSED = re.compile(r" refused command (\S+) from ")
 
 
 class Application(NamedTuple):
-    """An application in one of the environments: its queue, and its commands."""
+    """An application in one of the environments: its queue, and its commands.
+
+    The words of the jobs follow `put`. `$QUEUE_PORT` is the port, also in `variables`.
+    """
 
     queue: str
     put: tuple[str, ...]
@@ -35,13 +39,13 @@ class Application(NamedTuple):
 
 def in_python(queue: str, module: str, *work: str, environment: str = "python") -> Application:
     """Return the application that a module of `scripts/` defines. `work` is its worker's command."""
-    return Application(queue, ("python", "-m", module), work, environment)
+    return Application(queue, ("python", "-m", module, "put"), work, environment)
 
 
 def in_node(queue: str, script: str) -> Application:
     """Return the application that a script of `scripts/` defines."""
     command = ("node", str(SCRIPTS / script))
-    return Application(queue, command, (*command, "work"))
+    return Application(queue, (*command, "put"), (*command, "work"))
 
 
 class Ended(NamedTuple):
@@ -57,10 +61,7 @@ def refused_by(server: Server) -> set[str]:
 
 
 class Stand:
-    """An application at a port: its commands, and the file in which its jobs note what they do.
-
-    `$QUEUE_PORT` in a command is the port.
-    """
+    """An application at a port: its commands, and the file in which its jobs note what they do."""
 
     def __init__(self, application: Application, port: int, folder: Path) -> None:
         if not (_INSTALLED / "installed").exists():
@@ -69,7 +70,9 @@ class Stand:
         self._port = port
         self._folder = folder
         self._done = folder / "done"
-        self._workers = 0
+        self._held = folder / "held"
+        self._held.mkdir()
+        self._workers: list[BackgroundProgram] = []
         programs = _INSTALLED / application.environment / "bin"
         self._variables = {
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
@@ -78,10 +81,11 @@ class Stand:
             "PYTHONPATH": str(SCRIPTS),
             "PYTHONUNBUFFERED": "1",
             "PYTHONDONTWRITEBYTECODE": "1",
-            "NODE_PATH": str(_INSTALLED / "node" / "node_modules"),
+            "NODE_PATH": str(NODE_MODULES),
             "QUEUE_PORT": str(port),
             "DONE": str(self._done),
-            **dict(application.variables),
+            "HELD": str(self._held),
+            **{name: self._with_port(value) for name, value in application.variables},
         }
         if application.prepare:
             prepared = self.run(*application.prepare)
@@ -108,14 +112,34 @@ class Stand:
         assert ended.status == 0, ended.output
 
     def try_to_put(self, *words: str) -> Ended:
-        return self.run(*self._application.put, "put", *words)
+        return self.run(*self._application.put, *words)
 
     def start_worker(self) -> BackgroundProgram:
         """Start the application's worker, and do not wait until it is ready."""
-        self._workers += 1
-        log = self._folder / f"worker-{self._workers}.log"
+        log = self._folder / f"worker-{len(self._workers)}.log"
         command = self._located(self._application.work)
-        return BackgroundProgram(log, *command, environment=self._variables, folder=self._folder)
+        worker = BackgroundProgram(log, *command, environment=self._variables, folder=self._folder)
+        self._workers.append(worker)
+        return worker
+
+    def hold(self, word: str) -> None:
+        """Let the job go on until `let_end`."""
+        (self._held / word).touch()
+
+    def let_end(self, word: str) -> None:
+        (self._held / word).unlink()
+
+    def times_begun(self, word: str) -> int:
+        """Return how often workers have printed that they begin the job."""
+        return self._times("(?:begin|sending|sending to)", word)
+
+    def times_finished(self, word: str) -> int:
+        """Return how often workers have printed that they have finished the job."""
+        return self._times("sent", word)
+
+    def _times(self, event: str, word: str) -> int:
+        line = re.compile(rf"\b{event} {word}\b")
+        return sum(len(line.findall(worker.output)) for worker in self._workers)
 
     @property
     def done(self) -> list[str]:
@@ -136,4 +160,7 @@ class Stand:
     def _located(self, command: tuple[str, ...]) -> list[str]:
         program = shutil.which(command[0], path=self._variables["PATH"])
         assert program, f"{command[0]} is not installed"
-        return [program, *(word.replace("$QUEUE_PORT", str(self._port)) for word in command[1:])]
+        return [program, *map(self._with_port, command[1:])]
+
+    def _with_port(self, text: str) -> str:
+        return text.replace("$QUEUE_PORT", str(self._port))

@@ -4,6 +4,7 @@
 require 'active_job'
 require 'beaneater'
 require 'json'
+require_relative 'work'
 
 $stdout.sync = true
 ActiveJob::Base.logger = Logger.new(nil)
@@ -32,7 +33,7 @@ class SendMail < ActiveJob::Base
     sleep 600 if mail == 'hang' && ENV['HANG']
     raise ArgumentError, 'no route to host' if mail == 'raise once' && executions == 1
     raise 'no such mailbox' if mail == 'raise'
-    puts "sent #{mail}"
+    finish_work(mail)
   end
 end
 

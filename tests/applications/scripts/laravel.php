@@ -2,6 +2,7 @@
 // Pushes and works jobs with Laravel's queue component, as `artisan queue:work` does.
 // Usage: laravel.php CONNECTION PORT push MAIL...
 //        laravel.php CONNECTION PORT work [OPTION=VALUE...]: options of queue:work, in its spelling
+require __DIR__ . '/work.php';
 require 'Illuminate/Queue/autoload.php';
 require 'Illuminate/Bus/autoload.php';
 require 'Illuminate/Events/autoload.php';
@@ -42,7 +43,7 @@ class SendMail implements ShouldQueue
         if ($this->mail === 'raise') {
             throw new RuntimeException('no route to host');
         }
-        echo "sent $this->mail\n";
+        finish_work($this->mail);
     }
 
     public function failed(Throwable $error): void

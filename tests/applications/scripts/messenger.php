@@ -2,6 +2,7 @@
 // Sends and consumes messages with Symfony Messenger, as `bin/console messenger:consume` does.
 // Usage: messenger.php DSN send MAIL...
 //        messenger.php DSN consume COUNT: ends after that many messages
+require __DIR__ . '/work.php';
 require 'Symfony/Component/Messenger/autoload.php';
 require 'Symfony/Component/Messenger/Bridge/Beanstalkd/autoload.php';
 require 'Symfony/Component/EventDispatcher/autoload.php';
@@ -61,7 +62,7 @@ $handler = function (Mail $mail) use (&$attempts): void {
     if ($mail->to === 'raise once' && $attempt === 1) {
         throw new RuntimeException('no route to host');
     }
-    echo "sent $mail->to\n";
+    finish_work($mail->to);
 };
 
 [, $dsn, $action] = $argv;

@@ -1,5 +1,6 @@
 # Jobs of Sidekiq. `ruby sidekiq_jobs.rb CLASS ACTION WORD...` puts one for each word.
 require 'sidekiq'
+require_relative 'work'
 
 $stdout.sync = true
 Redis.silence_deprecations = true
@@ -12,7 +13,7 @@ class Once
     puts "begin #{mail}"
     sleep 600 if mail == 'hang' && ENV['HANG']
     raise 'no route to host' if mail == 'raise'
-    puts "sent #{mail}"
+    finish_work(mail)
   end
 end
 
