@@ -10,7 +10,13 @@ import asyncio
 from collections.abc import AsyncIterator, Iterator, Sequence
 from typing import Any, TypeVar
 
-from pressure_server.errors import CrossShardError, PressureError, QueueClosedError
+from pressure_server.errors import (
+    BACKEND_LOST,
+    BackendDiedError,
+    CrossShardError,
+    PressureError,
+    QueueClosedError,
+)
 from pressure_server.queues.calls.courier import CallStatistics
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
@@ -188,6 +194,15 @@ class Database(QueueOperations):
                     return name, messages
             return None
 
+        async def take_left(some: Sequence[bytes]) -> tuple[bytes, list[bytes]] | None:
+            """Take a message if there is one. A client that has waited gets no error of an outage."""
+            try:
+                return await take_now(some)
+            except BACKEND_LOST as lost:
+                if isinstance(lost, BackendDiedError):
+                    raise
+                return None
+
         if timeout == 0:
             return await take_now(names)
         if client is not None and client.has_disconnected and (found := await take_now(names)):
@@ -203,14 +218,14 @@ class Database(QueueOperations):
         if first is not None:
             if isinstance(first.error, QueueClosedError):
                 # A later queue may have a message.
-                found = await take_now([name for name in names if name != first.name])
+                found = await take_left([name for name in names if name != first.name])
                 if found is not None:
                     return found
             if first.error is not None:
                 raise first.error
             if first.results:
                 return first.name, first.results
-        found = await take_now(again)
+        found = await take_left(again)
         if found is None and (unblocked := several.take_unblocking_effect()) is not None:
             raise unblocked
         return found

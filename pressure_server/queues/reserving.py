@@ -95,6 +95,7 @@ async def reserve_best(
     several: SeveralQueues | None = None
     try:
         while True:
+            was_lost = False
             try:
                 view = await _look(queues, names, waits=timeout != 0)
                 jobs = [] if view.best is None else await _take(queues, view.best, claims, client)
@@ -102,7 +103,7 @@ async def reserve_best(
                 if timeout == 0 or isinstance(lost, BackendDiedError):
                     raise
                 # A job that was taken goes back. Wait until the backend is back.
-                view, jobs = _NOTHING, []
+                view, jobs, was_lost = _NOTHING, [], True
             if view.best is not None and jobs:
                 return view.best, jobs
             if view.best is None and error is not None and not view.overdue:
@@ -116,6 +117,9 @@ async def reserve_best(
                 return None
             if view.overdue or view.best is not None:
                 continue
+            if was_lost and not any(map(queues.is_lost, names)):
+                await asyncio.sleep(0)
+                continue  # it is back already, and has not been looked at
             watching.news.clear()
             several = SeveralQueues(queues, verbs.RESERVE, options, client)
             watched = view.kept if outlives_queues else []

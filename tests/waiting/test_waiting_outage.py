@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 
+from tests.support.faults import stopped
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Protocol, Wire, joined
 from tests.support.waiters import Waiter, create, is_refused, packed, wait_for_blocked
@@ -166,6 +167,39 @@ def test_waits_end_at_their_time_while_the_backend_is_away(
         wait_for(lambda: client.info("backend")["backend_link_status"] == "up", "the backend to be back")
         for one in waiting:
             one.serve(client)
+
+
+def test_a_wait_that_begins_as_another_command_fails_goes_on(
+    server: Server, valkey: Valkey, stack: ExitStack
+) -> None:
+    """The failing command forgets the queue's lane, in the moment in which the wait begins there."""
+    with server.client() as client:
+        waiting = [stack.enter_context(Waiter(server.port)) for _ in range(50)]
+        failing = stack.enter_context(Waiter(server.port))
+        lose(server, valkey)
+        for number, waiter in enumerate(waiting):
+            failing.send("LPUSH", f"q{number}", "refused")
+            waiter.send("BLPOP", f"q{number}", 0)
+            assert is_refused(failing.reply(), "BACKEND")
+        wait_for_blocked(client, len(waiting))
+        valkey.start()
+        wait_for(lambda: client.info("backend")["backend_link_status"] == "up", "the backend to be back")
+        for number in range(len(waiting)):
+            client.rpush(f"q{number}", "m")
+        assert [waiter.reply() for waiter in waiting] == [[b"q%d" % n, b"m"] for n in range(len(waiting))]
+
+
+def test_a_timed_wait_on_several_queues_ends_with_nothing_if_the_backend_dies_in_its_first_try(
+    server: Server, valkey: Valkey, stack: ExitStack
+) -> None:
+    waiting = [stack.enter_context(Waiter(server.port)) for _ in range(3)]
+    with server.client() as client, stopped(valkey.process):
+        for waiter, words in zip(waiting, (("a",), ("a", "b"), ("a", "b", "c", "d")), strict=True):
+            waiter.send("BRPOP", *words, 0.5)
+        client.ping()
+        valkey.process.kill()
+    assert [waiter.reply() for waiter in waiting] == [None, None, None]
+    valkey.process.wait()
 
 
 def test_a_message_that_was_taken_as_the_backend_died_is_delivered_once(

@@ -162,7 +162,7 @@ class LaneDispatcher:
             self._in_use += 1
         if operation.wait is not None and operation.waits_for_message and self.is_lost:
             # Not at once: the owner does not expect an end before this returns.
-            self._loop.call_soon(lane.join, operation)
+            self._loop.call_soon(self._join_while_lost, operation)
             return lane
         if self.reservations.given_up and name in self.reservations.given_up:
             self.reservations.restore_to(name)
@@ -182,6 +182,13 @@ class LaneDispatcher:
     def join(self, operation: Operation) -> None:
         """Let an operation wait for a message without trying it first. Raises QueueNameError."""
         self._lane(operation.name).join(operation)
+
+    def _join_while_lost(self, operation: Operation) -> None:
+        """Let an operation wait until the backend is back, or try it if that has just come back."""
+        if self.is_lost:
+            self.join(operation)
+        else:
+            self.submit(operation)
 
     def due_soon(self, name: bytes) -> float | None:
         """Return until when clients wait for a job of the queue that may come within milliseconds.
@@ -343,7 +350,11 @@ class LaneDispatcher:
             if refusal is not None or not isinstance(value, list):
                 end(refusal or value)
                 return
-            share(value, delivery)
+            try:
+                share(value, delivery)
+            except Exception as error:  # the caller must not wait for ever
+                end(error)
+                return
             if changes:
                 self.when_durable(lambda error: end(error or value))
             else:
@@ -483,13 +494,16 @@ class LaneDispatcher:
     def _backend_is_back(self) -> None:
         self.role_turns.backend_is_back()
         when_back, self._when_back_callbacks = self._when_back_callbacks, {}
-        for follows in when_back:
+        # The operations that wait have not been tried meanwhile.
+        for follows in (*when_back, self._try_waiting):
             if self._link.pause_after_deaths:
                 self.call_later(self._link.pause_after_deaths, follows)
             else:
                 follows()
+
+    def _try_waiting(self) -> None:
         for lane in list(self._lanes.values()):
-            lane.try_waiting()  # they have not been tried meanwhile
+            lane.try_waiting()
 
     def changed(self, key: bytes) -> None:
         """Note that a watched key has changed, maybe in another database."""

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+from pressure_server.backend.deaths import MAX_DEATHS
 from pressure_server.backend.resp import CRLF, LENGTHS
 from pressure_server.errors import (
     BackendAwayError,
@@ -228,10 +229,13 @@ class Lane:
             return batch.progress_after_refusal((), "")
         error = reply if isinstance(reply, BackendError) else exception_for(self.name, str(reply))
         progress = batch.progress_after_refusal(runs, str(reply))
-        progress.must_wait = [one for one in progress.ended if _waits_through(one, error)]
-        if progress.must_wait:
+        waiting: list[Operation] = []
+        ended: list[Operation] = []
+        for operation in progress.ended:
+            (waiting if _waits_through(operation, error) else ended).append(operation)
+        progress.must_wait, progress.ended = waiting, ended
+        if waiting:
             self._driver.when_back(self.try_waiting)
-            progress.ended = [one for one in progress.ended if one not in progress.must_wait]
         for operation in progress.ended:
             is_lost = type(error) is OutcomeUnknownError and not operation.verb.changes
             operation.fail(UnansweredError() if is_lost else error)
@@ -394,14 +398,19 @@ def _dropped(operation: Operation) -> bool:
 def _waits_through(operation: Operation, error: Exception) -> bool:
     """Return whether an operation goes on waiting, although the backend was lost while it was tried.
 
-    It has not been done, or what it has taken goes back to the queue. It is tried again later.
+    It waits for a message, or for room. It has not been done, or what it has taken goes back to the queue. It
+    is tried again later, but not for ever if it may be the reason for the loss.
     """
     wait, verb = operation.wait, operation.verb
-    may_be_done = type(error) is OutcomeUnknownError and (verb.puts or verb.moves)
-    is_lost = isinstance(error, BackendAwayError) or type(error) is OutcomeUnknownError
-    if wait is None or not is_lost or may_be_done or (verb.takes and operation.results):
+    if wait is None or (verb.takes and operation.results):
         return False
-    if not (wait.in_line or operation.waits_for_message):
+    if not (operation.waits_for_message or (wait.in_line and verb.puts)):
+        return False
+    if type(error) is OutcomeUnknownError:
+        wait.unknown_outcomes += 1
+        if verb.puts or verb.moves or wait.unknown_outcomes >= MAX_DEATHS:
+            return False
+    elif not isinstance(error, BackendAwayError):
         return False
     wait.condition = WaitCondition.ROOM if verb.puts else WaitCondition.MESSAGE
     wait.at_destination = False

@@ -12,6 +12,7 @@ from operator import attrgetter
 from typing import Any
 
 from pressure_server.backend.resp import packed
+from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.lua.layout import NUMBERS, BlockField
 from pressure_server.queues.operations.block_reply import NO_NEWS, Due, News
 from pressure_server.queues.operations.operation import Operation, Owner
@@ -240,7 +241,10 @@ def _share_error(run: Sequence[Operation], error_reply: Exception) -> bool:
     error = exception_for(name, text.removeprefix("OTHER "))
     condition = condition_for(text)
     for operation in run:
-        if condition is None or operation.verb.line is None or (operation.verb.takes and operation.results):
+        if isinstance(error, QueueDoesNotExistError) and operation.verb.can_split and operation.results:
+            # The queue has been deleted after a part was done. The rest has nothing to find there.
+            operation.results += [0] * (0 if operation.verb.takes else operation.verb.units_left(operation))
+        elif condition is None or operation.verb.line is None or (operation.verb.takes and operation.results):
             operation.fail(error)
         else:
             wait = operation.wait = operation.wait or Wait()

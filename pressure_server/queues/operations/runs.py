@@ -98,7 +98,7 @@ def distribute_values(operations: Sequence[Operation], reply: list[Any]) -> bool
     An error among the values is about one message: the others are not affected. Of an operation that has been
     split, the rest is left.
     """
-    is_split = operations[-1].commands_in_call is not None
+    is_split = any(operation.commands_in_call is not None for operation in operations)
     if not any(map(_is_error, reply)):
         _hand_out(operations, reply)
         return is_split
@@ -230,7 +230,7 @@ def distribute_messages(operations: Sequence[Operation], reply: list[Any] | None
         operations[0].results += reply or ()
     else:
         _hand_out(operations, reply or [])
-    is_split = operations[-1].commands_in_call is not None
+    is_split = any(operation.commands_in_call is not None for operation in operations)
     if not options.waits:
         return is_split
     return _wait_for_message(operations, exists=reply is not None) or is_split

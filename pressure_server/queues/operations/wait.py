@@ -163,6 +163,8 @@ class Wait:
     # Only some of its commands were sent, and all of these are done.
     has_unsent: bool = False
     expired: bool = False
+    # How often the backend was lost while it was tried, and may have done it.
+    unknown_outcomes: int = 0
     # Why it ends before its time, if it does.
     unblocking: Unblocking | None = None
 

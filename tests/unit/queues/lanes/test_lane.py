@@ -9,7 +9,9 @@ from unittest.mock import MagicMock
 import hiredis
 import pytest
 
+from pressure_server.backend.deaths import MAX_DEATHS
 from pressure_server.errors import (
+    BackendAwayError,
     BackendError,
     NotSafeError,
     OutcomeUnknownError,
@@ -396,6 +398,31 @@ def test_a_put_back_without_a_reply_is_sent_again_if_it_was_not_done(driven: Dri
         block.received([NO_BOUND, 1], None)
     assert delivery.is_complete
     driven.driver.wake_up.assert_called_once_with([b"q"])
+
+
+@pytest.mark.parametrize("error", [BackendAwayError("away"), OutcomeUnknownError()])
+def test_only_what_waits_for_a_message_waits_through_an_outage(driven: Driven, error: BackendError) -> None:
+    """A removal that has waited for a role may be done already, and must not be done twice."""
+    removing = Operation(verbs.REMOVE, b"q", [b"m"], 1, Recorder(), wait=Wait())
+    assert removing.wait is not None
+    removing.wait.in_line = True
+    waiting = get(options=WAITS, wait=Wait(None))
+    driven.submit(waiting, removing)
+    driven.pack()
+    driven.lane.received(error, None)
+    assert ended(waiting, removing) == [False, True]
+    assert removing.error is not None
+
+
+def test_a_take_that_may_kill_the_backend_is_given_up(driven: Driven) -> None:
+    waiting = get(options=WAITS, wait=Wait(None))
+    driven.submit(waiting)
+    for _ in range(MAX_DEATHS):
+        assert not any(ended(waiting))
+        driven.pack()
+        driven.lane.received(OutcomeUnknownError(), None)
+        driven.lane.wake_up()
+    assert type(waiting.error) is OutcomeUnknownError
 
 
 def test_a_put_back_that_is_refused_is_sent_again_when_the_backend_is_back(driven: Driven) -> None:

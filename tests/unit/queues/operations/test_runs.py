@@ -95,6 +95,17 @@ def test_a_take_is_packed_as_the_number_of_messages_still_wanted() -> None:
     assert pack_count([get(5000)]) == [b"5000"]
 
 
+def test_the_rest_of_an_operation_that_is_split_is_left_wherever_it_stands_in_its_run() -> None:
+    split, whole = contains(*(b"%d" % number for number in range(3))), contains(b"x")
+    split.commands_in_call = 2
+    assert distribute_values([split, whole], [1, 0, 1])
+    assert (split.results, whole.results) == ([1, 0], [1])
+    taking, last = get(3), get()
+    taking.commands_in_call = 2
+    assert distribute_messages([taking, last], [b"a", b"b", b"c"])
+    assert (taking.results, last.results) == ([b"a", b"b"], [b"c"])
+
+
 def test_messages_and_arguments_are_packed_as_they_are() -> None:
     first, second = contains(b"a", b"b"), contains(b"c")
     first.results = [1]
