@@ -181,7 +181,7 @@ def test_a_wait_that_begins_as_another_command_fails_goes_on(
             failing.send("LPUSH", f"q{number}", "refused")
             waiter.send("BLPOP", f"q{number}", 0)
             assert is_refused(failing.reply(), "BACKEND")
-        wait_for_blocked(client, len(waiting))
+            wait_for_blocked(client, number + 1)
         valkey.start()
         wait_for(lambda: client.info("backend")["backend_link_status"] == "up", "the backend to be back")
         for number in range(len(waiting)):
@@ -195,7 +195,7 @@ def test_a_timed_wait_on_several_queues_ends_with_nothing_if_the_backend_dies_in
     waiting = [stack.enter_context(Waiter(server.port)) for _ in range(3)]
     with server.client() as client, stopped(valkey.process):
         for waiter, words in zip(waiting, (("a",), ("a", "b"), ("a", "b", "c", "d")), strict=True):
-            waiter.send("BRPOP", *words, 0.5)
+            waiter.send("BRPOP", *words, 0.05)  # less than the grace
         client.ping()
         valkey.process.kill()
     assert [waiter.reply() for waiter in waiting] == [None, None, None]
