@@ -507,12 +507,22 @@ class Session(Client):
         undone = [one for one in replies if isinstance(one, Operation) and one.encoded_reply is None]
         if not all(operation.is_left_undone for operation in undone):
             return  # some are in flight
-        while undone and replies[-1] is undone[-1] and not undone[-1].drop_undone():
+        while undone:
+            at = replies.index(undone[-1])
+            after = replies[at + 1 :]
+            if any(isinstance(reply, Operation) for reply in after):
+                break
+            # What replies at once (PING) changes nothing that outlives the connection.
+            self._ready_bytes -= sum(len(reply) for reply in after if isinstance(reply, bytes))
+            del replies[at + 1 :]
+            if undone[-1].drop_undone():
+                break
             replies.pop()
             undone.pop()
         for operation in undone:
             operation.encoded_reply = operation.encode(operation)
-            self.count_failures(operation, operation.encoded_reply)
+            if operation.encoded_reply:
+                self.count_failures(operation, operation.encoded_reply)
 
     def _reserve(self, operation: Operation) -> None:
         """Note the jobs that the client has reserved, if the reservation ends with its connection."""
@@ -530,8 +540,13 @@ class Session(Client):
         self._request_bytes += max(MAX_BYTES, len(operation.results[-1]))
         self.connection.recount()
 
+    @property
+    def counted_bytes(self) -> int:
+        """The bytes that the client's requests keep until they have their replies."""
+        return self._request_bytes
+
     def count_bytes(self, size: int) -> None:
-        """Count bytes that the command that runs alone keeps until it has its reply."""
+        """Count bytes that the command that runs alone keeps until it has its reply, or that it has freed."""
         self._request_bytes += size
         self.connection.recount()
 

@@ -105,6 +105,8 @@ class TlsRecords:
 
     def wrote(self, size: int) -> None:
         """Note that `size` bytes of plaintext were written."""
+        if not size:
+            return  # a reply that the client does not want
         self._writes.append((self._text_end, self._records_end))
         self._text_end += size
         self._records_end += size + -(-size // _RECORD) * self._overhead

@@ -188,6 +188,7 @@ async def _private_client(request: web.Request, body: Body) -> AsyncIterator[_Pr
     ours.setblocking(False)
     await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, ours)
     session.user = user
+    context.server.clients.welcome(connection)
     session.name = b"console"
     session.database = database
     reader, writer = await asyncio.open_connection(sock=theirs)

@@ -202,3 +202,23 @@ def test_what_a_producer_has_put_is_what_it_has_replies_for(
             stored = client.lrange(producer.queue, 0, -1)
         assert stored == [b"%08d" % number for number in range(len(producer.replies))]
     producers.clear()
+
+
+@pytest.mark.parametrize(
+    ("protocol", "commands"),
+    [
+        (RESP, packed("BLPOP", "q", 0) + packed("PING")),
+        (RESP, packed("BLPOP", "q", 0) + packed("MULTI") + packed("RPUSH", "o", "x") + packed("EXEC")),
+        (BEANSTALK, b"reserve\r\nlist-tube-used\r\n"),
+    ],
+)
+def test_a_command_without_a_queue_after_one_that_waits_gets_no_reply_either(
+    start_server: StartServer, backend: Valkey, direct: Client, protocol: Protocol, commands: bytes
+) -> None:
+    server = start_server("--backend", backend.url, *LISTEN)
+    with server.client() as client, Wire(protocol, server) as wire:
+        wire.send(commands)
+        wait_for_blocked(client, 1)
+        assert server.stop() == 0
+        assert wire.rest() == b""
+    assert not direct.exists("__pressure__:o")

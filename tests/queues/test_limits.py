@@ -198,3 +198,8 @@ def test_a_queue_with_a_time_to_live_is_deleted_when_it_is_unused(
     assert client.exists("used", "log", "log+g") == 3
     client.delete("used", "log")
     wait_for(lambda: direct.keys("__pressure__:*") == [], "the keys to be deleted")
+
+
+def test_a_put_of_very_many_messages_into_a_queue_with_a_limit_of_bytes_is_one_step(client: Client) -> None:
+    create(client, "q", "MAX-BYTES", 90_000, "OVERFLOW", "ERROR")
+    assert client.rpush("q", *(b"%010d" % number for number in range(12_000))) == 12_000

@@ -165,13 +165,17 @@ async def _store(client: Caller, destination: bytes, sources: list[bytes], algeb
             "ERR results of set algebra cannot be stored in a transaction: WATCH the queues, read them, and "
             "put the result after MULTI"
         )
+    names = dict.fromkeys([destination, *sources])
+    if len(names) > MAX_QUEUES:
+        raise CommandError(f"ERR too many queues: at most {MAX_QUEUES}")
     for _ in range(_ATTEMPTS):
-        names = dict.fromkeys([destination, *sources])
+        before = client.session.counted_bytes
         versions = {name: (await database.run(verbs.VERSION, name))[0] for name in names}
         found = list(await algebra(await _contents(client, sources)))
         try:
             await _replace(database, destination, found, versions, client)
         except QueueChangedError:
+            client.session.count_bytes(before - client.session.counted_bytes)
             continue
         return len(found)
     raise CommandError("ERR the queues change too often: try again")

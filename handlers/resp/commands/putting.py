@@ -44,16 +44,17 @@ def submit_put(
 async def _put_in_portions(client: RespSession, name: bytes, messages: list[bytes], options: Options) -> int:
     """Put very many messages; return the queue's length or, with `unique`, how many were new.
 
-    If the queue is bounded, they are put in one step: whether there is room for all may matter.
+    If the queue has a limit, they are put in one step: whether there is room for all may matter.
     """
     database = client.database
     try:
-        bound: int = (await database.run(verbs.INFO, name))[0][0]
+        about = (await database.run(verbs.INFO, name))[0]
+        has_limit = bool(about[0] or about[-1])  # its bound, and its limit of bytes
     except QueueDoesNotExistError:
         if options.must_exist:
             return 0
-        bound = database.policy.create_bound or 0
-    result, portion = 0, len(messages) if bound else _MOST_AT_ONCE
+        has_limit = bool(database.policy.create_bound or database.policy.max_bytes)
+    result, portion = 0, len(messages) if has_limit else _MOST_AT_ONCE
     for first in range(0, len(messages), portion):
         some = messages[first : first + portion]
         try:
