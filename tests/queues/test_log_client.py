@@ -502,11 +502,12 @@ def test_a_group_goes_on_elsewhere(log: Any) -> None:
 
 def test_a_read_waits_for_a_message(open_log: Open, client: Client) -> None:
     create(client, "q", "TYPE", "LOG")
-    log = open_log(socket_timeout=0.1)
+    log = open_log()
     log.create_group("g")
     group = log.group("g", "ann")
+    impatient = open_log(socket_timeout=0.1).group("g", "ann")
     with ThreadPoolExecutor() as threads:
-        read = threads.submit(group.read, 5)
+        read = threads.submit(impatient.read, 5)
         wait_for_waiting(client, "q+g", consumers=1)
         log.put("a")
         assert read.result(TIMEOUT) == [(1, b"a", 1, 0)]
