@@ -257,7 +257,8 @@ class Link:
         except BackendError as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
-                is_silent = greeting is None and address.host and not address.is_tls
+                # After the backend has been reached once, the reason is another one.
+                is_silent = greeting is self._greeting is None and address.host and not address.is_tls
                 raise self._lost_for(error.__cause__, _IS_IT_TLS if is_silent else "") from error
             raise
         except BaseException:
