@@ -446,6 +446,10 @@ class WaitingOperations:
                 self._lines[line].note_missing(operation)
             elif not wait.outlives_queue:
                 operation.require_existing()
+        if exists and joined and self._source is None and b"+" in self._host.name:
+            # It may be the queue of a group that has just been created. Its messages are in a log, of which
+            # only the reply to a try tells.
+            self._host.wake_up()
 
     def changed(self, *, existence: bool) -> None:
         """Note that the queue has changed.

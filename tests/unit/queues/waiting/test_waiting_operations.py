@@ -546,6 +546,18 @@ def test_an_operation_joins_untried_and_learns_whether_the_queue_exists() -> Non
     assert (operation.options.must_exist, late.options.must_exist) == (False, True)
 
 
+@pytest.mark.parametrize(("name", "tries"), [(b"q", 0), (b"log+g", 1)])
+def test_an_untried_operation_is_tried_if_the_queue_may_be_that_of_a_new_group(
+    name: bytes, tries: int
+) -> None:
+    """Its messages are in the log: no key of the queue shows them."""
+    world = World()
+    world.host.name = name
+    world.waiting.join(get(options=WAITS, wait=Wait(None)))
+    world.waiting.note_existence(exists=True)
+    assert world.host.wake_up.call_count == tries
+
+
 def test_the_operations_of_one_command_are_not_tried_one_after_the_other() -> None:
     world = World()
     looked = list[int]()
