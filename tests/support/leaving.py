@@ -118,6 +118,8 @@ def misfit(taker: Taker, way: Way, moment: Moment) -> str:
         return "the reply comes before the timeout"
     if way.idles and moment.stops_server:
         return "a stopped server closes no idle client"
+    if way.idles and taker.opens:
+        return "a client with an open read is not closed because it is idle"
     if moment.name == "unread" and not way.reads:
         return "messages in the kernel's buffers are lost: tests/faults/test_last_hop.py tests that"
     return ""
