@@ -432,27 +432,22 @@ class Session(Client):
             self._last = None
         has_failed = operation.error is not None or operation.has_errors
         if has_failed and operation.is_left_undone:
-            self.connection.drain()
-            self._flush_later()
-            return
-        data = operation.encode(operation)
-        if has_failed and data:
-            self.count_failures(operation, data)
-        if operation.verb.reserves:
-            self._reserve(operation)
-        if self._max_unanswered < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
-            self._adapt(len(data) // len(operation.sizes))
-        if operation.cancelled:
-            # The connection was lost while the operation was in flight, or its client no longer waits.
-            operation.put_back()
-            return
-        operation.encoded_reply = data
-        self._unanswered -= len(operation.sizes) - 1  # one until it is written
-        self._ready_bytes += len(data)
-        self._flush_later()
-
-    def _flush_later(self) -> None:
-        """Flush when the reply of the call has been shared out, or at once if no call is being answered."""
+            self.connection.drain()  # it gets no reply: see `_drop_undone`
+        else:
+            data = operation.encode(operation)
+            if has_failed and data:
+                self.count_failures(operation, data)
+            if operation.verb.reserves:
+                self._reserve(operation)
+            if self._max_unanswered < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
+                self._adapt(len(data) // len(operation.sizes))
+            if operation.cancelled:
+                # The connection was lost while the operation was in flight, or its client no longer waits.
+                operation.put_back()
+                return
+            operation.encoded_reply = data
+            self._unanswered -= len(operation.sizes) - 1  # one until it is written
+            self._ready_bytes += len(data)
         if not self._is_to_flush:
             answered = self.database.answers.clients
             if answered is None:

@@ -42,9 +42,9 @@ def take_batch(waiting: list[Operation]) -> list[Operation]:
     messages = size = count = 0
     kind = (False, False)
     for operation in waiting:
-        portion = _portion(operation)
+        portion = _portion(operation) if operation.wanted > MAX_MESSAGES else None
         messages += operation.wanted if portion is None else portion
-        size += operation.bytes_of_next(portion)
+        size += sum(map(len, operation.messages)) if portion is None else operation.bytes_of_next(portion)
         # Put-backs get a call of their own: if it has no answer, it is sent again later. Jobs that are given
         # up get one, too: nothing may be taken before all of them are back.
         its_kind = (operation.verb.is_put_back, operation.verb.gives_up)
@@ -62,10 +62,9 @@ def take_batch(waiting: list[Operation]) -> list[Operation]:
 
 
 def _portion(operation: Operation) -> int | None:
-    """Return how many units of an operation the next call does; None for all that are left."""
-    if not operation.verb.can_split or operation.wanted <= MAX_MESSAGES:
-        return None
-    return MAX_MESSAGES if operation.verb.units_left(operation) > MAX_MESSAGES else None
+    """Return how many units of a large operation the next call does; None for all that are left."""
+    can_split = operation.verb.can_split and operation.verb.units_left(operation) > MAX_MESSAGES
+    return MAX_MESSAGES if can_split else None
 
 
 def fold(batch: Sequence[Operation]) -> list[list[Operation]]:

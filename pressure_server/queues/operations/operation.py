@@ -238,10 +238,8 @@ class Operation:
         last = first + sum(self.sizes[done : done + self.units_in_call])
         return sum(map(len, self.messages[first:last]))
 
-    def bytes_of_next(self, portion: int | None) -> int:
-        """Return the size in bytes of the next `portion` messages, or of all messages."""
-        if portion is None:
-            return sum(map(len, self.messages))
+    def bytes_of_next(self, portion: int) -> int:
+        """Return the size in bytes of the next `portion` messages."""
         done = len(self.results)
         return sum(map(len, self.messages[done : done + portion]))
 
