@@ -13,8 +13,9 @@ from tests.support.measures import MB, memory
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
 from tests.support.protocols import LISTEN, PROTOCOLS, Protocol, Wire
 
-# Bytes that an interpreter may keep after an attack.
-GROWTH = 24 * MB
+# Bytes that an interpreter may keep after all attacks of a module. Commands of 200 000 words leave 17 MB
+# in the first two rounds, and no more in later ones; the order of the attacks adds some.
+GROWTH = 31 * MB
 
 # How a client disconnects.
 LEAVING: dict[str, Callable[[Wire], object]] = {
