@@ -64,6 +64,7 @@ def open_page(browser: Browser) -> Iterator[Open]:
     def open_one(server: Server, path: str = "", **options: object) -> Page:
         context = browser.new_context(**options)  # type: ignore[arg-type] # options of Playwright
         context.set_default_timeout(20_000)
+        expect.set_options(timeout=20_000)  # a busy machine needs more than five seconds
         contexts.append(context)
         page = context.new_page()
         page.on("pageerror", lambda error: errors.append(str(error)))

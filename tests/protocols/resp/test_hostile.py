@@ -132,7 +132,7 @@ def test_a_take_of_very_many_messages_leaves_time_for_others(victim: Victim) -> 
         done += 1
     expected = b"".join(b"$%d\r\n%d\r\n" % (len(str(number)), number) for number in range(count))
     assert hostile.read(len(expected) + 8) == b"*%d\r\n" % count + expected
-    assert done > 5
+    assert done > 1  # in one step it would be none, or one
 
 
 def test_very_many_watched_queues_are_refused(victim: Victim) -> None:
@@ -162,7 +162,7 @@ def test_a_command_of_very_many_words_leaves_time_for_others(victim: Victim, ver
     flags = b":1\r\n:0\r\n" * 5000 + b":0\r\n" * (count - 10_000)
     expected = b":5000\r\n" if verb == "SREM" else b"*%d\r\n" % count + flags
     assert hostile.read(len(expected)) == expected
-    assert done > 10
+    assert done > 1  # in one step it would be none, or one
 
 
 PATTERNS = [b"*" + b"a" * 4000 + b"b*", b"*" + b"a?" * 2000 + b"b*", b"*" + b"[a-b]" * 800 + b"c*"]
