@@ -29,7 +29,7 @@ class Keepalive:
 
     @property
     def tcp_options(self) -> dict[int, int]:
-        """The options of TCP sockets, of those that the system knows; none without keepalive."""
+        """The socket options that the system knows; none if keepalive is off."""
         if not self.seconds:
             return {}
         idle = ceil(self.seconds)

@@ -68,7 +68,7 @@ _MODES = {b"set": b"S", b"cas": b"S", b"add": b"E", b"replace": b"R", b"append":
 async def _store(client: MemcachedSession, request: Request) -> bytes:
     name, key, flags, expires, _size, *unique = request.words
     wanted = b"%d" % number_of(unique[0]) if unique else b""
-    # Those of append and prepend are checked but have no effect, as in memcached.
+    # memcached checks the flags and the expiry of append and prepend, and ignores them.
     flags, expiry = b"%d" % flags_of(flags), expiry_of(expires)
     line, _unique = await stored(client, key, request, _MODES[name], flags, expiry, wanted, b"")
     return line + b"\r\n"

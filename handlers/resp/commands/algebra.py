@@ -44,15 +44,21 @@ async def _contents(client: Caller, queues: list[bytes]) -> Contents:
 
     They count as the client's memory until it has its reply.
     """
-    names = list(dict.fromkeys(queues))
-    if len(names) > MAX_QUEUES:
-        raise CommandError(f"ERR too many queues: at most {MAX_QUEUES}")
+    names = _distinct(queues)
     by_name = dict(zip(names, await client.database.ranges(names, 0, -1), strict=True))
     for messages in by_name.values():
         async for some in _portions(messages or ()):
             client.session.count_bytes(sum(map(len, some)) + ARGUMENT_COST * len(some))
     others = [by_name[name] or [] for name in dict.fromkeys(queues[1:])]
     return by_name[queues[0]] or [], others
+
+
+def _distinct(queues: list[bytes]) -> list[bytes]:
+    """Return the names, each once. Raise CommandError if there are too many."""
+    names = list(dict.fromkeys(queues))
+    if len(names) > MAX_QUEUES:
+        raise CommandError(f"ERR too many queues: at most {MAX_QUEUES}")
+    return names
 
 
 async def _unique(*several: Iterable[bytes]) -> dict[bytes, None]:
@@ -165,9 +171,7 @@ async def _store(client: Caller, destination: bytes, sources: list[bytes], algeb
             "ERR results of set algebra cannot be stored in a transaction: WATCH the queues, read them, and "
             "put the result after MULTI"
         )
-    names = dict.fromkeys([destination, *sources])
-    if len(names) > MAX_QUEUES:
-        raise CommandError(f"ERR too many queues: at most {MAX_QUEUES}")
+    names = _distinct([destination, *sources])
     for _ in range(_ATTEMPTS):
         before = client.session.counted_bytes
         versions = {name: (await database.run(verbs.VERSION, name))[0] for name in names}
