@@ -21,6 +21,9 @@ from pressure_server.queues.operations.operation import Operation
 LEAST_COUNTED = 4096
 # A reply of this size is counted as soon as it is written, even if it is the first one.
 _LARGE = 64 << 10
+# Seconds after which a client may have vanished. The clients' clock moves once a second, so by it a client
+# that has been silent for more than this has been silent for at least a second.
+_SILENT = 1.5
 # Seconds in which a client whose connection the server closes may read the last reply, and close its side.
 _CLOSE_TIMEOUT = 1.0
 # Why a connection ended, for the log.
@@ -232,8 +235,7 @@ class Connection(asyncio.Protocol):
         elif self.is_muted or self.transport.is_closing():
             return
         outbox = self._outbox
-        # The clients' clock moves once a second.
-        outbox.write(data, taken, is_silent=bool(taken) and self.active != self.clients.now)
+        outbox.write(data, taken, is_silent=bool(taken) and self.clients.now - self.active > _SILENT)
         if outbox.written > self._counted_at:
             self._counted_at = outbox.written + LEAST_COUNTED
             self.clients.deliveries.watch(self)

@@ -31,6 +31,9 @@ _SHORT_TTR = 2.0
 # Seconds for which a worker keeps a batch, at most, and for which it keeps one too long.
 _WORK = 0.03
 _TOO_LONG = 0.3
+# Seconds after which a client counts as silent. If it resets its connection just after it got a reply, its
+# jobs return to their queue, detached ones too.
+_SILENT = 1.0
 # Events of a reserved job, with their shares; the last ends it.
 DELETE = "delete"
 _EVENTS = {"release": 0.08, "release later": 0.06, "bury": 0.06, "touch": 0.05, DELETE: 0.75}
@@ -112,7 +115,8 @@ class Worker(Consumer):
         await self._finish(self.caller, jobs)
 
     def _die(self, jobs: Sequence[Held]) -> None:
-        reset = self.chance.random() < 0.5
+        waited = time.monotonic() - min(job.since for job in jobs)
+        reset = self.chance.random() < 0.5 and waited < _SILENT
         self.caller.hang_up(reset=reset)
         self._count("left by a reset" if reset else "left by hanging up", len(jobs))
 

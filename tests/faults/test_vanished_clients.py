@@ -119,7 +119,7 @@ def test_a_vanished_client_gives_its_message_back_and_is_no_client_any_longer(
             assert [client.llen(queue) for queue in GHOSTS] == [0] * len(GHOSTS)
             # A client that has just sent something is trusted to be there.
             wait_for(
-                lambda: all(int(one["idle"]) >= 1 for one in client.client_list() if one["addr"][0] != "/"),
+                lambda: all(int(one["idle"]) >= 3 for one in client.client_list() if one["addr"][0] != "/"),
                 "the ghosts to be silent",
             )
             cut_off.cut()
