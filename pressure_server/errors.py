@@ -98,8 +98,6 @@ class QueueTypeError(PressureError):
 
 _REASONS_OF_TYPE = {
     "has-groups": "is read by groups: take its messages from 'queue+group'",
-    "has-marks": "has flags or an expiry time for this message: only all its copies can be removed "
-    "(LREM key 0)",
     "has-returned": "has messages that came back to it: take these first, then add groups",
     "is-group": "is that of a group: put into the log that it reads",
     "is-group-no-index": "is that of a group: only the log that it reads has an index",

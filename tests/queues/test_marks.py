@@ -191,6 +191,22 @@ class MarksMachine(RuleBasedStateMachine):
     def get_plain(self, count: int) -> None:
         assert self.queue.run(forms.GET, size=count) == self.model.take(count)
 
+    @rule(messages=st.lists(st.sampled_from(CONTENTS), min_size=1, max_size=3))
+    def remove(self, messages: list[bytes]) -> None:
+        removed = self.queue.run(forms.REMOVE, *messages, size=len(messages))
+        assert removed in (self.model.remove(messages), [])
+
+    @rule(message=st.sampled_from(CONTENTS), wanted=st.integers(-2, 2))
+    def remove_copies(self, message: bytes, wanted: int) -> None:
+        removed = self.queue.run(forms.REMOVE_COPIES, b"%d" % wanted, message)
+        assert removed in ([self.model.remove_copies(wanted, message)], [])
+
+    @rule(count=st.integers(1, 3))
+    def pop_newest(self, count: int) -> None:
+        newest = self.queue.run(forms.TRIM, b"0", b"%d" % (-count - 1))
+        assert newest in ([1], [])
+        self.model.drop_newest(count)
+
     @rule()
     def peek(self) -> None:
         found = self.queue.run(forms.PEEK)
@@ -291,6 +307,26 @@ def test_flags_of_equal_messages_survive_the_removal_of_messages_after_them(queu
     # The first "f" is now at the position at which the second one was put.
     queue.run(forms.REMOVE, b"y", b"z", size=2)
     assert [queue.get() for _ in range(3)] == [[(0, b"x")], [(6, b"f")], [(6, b"f")]]
+
+
+@pytest.mark.parametrize("copies", [(0, 1), (1, 0, 2), (1, 0, 0, 3)])
+def test_equal_messages_keep_their_flags_if_others_are_removed(queue: Queue, copies: tuple[int, ...]) -> None:
+    for flags in copies:
+        queue.run(forms.PUT, b"other")
+        queue.put(b"a", flags) if flags else queue.run(forms.PUT, b"a")
+    queue.run(forms.PUT, b"last")
+    queue.run(forms.REMOVE, b"last", b"other", size=2)
+    assert queue.get(9) == [(flags, b"a") for flags in copies]
+
+
+def test_gaps_beyond_the_stored_ones_keep_the_flags_of_different_messages(queue: Queue) -> None:
+    numbers = [b"%d" % number for number in range(250)]
+    for number in numbers:
+        queue.put(number, int(number))
+    odd = numbers[1::2]
+    assert queue.run(forms.REMOVE, *odd, size=len(odd)) == [1] * len(odd)
+    assert queue.direct.hget(MARKS, "state").count(b" ") == 2 * 100
+    assert queue.get(250) == [(int(number), number) for number in numbers[::2]]
 
 
 def test_marks_survive_a_native_consumer_that_dies_before_it_counts(queue: Queue) -> None:

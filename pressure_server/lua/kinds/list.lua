@@ -178,7 +178,11 @@ function list.drop_newest(count)
   while count > 0 do
     local some = call('LPOP', queue.base, math.min(count, commands.CHUNK))
     queue.length = queue.length - #some
-    if noted then marks.cut(noted, some, queue.consumed + queue.length) end
+    if noted then
+      local places = {}
+      for i = 1, #some do places[i] = queue.consumed + queue.length + i - 1 end
+      marks.remove(noted, some, places)
+    end
     queue.count_as('consumed', #some, commands.sum_of_bytes(some))
     count = count - #some
   end
@@ -252,6 +256,26 @@ function list.refusal_to_remove()
   return queue.in_use('consumer')
 end
 
+-- Remove all copies of a message if `wanted` is 0, else so many of the oldest, or if it is negative, of the newest.
+-- Return how many there were to remove. The list begins with the newest message.
+local function remove_copies(wanted, message)
+  the_call.work = the_call.work + the_call.ENTRY * queue.length
+  local noted, places = marks.present(), {}
+  if noted then
+    local found = call('LPOS', queue.base, message, 'RANK', wanted > 0 and -1 or 1, 'COUNT', math.abs(wanted))
+    for i, index in ipairs(found) do places[i] = queue.consumed + queue.length - 1 - index end
+  end
+  -- Redis 7.0 would get -0 as an argument, and refuse it.
+  local count = call('LREM', queue.base, 0 - wanted, message)
+  if count > 0 then
+    queue.act_as('consumer')
+    queue.length = queue.length - count
+    if noted then marks.remove(noted, { message }, places) end
+    queue.count_as('consumed', count, count * #message)
+  end
+  return count
+end
+
 -- Takes    messages
 -- Returns  for each 1 if it was queued, else 0; and how many are left for another call
 function list.remove(messages)
@@ -259,7 +283,7 @@ function list.remove(messages)
   if refusal then
     return refusal, 0
   end
-  local removed, walked, taken, noted = {}, 0, 0, marks.present()
+  local removed, walked, taken = {}, 0, 0
   for i, message in ipairs(messages) do
     if block.patient and walked > mirror.SCAN then
       break
@@ -276,15 +300,10 @@ function list.remove(messages)
         in_head = #call('LPOS', queue.base, message, 'RANK', -1, 'COUNT', 0, 'MAXLEN', unmirrored)
       end
       walked = walked + queue.length
-      the_call.work = the_call.work + the_call.ENTRY * queue.length
-      local count = call('LREM', queue.base, 0, message)
+      local count = remove_copies(0, message)
       if count > 0 then
-        queue.act_as('consumer')
         taken, removed[i] = taken + count, 1
-        queue.length = queue.length - count
-        queue.count_as('consumed', count, count * #message)
         mirror.forget_all(message, in_head)
-        if noted then marks.forget(noted, message, count) end
       end
     end
   end
@@ -302,20 +321,9 @@ function list.remove_copies(wanted, message)
   if refusal then
     return refusal, 0
   end
-  wanted = tonumber(wanted)
-  local noted = marks.present()
-  if noted and wanted ~= 0 and marks.has(noted, message) then
-    return { err = 'TYPE has-marks' }, 0
-  end
-  the_call.work = the_call.work + the_call.ENTRY * queue.length
-  -- The list begins with the newest message. (Redis 7.0 would get -0 as an argument, and refuse it.)
-  local count = call('LREM', queue.base, 0 - wanted, message)
+  local count = remove_copies(tonumber(wanted), message)
   if count > 0 then
-    queue.act_as('consumer')
-    queue.length = queue.length - count
-    queue.count_as('consumed', count, count * #message)
     mirror.start_over()
-    if noted then marks.forget(noted, message, count) end
     room.settle()
   end
   return { count }, 0

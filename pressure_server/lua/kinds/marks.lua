@@ -3,19 +3,20 @@
 --
 -- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags
 --          expires', or 'position flags expires deliveries', for each copy that has marks, oldest first, separated by
---          ';'; state -> 'drift removed'
+--          ';'; state -> 'drift', and 'first last' for each gap, in ascending order
 --
 -- In a record, and between modules, a mark is { flags, expires }; or { flags, expires, false, deliveries }, because jobs
 -- and logs have something else in the third place (job_gets.lua, log.lua).
 --
 -- A copy is identified by its position: the number of messages that had been consumed when it was put, plus
--- the number queued before it. So the position of the message at the head is the number of consumed messages.
--- Marks with a lower position belong to copies that native clients have taken.
+-- the number queued before it. Marks with a lower position than the head's belong to copies that native clients have
+-- taken. Messages that are removed from the middle count as consumed. They leave a gap: all copies before it are so much
+-- further from the beginning than their positions say.
 --
--- Positions shift if messages are removed from the middle, or if a native client dies between a pop and its
--- count. If no position fits, the copies in the list are counted, and surplus marks belong to copies that are
--- gone. The shift is then stored as the drift, so copies are counted once. A copy can get another's marks
--- only if equal messages have different marks and native clients have put or taken some of them.
+-- The positions of all copies shift, too, if a native client dies between a pop and its count. If no position fits, the
+-- copies in the list are counted, and surplus marks belong to copies that are gone. The shift is then stored as the
+-- drift, so copies are counted once. A copy can get another's marks only if equal messages have different marks, and
+-- native clients have put or taken some of them, or there are more gaps than are stored one by one.
 
 local the_call = require 'core/call'
 local queue = require 'core/queue'
@@ -24,6 +25,7 @@ local marks = {}
 local MAX_PLAIN = 64
 -- Fields allowed beyond twice the number of queued messages before stale ones are dropped.
 local MAX_STALE = 1000
+local MAX_GAPS = 100
 
 -- Takes    'flags expires message'; expires is 0 for never, '+seconds' from now on, or seconds since 1970
 -- Returns  the message; { flags, when it expires in milliseconds since 1970, 0 for never }
@@ -48,8 +50,10 @@ end
 -- type, the call ends here.
 function marks.open(base)
   local key = base .. ':ext:marks'
-  local drift, removed = string.match(call('HGET', key, 'state') or '0 0', '(%-?%d+) (%d+)')
-  return { key = key, drift = tonumber(drift), removed = tonumber(removed) }
+  local drift, rest = string.match(call('HGET', key, 'state') or '0', '^(%-?%d+)(.*)$')
+  local gaps = {}
+  for first, last in string.gmatch(rest, '(%-?%d+) (%-?%d+)') do gaps[#gaps + 1] = { tonumber(first), tonumber(last) } end
+  return { key = key, drift = tonumber(drift), gaps = gaps }
 end
 
 -- Return the marks of the present queue; false if it has none, unless `anyway`.
@@ -66,12 +70,49 @@ local function newest_in(text)
 end
 
 local function note_state(self)
-  call('HSET', self.key, 'state', string.format('%.0f %.0f', self.drift, self.removed))
+  local texts = { string.format('%.0f', self.drift) }
+  for _, gap in ipairs(self.gaps) do texts[#texts + 1] = string.format('%.0f %.0f', gap[1], gap[2]) end
+  call('HSET', self.key, 'state', table.concat(texts, ' '))
 end
 
 local function clear(self)
   call('UNLINK', self.key)
-  self.drift, self.removed = 0, 0
+  self.drift, self.gaps = 0, {}
+end
+
+-- Return the position that a copy had when it was put, from its place among the messages now, the head's being the
+-- number of consumed messages.
+local function position_at(self, place)
+  local position = place - self.drift
+  for i = #self.gaps, 1, -1 do
+    local gap = self.gaps[i]
+    if gap[2] < position then break end
+    position = position - (gap[2] - gap[1] + 1)
+  end
+  return position
+end
+
+-- Note that the copies at these positions have been removed.
+local function add_gaps(self, positions)
+  local head = position_at(self, queue.consumed)
+  local all = self.gaps
+  for _, position in ipairs(positions) do all[#all + 1] = { position, position } end
+  table.sort(all, function(one, other) return one[2] < other[2] end)
+  self.gaps = {}
+  for _, gap in ipairs(all) do
+    local previous = self.gaps[#self.gaps]
+    if previous and previous[2] == gap[1] - 1 then
+      previous[2] = gap[2]
+    elseif gap[2] >= head then
+      self.gaps[#self.gaps + 1] = gap
+    end
+  end
+  while #self.gaps > MAX_GAPS do
+    -- The copies between the first two gaps are found by counting. All others keep their positions.
+    local first = table.remove(self.gaps, 1)
+    self.gaps[1][1] = self.gaps[1][1] - (first[2] - first[1] + 1)
+  end
+  note_state(self)
 end
 
 local function field_of(message)
@@ -100,26 +141,26 @@ local function write(self, field, text)
     return
   end
   call('HDEL', self.key, field)
-  if (self.drift ~= 0 or self.removed > 0) and call('HLEN', self.key) == 1 then
+  if (self.drift ~= 0 or self.gaps[1]) and call('HLEN', self.key) == 1 then
     clear(self)
   end
 end
 
 -- Drop the fields of copies that native clients have taken, if these are the majority.
 local function drop_stale(self)
-  if call('HLEN', self.key) <= 2 * (queue.length + self.removed) + MAX_STALE then
+  if call('HLEN', self.key) <= 2 * queue.length + MAX_STALE then
     return
   end
-  local all = call('HGETALL', self.key)
+  local all, head = call('HGETALL', self.key), position_at(self, queue.consumed)
   for i = 1, #all, 2 do
     local newest = all[i] ~= 'state' and newest_in(all[i + 1])
-    if newest and newest < queue.consumed - self.removed then
+    if newest and newest < head then
       call('HDEL', self.key, all[i])
     end
   end
 end
 
--- Store the marks of messages that are queued at positions from `first` on; marks_of[i] may be nil.
+-- Store the marks of messages that are queued at the places from `first` on; marks_of[i] may be nil.
 function marks.note(messages, marks_of, first)
   local self = marks.present(true)
   if queue.length == #messages then
@@ -129,7 +170,7 @@ function marks.note(messages, marks_of, first)
   for i, message in ipairs(messages) do
     if marks_of[i] then
       local field, mark = field_of(message), marks_of[i]
-      local copy = { first + i - 1 - self.drift, mark[1], mark[2], mark[4] }
+      local copy = { position_at(self, first + i - 1), mark[1], mark[2], mark[4] }
       if not copies_of[field] then
         local text = call('HGET', self.key, field)
         copies_of[field], newest[field] = { text or nil }, text and newest_in(text)
@@ -150,49 +191,44 @@ function marks.note(messages, marks_of, first)
   drop_stale(self)
 end
 
--- Return the index of the copy at this position, which is the oldest one queued; nil if it has no marks.
+-- Return the index of the copy at this place, which is the oldest one queued; nil if it has no marks.
 -- `others` is the number of copies, this one included, that were popped but are not processed yet.
-local function find(self, copies, message, position, others)
-  while copies[1] and copies[1][1] < position - self.removed do
-    table.remove(copies, 1)
-  end
-  for i, copy in ipairs(copies) do
-    -- After a removal from the middle, a later copy may seem to be at the position of the first.
-    if copy[1] + self.drift == position and (i == 1 or self.removed == 0) then return i end
-  end
-  if not copies[1] then
-    return nil
-  end
+local function find(self, copies, message, place, others)
+  local position, lowest = position_at(self, place), math.min(place, place - self.drift)
+  for _, gap in ipairs(self.gaps) do lowest = lowest - (gap[2] - gap[1] + 1) end
+  while copies[1] and copies[1][1] < lowest do table.remove(copies, 1) end
+  if not copies[1] then return nil end
+  if copies[1][1] == position then return 1 end
   -- Count no further than needed: what matters is whether a copy without marks exists.
   local most = #copies + 1 - others
   local there = others + (most > 0 and #call('LPOS', queue.base, message, 'RANK', -1, 'COUNT', most) or 0)
   local first = math.max(1, #copies - there + 1)
-  if not copies[first] or (there > #copies and copies[first][1] + self.drift > position) then
+  if not copies[first] or (there > #copies and copies[first][1] > position) then
     return nil
   end
-  self.drift = position - copies[first][1]
+  self.drift = self.drift + position - copies[first][1]
   note_state(self)
   return first
 end
 
--- Takes    marks; messages that have left the head of the list, oldest first, and the position of the first
+-- Takes    marks; messages that have left the head of the list, oldest first, and the place of the first
 -- Returns  the marks of each that has any, by its index; these are removed from the hash
 function marks.take(self, messages, first)
   local found, count_of, noted = {}, {}, {}
   for _, message in ipairs(messages) do count_of[message] = (count_of[message] or 0) + 1 end
   for i, message in ipairs(messages) do
-    local field, position = field_of(message), first + i - 1
+    local field, place = field_of(message), first + i - 1
     local text = noted[field] and noted[field].text or call('HGET', self.key, field)
     if text then
       noted[field] = noted[field] or { text = text, from = 1 }
       local copies = noted[field]
       local own, flags, expires, deliveries, behind = string.match(text, '^(%-?%d+) (%d+) (%d+) ?(%d*);?()', copies.from)
-      if own and tonumber(own) + self.drift == position then
+      if own and tonumber(own) == position_at(self, place) then
         -- The usual case. It reads only the first of many equal copies.
         found[i], copies.from = marks.of(flags, expires, deliveries), behind
       elseif own then
         local others = read(string.sub(text, copies.from))
-        local at = find(self, others, message, position, count_of[message])
+        local at = find(self, others, message, place, count_of[message])
         if at then
           found[i] = marks.of(unpack(others[at], 2, 4))
           for _ = 1, at do table.remove(others, 1) end
@@ -207,39 +243,30 @@ function marks.take(self, messages, first)
   return found
 end
 
--- Return the marks of a message that stays queued at this position, or nil.
-function marks.look(self, message, position)
+-- Return the marks of a message that stays queued at this place, or nil.
+function marks.look(self, message, place)
   local copies = read(call('HGET', self.key, field_of(message)))
-  local at = find(self, copies, message, position, 0)
+  local at = find(self, copies, message, place, 0)
   return at and marks.of(unpack(copies[at], 2, 4)) or nil
 end
 
--- Forget the marks of a message of which all copies, `count` of them, have been removed.
-function marks.forget(self, message, count)
-  self.removed = self.removed + count
-  note_state(self)
-  write(self, field_of(message), '')
-end
-
--- Return whether any copy of a message has flags, or an expiry.
-function marks.has(self, message)
-  for _, copy in ipairs(read(call('HGET', self.key, field_of(message)))) do
-    if copy[2] ~= '0' or copy[3] > 0 then return true end
+-- Forget the marks of messages that have been removed from these places, before they count as consumed.
+function marks.remove(self, messages, places)
+  local positions, gone = {}, {}
+  for i, place in ipairs(places) do
+    positions[i] = position_at(self, place)
+    gone[positions[i]] = true
   end
-  return false
-end
-
--- Forget the marks of copies from a position on, which have been removed and count as consumed.
-function marks.cut(self, messages, first)
+  local seen = {}
   for _, message in ipairs(messages) do
-    local kept = {}
-    for _, copy in ipairs(read(call('HGET', self.key, field_of(message)))) do
-      if copy[1] + self.drift < first then kept[#kept + 1] = copy end
+    local kept, text = {}, not seen[message] and call('HGET', self.key, field_of(message))
+    seen[message] = true
+    for _, copy in ipairs(read(text)) do
+      if not gone[copy[1]] then kept[#kept + 1] = copy end
     end
-    write(self, field_of(message), join(kept))
+    if text then write(self, field_of(message), join(kept)) end
   end
-  self.drift = self.drift + #messages -- the others seem to be so much further from the beginning
-  note_state(self)
+  if queue.length > 0 then add_gaps(self, positions) else clear(self) end
 end
 
 return marks

@@ -7,7 +7,7 @@ The order in which waiting clients are served is not decided here: tests try wai
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field
 from typing import Self
@@ -311,17 +311,27 @@ class Queue:
 
     def remove(self, messages: Iterable[bytes]) -> list[int]:
         """Remove all copies of each message. Return for each 1 if there was one, or 0."""
+        return [min(1, self.remove_copies(0, message)) for message in messages]
+
+    def remove_copies(self, wanted: int, message: bytes) -> int:
+        """Remove so many of the oldest copies of a message; of the newest if negative; 0 for all of them."""
         require(self.may_consume or not self.messages, "INUSE")
-        results = []
-        for message in messages:
-            copies = [one for one in self.messages if one == message]
-            self.messages = [one for one in self.messages if one != message]
-            self.counters.consume(copies)
-            results.append(1 if copies else 0)
-        if any(results):
+        places = [place for place, one in enumerate(self.messages) if one == message]
+        gone = places[wanted:] if wanted < 0 else places[: wanted or None]
+        self._drop(gone)
+        return len(gone)
+
+    def drop_newest(self, count: int) -> None:
+        """Remove so many of the newest messages, or all."""
+        require(self.may_consume or not self.messages, "INUSE")
+        self._drop(range(max(0, self.length - count), self.length))
+
+    def _drop(self, places: Collection[int]) -> None:
+        self.counters.consume([self.messages[place] for place in places])
+        self.messages = [one for place, one in enumerate(self.messages) if place not in places]
+        if places:
             self.consumer = self.actor
             self.settle()
-        return results
 
     def flush(self) -> int:
         """Remove all messages. Return how many there were."""
