@@ -61,7 +61,7 @@ class JobIndex:
             return known
         block = (job - 1) // _IDS_OF_BLOCK
         shard = self._database.shard_of_block(block)
-        base = await shard.command(b"HGET", shard.prefix + b"!blocks", b"%d" % block)
+        base = await shard.keys.command(b"HGET", shard.prefix + b"!blocks", b"%d" % block)
         if not base:
             return None
         tube: bytes = base[len(shard.prefix) + 1 :]

@@ -78,7 +78,7 @@ class Values:
         given, each value read gets it.
         """
         touches = expiry is not None
-        found: list[bytes | None] = await self._shard.call_script(
+        found: list[bytes | None] = await self._shard.keys.call_script(
             self._script,
             [self._state, *map(self._key, names[:_MAX_VALUES])],
             [b"get", b"%d" % _MAX_BYTES, _NO_EXPIRY if expiry is None else expiry],
@@ -88,20 +88,20 @@ class Values:
 
     async def look(self, name: bytes, arguments: Sequence[bytes], *, changes: bool) -> Found | None:
         """Call the function `mg` of values.lua. Say whether its arguments may change the value."""
-        found: list[Any] = await self._shard.call_script(
+        found: list[Any] = await self._shard.keys.call_script(
             self._script, [self._state, self._key(name)], [b"mg", *arguments], once=changes
         )
         return Found(*found) if found else None
 
     async def change(self, operation: bytes, name: bytes, *arguments: bytes) -> Any:
         """Call a function of values.lua that changes a value. A line is a reply without the line end."""
-        return await self._shard.call_script(
+        return await self._shard.keys.call_script(
             self._script, [self._state, self._key(name)], [operation, *arguments], once=True
         )
 
     async def flush(self, expiry: bytes) -> None:
         """Delete all values that are stored before the time `expiry`; 0 is now."""
-        await self._shard.call_script(self._script, [self._state], [b"flush", expiry], once=True)
+        await self._shard.keys.call_script(self._script, [self._state], [b"flush", expiry], once=True)
         self.flushed.set()
 
     async def due(self) -> float | None:
@@ -116,7 +116,9 @@ class Values:
         flushed = (await self._look())[0]
         cursor = b"0"
         while True:
-            cursor, keys = await self._shard.scan_keys(cursor, keys_pattern(self._state, b""), _SWEPT_AT_ONCE)
+            cursor, keys = await self._shard.keys.scan_keys(
+                cursor, keys_pattern(self._state, b""), _SWEPT_AT_ONCE
+            )
             if keys:
                 await self._harmless([self._state, *keys], [b"sweep"])
             if cursor == b"0":
@@ -129,7 +131,7 @@ class Values:
 
     async def _harmless(self, keys: list[bytes], arguments: list[bytes]) -> list[int]:
         """Call the script for work that may be repeated if the reply is lost."""
-        reply: list[int] = await self._shard.call_script(self._script, keys, arguments, once=False)
+        reply: list[int] = await self._shard.keys.call_script(self._script, keys, arguments, once=False)
         return reply
 
 

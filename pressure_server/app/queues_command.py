@@ -170,7 +170,7 @@ def where_command(queue: str, **values: Any) -> None:
 async def _find(store: Store, queue: bytes) -> str:
     async with open_store(store) as broker:
         shard = broker.default_database.shard_of(queue)
-        await shard.command(b"PING")
+        await shard.keys.command(b"PING")
         return f"prefix {printable(shard.prefix)}: on {shard.route}"
 
 

@@ -6,36 +6,21 @@ They are held for as long as the grace lasts. Then they fail, and so do others u
 from __future__ import annotations
 
 import asyncio
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pressure_server.backend.requests import BackendRequest
+
+if TYPE_CHECKING:
+    from pressure_server.backend.link import Link
 
 # Seconds until a call whose keys are being moved to another node is sent again, at first and at most.
 _FIRST_STALL, _MAX_STALL = 0.02, 2.0
 
 
-class HoldingLink(Protocol):
-    """The link whose requests are held."""
-
-    @property
-    def grace(self) -> float:
-        """For how many seconds requests are held."""
-
-    @property
-    def is_connected(self) -> bool:
-        """Whether there is a channel."""
-
-    def send(self, request: BackendRequest) -> None:
-        """Send a request, or hold it."""
-
-    def fail(self, request: BackendRequest) -> None:
-        """Fail a request: the grace is over."""
-
-
 class HeldRequests:
     """The requests that one link holds."""
 
-    def __init__(self, link: HoldingLink) -> None:
+    def __init__(self, link: Link) -> None:
         self._link = link
         self._requests: list[BackendRequest] = []
         # Whether the grace is over, and the backend is not back.

@@ -28,7 +28,8 @@ from pressure_server.queues.placement import Placement
 from pressure_server.queues.queue_operations import QueueOperations
 from pressure_server.queues.reserving import reserve_best
 from pressure_server.queues.several_queues import SeveralQueues
-from pressure_server.queues.shard import SCAN_COUNT, Shard
+from pressure_server.queues.shard import Shard
+from pressure_server.queues.stored_keys import SCAN_COUNT
 from pressure_server.text import printable
 
 _Result = TypeVar("_Result")
@@ -113,7 +114,7 @@ class Database(QueueOperations):
     # Operations
 
     def add(self, operation: Operation) -> Lane:
-        """See LaneDispatcher.add."""
+        """See Shard.add."""
         shard = self.shard_of(operation.name)
         self._touched[shard] = None
         return shard.add(operation)
@@ -125,31 +126,31 @@ class Database(QueueOperations):
             shard.end_of_read()
 
     def submit(self, operation: Operation) -> None:
-        """See LaneDispatcher.submit."""
+        """See Shard.submit."""
         self.shard_of(operation.name).submit(operation)
 
     def join(self, operation: Operation) -> None:
-        """See LaneDispatcher.join."""
+        """See Shard.join."""
         self.shard_of(operation.name).join(operation)
 
     def cancel(self, operation: Operation) -> None:
-        """See LaneDispatcher.cancel."""
+        """See Shard.cancel."""
         self.shard_of(operation.name).cancel(operation)
 
     def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
-        """See LaneDispatcher.unblock."""
+        """See Shard.unblock."""
         self.shard_of(operation.name).unblock(operation, unblocking)
 
     async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
-        """See LaneDispatcher.attempt."""
+        """See Shard.attempt."""
         return await self.shard_of(operation.name).attempt(operation, owner)
 
     def due_soon(self, name: bytes) -> float | None:
-        """See LaneDispatcher.due_soon."""
+        """See Shard.due_soon."""
         return self.shard_of(name).due_soon(name)
 
     def waiting(self, names: Sequence[bytes] | None = None) -> dict[bytes, dict[Line, int]]:
-        """See LaneDispatcher.waiting."""
+        """See Shard.waiting."""
         return {name: lines for shard in self.shards for name, lines in shard.waiting(names).items()}
 
     async def run_each(
@@ -263,7 +264,7 @@ class Database(QueueOperations):
         returned at least once. The shards are scanned one after the other.
         """
         within, number = divmod(int(cursor), len(self.shards))
-        after, names = await self.shards[number].scan(b"%d" % within, count)
+        after, names = await self.shards[number].keys.scan(b"%d" % within, count)
         if after == b"0":
             number += 1
         return b"%d" % (0 if number == len(self.shards) else int(after) * len(self.shards) + number), names
@@ -280,7 +281,7 @@ class Database(QueueOperations):
         for shard in self.shards:
             cursor, steps_left = b"0", 0 if shard.is_away else steps
             while steps_left:
-                cursor, found = await shard.scan(cursor)
+                cursor, found = await shard.keys.scan(cursor)
                 names.update(dict.fromkeys(found))
                 steps_left = 0 if cursor == b"0" else steps_left - 1
             is_complete = is_complete and not shard.is_away and cursor == b"0"
@@ -297,7 +298,7 @@ class Database(QueueOperations):
             seen: set[bytes] = set()
             cursor = b""
             while cursor != b"0":
-                cursor, names = await shard.scan(cursor or b"0")
+                cursor, names = await shard.keys.scan(cursor or b"0")
                 for name in names:
                     if name not in seen:
                         seen.add(name)

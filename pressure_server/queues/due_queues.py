@@ -35,7 +35,7 @@ class DueQueues:
     """The due queues of one database."""
 
     def __init__(self, link: Link, watch: Watch, prefix: bytes, attempt: Attempt) -> None:
-        """`attempt` is LaneDispatcher.attempt."""
+        """`attempt` is Shard.attempt."""
         self._link = link
         self._watch = watch
         self._prefix = prefix

@@ -60,10 +60,10 @@ class Expiry:
             await asyncio.sleep(began + interval - loop.time())
 
     async def _expire_in(self, shard: Shard) -> None:
-        cursor, names = await shard.scan(b"0", _SCANNED)
+        cursor, names = await shard.keys.scan(b"0", _SCANNED)
         while cursor != b"0":
             # The backend does the next step of the scan while this one's queues are expired.
-            scanning = asyncio.create_task(shard.scan(cursor, _SCANNED))
+            scanning = asyncio.create_task(shard.keys.scan(cursor, _SCANNED))
             try:
                 await self._expire(shard, names)
             finally:
@@ -78,7 +78,7 @@ class Expiry:
             for name, result in zip(some, results, strict=True):
                 if isinstance(result, BackendError):
                     # Raises BackendError if the backend is unavailable, instead of only this queue.
-                    await shard.command(b"PING")
+                    await shard.keys.command(b"PING")
                     self._warnings.warn(shard.database_number, name, result)
                 elif result:
                     shown = printable(name)

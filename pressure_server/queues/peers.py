@@ -289,7 +289,9 @@ class OldPeers(Peers):
         counts: Counter[bytes] = Counter()
         failed, why, cursor = 0, b"", b""
         while cursor != b"0":
-            cursor, keys = await shard.scan_keys(cursor or b"0", keys_pattern(self._prefix, _CALLS), 1000)
+            cursor, keys = await shard.keys.scan_keys(
+                cursor or b"0", keys_pattern(self._prefix, _CALLS), 1000
+            )
             names = [key[len(self._prefix) + 1 : -len(_CALLS)] for key in keys]
             names = [queue for queue in names if is_queue_name(queue)]
             for queue, back in zip(names, await shard.run_each(verbs.TAKE_OVER, names, [name]), strict=True):

@@ -8,9 +8,9 @@ instead (watchers.py), and looks again when one has changed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from math import inf
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
 
 from pressure_server.errors import (
     BACKEND_LOST,
@@ -23,51 +23,21 @@ from pressure_server.errors import (
 )
 from pressure_server.queues.first_jobs import NO_RANK, View
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.operation import Verb
-from pressure_server.queues.operations.options import DEFAULT, Options
+from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.owners import Client
 from pressure_server.queues.operations.wait import Wait, WaiterCount
-from pressure_server.queues.several_queues import Lanes, SeveralQueues
+from pressure_server.queues.several_queues import SeveralQueues
 from pressure_server.queues.shard import Shard
 from pressure_server.queues.watchers import Watcher
+
+if TYPE_CHECKING:
+    from pressure_server.queues.database import Database
 
 _NOTHING = View(NO_RANK, None, [], set(), [])
 
 
-class Queues(Lanes, Protocol):
-    """What this module uses of a database."""
-
-    @property
-    def is_stopping(self) -> bool:
-        """See Database.is_stopping."""
-
-    def shard_of(self, name: bytes) -> Shard:
-        """See Database.shard_of."""
-
-    def is_away(self, name: bytes) -> bool:
-        """See Database.is_away."""
-
-    def by_shard(self, names: Sequence[bytes]) -> Iterator[tuple[Shard, list[bytes]]]:
-        """See Database.by_shard."""
-
-    async def run(
-        self,
-        verb: Verb,
-        name: bytes,
-        messages: list[bytes] | None = None,
-        size: int = 1,
-        wait: Wait | None = None,
-        client: Client | None = None,
-        options: Options = DEFAULT,
-    ) -> list[Any]:
-        """See Database.run."""
-
-    async def run_each(self, verb: Verb, names: Sequence[bytes]) -> list[Any]:
-        """See Database.run_each."""
-
-
 async def reserve_best(
-    queues: Queues,
+    database: Database,
     names: Sequence[bytes],
     claims: list[bytes],
     timeout: float | None,
@@ -89,7 +59,7 @@ async def reserve_best(
     loop = asyncio.get_running_loop()
     deadline = None if timeout is None else loop.time() + timeout
     how = Wait(timeout, waits_forever_for_role=True, outlives_queue=outlives_queues)
-    watching = _Watching(queues)
+    watching = _Watching(database)
     error: PressureError | None = None
     is_over = False
     several: SeveralQueues | None = None
@@ -97,8 +67,8 @@ async def reserve_best(
         while True:
             was_lost = False
             try:
-                view = await _look(queues, names, waits=timeout != 0)
-                jobs = [] if view.best is None else await _take(queues, view.best, claims, client)
+                view = await _look(database, names, waits=timeout != 0)
+                jobs = [] if view.best is None else await _take(database, view.best, claims, client)
             except BACKEND_LOST as lost:
                 if timeout == 0 or isinstance(lost, BackendDiedError):
                     raise
@@ -117,11 +87,11 @@ async def reserve_best(
                 return None
             if view.overdue or view.best is not None:
                 continue
-            if was_lost and not any(map(queues.is_lost, names)):
+            if was_lost and not any(map(database.is_lost, names)):
                 await asyncio.sleep(0)
                 continue  # it is back already, and has not been looked at
             watching.news.clear()
-            several = SeveralQueues(queues, verbs.RESERVE, options, client)
+            several = SeveralQueues(database, verbs.RESERVE, options, client)
             watched = view.kept if outlives_queues else []
             unwatched = set(names).difference(watched)
             try:
@@ -155,8 +125,8 @@ async def reserve_best(
 class _Watching:
     """The queues that a command watches, of all shards."""
 
-    def __init__(self, queues: Queues) -> None:
-        self._queues = queues
+    def __init__(self, database: Database) -> None:
+        self._database = database
         self._watchers: list[tuple[Shard, Watcher]] = []
         self._wait = Wait(None)
         self._waiters: WaiterCount | None = None  # that has counted the wait
@@ -168,9 +138,9 @@ class _Watching:
         first_due = inf
         if not names:
             return first_due
-        if self._queues.is_stopping:
+        if self._database.is_stopping:
             raise StoppingError
-        for shard, some in self._queues.by_shard(names):
+        for shard, some in self._database.by_shard(names):
             if self._waiters is None:
                 if not shard.waiters.try_add(self._wait):
                     raise WaitLimitError(shard.waiters.limit)
@@ -196,42 +166,42 @@ class _Watching:
     def hand_on(self) -> None:
         """Tell other commands of the news: this one has ended, and has taken one job at most."""
         for name in self.news:
-            self._queues.shard_of(name).first_jobs.watchers.tell(name)
+            self._database.shard_of(name).first_jobs.watchers.tell(name)
 
 
-async def _take(queues: Queues, name: bytes, claims: list[bytes], client: Client | None) -> list[bytes]:
+async def _take(database: Database, name: bytes, claims: list[bytes], client: Client | None) -> list[bytes]:
     try:
-        jobs = await queues.run(verbs.RESERVE, name, claims[:], len(claims), Wait(0), client)
+        jobs = await database.run(verbs.RESERVE, name, claims[:], len(claims), Wait(0), client)
     except (QueueClosedError, QueueDoesNotExistError):
         jobs = []
     if not jobs:
-        queues.shard_of(name).first_jobs.forget(name)
+        database.shard_of(name).first_jobs.forget(name)
     return jobs
 
 
-async def _look(queues: Queues, names: Sequence[bytes], *, waits: bool) -> View:
+async def _look(database: Database, names: Sequence[bytes], *, waits: bool) -> View:
     """Look for the best job. What has ended in overdue queues is noticed first, and may be the best.
 
     If the command `waits`, look only at queues whose backend can be reached.
 
     A job whose last delivery has ended is then in the queue of its dead letters, which may be any of these.
     """
-    view = await _look_once(queues, names, waits=waits)
+    view = await _look_once(database, names, waits=waits)
     if view.overdue:
         # Any operation makes the library notice what has ended.
-        for result in await queues.run_each(verbs.EXISTS, view.overdue):
+        for result in await database.run_each(verbs.EXISTS, view.overdue):
             if isinstance(result, PressureError):
                 raise result
-        view = await _look_once(queues, names, waits=waits)
+        view = await _look_once(database, names, waits=waits)
     return view
 
 
-async def _look_once(queues: Queues, names: Sequence[bytes], *, waits: bool) -> View:
+async def _look_once(database: Database, names: Sequence[bytes], *, waits: bool) -> View:
     # Operations that wait in the queues of another shard are tried when that one is back.
-    is_left_out = queues.is_lost if waits else queues.is_away
+    is_left_out = database.is_lost if waits else database.is_away
     views = [
         await shard.first_jobs.look(some)
-        for shard, some in queues.by_shard(names)
+        for shard, some in database.by_shard(names)
         if not is_left_out(some[0])
     ]
     best = min(views, key=lambda view: view.rank, default=_NOTHING)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Collection, Iterable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pressure_server.errors import PressureError
 from pressure_server.queues.operations.operation import Operation, Verb
@@ -16,37 +16,21 @@ from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.wait import Ticket, Unblocking, Wait
 
+if TYPE_CHECKING:
+    from pressure_server.queues.database import Database
+
 # Queues whose operations begin or end before other clients have their turn: about a millisecond.
 _QUEUES_AT_ONCE = 250
 # In place of the queue of the operation that has ended: none has. A queue's name may be empty.
 _NO_QUEUE = b":ext:"
 
 
-class Lanes(Protocol):
-    """What this module uses of a database."""
-
-    def join(self, operation: Operation) -> None:
-        """See LaneDispatcher.join."""
-
-    def submit(self, operation: Operation) -> None:
-        """See LaneDispatcher.submit."""
-
-    def cancel(self, operation: Operation) -> None:
-        """See LaneDispatcher.cancel."""
-
-    def due_soon(self, name: bytes) -> float | None:
-        """See LaneDispatcher.due_soon."""
-
-    def is_lost(self, name: bytes) -> bool:
-        """See Database.is_lost."""
-
-
 class SeveralQueues:
     """One wait of a command on several queues."""
 
-    def __init__(self, lanes: Lanes, verb: Verb, options: Options, client: Client | None) -> None:
+    def __init__(self, database: Database, verb: Verb, options: Options, client: Client | None) -> None:
         """Prepare operations of this verb, with these options; `client` is told of the wait."""
-        self._lanes = lanes
+        self._database = database
         self._verb = verb
         self._options = options
         self._ticket = Ticket()
@@ -86,11 +70,11 @@ class SeveralQueues:
         self._owner.on_unblock = self._unblock
         for number, name in enumerate(list(self._left), 1):
             operation = self._operation(name, arguments, size, how)
-            if name in to_try and not self._lanes.is_lost(name):
-                self._lanes.submit(operation)
+            if name in to_try and not self._database.is_lost(name):
+                self._database.submit(operation)
                 await self._owner.wait_until_tried()
             else:
-                self._lanes.join(operation)
+                self._database.join(operation)
             if first.done() or loop.time() >= deadline:
                 break
             del self._left[name]
@@ -105,7 +89,7 @@ class SeveralQueues:
 
     def _time_is_up(self) -> None:
         """End the wait; but if jobs are due within milliseconds, wait for these."""
-        soon = [at for name in self._operations if (at := self._lanes.due_soon(name)) is not None]
+        soon = [at for name in self._operations if (at := self._database.due_soon(name)) is not None]
         if soon:
             self._timer = asyncio.get_running_loop().call_at(max(soon), self.look_again)
         else:
@@ -145,13 +129,13 @@ class SeveralQueues:
         if self._timer is not None:
             self._timer.cancel()
         self._owner.end()
-        is_worth_it = (name for name in self._operations if self._lanes.due_soon(name) is not None)
+        is_worth_it = (name for name in self._operations if self._database.due_soon(name) is not None)
         again = [*self._left, *is_worth_it]
         self._cancel()
         return again
 
     def _cancel(self) -> None:
         for _ in range(min(_QUEUES_AT_ONCE, len(self._operations))):
-            self._lanes.cancel(self._operations.popitem()[1])
+            self._database.cancel(self._operations.popitem()[1])
         if self._operations:
             asyncio.get_running_loop().call_soon(self._cancel)

@@ -1,4 +1,4 @@
-"""A shard: the lanes of the queues whose keys are together on one node, and plain reading of these keys.
+"""A shard: the lanes of the queues whose keys are together on one node, and what they need from the backend.
 
 A database on one node has one shard. On a cluster it has several, each with a prefix and connections of its
 own (placement.py).
@@ -7,49 +7,346 @@ own (placement.py).
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
+from functools import partial
 from typing import Any
 
-from pressure_server.errors import BackendError, BackendReplyError, PressureError
-from pressure_server.lua.scripts import Script, scan_script
-from pressure_server.queues.lanes.dispatcher import LaneDispatcher
+from pressure_server.backend.durability import Durability, Follows
+from pressure_server.backend.link import Link
+from pressure_server.backend.route import Route
+from pressure_server.backend.turns import Turns
+from pressure_server.backend.watch import Watch
+from pressure_server.errors import (
+    BackendError,
+    BackendReplyError,
+    OutcomeUnknownError,
+    PressureError,
+    UnansweredError,
+)
+from pressure_server.lua.layout import RECOVER, Header
+from pressure_server.queues.calls.call import Block
+from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, CallStatistics, Courier
+from pressure_server.queues.due_queues import DueQueues
+from pressure_server.queues.first_jobs import FirstJobs
+from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
+from pressure_server.queues.lanes.lane import Lane
+from pressure_server.queues.lanes.reservations import Reservations
 from pressure_server.queues.names import (
     BOUND,
-    EXTENSION_SUFFIXES,
     MADE,
     NO_PLAIN_LIST,
-    PROTOCOL_SUFFIXES,
-    absent_key,
+    UNAWAITED,
     base_key,
-    existence_pattern,
-    queue_name,
+    records_key,
+    split_key,
 )
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.block_reply import Refused
-from pressure_server.queues.operations.operation import Operation, Verb
-from pressure_server.queues.operations.owners import Client, CoroutineOwner
+from pressure_server.queues.operations.block_reply import Refused, refusal_of
+from pressure_server.queues.operations.operation import Delivery, Line, Operation, Verb
+from pressure_server.queues.operations.owners import Answers, Client, CoroutineOwner
+from pressure_server.queues.operations.wait import Unblocking, WaitCondition, WaiterCount
+from pressure_server.queues.policy import Policy
+from pressure_server.queues.stored_keys import StoredKeys
+from pressure_server.queues.waiting.key_notifications import KeyNotifications
+from pressure_server.queues.waiting.role_turns import RoleTurns
 
-# The suffixes of all keys of a queue, and of those that puts and gets use.
-_STORED = (b"", *PROTOCOL_SUFFIXES, *EXTENSION_SUFFIXES)
-_USED = (b"", BOUND, MADE, b":stats:produced_messages", b":stats:consumed_messages")
+# The most idle lanes, of about 500 bytes, and the longest name of a queue that has one, in bytes.
+_MOST_IDLE = 10_000
+_LONGEST_KEPT = 256
 # Queues that are operated on, or read from, at the same time: each takes some memory.
 _AT_ONCE = 100
 # Ranges of fewer messages may be read at the same time.
 _SHORT_RANGE = 1000
-# Keys that one step of a scan examines, if the caller does not say.
-SCAN_COUNT = 1000
-# Runs of a backend that the cursors of a scan tell apart (scan.lua).
-_RUNS = 4096
+# Seconds before a put-back or recovery that the backend has refused is tried again.
+_RETRY_AFTER = 1.0
 
 
-class Shard(LaneDispatcher):
-    """The queues of one shard of a database. The broker creates it."""
+class Shard:
+    """The queues of one shard of a database. A lane is made when a queue first needs one.
 
-    def __init__(self, *arguments: Any, **options: Any) -> None:
-        """See LaneDispatcher."""
-        super().__init__(*arguments, **options)
+    Lanes have no event loop, socket or clock of their own: they use those of their shard.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        watch: Watch,
+        turns: Turns,
+        durability: Durability,
+        *,
+        prefix: bytes,
+        identity: bytes,
+        policy: Policy,
+        waiters: WaiterCount,
+        answers: Answers,
+        most_in_flight: int = MOST_IN_FLIGHT,
+    ) -> None:
+        """`most_in_flight` is the number of calls that the backend may have to answer at the same time."""
+        self.prefix = prefix
+        self.waiters = waiters
+        self.database_number = link.number
+        self.policy = policy
+        self.is_stopping = False
+        # The number of other servers on the backend, whose clients may wait for the same messages.
+        self.peer_count = 0
+        # Whether other shards of the database are up; None if there are none.
+        self.others_are_up: Callable[[], bool] | None = None
+        self._link = link
+        self._durability = durability
+        # Whether changes must be durable before clients are answered.
+        self.is_durable = durability.is_enabled
+        bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
+        self.identity = identity
+        # Callbacks for when the backend is back; a dict keeps their order, and each only once.
+        self._when_back_callbacks: dict[Callable[[], None], None] = {}
+        self._dropped = asyncio.Event()
+        # Without heartbeats no other server would recover the records, so none are kept.
+        records = records_key(prefix, identity) if link.heartbeats is not None else b""
+        self._limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
+        header = [identity, bound, policy.overflow.encode(), self._limits]
+        self._courier = Courier(link, self, header, prefix, records, most_in_flight)
+        # Lanes that have something to do, and others, which keep what they know of their queues.
+        self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
+        self._in_use = 0  # of the lanes
+        self.answers = answers
+        # Only servers that keep records look after jobs.
+        self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records else None
+        self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
+        self.note_existence = self._deletions.note
+        self.send = self._courier.ready
+        # End a client's read: the operations that it has added may be sent.
+        self.end_of_read = self._courier.end_of_read
+        self.housekeeping = Housekeeping(link, prefix, identity)
+        self.reservations = Reservations(self.submit, self.seal, self.after_iterations, self.when_back)
+        self.notifications = KeyNotifications(watch, link.number, prefix)
+        self.first_jobs = FirstJobs(link, watch, prefix)
+        self.role_turns = RoleTurns(self, turns)
+        link.is_back = self._backend_is_back
+        self.keys = StoredKeys(link, durability, prefix)
+        self._loop = asyncio.get_running_loop()
         self._long_reading = asyncio.Lock()
+
+    def limit_storage(self, *, is_reached: bool) -> None:
+        """Refuse puts while the backend holds more bytes than it may."""
+        self._courier.header[Header.LIMITS] = self._limits + (b"!" if is_reached else b"")
+
+    @property
+    def is_up(self) -> bool:
+        """Whether the backend can be reached."""
+        return self._link.is_up
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether the backend of these lanes cannot be reached. Operations that wait are not tried then."""
+        return not self._link.is_up
+
+    @property
+    def is_away(self) -> bool:
+        """Whether this server cannot reach this shard, but can reach another one of the database."""
+        return self.others_are_up is not None and not self._link.is_up and self.others_are_up()
+
+    @property
+    def route(self) -> Route:
+        """The route to the node that has the keys."""
+        return self._link.route
+
+    @property
+    def reconnects(self) -> int:
+        """How many times the backend was lost, and is back."""
+        return self._link.reconnects
+
+    @property
+    def call_statistics(self) -> CallStatistics:
+        """The totals of the calls of the library."""
+        return self._courier.statistics
+
+    def submit(self, operation: Operation) -> None:
+        """Do an operation after those submitted for its queue before; tell its owner when it ends.
+
+        It goes with the next call, or with a later one if a call for its queue is in flight. Raises
+        QueueNameError.
+        """
+        self.add(operation)
+        self._courier.send_soon()
+
+    def add(self, operation: Operation) -> Lane:
+        """Submit an operation as `submit` does, but without sending: for the commands of one read.
+
+        Call `end_of_read` after the last one. Return the queue's lane.
+        """
+        name = operation.name
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._new_lane(name)
+        elif not lane.is_in_use:
+            lane.is_in_use = lane.is_recent = True
+            self._in_use += 1
+        if operation.wait is not None and operation.waits_for_message and self.is_lost:
+            # Not at once: the owner does not expect an end before this returns.
+            self._loop.call_soon(self._join_while_lost, operation)
+            return lane
+        if self.reservations.given_up and name in self.reservations.given_up:
+            self.reservations.restore_to(name)
+        lane.pending.append(operation)
+        self._courier.submitted += 1
+        if lane.is_idle:
+            lane.is_idle = False
+            self._courier.add(lane)
+        return lane
+
+    def seal(self, name: bytes) -> None:
+        """Let no later command on the queue become part of an operation that has been submitted."""
+        lane = self._lanes.get(name)
+        if lane is not None and lane.pending:
+            lane.pending[-1].is_sealed = True
+
+    def join(self, operation: Operation) -> None:
+        """Let an operation wait for a message without trying it first. Raises QueueNameError."""
+        self._lane(operation.name).join(operation)
+
+    def _join_while_lost(self, operation: Operation) -> None:
+        """Let an operation wait until the backend is back, or try it if that has just come back."""
+        if self.is_lost:
+            self.join(operation)
+        else:
+            self.submit(operation)
+
+    def due_soon(self, name: bytes) -> float | None:
+        """Return until when clients wait for a job of the queue that may come within milliseconds.
+
+        By the loop's clock; None if no client waits for such a job.
+        """
+        lane = self._lanes.get(name)
+        return lane.waiting.due_soon if lane is not None and lane.waiting is not None else None
+
+    def _lane(self, name: bytes) -> Lane:
+        """Return the queue's lane, for use. Raises QueueNameError."""
+        lane = self._lanes.get(name)
+        if lane is None:
+            lane = self._new_lane(name)
+        elif not lane.is_in_use:
+            lane.is_in_use = lane.is_recent = True
+            self._in_use += 1
+        return lane
+
+    def _new_lane(self, name: bytes) -> Lane:
+        lane = self._lanes[name] = Lane(self, name, base_key(self.prefix, name))
+        lane.is_in_use = True
+        self._in_use += 1
+        return lane
+
+    def _forget_idle(self) -> None:
+        """Forget the oldest idle lane that has not been used again since this looked at it last."""
+        while True:
+            name, lane = next(iter(self._lanes.items()))
+            if not (lane.is_in_use or lane.is_recent):
+                del self._lanes[name]
+                return
+            lane.is_recent = False
+            self._lanes.move_to_end(name)
+
+    def cancel(self, operation: Operation) -> None:
+        """Cancel an operation whose client has gone.
+
+        It is not done if it waits, or if it takes messages and has not been sent.
+        """
+        operation.cancelled = True
+        lane = self._lanes.get(operation.name)
+        if lane is not None:
+            lane.cancel(operation)
+
+    def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
+        """End an operation that waits, as if its time were up.
+
+        If it is in flight, it ends when its reply arrives, and may have got something.
+        """
+        lane = self._lanes.get(operation.name)
+        if lane is not None:
+            lane.unblock(operation, unblocking)
+
+    async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
+        """Do an operation, and wait until it ends; `owner` is told of its progress.
+
+        Return its `results`, or the error with which it ended.
+        """
+        try:
+            self.submit(operation)
+        except PressureError as error:
+            return error
+        owner.on_unblock = partial(self.unblock, operation)
+        try:
+            await owner.first_ended
+        except asyncio.CancelledError:
+            self.cancel(operation)
+            raise
+        finally:
+            owner.end()
+        return operation.error or operation.results
+
+    def retry_all_waiting(self) -> None:
+        """Try all waiting operations again, so that queues with waiting clients do not expire."""
+        for lane in list(self._lanes.values()):
+            if lane.waiting is None or lane.waiting.need_queue:
+                lane.wake_up()
+
+    def waiting(self, names: Collection[bytes] | None) -> dict[bytes, dict[Line, int]]:
+        """Return how many operations of this process's clients wait, by queue and line.
+
+        Look at the queues with these names, or at all. Queues on which none waits are left out.
+        """
+        lanes = self._lanes.values() if names is None else filter(None, map(self._lanes.get, names))
+        counts = {
+            lane.name: {line: lane.waiting.count(line) for line in Line}
+            for lane in lanes
+            if lane.waiting is not None and lane.waiting
+        }
+        for name, count in self.first_jobs.watchers.count(names).items():
+            counts.setdefault(name, dict.fromkeys(Line, 0))[Line.CONSUMERS] += count
+        return counts
+
+    def end_waits(self) -> None:
+        """End all waiting operations with StoppingError, and from now on all that would have to wait."""
+        self.is_stopping = True
+        if self.due_queues is not None:
+            self.due_queues.stop()
+        for lane in list(self._lanes.values()):
+            lane.stop_waits()
+        self.notifications.watch_lost()
+        self.first_jobs.watchers.tell_all()
+
+    def send_put_backs(self) -> None:
+        """Send all pending put-backs at once."""
+        for lane in list(self._lanes.values()):
+            if lane.has_put_backs:
+                lane.put_backs.restore()
+        self.reservations.restore()
+
+    async def settle(self, timeout: float) -> bool:
+        """Drop the records of delivered messages, and wait until no operation and no record is left.
+
+        Return False if some are left after `timeout` seconds.
+        """
+        self._courier.drop_records()
+        try:
+            async with asyncio.timeout(timeout):
+                while self._in_use or self._courier.has_records or len(self.reservations):
+                    self._dropped.clear()
+                    await self._dropped.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    def flush_put_backs(self, names: Iterable[bytes]) -> None:
+        """Send the pending put-backs of these queues before a request that bypasses their lanes."""
+        for name in names:
+            lane = self._lanes.get(name)
+            if lane is not None and lane.has_put_backs:
+                lane.put_backs.restore()
+            if name in self.reservations.given_up:
+                self.reservations.restore_to(name)
+        self._courier.flush()
 
     async def run_each(
         self,
@@ -118,93 +415,228 @@ class Shard(LaneDispatcher):
             ranges.append(None if isinstance(messages, Exception) else messages)
         return ranges
 
-    async def stored_bytes_of(self, name: bytes, samples: int) -> int | None:
-        """Return the bytes of all keys of a queue; None if there is no such queue.
+    # For transactions, recovery and the courier.
 
-        The backend measures so many items of each collection, 0 for all. Raises QueueNameError, or
-        BackendError.
+    async def call_directly(
+        self,
+        keys: list[bytes],
+        arguments: list[bytes],
+        share: Callable[[list[Any], Delivery | None], None],
+        undo: Callable[[], None],
+        *,
+        changes: bool,
+    ) -> list[Any] | Refused:
+        """Call the library with a block of its own, independently of the queues' lanes, and return its reply.
+
+        `share` is called with the reply as soon as it arrives, unless it is a refusal or an error. It must
+        register the operations that got some of the messages of the delivery, which other blocks of the call
+        share, so that it is not kept here. If this coroutine is cancelled, or raises, after that, `undo` is
+        called: put these messages back. Raises BackendError.
         """
-        sizes, exists = await asyncio.gather(
-            self._each_key(name, _STORED, b"MEMORY", b"USAGE", after=(b"SAMPLES", b"%d" % samples)),
-            self._link.command(b"EXISTS", base_key(self.prefix, name) + BOUND),
-        )
-        return sum(sizes) if exists else None
+        ended: asyncio.Future[list[Any] | Refused | Exception] = self._loop.create_future()
 
-    async def idle_seconds_of(self, name: bytes) -> int | None:
-        """Return the seconds since the keys of a queue were used; None if there is no such queue.
+        def received(value: Any, delivery: Delivery | None) -> None:
+            refusal = refusal_of(value) if isinstance(value, list) else None
+            if refusal is not None or not isinstance(value, list):
+                end(refusal or value)
+                return
+            try:
+                share(value, delivery)
+            except Exception as error:  # the caller must not wait for ever
+                end(error)
+                return
+            if changes:
+                self.when_durable(lambda error: end(error or value))
+            else:
+                end(value)
 
-        Raises QueueNameError, or BackendError.
-        """
+        def end(value: list[Any] | Refused | Exception) -> None:
+            if ended.done():
+                undo()
+            else:
+                ended.set_result(value)
+
+        self.send(Block([*dict.fromkeys(keys)], b"", arguments, received, changes))
         try:
-            idle = await self._each_key(name, _USED, b"OBJECT", b"IDLETIME")
-        except BackendReplyError as error:
-            if "LFU" not in str(error):
-                raise
-            raise BackendReplyError("the backend's LFU policy does not tell idle times") from error
-        exists = await self._link.command(b"EXISTS", base_key(self.prefix, name) + BOUND)
-        return min(idle, default=0) if exists else None
+            value = await ended
+        except asyncio.CancelledError:
+            if ended.done() and not ended.cancelled():
+                undo()
+            raise
+        if not isinstance(value, Exception):
+            return value
+        undo()
+        if type(value) is OutcomeUnknownError and not changes:
+            raise UnansweredError
+        if isinstance(value, BackendError):
+            raise value
+        raise BackendError(f"the backend answered: {value}")
 
-    async def _each_key(
-        self, name: bytes, suffixes: Sequence[bytes], *before: bytes, after: Sequence[bytes] = ()
-    ) -> list[int]:
-        """Return the backend's numbers for those of the queue's keys that exist."""
-        keys = (base_key(self.prefix, name) + suffix for suffix in suffixes)
-        found = await asyncio.gather(*[self._link.command(*before, key, *after) for key in keys])
-        return [number for number in found if number is not None]
+    async def recover(self, key: bytes) -> tuple[bool, int, bytes, dict[bytes, int]]:
+        """Put back messages that a dead server had taken, as many as fit into one call.
 
-    async def command(self, *arguments: bytes) -> Any:
-        """Send a command that only reads. Raises BackendError, also for an error reply."""
-        return await self._link.command(*arguments)
-
-    async def call_script(
-        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
-    ) -> Any:
-        """Call a script of a handler on the handler's own keys, which begin with the prefix and a `!`.
-
-        If the script changes something, pass `once`: it is not sent again, and its reply is returned when the
-        change has the durability asked for. Without `once`, the script is called again if its reply was lost.
-
-        Raises OutcomeUnknownError if the script may have been done, NotSafeError if it has been done but may
-        not be durable, BackendReplyError for an error reply, and BackendError otherwise.
+        `key` is the key of that server's records. Return whether there is more; how many records could not be
+        put back, and why; and how many messages went back, by the queue's base key. Raises BackendError.
         """
-        reply = await self._link.call(script, keys, arguments, once=once)
-        if once:
-            await self._wait_until_durable()
-        return reply
+        ended: asyncio.Future[Any] = self._loop.create_future()
 
-    async def _wait_until_durable(self) -> None:
-        """Wait until what was answered last has the durability asked for. Raises NotSafeError."""
-        known: asyncio.Future[BackendError | None] = self._loop.create_future()
+        def received(reply: Any, _delivery: Delivery | None) -> None:
+            if not ended.done():
+                ended.set_result(reply)
 
-        def told(error: BackendError | None) -> None:
-            if not known.done():
-                known.set_result(error)
+        self._courier.ready(Block((key,), RECOVER, [b""], received, changes=False))
+        reply = await ended
+        if isinstance(reply, BackendError):
+            raise reply
+        if isinstance(reply, Exception):
+            raise BackendReplyError(f"the backend answered: {reply}") from reply
+        more, _, failed, why = reply[:4]
+        back = dict(zip(reply[4::2], reply[5::2], strict=True))
+        self.messages_are_back(list(back))
+        return more == 1, failed, why, back
 
-        self.when_durable(told)
-        if error := await known:
-            raise error
+    def put_back(self, operation: Operation) -> None:
+        """Put back the messages of an operation whose client has gone."""
+        for delivery, _ in operation.deliveries or ():
+            self._courier.note_put_back(delivery.number)
+        self._lane(operation.name).put_backs.put_back(operation)
 
-    async def scan(self, cursor: bytes, count: int = SCAN_COUNT) -> tuple[bytes, list[bytes]]:
-        """Return the next cursor (b"0" at the end) and some names of queues, as Redis's SCAN does.
+    def messages_are_back(self, bases: Sequence[bytes]) -> None:
+        """Try the operations that wait on the queues with these base keys: messages are back."""
+        self.wake_up(base[len(self.prefix) + 1 :] for base in bases)
 
-        `count` is about how many keys the backend examines. A queue that exists during the whole scan is
-        returned at least once.
-        """
-        after, keys = await self.scan_keys(cursor, existence_pattern(self.prefix), count)
-        names = [queue_name(self.prefix, key) for key in keys]
-        return after, [name for name in names if name is not None]
+    def records_are_gone(self) -> None:
+        """Note that the backend has no records of this server left."""
+        self._dropped.set()
 
-    async def scan_keys(self, cursor: bytes, pattern: bytes, count: int) -> tuple[bytes, list[bytes]]:
-        """Return the next cursor and some keys that match a pattern, as Redis's SCAN does.
+    def wake_up(self, names: Iterable[bytes]) -> None:
+        """Try the operations that wait on these queues again."""
+        for name in names:
+            lane = self._lanes.get(name)
+            if lane is not None:
+                lane.wake_up()
 
-        While the keys move to another node of a cluster, wait until they are together. The scan begins anew
-        if they are on another node than before, or the backend has restarted.
-        """
-        at, run = divmod(int(cursor), _RUNS)
-        its_run, after, keys = await self.call_script(
-            scan_script(),
-            [absent_key(self.prefix)],
-            [b"%d" % at, pattern, b"%d" % count, b"%d" % run],
-            once=False,
-        )
-        return b"%d" % (int(after) * _RUNS + int(its_run) if after != b"0" else 0), keys
+    # For lanes.
+
+    def ready(self, lane: Lane, *, goes_first: bool = False) -> None:
+        """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""
+        self._courier.ready(lane, goes_first=goes_first)
+
+    def send_ahead(self, lane: Lane) -> None:
+        """Send the lane's block at once, unless too many calls are in flight."""
+        self._courier.send_ahead(lane)
+
+    def when_durable(self, follows: Follows) -> None:
+        """Call `follows` when the backend's last replies are as durable as configured, or with an error."""
+        self._durability.when_durable(self._link.run, follows)
+
+    def when_back(self, follows: Callable[[], None]) -> None:
+        """Call `follows` when the backend is back; if it is up but has refused something, after a pause."""
+        if self._link.is_up:
+            self.call_later(max(_RETRY_AFTER, self._link.pause_after_deaths), follows)
+        else:
+            self._when_back_callbacks[follows] = None
+
+    def call_later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
+        """Call `follows` after so many seconds."""
+        return self._loop.call_later(seconds, follows)
+
+    def call_at(
+        self, when: float, follows: Callable[[Operation], None], operation: Operation
+    ) -> asyncio.TimerHandle:
+        """Call `follows` with the operation at the time `when`, by the loop's clock."""
+        return self._loop.call_at(when, follows, operation)
+
+    def time(self) -> float:
+        """Return the time of the loop's clock, in seconds."""
+        return self._loop.time()
+
+    def after_iterations(self, iterations: int, follows: Callable[[], None]) -> None:
+        """Call `follows` after so many iterations of the event loop."""
+        if iterations:
+            self._loop.call_soon(self.after_iterations, iterations - 1, follows)
+        else:
+            follows()
+
+    def take_turn(self, name: bytes, role: WaitCondition) -> None:
+        """Begin the turn of a queue's lane in a role. Give the role back if the lane is gone."""
+        lane = self._lanes.get(name)
+        if lane is not None and lane.is_in_use:
+            lane.take_turn(role)
+        else:
+            self.role_turns.give_back(name)
+
+    def drop(self, lane: Lane) -> None:
+        """Keep a lane that has nothing to do for the next operation on its queue, if it knows anything."""
+        if not lane.is_in_use:
+            return
+        lane.is_in_use = False
+        self._in_use -= 1
+        if lane.bound_state is None or len(lane.name) > _LONGEST_KEPT:
+            del self._lanes[lane.name]
+        elif len(self._lanes) - self._in_use > _MOST_IDLE:
+            self._forget_idle()
+        if not self._in_use:
+            self._dropped.set()
+
+    # Called by the link and the watch.
+
+    def _backend_is_back(self) -> None:
+        self.role_turns.backend_is_back()
+        when_back, self._when_back_callbacks = self._when_back_callbacks, {}
+        # The operations that wait have not been tried meanwhile.
+        for follows in (*when_back, self._try_waiting):
+            if self._link.pause_after_deaths:
+                self.call_later(self._link.pause_after_deaths, follows)
+            else:
+                follows()
+
+    def _try_waiting(self) -> None:
+        for lane in list(self._lanes.values()):
+            lane.try_waiting()
+
+    def changed(self, key: bytes) -> None:
+        """Note that a watched key has changed, maybe in another database."""
+        if self.due_queues is not None and self.due_queues.changed(key):
+            return
+        if not key.startswith(self.prefix + b":"):
+            return
+        name, suffix = split_key(self.prefix, key)
+        self.first_jobs.forget(name)
+        if suffix in UNAWAITED:
+            return
+        lane = self._lanes.get(name)
+        if suffix == BOUND:
+            if lane is not None:
+                lane.forget_queue()
+            if self._deletions.forget(name):
+                self._clean(name)
+        if lane is not None and lane.waiting is not None:
+            lane.waiting.changed(existence=suffix == BOUND)
+        self.notifications.notify(name)
+
+    def watch_lost(self) -> None:
+        """Note that no key is watched any longer."""
+        if self.due_queues is not None:
+            self.due_queues.look()
+        self._deletions.forget_all()
+        self.first_jobs.forget_all()
+        self.notifications.watch_lost()
+        for lane in list(self._lanes.values()):
+            lane.forget_queue()
+            if not lane.is_in_use:
+                del self._lanes[lane.name]
+            if lane.waiting is not None:
+                lane.waiting.watch_lost()
+
+    def _queue_is_gone(self, name: bytes) -> None:
+        """Note that a queue had been deleted when the watch for that began."""
+        lane = self._lanes.get(name)
+        if lane is not None:
+            lane.forget_queue()
+        self._clean(name)
+
+    def _clean(self, name: bytes) -> None:
+        """Remove the server's keys of a deleted queue: the Delete of a native client leaves them."""
+        if self._link.is_up:
+            self.housekeeping.clean(name)

@@ -254,7 +254,7 @@ class Survey:
     async def _look_at_all(self, shard: Shard, pause: float) -> None:
         cursor, waiting = b"0", dict[bytes, None]()
         while True:
-            cursor, names = await shard.scan(cursor)
+            cursor, names = await shard.keys.scan(cursor)
             self.looked = monotonic()
             waiting.update(dict.fromkeys(names))
             while waiting and (len(waiting) >= _AT_ONCE or cursor == b"0"):
@@ -269,7 +269,7 @@ class Survey:
 
     async def _look(self, shard: Shard, names: Sequence[bytes]) -> None:
         keys = [base_key(shard.prefix, name) for name in names]
-        found = await shard.call_script(survey_script(), keys, [], once=False)
+        found = await shard.keys.call_script(survey_script(), keys, [], once=False)
         now, number = monotonic(), shard.database_number
         for name, values in zip(names, found, strict=True):
             known = self.queues.get((number, name))

@@ -46,7 +46,7 @@ async def _sweep(shard: Shard) -> None:
     """Free what there is. Raise a BackendError."""
     key = garbage_key(shard.prefix)
     while True:
-        if not await shard.call_script(sweep_script(), [key], [], once=False):
+        if not await shard.keys.call_script(sweep_script(), [key], [], once=False):
             return
         await asyncio.sleep(_PAUSE)
 
@@ -78,7 +78,7 @@ class Libraries:
         used, now = {library().name} | self._broker.libraries_of_peers, monotonic()
         unused: dict[tuple[Shard, bytes], float] = {}
         for shard in self._broker.default_database.shards:
-            found = await shard.command(b"FUNCTION", b"LIST", b"LIBRARYNAME", _LIBRARIES)
+            found = await shard.keys.command(b"FUNCTION", b"LIST", b"LIBRARYNAME", _LIBRARIES)
             for about in found:
                 name = about[about.index(b"library_name") + 1]
                 if name not in used:
@@ -87,7 +87,7 @@ class Libraries:
         for (shard, name), since in unused.items():
             if now - since >= self._unused_for:
                 with suppress(BackendReplyError):  # another shard's node may be the same
-                    await shard.command(b"FUNCTION", b"DELETE", name)
+                    await shard.keys.command(b"FUNCTION", b"DELETE", name)
                     logger.info("deleted the library of functions %s, which no server uses", name.decode())
 
 
@@ -126,7 +126,7 @@ async def memory_fields(broker: Broker) -> dict[str, str]:
     found: list[dict[str, str]] = []
     for shard in broker.default_database.reachable_shards:
         try:
-            text: bytes = await shard.command(b"INFO", b"memory")
+            text: bytes = await shard.keys.command(b"INFO", b"memory")
         except BackendError as error:
             reason = error
             continue

@@ -52,7 +52,7 @@ class QueuePage:
         if not shard.is_up:
             # A call would wait for --backend-grace.
             raise BackendError("the backend that has the queue is away")
-        looked = await shard.call_script(
+        looked = await shard.keys.call_script(
             look_script(), [base_key(shard.prefix, name)], [b"%d" % _MOST, b"%d" % _MOST_BYTES], once=False
         )
         if looked is None or key not in survey.queues:

@@ -18,13 +18,13 @@ from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import QueueDoesNotExistError, UnblockedError
 from pressure_server.queues.housekeeping import Housekeeping
-from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import DEFAULT, OnFull, Options
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Ticket, Unblocking, Wait, WaiterCount
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
+from pressure_server.queues.shard import Shard
 from tests.interleavings.backend import PREFIX, Backend
 from tests.interleavings.connections import ModelDurability, ModelLink, ModelWatch
 from tests.interleavings.loop import ModelLoop
@@ -101,7 +101,7 @@ class World:
             role_timeout=1e6,
         )
         with self._loop.running():
-            self._lanes = LaneDispatcher(
+            self._lanes = Shard(
                 cast(Link, self._link),
                 cast(Watch, self._watch),
                 Mock(spec=Turns),  # native clients give roles back without a turn

@@ -251,7 +251,10 @@ async def _limits(client: RespSession) -> _Fields:
     policy = broker.policy
     return {
         "queues": sum(
-            [await shard.command(b"SCARD", queues_key(shard.prefix)) for shard in database.reachable_shards]
+            [
+                await shard.keys.command(b"SCARD", queues_key(shard.prefix))
+                for shard in database.reachable_shards
+            ]
         ),
         "max_queues": policy.max_queues,
         "default_bound": policy.create_bound or 0,

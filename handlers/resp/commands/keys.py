@@ -190,7 +190,7 @@ async def flushall(client: Caller, words: Words) -> str:
     # A node that gives the keys of the queues to another one may have none left.
     numbers = {b"%d" % client.session.database.database_number}
     for shard in client.session.database.shards:
-        keyspace = await shard.command(b"INFO", b"keyspace")
+        keyspace = await shard.keys.command(b"INFO", b"keyspace")
         numbers.update(re.findall(rb"^db(\d+):", keyspace, re.MULTILINE))
     for number in sorted(map(int, numbers)):
         try:

@@ -35,7 +35,7 @@ async def memory_usage(client: Caller, words: Words) -> int | None:
         if words[3].upper() != b"SAMPLES" or len(words) != 5:
             raise syntax_error()
         samples = count_from_zero(words[4])
-    return await client.session.database.shard_of(words[2]).stored_bytes_of(words[2], samples)
+    return await client.session.database.shard_of(words[2]).keys.stored_bytes_of(words[2], samples)
 
 
 @command(
@@ -118,7 +118,7 @@ async def object_refcount(client: Caller, words: Words) -> int | None:
 )
 async def object_idletime(client: Caller, words: Words) -> int | None:
     """Reply as Redis does. Servers use a queue that a put created when they look whether it has expired."""
-    return await client.session.database.shard_of(words[2]).idle_seconds_of(words[2])
+    return await client.session.database.shard_of(words[2]).keys.idle_seconds_of(words[2])
 
 
 @command(

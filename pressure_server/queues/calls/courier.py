@@ -19,7 +19,7 @@ from functools import partial
 from itertools import count
 from math import ceil
 from time import perf_counter
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pressure_server.backend.link import Link
 from pressure_server.backend.requests import Channel
@@ -28,9 +28,11 @@ from pressure_server.errors import BackendReplyError, OutcomeUnknownError
 from pressure_server.lua.layout import CUT, RECOVER, Header, Reply
 from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
-from pressure_server.queues.operations.operation import Delivery, Operation
-from pressure_server.queues.operations.owners import Answers
+from pressure_server.queues.operations.operation import Delivery
 from pressure_server.text import counted, printable
+
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -62,24 +64,6 @@ _REPLY_SIZE = len(Reply)
 _MAX_LOGGED = 5
 
 
-class CourierOwner(Protocol):
-    """The owner of a courier, which the courier tells of messages that go back."""
-
-    answers: Answers
-
-    def put_back(self, operation: Operation) -> None:
-        """Put back the messages of an operation whose client has gone."""
-
-    def when_back(self, follows: Callable[[], None]) -> None:
-        """Call `follows` when the backend is back; if it is up but has refused something, after a pause."""
-
-    def messages_are_back(self, bases: Sequence[bytes]) -> None:
-        """Note that messages are back in the queues with these base keys."""
-
-    def records_are_gone(self) -> None:
-        """Note that the backend has no records of this server left."""
-
-
 @dataclass(slots=True)
 class CallStatistics:
     """Totals of the calls that have been answered: `seconds` from sending each until its reply came.
@@ -106,7 +90,7 @@ class Courier:
     def __init__(
         self,
         link: Link,
-        owner: CourierOwner,
+        shard: Shard,
         header: list[bytes],
         prefix: bytes,
         records: bytes,
@@ -118,7 +102,7 @@ class Courier:
         kept.
         """
         self._link = link
-        self._owner = owner
+        self._shard = shard
         self.header = header
         self._records = records
         self._numbers = count(1)
@@ -220,10 +204,10 @@ class Courier:
     def _recovery_of(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> Block:
         def received(reply: Any, _delivery: Delivery | None) -> None:
             if isinstance(reply, Exception) or reply[2]:
-                self._owner.when_back(partial(self.recover, fields, follows))
+                self._shard.when_back(partial(self.recover, fields, follows))
                 return
             self._forget(fields)
-            self._owner.messages_are_back(reply[4::2])
+            self._shard.messages_are_back(reply[4::2])
             follows(reply[1])
 
         return Block((self._records,), RECOVER, list(fields), received)
@@ -312,7 +296,7 @@ class Courier:
                     self._answered.append(call.number)
                     if call.takes:
                         done = partial(self.record_done, call.record)
-                        delivery = Delivery(call.number, done, self._owner.put_back)
+                        delivery = Delivery(call.number, done, self._shard.put_back)
                     else:
                         self.record_done(call.record)
             # The script ended the call before these blocks: they go first in the next one.
@@ -324,16 +308,16 @@ class Courier:
             if call.done and self._dropping is None:
                 self._dropping = self._loop.call_later(_DROP_RETRY_AFTER, self.drop_records)
             if call.record and isinstance(reply, OutcomeUnknownError):
-                self._owner.when_back(partial(self.recover, [call.record], call.resolve))
+                self._shard.when_back(partial(self.recover, [call.record], call.resolve))
             elif call.record:
                 self._forget([call.record])
-        self._owner.answers.begin()
+        self._shard.answers.begin()
         for part, value in zip(call.parts, replies, strict=False):
             try:
                 part.received(value, delivery)
             except Exception:  # the other parts must get their replies all the same
                 logger.exception("error while handling the reply to one block of a call")
-        self._owner.answers.end()
+        self._shard.answers.end()
         if delivery is not None:
             delivery.end_sharing_out()
             if not delivery.is_complete:
@@ -392,4 +376,4 @@ class Courier:
         """Forget records that do not exist any longer."""
         self._kept.difference_update(fields)
         if not self._kept:
-            self._owner.records_are_gone()
+            self._shard.records_are_gone()

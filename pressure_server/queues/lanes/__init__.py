@@ -10,6 +10,5 @@ for some time with what it knows.
 
 What clients that have gone had taken goes back: messages by put-backs, jobs by giving up reservations.
 
-`Lane` uses no event loop, socket or clock: it asks a `Driver` (see `calls`), so tests can run it in memory.
-`LaneDispatcher` is the driver: it keeps the lanes of one shard and connects them to the backend.
+`Lane` uses no event loop, socket or clock: it asks its `Shard`, so tests can run it in memory.
 """

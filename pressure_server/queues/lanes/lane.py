@@ -1,13 +1,13 @@
 """A lane: the operations on one queue, in order, and the queue's block in the call in flight.
 
-Pure: operations, replies and wake-ups come in by method calls, and effects go out by the driver.
+Pure: operations, replies and wake-ups come in by method calls, and effects go out by the shard.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pressure_server.backend.deaths import MAX_DEATHS
 from pressure_server.backend.resp import CRLF, LENGTHS
@@ -20,7 +20,6 @@ from pressure_server.errors import (
     UnblockedError,
 )
 from pressure_server.queues.calls.call import Call
-from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.lanes.put_backs import PutBacks
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
@@ -28,6 +27,9 @@ from pressure_server.queues.operations.options import Custody
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
+
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
 
 # With so many operations pending, the next block leaves before the replies to the last one are handed out.
 # One queue, pipelines of 16: 50 % more puts of jobs, 16 % more reserves; 50 lone clients: 10 %.
@@ -40,11 +42,11 @@ class Lane:
     """A queue's operations: packs them into blocks, one at a time, and hands out the replies."""
 
     __slots__ = (
-        "_driver",
         "_ended_count",
         "_is_woken",
         "_put_backs",
         "_runs",
+        "_shard",
         "base",
         "bound_state",
         "is_idle",
@@ -57,9 +59,9 @@ class Lane:
         "waiting",
     )  # fmt: skip
 
-    def __init__(self, driver: Driver, name: bytes, base: bytes) -> None:
+    def __init__(self, shard: Shard, name: bytes, base: bytes) -> None:
         """Make a lane for the queue `name`; `base` is the key of the queue's list."""
-        self._driver = driver
+        self._shard = shard
         self.name = name
         self.base = base
         self.may_be_bounded = True  # whether the queue has a bound, or is not known
@@ -68,8 +70,8 @@ class Lane:
         self._runs: Sequence[list[Operation]] = ()
         self.is_idle = True  # nothing to send, nothing in flight
         self.is_in_flight = False
-        self.is_in_use = False  # it has something to do, or its operations wait: for the dispatcher
-        self.is_recent = False  # it was used again since the dispatcher looked last
+        self.is_in_use = False  # it has something to do, or its operations wait: for the shard
+        self.is_recent = False  # it was used again since the shard looked last
         self._is_woken = False  # try the waiting operations with the next block
         self._ended_count = 0
         # Created when an operation first waits, or when messages first go back.
@@ -81,7 +83,7 @@ class Lane:
         if self.is_in_flight or (self._put_backs is not None and self._put_backs.are_pending):
             return  # the reply, or the put-back, asks for the next block
         pending = self.pending
-        if len(pending) == 1 and self.waiting is None and not self._driver.peer_count:
+        if len(pending) == 1 and self.waiting is None and not self._shard.peer_count:
             # Fast path: with many queues nearly all blocks have one operation. Of the 8 microseconds that a
             # request takes, it saves one.
             operation = pending[0]
@@ -128,7 +130,7 @@ class Lane:
         how, waiting = b"", self.waiting
         if waiting is not None and serves:
             waiting.note_sent()
-        if self._driver.peer_count:
+        if self._shard.peer_count:
             how = batch.share_mode(operations, limit_to_share=waiting is None or waiting.leaves_share)
         if waiting is not None:
             waiting.leaves_share = True
@@ -154,7 +156,7 @@ class Lane:
 
     def _ensure_waiting(self) -> WaitingOperations:
         if self.waiting is None:
-            self.waiting = WaitingOperations(self, self._driver)
+            self.waiting = WaitingOperations(self, self._shard)
         return self.waiting
 
     def received(self, reply: Any, delivery: Delivery | None) -> None:
@@ -175,7 +177,7 @@ class Lane:
             or self.waiting is not None
             or self._put_backs is not None
             or len(self.pending) >= _ENOUGH_TO_SEND
-            or self._driver.is_durable
+            or self._shard.is_durable
         ):
             self._go_on(runs, progress or batch.Progress(runs[0]), has_failed=False)
             return
@@ -198,7 +200,7 @@ class Lane:
             self._schedule()
         else:
             self.is_idle = True
-            self._driver.drop(self)
+            self._shard.drop(self)
 
     def _go_on(self, runs: Sequence[list[Operation]], progress: batch.Progress, *, has_failed: bool) -> None:
         """End operations, or let them wait or be sent again, after the reply to their block."""
@@ -211,8 +213,8 @@ class Lane:
             self._is_woken = self._ensure_waiting().requeue(progress) or self._is_woken
         if len(self.pending) >= _ENOUGH_TO_SEND and not has_failed:
             self._send_ahead(progress)
-        if self._driver.is_durable and _needs_durability(runs, progress):
-            self._driver.when_durable(partial(self._end_if_durable, progress.ended))
+        if self._shard.is_durable and _needs_durability(runs, progress):
+            self._shard.when_durable(partial(self._end_if_durable, progress.ended))
         else:
             for operation in progress.ended:
                 self.end(operation)
@@ -235,7 +237,7 @@ class Lane:
             (waiting if _waits_through(operation, error) else ended).append(operation)
         progress.must_wait, progress.ended = waiting, ended
         if waiting:
-            self._driver.when_back(self.try_waiting)
+            self._shard.when_back(self.try_waiting)
         for operation in progress.ended:
             is_lost = type(error) is OutcomeUnknownError and not operation.verb.changes
             operation.fail(UnansweredError() if is_lost else error)
@@ -246,7 +248,7 @@ class Lane:
         if state > 0:
             return
         self.may_be_bounded = state != _NO_BOUND
-        if self._driver.note_existence(self.name, exists=state != _NO_QUEUE):
+        if self._shard.note_existence(self.name, exists=state != _NO_QUEUE):
             self.bound_state = state
 
     def forget_queue(self) -> None:
@@ -259,9 +261,9 @@ class Lane:
 
         But messages for clients that have gone go back before others are taken.
         """
-        is_free = not (self.waiting or self._driver.is_durable)
+        is_free = not (self.waiting or self._shard.is_durable)
         if is_free and not any(operation.cancelled for operation in progress.ended):
-            self._driver.send_ahead(self)
+            self._shard.send_ahead(self)
 
     def _register_deliveries(self, runs: Sequence[list[Operation]], delivery: Delivery) -> None:
         """Note that these messages are in flight to their clients, until delivered or acknowledged."""
@@ -273,7 +275,7 @@ class Lane:
                 if operation.results and custody is Custody.UNTIL_DELIVERED:
                     delivery.add(operation)
                 elif operation.results and operation.deliveries is None:
-                    self._driver.reservations.deliver(operation)
+                    self._shard.reservations.deliver(operation)
 
     def _end_if_durable(self, operations: list[Operation], error: BackendError | None) -> None:
         for operation in operations:
@@ -288,7 +290,7 @@ class Lane:
         """End an operation, and hand it to its owner."""
         wait = operation.wait
         if wait is not None:
-            self._driver.waiters.remove(wait)
+            self._shard.waiters.remove(wait)
             wait.end(served=bool(operation.results))
         if operation.error is not None and isinstance(operation.error, QueueInUseError | UnblockedError):
             self._ensure_waiting().finish_delete(operation)
@@ -301,13 +303,13 @@ class Lane:
         if self.is_in_flight:
             return  # the next block has left already
         if self.pending or self._is_woken:
-            self._driver.ready(self, goes_first=bool(self.pending) and self.pending[0].verb.is_put_back)
+            self._shard.ready(self, goes_first=bool(self.pending) and self.pending[0].verb.is_put_back)
             return
         self.is_idle = True
         if self.waiting is not None:
             self.waiting.end_unneeded_turns()
         if self.waiting is None and self._put_backs is None:
-            self._driver.drop(self)
+            self._shard.drop(self)
         else:
             self.drop_if_done()
 
@@ -319,13 +321,13 @@ class Lane:
             # Break the reference cycles, so that the memory is freed without the garbage collector.
             self.waiting = None
             self._put_backs = None
-            self._driver.drop(self)
+            self._shard.drop(self)
 
     def cancel(self, operation: Operation) -> None:
         """Cancel an operation whose client has gone."""
         operation.cancelled = True
         if operation.wait is not None:
-            self._driver.waiters.remove(operation.wait)
+            self._shard.waiters.remove(operation.wait)
         if self.waiting is not None:
             self.waiting.remove(operation)
 
@@ -346,7 +348,7 @@ class Lane:
         self._is_woken = True
         if self.is_idle:
             self.is_idle = False
-            self._driver.ready(self)
+            self._shard.ready(self)
 
     def try_waiting(self) -> None:
         """Try all waiting operations again: the backend is back."""
@@ -362,7 +364,7 @@ class Lane:
         """The messages that go back to the queue; created at the first use."""
         if self._put_backs is None:
             self._put_backs = PutBacks(
-                self._driver, self.name, self.base, self._send_first, lambda: self.is_in_flight
+                self._shard, self.name, self.base, self._send_first, lambda: self.is_in_flight
             )
         return self._put_backs
 
@@ -385,7 +387,7 @@ class Lane:
         self.pending[:0] = operations
         self.is_idle = False
         if not self.is_in_flight:
-            self._driver.ready(self, goes_first=True)
+            self._shard.ready(self, goes_first=True)
 
 
 def _dropped(operation: Operation) -> bool:

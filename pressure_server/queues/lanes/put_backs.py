@@ -5,26 +5,28 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from functools import partial
 from operator import itemgetter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pressure_server.errors import OutcomeUnknownError
 from pressure_server.queues.calls.call import Block
-from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.lanes.reservations import GATHER_ITERATIONS
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import Custody
 from pressure_server.queues.operations.put_back import put_back_operations
 
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
+
 
 class PutBacks:
     """The put-backs of one lane."""
 
-    __slots__ = ("_base", "_driver", "_is_in_flight", "_name", "_pending", "_send_first", "_waits_for_reply")
+    __slots__ = ("_base", "_is_in_flight", "_name", "_pending", "_send_first", "_shard", "_waits_for_reply")
 
     def __init__(
         self,
-        driver: Driver,
+        shard: Shard,
         name: bytes,
         base: bytes,
         send_first: Callable[[list[Operation]], None],
@@ -35,7 +37,7 @@ class PutBacks:
         `send_first` sends operations of the queue, in the given order, before all others. `is_in_flight`
         returns whether a block of the queue is in flight.
         """
-        self._driver = driver
+        self._shard = shard
         self._name = name
         self._base = base
         self._send_first = send_first
@@ -66,7 +68,7 @@ class PutBacks:
             (number, operation.end_order, back) for number, back in put_back_operations(operation)
         ]
         if begins and self._pending:
-            self._driver.after_iterations(GATHER_ITERATIONS, self._have_gathered)
+            self._shard.after_iterations(GATHER_ITERATIONS, self._have_gathered)
 
     def _have_gathered(self) -> None:
         if self._is_in_flight():
@@ -78,7 +80,7 @@ class PutBacks:
         """Note that the block in flight has been answered: clients that have gone may get messages of it."""
         if self._waits_for_reply:
             self._waits_for_reply = False
-            self._driver.after_iterations(GATHER_ITERATIONS, self._have_gathered)
+            self._shard.after_iterations(GATHER_ITERATIONS, self._have_gathered)
 
     def restore(self) -> None:
         """Send the put-backs that have gathered."""
@@ -93,7 +95,7 @@ class PutBacks:
         If it is unknown whether the block was done, `resolved` decides.
         """
         if not isinstance(error, OutcomeUnknownError):
-            self._driver.when_back(partial(self._try_again, runs))
+            self._shard.when_back(partial(self._try_again, runs))
 
     def resolved(self, runs: Sequence[list[Operation]], done: bool) -> None:
         """End a block of put-backs that got no reply if it was `done`; otherwise send it again."""
@@ -111,7 +113,7 @@ class PutBacks:
             else:
                 self._end(runs)
 
-        self._driver.send(
+        self._shard.send(
             Block(
                 [self._base],
                 b"",
@@ -125,4 +127,4 @@ class PutBacks:
     def _end(self, runs: Sequence[list[Operation]]) -> None:
         for operation in (operation for run in runs for operation in run):
             operation.owner.completed(operation)
-        self._driver.wake_up([self._name])
+        self._shard.wake_up([self._name])

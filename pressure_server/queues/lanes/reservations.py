@@ -29,7 +29,7 @@ class Reservations:
         after: Callable[[int, Callable[[], None]], None],
         when_back: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Make an empty collection. The arguments are methods of LaneDispatcher."""
+        """Make an empty collection. The arguments are methods of Shard."""
         self._submit = submit
         self._seal = seal
         self._after = after

@@ -6,11 +6,11 @@ wait condition waits. Tickets are for waits on several queues.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
-from typing import Protocol
 
 from pressure_server.errors import PressureError
 from pressure_server.queues.names import BOUND, CLOSED, CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, READY
@@ -96,13 +96,6 @@ class WaiterCount:
             self._count -= 1
 
 
-class Timer(Protocol):
-    """A scheduled call."""
-
-    def cancel(self) -> None:
-        """Cancel the call."""
-
-
 @dataclass(slots=True)
 class Unblocking:
     """A request to end the waits of a client at once, as if their time were up.
@@ -153,7 +146,7 @@ class Wait:
     # Deadlines by the loop's clock: of the wait as a whole, and of the wait for a role.
     deadline_at: float | None = None
     role_deadline_at: float | None = None
-    timer: Timer | None = None
+    timer: asyncio.TimerHandle | None = None
     # When it ends: uvloop's timer of no time at all does not tell.
     timer_at: float | None = None
     # Whether `deadline_at` is the deadline that the timer is set to, or that has passed.

@@ -70,7 +70,7 @@ class AutoRepair:
                 done = await doctor.fix(case)
             except BackendError as error:
                 # Raises BackendError if the backend is unavailable, instead of only this queue.
-                await database.shard_of(name).command(b"PING")
+                await database.shard_of(name).keys.command(b"PING")
                 self._warnings.warn(database.database_number, name, error)
                 continue
             if done:

@@ -106,7 +106,7 @@ class Doctor:
         prefix, cursor = shard.prefix + b":", b""
         pattern = existence_pattern(shard.prefix).removesuffix(BOUND)
         while cursor != b"0":
-            cursor, keys = await shard.scan_keys(cursor or b"0", pattern, _SCAN_COUNT)
+            cursor, keys = await shard.keys.scan_keys(cursor or b"0", pattern, _SCAN_COUNT)
             names = {name for key in keys if is_queue_name(name := _owner(key[len(prefix) :]))}
             queues = {key[len(prefix) : -len(BOUND)] for key in keys if key.endswith(BOUND)} & names
             yield [*queues, *await self._without_bound(shard, names - queues)]
@@ -117,7 +117,7 @@ class Doctor:
         if not names:
             return []
         keys = [shard.prefix + b":" + name + BOUND for name in names]
-        bounds = await shard.command(b"MGET", *keys)
+        bounds = await shard.keys.command(b"MGET", *keys)
         return [name for name, bound in zip(names, bounds, strict=True) if bound is None]
 
     async def look_for(self, names: Iterable[bytes], cases: dict[bytes, Case]) -> int:
@@ -206,7 +206,7 @@ class Doctor:
 
     async def _ping(self, name: bytes) -> None:
         """Check that an error concerned only this queue. Raises BackendError if its shard is unavailable."""
-        await self._database.shard_of(name).command(b"PING")
+        await self._database.shard_of(name).keys.command(b"PING")
 
     async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, QueueSnapshot]]:
         examined: list[tuple[bytes, QueueSnapshot]] = []

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
+from typing import Protocol
 
 from pressure_server.backend.watch import Watch
-from pressure_server.queues.calls.driver import KeyListener
 from pressure_server.queues.names import DUE, base_key
 from pressure_server.queues.operations.wait import (
     WaitCondition,
@@ -14,6 +14,21 @@ from pressure_server.queues.operations.wait import (
     watched_keys,
     watched_suffixes,
 )
+
+
+class KeyListener(Protocol):
+    """An object that is told when a queue changes."""
+
+    def armed(self, name: bytes, watched: list[bytes], mask: int | None, due: bytes | None) -> None:
+        """Note that the queue is watched.
+
+        `watched` are the suffixes of its watched keys. `mask` says which of them exist (see `may_proceed`).
+        If the backend cannot watch, `mask` is None after a pause: try again now. `due` is the note of when
+        the queue may have another job, if jobs are waited for.
+        """
+
+    def changed(self, name: bytes) -> None:
+        """Note that the queue has changed. It is not watched any longer."""
 
 
 class KeyNotifications:

@@ -5,20 +5,24 @@ Pure. There are two lines, one for each role. The package's docstring says when 
 
 from __future__ import annotations
 
-from typing import Protocol
+import asyncio
+from typing import TYPE_CHECKING
 
 from pressure_server.errors import StoppingError, WaitLimitError
-from pressure_server.queues.calls.driver import Driver
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Progress
 from pressure_server.queues.operations.block_reply import Due
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import OnFull
 from pressure_server.queues.operations.owners import NotifyOnSuccess
-from pressure_server.queues.operations.wait import AS_CONFIGURED, Timer, Unblocking, Wait, WaitCondition
+from pressure_server.queues.operations.wait import AS_CONFIGURED, Unblocking, Wait, WaitCondition
 from pressure_server.queues.waiting.role_turns import QueueTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 from pressure_server.queues.waiting.wake_up import WakeUp
+
+if TYPE_CHECKING:
+    from pressure_server.queues.lanes.lane import Lane
+    from pressure_server.queues.shard import Shard
 
 # Seconds for which messages are left for clients of other servers, which may no longer be waiting.
 _FOR_OTHERS = 0.01
@@ -30,47 +34,28 @@ _SOON, _AFTER_DUE = 0.01, 0.002
 _MAY_WAIT_FOR_ROOM = (OnFull.CONFIGURED, OnFull.WAIT)
 
 
-class WaitingHost(Protocol):
-    """The lane whose operations wait."""
-
-    name: bytes
-    is_in_flight: bool
-
-    def wake_up(self) -> None:
-        """Try the waiting operations again, with the next block."""
-
-    def submit_first(self, operation: Operation) -> None:
-        """Do an operation with the next block, before all others."""
-
-    def end(self, operation: Operation) -> None:
-        """End an operation, and hand it to its owner."""
-
-    def drop_if_done(self) -> None:
-        """Drop the lane if it has nothing to send and no operation waits."""
-
-
 class WaitingOperations:
     """The waiting operations of one lane. Created when an operation first waits."""
 
     __slots__ = (
-        "_driver", "_due", "_due_at", "_has_left_messages", "_host", "_joined", "_lines", "_room", "_source",
+        "_due", "_due_at", "_has_left_messages", "_joined", "_lane", "_lines", "_room", "_shard", "_source",
         "_tries_line", "_turns", "_wake_up", "due_note", "leaves_share",
     )  # fmt: skip
 
-    def __init__(self, host: WaitingHost, driver: Driver) -> None:
-        self._host = host
-        self._driver = driver
-        self._lines = {line: WaitingLine(host.name) for line in Line}
-        self._turns = QueueTurns(host.name, self._lines, driver.role_turns)
+    def __init__(self, lane: Lane, shard: Shard) -> None:
+        self._lane = lane
+        self._shard = shard
+        self._lines = {line: WaitingLine(lane.name) for line in Line}
+        self._turns = QueueTurns(lane.name, self._lines, shard.role_turns)
         self._wake_up: WakeUp | None = None
         # The next try: when a delay, a reservation or a pause ends. Each reply says when that is; the
         # backend's note shows changes by others.
-        self._due: Timer | None = None
+        self._due: asyncio.TimerHandle | None = None
         # uvloop's timer of no time at all does not tell its time.
         self._due_at: float | None = None
         self.due_note: bytes | None = None
         # The next try of puts: when a message expires that is in their way.
-        self._room: Timer | None = None
+        self._room: asyncio.TimerHandle | None = None
         # Whether the block in flight tries consumers that wait.
         self._tries_line = False
         # Operations that have joined without a try, until it is known whether the queue exists.
@@ -98,7 +83,7 @@ class WaitingOperations:
             for name, condition in line.conditions:
                 conditions.setdefault(name, set()).add(condition)
         if self._lines[Line.CONSUMERS].has_moves_at_destinations:
-            conditions.setdefault(self._host.name, set()).add(WaitCondition.MESSAGE_GONE)
+            conditions.setdefault(self._lane.name, set()).add(WaitCondition.MESSAGE_GONE)
         if self._source is not None and self._lines[Line.CONSUMERS]:
             conditions.setdefault(self._source, set()).add(WaitCondition.MESSAGE)
         return conditions
@@ -121,8 +106,8 @@ class WaitingOperations:
         self._tries_line = woken or Line.CONSUMERS in served
         operations: list[Operation] = []
         for line, in_line in self._lines.items():
-            if in_line and (woken or line in served) and not self._driver.is_lost:
-                operations += in_line.take_first(served.get(line, 0), self._host.wake_up)
+            if in_line and (woken or line in served) and not self._shard.is_lost:
+                operations += in_line.take_first(served.get(line, 0), self._lane.wake_up)
         if self._lines[Line.PRODUCERS]:
             # New puts join the line after the operations that already wait for room.
             first = next(iter(self._lines[Line.PRODUCERS]))
@@ -159,7 +144,7 @@ class WaitingOperations:
                     wait.ticket.release()
                 if wait.condition is WaitCondition.REMOVED:
                     # The last keys that a Delete removes are not watched.
-                    self._driver.call_later(_LOOK_AGAIN_AFTER, self._host.wake_up)
+                    self._shard.call_later(_LOOK_AGAIN_AFTER, self._lane.wake_up)
             else:
                 _fail_unserved(operation, wait)
                 progress.ended.append(operation)
@@ -175,12 +160,12 @@ class WaitingOperations:
         """Watch the keys that waiting operations need, and ask for roles that native clients hold."""
         if self:
             if self._wake_up is None:
-                self._wake_up = WakeUp(self._host, self, self._driver.notifications)
+                self._wake_up = WakeUp(self._lane, self, self._shard.notifications)
             if progress.left_for_others:
                 self._wake_up.forget_attempts()
                 if not self._has_left_messages:
                     self._has_left_messages = True
-                    self._driver.call_later(_FOR_OTHERS, self._take_what_is_left)
+                    self._shard.call_later(_FOR_OTHERS, self._take_what_is_left)
             if progress.due is not None:
                 self._source = progress.source
                 due = progress.due
@@ -200,18 +185,18 @@ class WaitingOperations:
             self._due.cancel()
             self._due = self._due_at = None
         if due.seconds is not None:
-            self._due_at = self._driver.time() + due.seconds
-            self._due = self._driver.call_later(due.seconds, self._host.wake_up)
+            self._due_at = self._shard.time() + due.seconds
+            self._due = self._shard.call_later(due.seconds, self._lane.wake_up)
 
     def _await_expiry(self, seconds: float | None) -> None:
         if self._room is not None:
             self._room.cancel()
-        self._room = None if seconds is None else self._driver.call_later(seconds, self._host.wake_up)
+        self._room = None if seconds is None else self._shard.call_later(seconds, self._lane.wake_up)
 
     @property
     def due_soon(self) -> float | None:
         """Until when to wait, by the loop's clock, if the queue may have another job now or soon."""
-        now = self._driver.time()
+        now = self._shard.time()
         return (
             None
             if self._due_at is None or self._due_at > now + _SOON
@@ -226,7 +211,7 @@ class WaitingOperations:
         if wait.in_line:
             self._joined.append(operation)
             if self._wake_up is None:
-                self._wake_up = WakeUp(self._host, self, self._driver.notifications)
+                self._wake_up = WakeUp(self._lane, self, self._shard.notifications)
             # Those that were tried in vain, or were passed over, may have left.
             self._wake_up.forget_attempts()
             self._wake_up.check()
@@ -235,19 +220,19 @@ class WaitingOperations:
         """Take the messages left for clients of other servers: these have had their time."""
         self._has_left_messages = False
         self.leaves_share = False
-        self._host.wake_up()
+        self._lane.wake_up()
 
     def _begin_wait(self, operation: Operation, wait: Wait) -> bool:
         """Return whether the operation may wait. If so, count it as waiting, and set its timer."""
         if operation.cancelled or wait.expired:
             return False
-        if self._driver.is_stopping:
+        if self._shard.is_stopping:
             _stop(operation, wait)
             return False
         if not self._set_timer(operation, wait):
             return False
         if not wait.in_line:
-            waiters = self._driver.waiters
+            waiters = self._shard.waiters
             if not waiters.try_add(wait):
                 wait.timeout_error, wait.out_of_time = WaitLimitError(waiters.limit), False
                 return False
@@ -257,7 +242,7 @@ class WaitingOperations:
 
     def _set_timer(self, operation: Operation, wait: Wait) -> bool:
         """Set the operation's timer to its deadline; return False if the deadline has passed."""
-        now, policy, timeout = self._driver.time(), self._driver.policy, wait.timeout
+        now, policy, timeout = self._shard.time(), self._shard.policy, wait.timeout
         if timeout == AS_CONFIGURED:
             timeout = policy.put_timeout if operation.verb.puts or operation.verb.moves else None
         deadline = wait.deadline(now, timeout, policy.role_timeout)
@@ -274,7 +259,7 @@ class WaitingOperations:
         if deadline is not None:
             wait.out_of_time = deadline == wait.deadline_at
             wait.timer_at = deadline
-            wait.timer = self._driver.call_at(deadline, self._expire, operation)
+            wait.timer = self._shard.call_at(deadline, self._expire, operation)
         return True
 
     def append_untried(self, operation: Operation, condition: WaitCondition, like: Wait | None) -> None:
@@ -294,14 +279,14 @@ class WaitingOperations:
             self._lines[line].add(operation)
         else:
             _fail_unserved(operation, wait)
-            self._host.end(operation)
+            self._lane.end(operation)
 
     def admits(self, operation: Operation) -> bool:
         """Return whether an operation may be tried. If another operation has its ticket, it waits instead."""
         wait = operation.wait
         if wait is None or wait.ticket is None:
             return True
-        if wait.ticket.try_acquire(wait, self._host.wake_up):
+        if wait.ticket.try_acquire(wait, self._lane.wake_up):
             return True
         if not wait.ticket.served:
             self.append_untried(operation, WaitCondition.MESSAGE, None)
@@ -321,10 +306,10 @@ class WaitingOperations:
         if wait.is_extended and wait.condition is WaitCondition.MESSAGE:
             # Those ahead of it in the line may have been tried without it.
             wait.condition = None
-            self._host.submit_first(operation)
+            self._lane.submit_first(operation)
         else:
             _fail_unserved(operation, wait)
-            self._host.end(operation)
+            self._lane.end(operation)
             self._after_leaving(operation, was_next=was_next)
 
     def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
@@ -367,24 +352,22 @@ class WaitingOperations:
 
         Do nothing if the server stops, or if operations never wait for roles (role timeout 0).
         """
-        may_wait = self._driver.policy.role_timeout and not self._driver.is_stopping
+        may_wait = self._shard.policy.role_timeout and not self._shard.is_stopping
         if given_up.verb is verbs.FINISH_DELETE and may_wait:
             wait = Wait(None, waits_forever_for_role=True)
-            self._driver.submit(
-                Operation(given_up.verb, self._host.name, [], 1, NotifyOnSuccess(), wait=wait)
-            )
+            self._shard.submit(Operation(given_up.verb, self._lane.name, [], 1, NotifyOnSuccess(), wait=wait))
 
     def _after_leaving(self, left: Operation, *, was_next: bool) -> None:
         following = self._lines[Line.PRODUCERS].next
         if was_next and left.verb.puts and following is not None and following.options.unique:
             # It has not been tried, and needs no room if its messages are queued already.
-            self._host.wake_up()
+            self._lane.wake_up()
         self._stop_if_done()
 
     def _stop_if_done(self) -> None:
-        if not self._host.is_in_flight:
+        if not self._lane.is_in_flight:
             self._turns.end()
-        self._host.drop_if_done()
+        self._lane.drop_if_done()
 
     def stop_all(self) -> None:
         """End all waiting operations, because the server stops."""
@@ -395,14 +378,14 @@ class WaitingOperations:
                 _stop(operation, wait)
                 _fail_unserved(operation, wait)
             for operation in gone:
-                self._host.end(operation)
+                self._lane.end(operation)
         self._stop_if_done()
 
     def take_turn(self, role: WaitCondition) -> None:
         """Begin a turn in `role`, until an operation that needs the role has ended, or none needs it."""
         self._turns.begin(role)
-        self._host.wake_up()
-        if not self._host.is_in_flight:
+        self._lane.wake_up()
+        if not self._lane.is_in_flight:
             self._turns.end()
 
     def end_unneeded_turns(self) -> None:
@@ -415,7 +398,7 @@ class WaitingOperations:
         Operations that share a ticket would be tried one after the other, so their command looks instead. If
         the backend is lost, all are tried when it is back.
         """
-        if self._driver.is_lost:
+        if self._shard.is_lost:
             return
         are_others = False
         for operation in [operation for line in self._lines.values() for operation in line]:
@@ -426,7 +409,7 @@ class WaitingOperations:
                 are_others = True
         self._joined.clear()
         if are_others:
-            self._host.wake_up()
+            self._lane.wake_up()
 
     @property
     def need_queue(self) -> bool:
@@ -446,10 +429,10 @@ class WaitingOperations:
                 self._lines[line].note_missing(operation)
             elif not wait.outlives_queue:
                 operation.require_existing()
-        if exists and joined and self._source is None and b"+" in self._host.name:
+        if exists and joined and self._source is None and b"+" in self._lane.name:
             # It may be the queue of a group that has just been created. Its messages are in a log, of which
             # only the reply to a try tells.
-            self._host.wake_up()
+            self._lane.wake_up()
 
     def changed(self, *, existence: bool) -> None:
         """Note that the queue has changed.
@@ -464,7 +447,7 @@ class WaitingOperations:
             return
         if existence:
             self._wake_up.may_be_own_change = False
-        self._wake_up.changed(self._host.name)
+        self._wake_up.changed(self._lane.name)
 
     def watch_lost(self) -> None:
         """Note that no key is watched any longer."""

@@ -2,47 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from pressure_server.queues.calls.driver import KeyWatcher
 from pressure_server.queues.operations.wait import (
     WaitCondition,
     may_proceed,
     shows_existence,
     watched_suffixes,
 )
+from pressure_server.queues.waiting.key_notifications import KeyNotifications
 
-
-class WakingLane(Protocol):
-    """The lane whose operations wait."""
-
-    name: bytes
-    is_in_flight: bool
-
-    def wake_up(self) -> None:
-        """Try the waiting operations again, with the next block."""
-
-
-class WaitingView(Protocol):
-    """The waiting operations."""
-
-    @property
-    def conditions(self) -> dict[bytes, set[WaitCondition]]:
-        """The conditions for which operations wait, by queue."""
-
-    @property
-    def existed(self) -> bool:
-        """Whether the queue existed when the waiting operations were tried."""
-
-    def try_all(self) -> None:
-        """Try the operations again, although nothing is known of their queue."""
-
-    def note_existence(self, *, exists: bool) -> None:
-        """Note whether the queue exists, for the operations that have not been tried."""
-
-    @property
-    def due_note(self) -> bytes | None:
-        """The backend's note of when the queue may have another job, as of the last reply."""
+if TYPE_CHECKING:
+    from pressure_server.queues.lanes.lane import Lane
+    from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 
 
 class WakeUp:
@@ -53,7 +25,7 @@ class WakeUp:
 
     __slots__ = ("_changes", "_failed", "_lane", "_sleepers", "_watched", "may_be_own_change")
 
-    def __init__(self, lane: WakingLane, sleepers: WaitingView, changes: KeyWatcher) -> None:
+    def __init__(self, lane: Lane, sleepers: WaitingOperations, changes: KeyNotifications) -> None:
         self._lane = lane
         self._sleepers = sleepers
         self._changes = changes

@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable
+from typing import cast
 
 import pytest
 
 from pressure_server.backend.held import HeldRequests
+from pressure_server.backend.link import Link
 from pressure_server.backend.requests import BackendRequest, ReadCommand
 
 GRACE = 0.1
@@ -37,7 +39,7 @@ class FakeLink:
         self.is_moving = False
         self.sent: list[BackendRequest] = []
         self.failed: list[BackendRequest] = []
-        self.held = HeldRequests(self)
+        self.held = HeldRequests(cast(Link, self))
         self.has_sent = asyncio.Event()
         self.has_failed = asyncio.Event()
 

@@ -38,6 +38,7 @@ class FakeShard:
         self.done = 0
         # What a scan returns, step by step.
         self.steps: list[list[bytes]] = [[]]
+        self.keys = self
 
     def add(self, operation: Operation) -> object:
         self.added.append(operation.name)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from typing import cast
 
 import pytest
 
 from pressure_server.errors import UnblockedError
+from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import WAITS
@@ -66,7 +68,7 @@ class World:
         self.lanes = Lanes()
         self.client = RecordingClient()
         self.put_back: list[Operation] = []
-        self.several = SeveralQueues(self.lanes, verbs.GET, WAITS, self.client)
+        self.several = SeveralQueues(cast(Database, self.lanes), verbs.GET, WAITS, self.client)
         waiting = self.several.first_ended([b"a", b"b"], to_try, [], 1, Wait(timeout))
         self.task = asyncio.create_task(waiting)
 

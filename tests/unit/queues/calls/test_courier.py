@@ -20,12 +20,12 @@ from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import RECOVER, Header
 from pressure_server.queues.calls.call import Block, Call
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
-from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 from pressure_server.queues.operations.owners import Answers, NotifyOnSuccess
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
+from pressure_server.queues.shard import Shard
 from tests.interleavings.connections import ModelDurability, ModelWatch
 from tests.support.programs import TIMEOUT
 from tests.unit.queues.fake_link import FakeLink
@@ -49,7 +49,7 @@ class Harness:
         self.answers = Answers()
 
     async def _make_courier(self, most_in_flight: int) -> Courier:
-        return Courier(cast(Link, self.link), self, list(HEADER), b"p", RECORDS, most_in_flight)
+        return Courier(cast(Link, self.link), cast(Shard, self), list(HEADER), b"p", RECORDS, most_in_flight)
 
     @property
     def keys(self) -> list[list[bytes]]:
@@ -378,8 +378,8 @@ class _NoClient(Owner):
 def test_operations_that_come_one_at_a_time_are_sent_at_the_end_of_the_read(runner: asyncio.Runner) -> None:
     link = FakeLink()
 
-    async def make_lanes() -> LaneDispatcher:
-        return LaneDispatcher(
+    async def make_lanes() -> Shard:
+        return Shard(
             cast(Link, link), cast(Watch, ModelWatch()), Mock(spec=Turns),
             cast(Durability, ModelDurability(is_enabled=False)),
             prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1), answers=Answers(),

@@ -61,7 +61,7 @@ class Driven:
         self.dropped += 1
 
     def submit(self, *operations: Operation) -> None:
-        """Submit operations, as the dispatcher does."""
+        """Submit operations, as the shard does."""
         self.lane.pending += operations
         self.lane.is_idle = False
 

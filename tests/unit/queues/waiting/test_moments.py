@@ -19,13 +19,13 @@ from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError, QueueFullError
 from pressure_server.queues.housekeeping import Housekeeping
-from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import DEFAULT, WAITS
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import Ticket, Wait, WaiterCount
 from pressure_server.queues.policy import BLOCK, Policy
+from pressure_server.queues.shard import Shard
 from tests.interleavings.backend import PREFIX, Backend, Queue
 from tests.interleavings.connections import ModelDurability, ModelLink, ModelWatch
 from tests.interleavings.loop import ModelLoop
@@ -61,7 +61,7 @@ class World:
         self.backend = Backend(Random(0), self.watch.changed)
         self.link = ModelLink(self.backend)
         with self.loop.running():
-            self.lanes = LaneDispatcher(
+            self.lanes = Shard(
                 cast(Link, self.link), cast(Watch, self.watch), Mock(spec=Turns),
                 cast(Durability, ModelDurability(is_enabled=False)),
                 prefix=PREFIX, identity=b"me", waiters=WaiterCount(100), answers=Answers(),

@@ -15,6 +15,7 @@ from pressure_server.queues.operations.batch import Progress
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.owners import CoroutineOwner
 from pressure_server.queues.operations.wait import Wait, WaitCondition
+from pressure_server.queues.shard import Shard
 from pressure_server.queues.waiting.role_turns import QueueTurns, RoleTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 from tests.unit.queues.operations_of import Recorder, get, put, wait_of
@@ -28,7 +29,7 @@ class Lane:
     def __init__(self) -> None:
         self.said: list[tuple[object, ...]] = []
         self.lines = {line: WaitingLine(b"q") for line in Line}
-        self.turns = QueueTurns(b"q", self.lines, self)
+        self.turns = QueueTurns(b"q", self.lines, cast(RoleTurns, self))
 
     def ask(self, name: bytes, condition: WaitCondition, *, for_listeners: bool = False) -> None:
         self.said.append(("ask", name, condition, for_listeners))
@@ -124,7 +125,7 @@ class Server:
         self.submitted: list[Operation] = []
         self.later: list[Callable[[], None]] = []
         self.ended: Callable[[bool], None] = lambda _: None
-        self.turns = RoleTurns(self, cast(Turns, self))
+        self.turns = RoleTurns(cast(Shard, self), cast(Turns, self))
 
     # The lanes.
 

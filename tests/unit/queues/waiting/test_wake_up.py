@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import cast
 
 import pytest
 
-from pressure_server.queues.calls.driver import KeyListener
+from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.names import CLOSED, NOT_FULL, READY
 from pressure_server.queues.operations.wait import WaitCondition, watched_suffixes
+from pressure_server.queues.waiting.key_notifications import KeyListener, KeyNotifications
+from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 from pressure_server.queues.waiting.wake_up import WakeUp
 
 MESSAGE, ROOM = WaitCondition.MESSAGE, WaitCondition.ROOM
@@ -28,7 +31,7 @@ class World:
         self.seen: list[bool] = []
         self.armed: list[tuple[bytes, list[bytes], bool]] = []
         self.left: list[tuple[bytes, list[bytes]]] = []
-        self.wake = WakeUp(self, self, self)
+        self.wake = WakeUp(cast(Lane, self), cast(WaitingOperations, self), cast(KeyNotifications, self))
         self.wake.watch()
 
     # The lane and the waiting operations.

@@ -14,15 +14,15 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import OutcomeUnknownError
+from pressure_server.queues import shard
 from pressure_server.queues.housekeeping import Housekeeping
-from pressure_server.queues.lanes import dispatcher
-from pressure_server.queues.lanes.dispatcher import LaneDispatcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import given_up
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
+from pressure_server.queues.shard import Shard
 from tests.interleavings.connections import ModelDurability, ModelWatch
 from tests.unit.queues.fake_link import FakeLink
 
@@ -49,7 +49,7 @@ class Harness:
     def __init__(self) -> None:
         self.link = FakeLink()
         self.watch = ModelWatch()
-        self.lanes = LaneDispatcher(
+        self.lanes = Shard(
             cast(Link, self.link), cast(Watch, self.watch), Mock(spec=Turns),
             cast(Durability, ModelDurability(is_enabled=False)),
             prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1), answers=Answers(),
@@ -86,16 +86,16 @@ def test_an_idle_lane_is_used_again(harness: Harness) -> None:
 
 
 def test_the_lanes_that_were_used_last_are_kept(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dispatcher, "_MOST_IDLE", 3)
+    monkeypatch.setattr(shard, "_MOST_IDLE", 3)
     for name in (b"a", b"b", b"c", b"a", b"d"):
         harness.use(name)
     assert harness.idle == [b"c", b"d", b"a"]
 
 
 def test_a_million_queues_leave_a_bounded_number_of_lanes(harness: Harness) -> None:
-    for number in range(2 * dispatcher._MOST_IDLE):
+    for number in range(2 * shard._MOST_IDLE):
         harness.use(b"%d" % number)
-    assert len(harness.idle) == dispatcher._MOST_IDLE
+    assert len(harness.idle) == shard._MOST_IDLE
     assert not harness.lanes._in_use
 
 

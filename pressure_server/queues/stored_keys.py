@@ -1,0 +1,133 @@
+"""The keys of one shard's queues, as the backend has them: names, sizes, idle times, and handlers' scripts.
+
+What is asked here bypasses the lanes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+from pressure_server.backend.durability import Durability
+from pressure_server.backend.link import Link
+from pressure_server.errors import BackendError, BackendReplyError
+from pressure_server.lua.scripts import Script, scan_script
+from pressure_server.queues.names import (
+    BOUND,
+    EXTENSION_SUFFIXES,
+    MADE,
+    PROTOCOL_SUFFIXES,
+    absent_key,
+    base_key,
+    existence_pattern,
+    queue_name,
+)
+
+# The suffixes of all keys of a queue, and of those that puts and gets use.
+_STORED = (b"", *PROTOCOL_SUFFIXES, *EXTENSION_SUFFIXES)
+_USED = (b"", BOUND, MADE, b":stats:produced_messages", b":stats:consumed_messages")
+# Keys that one step of a scan examines, if the caller does not say.
+SCAN_COUNT = 1000
+# Runs of a backend that the cursors of a scan tell apart (scan.lua).
+_RUNS = 4096
+
+
+class StoredKeys:
+    """The keys of one shard."""
+
+    def __init__(self, link: Link, durability: Durability, prefix: bytes) -> None:
+        self._link = link
+        self._durability = durability
+        self._prefix = prefix
+
+    async def stored_bytes_of(self, name: bytes, samples: int) -> int | None:
+        """Return the bytes of all keys of a queue; None if there is no such queue.
+
+        The backend measures so many items of each collection, 0 for all. Raises QueueNameError, or
+        BackendError.
+        """
+        sizes, exists = await asyncio.gather(
+            self._each_key(name, _STORED, b"MEMORY", b"USAGE", after=(b"SAMPLES", b"%d" % samples)),
+            self._link.command(b"EXISTS", base_key(self._prefix, name) + BOUND),
+        )
+        return sum(sizes) if exists else None
+
+    async def idle_seconds_of(self, name: bytes) -> int | None:
+        """Return the seconds since the keys of a queue were used; None if there is no such queue.
+
+        Raises QueueNameError, or BackendError.
+        """
+        try:
+            idle = await self._each_key(name, _USED, b"OBJECT", b"IDLETIME")
+        except BackendReplyError as error:
+            if "LFU" not in str(error):
+                raise
+            raise BackendReplyError("the backend's LFU policy does not tell idle times") from error
+        exists = await self._link.command(b"EXISTS", base_key(self._prefix, name) + BOUND)
+        return min(idle, default=0) if exists else None
+
+    async def _each_key(
+        self, name: bytes, suffixes: Sequence[bytes], *before: bytes, after: Sequence[bytes] = ()
+    ) -> list[int]:
+        """Return the backend's numbers for those of the queue's keys that exist."""
+        keys = (base_key(self._prefix, name) + suffix for suffix in suffixes)
+        found = await asyncio.gather(*[self._link.command(*before, key, *after) for key in keys])
+        return [number for number in found if number is not None]
+
+    async def command(self, *arguments: bytes) -> Any:
+        """Send a command that only reads. Raises BackendError, also for an error reply."""
+        return await self._link.command(*arguments)
+
+    async def call_script(
+        self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
+    ) -> Any:
+        """Call a script of a handler on the handler's own keys, which begin with the prefix and a `!`.
+
+        If the script changes something, pass `once`: it is not sent again, and its reply is returned when the
+        change has the durability asked for. Without `once`, the script is called again if its reply was lost.
+
+        Raises OutcomeUnknownError if the script may have been done, NotSafeError if it has been done but may
+        not be durable, BackendReplyError for an error reply, and BackendError otherwise.
+        """
+        reply = await self._link.call(script, keys, arguments, once=once)
+        if once:
+            await self._wait_until_durable()
+        return reply
+
+    async def _wait_until_durable(self) -> None:
+        """Wait until what was answered last has the durability asked for. Raises NotSafeError."""
+        known: asyncio.Future[BackendError | None] = asyncio.get_running_loop().create_future()
+
+        def told(error: BackendError | None) -> None:
+            if not known.done():
+                known.set_result(error)
+
+        self._durability.when_durable(self._link.run, told)
+        if error := await known:
+            raise error
+
+    async def scan(self, cursor: bytes, count: int = SCAN_COUNT) -> tuple[bytes, list[bytes]]:
+        """Return the next cursor (b"0" at the end) and some names of queues, as Redis's SCAN does.
+
+        `count` is about how many keys the backend examines. A queue that exists during the whole scan is
+        returned at least once.
+        """
+        after, keys = await self.scan_keys(cursor, existence_pattern(self._prefix), count)
+        names = [queue_name(self._prefix, key) for key in keys]
+        return after, [name for name in names if name is not None]
+
+    async def scan_keys(self, cursor: bytes, pattern: bytes, count: int) -> tuple[bytes, list[bytes]]:
+        """Return the next cursor and some keys that match a pattern, as Redis's SCAN does.
+
+        While the keys move to another node of a cluster, wait until they are together. The scan begins anew
+        if they are on another node than before, or the backend has restarted.
+        """
+        at, run = divmod(int(cursor), _RUNS)
+        its_run, after, keys = await self.call_script(
+            scan_script(),
+            [absent_key(self._prefix)],
+            [b"%d" % at, pattern, b"%d" % count, b"%d" % run],
+            once=False,
+        )
+        return b"%d" % (int(after) * _RUNS + int(its_run) if after != b"0" else 0), keys
