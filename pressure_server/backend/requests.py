@@ -22,6 +22,8 @@ _MAX_LOADS = 100
 # Large words of a call of more bytes are written one by one: one more large buffer for each, made and freed,
 # would leave the memory of the process in pieces that cannot be given back.
 _LARGE = 256 << 10
+# The beginning of a call: the number of its words, the function, and the number of its keys.
+_FCALL = b"*%d\r\n$5\r\nFCALL\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
 _UNKNOWN_FUNCTION = "ERR Function not found"
 
 
@@ -159,21 +161,24 @@ class LibraryCall(BackendRequest):
     function: bytes = field(default=b"", init=False)
     loads: int = field(default=0, init=False)
 
-    def send(self, channel: Channel, answered: Received) -> None:
-        """See BackendRequest."""
-        self.epoch = channel.epoch
-        self.header[Header.EPOCH] = b"%d" % self.epoch
+    def send(
+        self, channel: Channel, answered: Received, function: bytes = b"", refusal: tuple[bytes, ...] = ()
+    ) -> None:
+        """See BackendRequest. Call `function` instead of the usual one, which has given the `refusal`."""
+        self.function = function = function or channel.library.name
+        self.epoch, header = channel.epoch, self.header
+        header[Header.EPOCH] = b"%d" % self.epoch
         if self.may_be_done:
-            self.header[Header.AGAIN] = AGAIN
-        self._call(channel.library.name, channel, answered)
-
-    def _call(self, function: bytes, channel: Channel, answered: Received, *refusal: bytes) -> None:
-        self.function, keys, arguments = function, self.keys, self.arguments
+            header[Header.AGAIN] = AGAIN
+        keys, arguments = self.keys, self.arguments
         others = tuple(filter(None, (channel.guard, self.records)))
-        first = (b"FCALL", function, NUMBERS[keys.word_count + len(others)])
-        then = (*others, *self.header)
-        count = len(first) + keys.word_count + len(then) + arguments.word_count + len(refusal)
-        words = [b"*%d\r\n" % count, packed(first), *keys, packed(then), *arguments, packed(refusal)]
+        then = packed((*others, *header))
+        key_count = keys.word_count + len(others)
+        count = 3 + key_count + len(header) + arguments.word_count + len(refusal)
+        number = NUMBERS[key_count]
+        words = [_FCALL % (count, len(function), function, len(number), number), *keys, then, *arguments]
+        if refusal:
+            words.append(packed(refusal))
         channel.send_packed(answered, list(joined(words)) if self.size > _LARGE else (b"".join(words),))
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
@@ -190,7 +195,7 @@ class LibraryCall(BackendRequest):
             is_recorded = bool(self.header[Header.NUMBER])
             instead = library.instead(self.function, text.partition(" ")[0], is_recorded=is_recorded)
             if instead is not None:
-                self._call(instead, channel, answered, text.encode())
+                self.send(channel, answered, instead, (text.encode(),))
             return instead is not None
         if self.loads and channel.load_error is not None:
             self.function = b""
@@ -199,7 +204,7 @@ class LibraryCall(BackendRequest):
             # It fails again if the functions are flushed in between.
             self.loads += 1
             channel.load(None)
-            self._call(library.name, channel, answered)
+            self.send(channel, answered)
         else:
             return False
         return True

@@ -106,7 +106,7 @@ class Shard:
         records = records_key(prefix, identity) if link.heartbeats is not None else b""
         self._limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
         header = [identity, bound, policy.overflow.encode(), self._limits]
-        self._courier = Courier(link, self, header, prefix, records, most_in_flight)
+        self._courier = Courier(link, self, header, records, most_in_flight)
         # Lanes that have something to do, and others, which keep what they know of their queues.
         self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
         self._in_use = 0  # of the lanes
@@ -328,10 +328,10 @@ class Shard:
 
         Return False if some are left after `timeout` seconds.
         """
-        self._courier.drop_records()
+        self._courier.records.drop()
         try:
             async with asyncio.timeout(timeout):
-                while self._in_use or self._courier.has_records or len(self.reservations):
+                while self._in_use or len(self._courier.records) or len(self.reservations):
                     self._dropped.clear()
                     await self._dropped.wait()
         except TimeoutError:
@@ -498,7 +498,7 @@ class Shard:
     def put_back(self, operation: Operation) -> None:
         """Put back the messages of an operation whose client has gone."""
         for delivery, _ in operation.deliveries or ():
-            self._courier.note_put_back(delivery.number)
+            self._courier.records.note_put_back(delivery.number)
         self._lane(operation.name).put_backs.put_back(operation)
 
     def messages_are_back(self, bases: Sequence[bytes]) -> None:

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pressure_server.backend.requests import LibraryCall
 from pressure_server.lua.layout import NUMBERS, BlockField, Header
 from pressure_server.queues.operations.operation import Delivery
+
+if TYPE_CHECKING:
+    from pressure_server.queues.calls.courier import Courier
+
+# The most blocks of one call.
+MAX_BLOCKS = 200
 
 _EMPTY = [b""] * len(Header)
 _BLOCK_SIZE = len(BlockField)
@@ -57,18 +63,16 @@ class Block:
 class Call(LibraryCall):
     """A call: it collects the blocks of its parts, is sent, and has its reply shared out among them."""
 
-    def __init__(
-        self, header: Sequence[bytes], records: bytes, share_out: Callable[[Call, Any], None]
-    ) -> None:
-        """`header` has the first arguments; `share_out` is called with the call and its reply."""
-        super().__init__([*header, *_EMPTY[len(header) :]], records)
+    def __init__(self, courier: Courier) -> None:
+        """Make a call without blocks, for this courier."""
+        super().__init__([*courier.header, *_EMPTY[len(courier.header) :]], courier.records.key)
+        self._courier = courier
         self.parts: list[Part] = []
         self.has_changes = self.takes = False
         self.number = 0
         self.record = b""  # the name of its record; empty for none
         self.done: Sequence[bytes] = ()  # the records that it drops
         self.sent = 0.0
-        self._share_out = share_out
         self._resolved: dict[int, Callable[[bool], None]] = {}  # of some parts, by their place
 
     def add(
@@ -94,7 +98,7 @@ class Call(LibraryCall):
 
     def received(self, reply: Any) -> None:
         """See BackendRequest."""
-        self._share_out(self, reply)
+        self._courier.answered(self, reply)
 
     def blocks_from(self, first: int) -> Iterator[Block]:
         """Yield the blocks from the place `first` on, for another call."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 from pressure_server.queues.calls.call import Call
+from pressure_server.queues.calls.courier import Courier
 
 
 class FakeLink:
@@ -30,3 +32,8 @@ class FakeLink:
     def reply(self, reply: Any) -> None:
         """Reply to the oldest call in flight."""
         self.calls.pop(0).received(reply)
+
+
+def call_without_courier() -> Call:
+    """Return a call that collects blocks, and is not sent."""
+    return Call(cast(Courier, SimpleNamespace(header=(), records=SimpleNamespace(key=b""))))

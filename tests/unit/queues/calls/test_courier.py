@@ -35,7 +35,9 @@ RECORDS = b"records"
 
 
 class Harness:
-    """A courier with a fake link. Also the courier's owner; keeps the replies to blocks, with their keys."""
+    """A courier with a fake link. Also the courier's shard; keeps the replies to blocks, with their keys."""
+
+    prefix = b"p"
 
     def __init__(self, runner: asyncio.Runner, most_in_flight: int = MOST_IN_FLIGHT) -> None:
         self._runner = runner
@@ -49,7 +51,7 @@ class Harness:
         self.answers = Answers()
 
     async def _make_courier(self, most_in_flight: int) -> Courier:
-        return Courier(cast(Link, self.link), cast(Shard, self), list(HEADER), b"p", RECORDS, most_in_flight)
+        return Courier(cast(Link, self.link), cast(Shard, self), list(HEADER), RECORDS, most_in_flight)
 
     @property
     def keys(self) -> list[list[bytes]]:
@@ -144,12 +146,12 @@ def test_records_that_a_new_master_still_has_go_back_again_or_are_dropped_again(
 ) -> None:
     """A record whose messages went back is recovered, the latest first. Any other had been delivered."""
     for number in (3, 10, 11):
-        harness.courier.note_put_back(number)
+        harness.courier.records.note_put_back(number)
     master = NewMaster(b"2", b"10", b"3")
-    runner.run(harness.courier.count_lost(cast(Channel, master)))
+    runner.run(harness.courier.records.count_lost(cast(Channel, master)))
     assert master.calls == [[b"1", b"1", RECOVER, b"10", b"1", b"1", RECOVER, b"3"]]
     assert harness.back == [b"p:q0", b"p:q1"]
-    harness.courier.drop_records()
+    harness.courier.records.drop()
     (call,) = harness.link.calls
     assert (call.parts, call.header[Header.DONE]) == ([], b"2")
 
@@ -157,10 +159,10 @@ def test_records_that_a_new_master_still_has_go_back_again_or_are_dropped_again(
 def test_a_record_of_a_call_in_flight_is_left_to_that_call(harness: Harness, runner: asyncio.Runner) -> None:
     harness.add(b"a")
     harness.courier.flush()
-    runner.run(harness.courier.count_lost(cast(Channel, master := NewMaster(b"1"))))
+    runner.run(harness.courier.records.count_lost(cast(Channel, master := NewMaster(b"1"))))
     assert not master.calls
     harness.link.reply([1, 5])
-    harness.courier.drop_records()
+    harness.courier.records.drop()
     assert harness.header(Header.DONE) == b"1"
 
 
@@ -202,7 +204,7 @@ def test_an_error_of_a_call_is_the_reply_to_each_block(harness: Harness) -> None
     harness.add(b"a", b"b")
     harness.run_loop()
     harness.link.reply(BackendError("it is away"))
-    assert not harness.courier.has_records
+    assert not len(harness.courier.records)
     assert [(key, str(error)) for key, error in harness.received] == [
         (b"a", "it is away"), (b"b", "it is away"),
     ]  # fmt: skip
@@ -299,7 +301,7 @@ def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
     harness.run_loop()
     (call,) = harness.link.calls
     assert (call.keys.unpacked(), call.header[Header.NUMBER]) == ([b"a"], b"")
-    assert not harness.courier.has_records
+    assert not len(harness.courier.records)
 
 
 def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harness) -> None:
@@ -320,9 +322,9 @@ def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harnes
     harness.add(b"next")
     harness.run_loop()
     assert harness.header(Header.DONE) == b"1"
-    assert harness.courier.has_records
+    assert len(harness.courier.records)
     link.reply([0, 1])
-    assert not harness.courier.has_records
+    assert not len(harness.courier.records)
     assert harness.times_without_records == 1
 
 
@@ -339,19 +341,23 @@ def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> No
     harness.link.reply(OutcomeUnknownError())
     harness.run_loop()
     assert not harness.link.calls
-    harness.courier.drop_records()
+    harness.courier.records.drop()
     assert harness.header(Header.DONE) == b"1"
 
 
 def test_each_call_drops_at_most_1000_records(harness: Harness) -> None:
     for number in range(2500):
-        harness.courier.record_done(b"%d" % number)
-    harness.courier.drop_records()
+        harness.add(b"q%d" % number, gets=True)
+        harness.courier.flush()
+        harness.link.reply([1, 0])
+    for operation in harness.got:
+        operation.acknowledge()
+    harness.courier.records.drop()
     dropped = [call.header[Header.DONE].split() for call in harness.link.calls]
     assert [len(fields) for fields in dropped] == [1000, 1000, 500]
     for _ in dropped:
         harness.link.reply([0])
-    assert not harness.courier.has_records
+    assert not len(harness.courier.records)
 
 
 @pytest.mark.parametrize("done", [0, 1, 2])
@@ -367,7 +373,7 @@ def test_messages_of_an_unanswered_call_are_put_back(harness: Harness, done: int
     harness.link.reply([0, [0, done, 0, b"", b"a", 1]])
     assert harness.resolved == [done > 0, done > 1]
     assert harness.back == [b"a"]
-    assert not harness.courier.has_records
+    assert not len(harness.courier.records)
 
 
 class _NoClient(Owner):

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-from unittest.mock import MagicMock
+from collections.abc import Callable, Iterable
+from typing import Any, Self, cast
 
 import hiredis
 import pytest
@@ -19,46 +18,96 @@ from pressure_server.errors import (
     UnansweredError,
 )
 from pressure_server.lua.layout import BlockField
-from pressure_server.queues.calls.call import Block, Call
+from pressure_server.queues.calls.call import Block
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait, WaiterCount
 from pressure_server.queues.policy import Policy
+from pressure_server.queues.shard import Shard
+from tests.unit.queues.fake_link import call_without_courier
 from tests.unit.queues.operations_of import Recorder, get, put
 
 NO_BOUND, BOUND, NO_QUEUE = 0, -1, -2
 
 
-class Driven:
-    """A lane whose driver notes what it is asked for. The test replies to its blocks."""
+class FakeShard:
+    """A shard that notes what its lane asks for."""
 
-    def __init__(self, *, is_durable: bool = False) -> None:
-        # What the lane asks for: a block, whether before all others; and what is to be done later.
+    is_stopping = is_lost = False
+    policy = Policy()
+
+    def __init__(self, *, is_durable: bool) -> None:
+        self.is_durable = is_durable
+        self.peer_count = 0
+        self.waiters = WaiterCount(10)
+        # Blocks that are asked for: whether each goes before all others.
         self.asked: list[bool] = []
         self.dropped = 0
+        self.sent_ahead: list[Lane] = []
+        self.existence: list[tuple[bytes, bool]] = []
+        self.woken: list[bytes] = []
         self.later: list[Callable[[], None]] = []
-        self.when_durable: list[Callable[[BackendError | None], None]] = []
-        self.when_back: list[Callable[[], None]] = []
+        self.followers_of_durability: list[Callable[[BackendError | None], None]] = []
+        self.followers_of_return: list[Callable[[], None]] = []
         self.sent: list[Block] = []
-        driver = MagicMock(
-            is_stopping=False, is_durable=is_durable, is_lost=False, peer_count=0, policy=Policy()
-        )
-        driver.waiters = WaiterCount(10)
-        driver.ready = lambda _lane, goes_first=False: self.asked.append(goes_first)
-        driver.drop = self._drop
-        driver.after_iterations = lambda _number, follows: self.later.append(follows)
-        driver.when_durable = self.when_durable.append
-        driver.when_back = self.when_back.append
-        driver.send = self.sent.append
-        driver.note_existence.return_value = True
-        self.driver = driver
-        self.lane = Lane(driver, b"q", b"p:q")
-        self.call = Call((), b"", lambda _call, _reply: None)
+        self.notifications = self.role_turns = self
 
-    def _drop(self, _lane: Lane) -> None:
+    # Nothing changes, no role is handed over, and no time is up.
+
+    def arm(self, *_watched: object, own: bool = False) -> None: ...
+
+    def leave(self, *_watched: object) -> None: ...
+
+    def ask(self, *_role: object) -> None: ...
+
+    def time(self) -> float:
+        return 0.0
+
+    def call_at(self, _when: float, _follows: object, _operation: object) -> Self:
+        return self
+
+    def cancel(self) -> None: ...
+
+    # What is noted.
+
+    def ready(self, _lane: Lane, *, goes_first: bool = False) -> None:
+        self.asked.append(goes_first)
+
+    def drop(self, _lane: Lane) -> None:
         self.dropped += 1
+
+    def send_ahead(self, lane: Lane) -> None:
+        self.sent_ahead.append(lane)
+
+    def send(self, block: Block) -> None:
+        self.sent.append(block)
+
+    def note_existence(self, name: bytes, *, exists: bool) -> bool:
+        self.existence.append((name, exists))
+        return True
+
+    def wake_up(self, names: Iterable[bytes]) -> None:
+        self.woken += names
+
+    def after_iterations(self, _number: int, follows: Callable[[], None]) -> None:
+        self.later.append(follows)
+
+    def when_durable(self, follows: Callable[[BackendError | None], None]) -> None:
+        self.followers_of_durability.append(follows)
+
+    def when_back(self, follows: Callable[[], None]) -> None:
+        self.followers_of_return.append(follows)
+
+
+class Driven:
+    """A lane of a fake shard. The test replies to its blocks."""
+
+    def __init__(self, *, is_durable: bool = False) -> None:
+        self.shard = FakeShard(is_durable=is_durable)
+        self.lane = Lane(cast(Shard, self.shard), b"q", b"p:q")
+        self.call = call_without_courier()
 
     def submit(self, *operations: Operation) -> None:
         """Submit operations, as the shard does."""
@@ -67,7 +116,7 @@ class Driven:
 
     def pack(self) -> list[bytes]:
         """Return the runs of the next block; empty if there is none."""
-        self.call = Call((), b"", lambda _call, _reply: None)
+        self.call = call_without_courier()
         self.lane.pack_into(self.call)
         return self.call.arguments.unpacked()[len(BlockField) :]
 
@@ -102,7 +151,7 @@ def test_one_operation_makes_the_same_block_as_the_general_path(driven: Driven) 
     driven.submit(put(b"a b"))
     fast, fast_call = driven.pack(), driven.call
     general = Driven()
-    general.driver.peer_count = 1
+    general.shard.peer_count = 1
     general.submit(put(b"a b"))
     assert general.pack() == fast == [b"put", b"3", b"2", b"a", b"b"]
     assert fast_call.keys.unpacked() == general.call.keys.unpacked() == [b"p:q"]
@@ -118,11 +167,11 @@ def test_all_pending_operations_go_in_one_block_and_none_while_it_is_in_flight(d
     assert driven.pack() == []
     driven.reply(NO_BOUND, 0, [b"a"])
     assert ended(first, second, third) == [True, True, False]
-    assert driven.asked == [False]
+    assert driven.shard.asked == [False]
     assert driven.pack() == [b"get", b"1", b"1"]
-    assert driven.dropped == 0
+    assert driven.shard.dropped == 0
     driven.reply(NO_BOUND, [])
-    assert (driven.dropped, driven.lane.is_idle) == (1, True)
+    assert (driven.shard.dropped, driven.lane.is_idle) == (1, True)
 
 
 def test_the_keys_of_a_move_are_those_of_both_queues(driven: Driven) -> None:
@@ -178,11 +227,11 @@ def test_with_many_operations_pending_the_next_block_leaves_before_the_last_is_h
     driven.pack()
     driven.submit(*[length() for _ in range(15)])
     driven.reply(NO_BOUND, 1)
-    driven.driver.send_ahead.assert_not_called()
+    assert driven.shard.sent_ahead == []
     driven.pack()
     driven.submit(*[length() for _ in range(16)])
     driven.reply(NO_BOUND, 1)
-    driven.driver.send_ahead.assert_called_once_with(driven.lane)
+    assert driven.shard.sent_ahead == [driven.lane]
 
 
 def test_no_block_leaves_ahead_of_messages_that_go_back(driven: Driven) -> None:
@@ -192,7 +241,7 @@ def test_no_block_leaves_ahead_of_messages_that_go_back(driven: Driven) -> None:
     driven.lane.cancel(gone)
     driven.submit(*[length() for _ in range(20)])
     driven.reply(NO_BOUND, [b"a"])
-    driven.driver.send_ahead.assert_not_called()
+    assert driven.shard.sent_ahead == []
 
 
 # ---------------------------------------------------------------- what replies say of the queue
@@ -209,7 +258,7 @@ def test_a_reply_says_whether_the_queue_exists_and_has_a_bound(
     driven.pack()
     driven.reply(state, 1)
     assert (driven.lane.may_be_bounded, driven.lane.bound_state) == (bounded, state)
-    driven.driver.note_existence.assert_called_once_with(b"q", exists=exists)
+    assert driven.shard.existence == [(b"q", exists)]
     driven.lane.forget_queue()
     assert (driven.lane.may_be_bounded, driven.lane.bound_state) == (True, None)
 
@@ -218,7 +267,7 @@ def test_a_reply_that_leaves_something_says_nothing_of_the_queue(driven: Driven)
     driven.submit(get(3))
     driven.pack()
     driven.reply(2, [b"a"])
-    driven.driver.note_existence.assert_not_called()
+    assert driven.shard.existence == []
 
 
 # ---------------------------------------------------------------- waits
@@ -231,11 +280,11 @@ def test_an_operation_waits_and_is_tried_with_the_put_that_serves_it(driven: Dri
     driven.reply(NO_BOUND, [])
     assert isinstance(waiting.owner, Recorder)
     assert waiting.owner.waiting == [waiting]
-    assert driven.dropped == 0
+    assert driven.shard.dropped == 0
     driven.submit(put(b"a"))
     assert driven.pack() == [b"get existing waits", b"1", b"1", b"put", b"2", b"", b"a"]
     driven.reply([NO_BOUND, 1, [b"a"]], [], 0)
-    assert (waiting.results, driven.dropped) == ([b"a"], 1)
+    assert (waiting.results, driven.shard.dropped) == ([b"a"], 1)
 
 
 def test_a_wake_up_tries_waiting_operations_even_if_it_comes_during_a_call(driven: Driven) -> None:
@@ -244,17 +293,17 @@ def test_a_wake_up_tries_waiting_operations_even_if_it_comes_during_a_call(drive
     driven.pack()
     driven.reply(NO_BOUND, [])
     driven.lane.wake_up()
-    assert driven.asked == [False]
+    assert driven.shard.asked == [False]
     assert driven.pack() == [b"get existing waits", b"1", b"1"]
     driven.lane.wake_up()
     driven.reply(NO_BOUND, [])
-    assert driven.asked == [False, False]
+    assert driven.shard.asked == [False, False]
     assert driven.pack() == [b"get existing waits", b"1", b"1"]
 
 
 def test_a_wake_up_of_a_lane_on_which_no_operation_waits_does_nothing(driven: Driven) -> None:
     driven.lane.wake_up()
-    assert driven.asked == []
+    assert driven.shard.asked == []
 
 
 # ---------------------------------------------------------------- errors
@@ -297,7 +346,7 @@ def test_changes_end_when_they_are_durable() -> None:
     driven.pack()
     driven.reply(NO_BOUND, 0)
     assert ended(putting) == [False]
-    (follows,) = driven.when_durable
+    (follows,) = driven.shard.followers_of_durability
     follows(None)
     assert ended(putting) == [True]
     assert putting.results == [1]
@@ -310,7 +359,7 @@ def test_changes_that_are_not_durable_fail() -> None:
     driven.pack()
     driven.reply(NO_BOUND, 0)
     error = NotSafeError("fsync", "the disk is full")
-    driven.when_durable[0](error)
+    driven.shard.followers_of_durability[0](error)
     assert (putting.results, putting.error) == ([], error)
 
 
@@ -320,8 +369,8 @@ def test_what_changes_nothing_does_not_wait_to_be_durable() -> None:
     driven.submit(asking, empty)
     driven.pack()
     driven.reply(NO_BOUND, 1, [])
-    if driven.when_durable:
-        driven.when_durable[0](None)
+    if driven.shard.followers_of_durability:
+        driven.shard.followers_of_durability[0](None)
     assert ended(asking, empty) == [True, True]
     only = Driven(is_durable=True)
     question = length()
@@ -329,7 +378,7 @@ def test_what_changes_nothing_does_not_wait_to_be_durable() -> None:
     only.pack()
     only.reply(NO_BOUND, 1)
     assert ended(question) == [True]
-    assert only.when_durable == []
+    assert only.shard.followers_of_durability == []
 
 
 # ---------------------------------------------------------------- put-backs
@@ -355,9 +404,9 @@ def test_messages_go_back_together_and_those_of_later_calls_first(driven: Driven
     assert driven.lane.has_put_backs
     driven.submit(length())
     assert driven.pack() == [], "nothing is sent until all have gathered"
-    (follows,) = driven.later
+    (follows,) = driven.shard.later
     follows()
-    assert driven.asked[-1] is True
+    assert driven.shard.asked[-1] is True
     backs = driven.pack()
     assert backs == [word for number in (b"3", b"2", b"1") for word in (b"put_back", b"2", number, number)]
     driven.reply(NO_BOUND, 1, 1, 1)
@@ -370,12 +419,12 @@ def test_messages_that_a_block_in_flight_takes_go_back_with_the_others(driven: D
     driven.submit(second)
     driven.pack()
     first.put_back()
-    driven.later.pop()()
+    driven.shard.later.pop()()
     assert driven.pack() == []
     delivery = Delivery(2, lambda: None, driven.put_back)
     driven.reply(NO_BOUND, [b"2"], delivery=delivery)
     second.put_back()
-    driven.later.pop()()
+    driven.shard.later.pop()()
     assert driven.pack() == [b"put_back", b"2", b"2", b"2", b"put_back", b"2", b"1", b"1"]
 
 
@@ -385,19 +434,19 @@ def test_a_put_back_without_a_reply_is_sent_again_if_it_was_not_done(driven: Dri
     assert operation.deliveries is not None
     ((delivery, _),) = operation.deliveries
     operation.put_back()
-    driven.later.pop()()
+    driven.shard.later.pop()()
     driven.pack()
     call = driven.call
     driven.lane.received(OutcomeUnknownError(), None)
-    assert driven.sent == []
+    assert driven.shard.sent == []
     call.resolve(1 if is_done else 0)
-    assert len(driven.sent) == (0 if is_done else 1)
+    assert len(driven.shard.sent) == (0 if is_done else 1)
     if not is_done:
-        (block,) = driven.sent
+        (block,) = driven.shard.sent
         assert list(block.arguments) == [b"put_back", b"2", b"1", b"m"]
         block.received([NO_BOUND, 1], None)
     assert delivery.is_complete
-    driven.driver.wake_up.assert_called_once_with([b"q"])
+    assert driven.shard.woken == [b"q"]
 
 
 @pytest.mark.parametrize("error", [BackendAwayError("away"), OutcomeUnknownError()])
@@ -427,9 +476,9 @@ def test_a_take_that_may_kill_the_backend_is_given_up(driven: Driven) -> None:
 
 def test_a_put_back_that_is_refused_is_sent_again_when_the_backend_is_back(driven: Driven) -> None:
     taken(driven, 1, b"m").put_back()
-    driven.later.pop()()
+    driven.shard.later.pop()()
     driven.pack()
     driven.lane.received(hiredis.ReplyError("MISCONF no"), None)
-    assert driven.sent == []
-    driven.when_back.pop()()
-    assert len(driven.sent) == 1
+    assert driven.shard.sent == []
+    driven.shard.followers_of_return.pop()()
+    assert len(driven.shard.sent) == 1

@@ -1,0 +1,210 @@
+"""Records: what this server's calls have left in one shard's backend, until it is not needed (records.lua).
+
+A call that has changed something has a record: its replies, and the messages that it took. It is dropped,
+along with a later call, when all these messages have been delivered. If it is not known whether a call was
+done, its record is recovered: that tells, and puts the messages back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+from collections import deque
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from pressure_server.backend.link import Link
+from pressure_server.backend.requests import Channel
+from pressure_server.backend.resp import wait_for_reply
+from pressure_server.errors import BackendReplyError, OutcomeUnknownError
+from pressure_server.lua.layout import CUT, RECOVER, Header, Reply
+from pressure_server.queues.calls.call import MAX_BLOCKS, Block, Call
+from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
+from pressure_server.queues.operations.operation import Delivery
+from pressure_server.text import counted
+
+if TYPE_CHECKING:
+    from pressure_server.queues.calls.courier import Courier
+    from pressure_server.queues.shard import Shard
+
+logger = logging.getLogger(__name__)
+
+# Records that one call drops: Redis's Lua can pass about 8000 values to one command.
+_MAX_DROPPED = 1000
+# Seconds before a call of its own drops records that are no longer needed; an earlier call does so at no
+# cost. If the server dies before, the messages in these records are delivered twice.
+_DROP_AFTER = 0.02
+# The same, after the backend has refused to drop them.
+_DROP_RETRY_AFTER = 1.0
+# The most lost calls that are counted. A replica lags behind by a second at most, or serves no purpose.
+_MOST_ANSWERED = 50_000
+# The end of the field `last` of the records: the number of a call (records.lua).
+_NUMBER = re.compile(rb"\d+\Z")
+
+
+class Records:
+    """The records of one shard's calls."""
+
+    def __init__(self, courier: Courier, shard: Shard, link: Link, key: bytes) -> None:
+        """`key` is that of this server's records; if it is empty, none are kept."""
+        self.key = key
+        self._courier = courier
+        self._shard = shard
+        self._link = link
+        self._numbers = 0
+        # Fields of the records that may exist, and of those that are not needed any longer.
+        self._kept: set[bytes] = set()
+        self._unneeded: list[bytes] = []
+        # The numbers of the latest calls that have changed something, and have been answered.
+        self._answered: deque[int] = deque(maxlen=_MOST_ANSWERED)
+        # Records of which messages went back lately: a new master may lack that (`count_lost`).
+        self._went_back: deque[bytes] = deque(maxlen=_MOST_ANSWERED)
+        self._dropping: asyncio.TimerHandle | None = None
+        self._slow = SlowDeliveries(shard.prefix, self._cut)
+        self._loop = asyncio.get_running_loop()
+        if key:
+            link.is_other_run = self.count_lost
+
+    def __len__(self) -> int:
+        """Return how many records the backend may have."""
+        return len(self._kept)
+
+    def attach(self, call: Call) -> None:
+        """Number a call that is about to be sent. Name its record, and those that it drops."""
+        self._numbers += 1
+        call.number = self._numbers
+        if self.key and call.has_changes:
+            call.record = call.header[Header.NUMBER] = b"%d" % call.number
+            self._kept.add(call.record)
+        if call.record or not call.parts:
+            # Calls that only read drop no records: if the backend refuses to drop them, the whole call fails.
+            call.done = self._unneeded[:_MAX_DROPPED]
+            call.header[Header.DONE] = b" ".join(call.done)
+            del self._unneeded[:_MAX_DROPPED]
+
+    def answered(self, call: Call, *, is_recorded: bool) -> Delivery | None:
+        """Note that a call has been done. Return the delivery of the messages in its record, if any."""
+        if call.done:
+            self._forget(call.done)
+        if not call.record:
+            return None
+        if not is_recorded:
+            self._forget([call.record])
+            return None
+        self._answered.append(call.number)
+        if call.takes:
+            return Delivery(call.number, partial(self._done, call.record), self._shard.put_back)
+        self._done(call.record)
+        return None
+
+    def shared_out(self, delivery: Delivery) -> None:
+        """Note that all operations with messages of the delivery are registered."""
+        delivery.end_sharing_out()
+        if not delivery.is_complete:
+            self._slow.add(delivery)
+
+    def failed(self, call: Call, error: Exception) -> None:
+        """Note that a call has not been done, or that this is not known: then recover its record."""
+        self._unneeded += call.done
+        if call.done and self._dropping is None:
+            self._dropping = self._loop.call_later(_DROP_RETRY_AFTER, self.drop)
+        if call.record and isinstance(error, OutcomeUnknownError):
+            self._shard.when_back(partial(self._recover, [call.record], call.resolve))
+        elif call.record:
+            self._forget([call.record])
+
+    def _done(self, field: bytes) -> None:
+        """Drop a record soon: all messages in it have been delivered, or are back in their queues."""
+        self._unneeded.append(field)
+        if self._dropping is None:
+            self._dropping = self._loop.call_later(_DROP_AFTER, self.drop)
+
+    def drop(self) -> None:
+        """Drop the records that are no longer needed, without waiting for another call."""
+        if self._dropping is not None:
+            self._dropping.cancel()
+            self._dropping = None
+        while self._unneeded:
+            self._courier.send_some(0)
+
+    def _forget(self, fields: Sequence[bytes]) -> None:
+        """Forget records that do not exist any longer."""
+        self._kept.difference_update(fields)
+        if not self._kept:
+            self._shard.records_are_gone()
+
+    def _cut(self, number: int, left: list[bytes]) -> None:
+        arguments = [b"%d" % number, *left]
+        self._courier.ready(Block((self.key,), CUT, arguments, lambda _reply, _delivery: None, changes=False))
+
+    # Recovery
+
+    def note_put_back(self, number: int) -> None:
+        """Note that messages of the call with this number go back to their queues."""
+        self._went_back.append(b"%d" % number)
+
+    def _recover(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> None:
+        """Put back the messages in records of this server. Keep trying while the backend is away.
+
+        `fields` are the records, latest first. `follows` is called with the number of blocks that the call of
+        the first record had done; 0 if there is no such record.
+        """
+        self._courier.ready(self._recovery_of(fields, follows), goes_first=True)
+
+    def _recovery_of(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> Block:
+        def received(reply: Any, _delivery: Delivery | None) -> None:
+            if isinstance(reply, Exception) or reply[2]:
+                self._shard.when_back(partial(self._recover, fields, follows))
+                return
+            self._forget(fields)
+            self._shard.messages_are_back(reply[4::2])
+            follows(reply[1])
+
+        return Block((self.key,), RECOVER, list(fields), received)
+
+    async def count_lost(self, channel: Channel) -> None:
+        """Count the calls that another run of the backend lacks, although they had been answered.
+
+        It may also have records that were dropped: messages in them are in no queue. If some had gone back,
+        all go back again, before a call that is sent again drops the record; otherwise they had been
+        delivered, and the record is dropped again. Raises BackendError.
+        """
+        fields = set(filter(bytes.isdigit, await channel.command(b"HKEYS", self.key)))
+        went_back = fields & set(self._went_back)
+        await self._recover_on(channel, sorted(went_back, key=int, reverse=True))
+        delivered = fields - went_back - self._kept
+        self._kept |= delivered
+        for field in delivered:
+            self._done(field)
+        last = await channel.command(b"HGET", self.key, b"last")
+        found = _NUMBER.search(last or b"")
+        number = int(found[0]) if found else 0
+        lost = sum(answered > number for answered in self._answered)
+        self._answered.clear()
+        if lost:
+            self._courier.statistics.lost += lost
+            logger.warning(
+                "%s lacks the last %s that it had answered: what was put and taken there is as before; "
+                "see the page High availability of the documentation",
+                self._link.name, counted(lost, "call"),
+            )  # fmt: skip
+
+    async def _recover_on(self, channel: Channel, fields: list[bytes]) -> None:
+        """Put back the messages in records, in this order, before anything else is sent."""
+        while fields:
+            call = Call(self._courier)
+            for field in fields[:MAX_BLOCKS]:
+                self._recovery_of([field]).pack_into(call)
+            try:
+                reply = await wait_for_reply((b"FCALL",), partial(call.send, channel))
+            except BackendReplyError:
+                # What is held must not wait for that. Some messages may come only when this server ends.
+                for field in reversed(fields):
+                    self._recover([field])
+                return
+            done = reply[len(Reply) :]
+            for part, value in zip(call.parts, done, strict=False):
+                part.received(value, None)
+            fields = fields[len(done) :]
