@@ -7,7 +7,7 @@ several goes to each of theirs, and is not one step if these are several.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from pressure_server.errors import (
@@ -56,12 +56,14 @@ class Database(QueueOperations):
         self._known: dict[bytes, Shard] = {}
         # The shards to which operations of the present read have gone.
         self._touched: dict[Shard, None] = {}
+        # How an operation gets to its lane, and how a client's read ends: see Shard. With one shard, these are
+        # its methods, which saves a call for each request.
+        self.add: Callable[[Operation], Lane] = first.add
+        self.end_of_read: Callable[[], None] = first.end_of_read
         if len(shards) > 1:
+            self.add, self.end_of_read = self._add, self._end_of_read
             for shard in shards:
                 shard.others_are_up = lambda: self.is_up
-        else:
-            # One call less for each request.
-            self.add, self.end_of_read = first.add, first.end_of_read  # type: ignore[method-assign] # the same
 
     def shard_of(self, name: bytes) -> Shard:
         """Return the shard that has the queue, or would have it."""
@@ -113,14 +115,12 @@ class Database(QueueOperations):
 
     # Operations
 
-    def add(self, operation: Operation) -> Lane:
-        """See Shard.add."""
+    def _add(self, operation: Operation) -> Lane:
         shard = self.shard_of(operation.name)
         self._touched[shard] = None
         return shard.add(operation)
 
-    def end_of_read(self) -> None:
-        """Send the operations that were added."""
+    def _end_of_read(self) -> None:
         touched, self._touched = self._touched, {}
         for shard in touched:
             shard.end_of_read()

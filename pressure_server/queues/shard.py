@@ -114,12 +114,10 @@ class Shard:
         # Only servers that keep records look after jobs.
         self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records else None
         self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
-        self.note_existence = self._deletions.note
-        self.send = self._courier.ready
         # End a client's read: the operations that it has added may be sent.
         self.end_of_read = self._courier.end_of_read
         self.housekeeping = Housekeeping(link, prefix, identity)
-        self.reservations = Reservations(self.submit, self.seal, self.after_iterations, self.when_back)
+        self.reservations = Reservations(self)
         self.notifications = KeyNotifications(watch, link.number, prefix)
         self.first_jobs = FirstJobs(link, watch, prefix)
         self.role_turns = RoleTurns(self, turns)
@@ -517,6 +515,14 @@ class Shard:
                 lane.wake_up()
 
     # For lanes.
+
+    def send(self, block: Block) -> None:
+        """Send a block with the next call, independently of the lanes' own blocks."""
+        self._courier.ready(block)
+
+    def note_existence(self, name: bytes, *, exists: bool) -> bool:
+        """Note whether a queue exists. Return False if this must be noted again with the next reply."""
+        return self._deletions.note(name, exists=exists)
 
     def ready(self, lane: Lane, *, goes_first: bool = False) -> None:
         """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""

@@ -363,9 +363,7 @@ class Lane:
     def put_backs(self) -> PutBacks:
         """The messages that go back to the queue; created at the first use."""
         if self._put_backs is None:
-            self._put_backs = PutBacks(
-                self._shard, self.name, self.base, self._send_first, lambda: self.is_in_flight
-            )
+            self._put_backs = PutBacks(self, self._shard)
         return self._put_backs
 
     @property
@@ -378,11 +376,7 @@ class Lane:
         self._ensure_waiting().join(operation)
         self.drop_if_done()
 
-    def submit_first(self, operation: Operation) -> None:
-        """Do an operation with the next block, before all others."""
-        self._send_first([operation])
-
-    def _send_first(self, operations: list[Operation]) -> None:
+    def send_first(self, operations: list[Operation]) -> None:
         """Send these operations, in this order, before all others of the queue."""
         self.pending[:0] = operations
         self.is_idle = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -16,32 +16,18 @@ from pressure_server.queues.operations.options import Custody
 from pressure_server.queues.operations.put_back import put_back_operations
 
 if TYPE_CHECKING:
+    from pressure_server.queues.lanes.lane import Lane
     from pressure_server.queues.shard import Shard
 
 
 class PutBacks:
     """The put-backs of one lane."""
 
-    __slots__ = ("_base", "_is_in_flight", "_name", "_pending", "_send_first", "_shard", "_waits_for_reply")
+    __slots__ = ("_lane", "_pending", "_shard", "_waits_for_reply")
 
-    def __init__(
-        self,
-        shard: Shard,
-        name: bytes,
-        base: bytes,
-        send_first: Callable[[list[Operation]], None],
-        is_in_flight: Callable[[], bool],
-    ) -> None:
-        """Make an empty collection for the queue `name`; `base` is the key of its list.
-
-        `send_first` sends operations of the queue, in the given order, before all others. `is_in_flight`
-        returns whether a block of the queue is in flight.
-        """
+    def __init__(self, lane: Lane, shard: Shard) -> None:
+        self._lane = lane
         self._shard = shard
-        self._name = name
-        self._base = base
-        self._send_first = send_first
-        self._is_in_flight = is_in_flight
         # Whether put-backs have gathered, and wait for more that the block in flight may bring.
         self._waits_for_reply = False
         # Pending put-backs: the number of the call that took the messages, their operation's place in the
@@ -71,7 +57,7 @@ class PutBacks:
             self._shard.after_iterations(GATHER_ITERATIONS, self._have_gathered)
 
     def _have_gathered(self) -> None:
-        if self._is_in_flight():
+        if self._lane.is_in_flight:
             self._waits_for_reply = True
         else:
             self.restore()
@@ -87,7 +73,7 @@ class PutBacks:
         returning, self._pending = self._pending, []
         if returning:
             operations = [operation for _, _, operation in sorted(returning, key=itemgetter(0, 1))]
-            self._send_first(operations[::-1])
+            self._lane.send_first(operations[::-1])
 
     def failed(self, runs: Sequence[list[Operation]], error: Exception) -> None:
         """Send a block of put-backs again after an error, when the backend is back.
@@ -115,7 +101,7 @@ class PutBacks:
 
         self._shard.send(
             Block(
-                [self._base],
+                [self._lane.base],
                 b"",
                 batch.pack(runs),
                 received,
@@ -127,4 +113,4 @@ class PutBacks:
     def _end(self, runs: Sequence[list[Operation]]) -> None:
         for operation in (operation for run in runs for operation in run):
             operation.owner.completed(operation)
-        self._shard.wake_up([self._name])
+        self._shard.wake_up([self._lane.name])

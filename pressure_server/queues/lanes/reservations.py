@@ -7,11 +7,15 @@ server dies, another one gives up its reservations (recovery.lua).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import ReservedJob, given_up
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
+
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
 
 # Iterations of the event loop to wait, so that messages of clients that leave together go back together.
 GATHER_ITERATIONS = 8
@@ -20,20 +24,10 @@ _AT_ONCE = 500
 
 
 class Reservations:
-    """The reservations of one database that are being given up."""
+    """The reservations of one shard that are being given up."""
 
-    def __init__(
-        self,
-        submit: Callable[[Operation], None],
-        seal: Callable[[bytes], None],
-        after: Callable[[int, Callable[[], None]], None],
-        when_back: Callable[[Callable[[], None]], None],
-    ) -> None:
-        """Make an empty collection. The arguments are methods of Shard."""
-        self._submit = submit
-        self._seal = seal
-        self._after = after
-        self._when_back = when_back
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
         # By queue: ids of jobs, how often each was reserved, and its owner. A later command on the queue must
         # find them given up.
         self.given_up: dict[bytes, list[tuple[int, int, bytes]]] = {}
@@ -61,11 +55,11 @@ class Reservations:
         In a fifo they go back to the head of the list, of those that go together the ones first that were
         reserved last.
         """
-        self._seal(name)
+        self._shard.seal(name)
         begins = not self.given_up
         self.given_up.setdefault(name, []).extend([(*job, owner) for job in jobs])
         if begins:
-            self._after(GATHER_ITERATIONS, self.restore)
+            self._shard.after_iterations(GATHER_ITERATIONS, self.restore)
 
     def restore(self) -> None:
         """Give up the jobs that have gathered."""
@@ -80,13 +74,13 @@ class Reservations:
 
     def _send(self, name: bytes, jobs: list[bytes]) -> None:
         self._unconfirmed += 1
-        self._submit(Operation(verbs.GIVE_UP, name, jobs, len(jobs), _GivenUp(self._ended)))
+        self._shard.submit(Operation(verbs.GIVE_UP, name, jobs, len(jobs), _GivenUp(self._ended)))
 
     def _ended(self, operation: Operation) -> None:
         """Try again if the backend was away: nothing is given up twice."""
         self._unconfirmed -= 1
         if any(isinstance(error, BackendError) for error in (operation.error, *operation.results)):
-            self._when_back(lambda: self._send(operation.name, operation.messages))
+            self._shard.when_back(lambda: self._send(operation.name, operation.messages))
 
 
 def owner_of(operation: Operation) -> bytes:

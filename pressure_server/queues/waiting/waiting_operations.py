@@ -306,7 +306,7 @@ class WaitingOperations:
         if wait.is_extended and wait.condition is WaitCondition.MESSAGE:
             # Those ahead of it in the line may have been tried without it.
             wait.condition = None
-            self._lane.submit_first(operation)
+            self._lane.send_first([operation])
         else:
             _fail_unserved(operation, wait)
             self._lane.end(operation)

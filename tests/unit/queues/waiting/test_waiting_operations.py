@@ -193,7 +193,7 @@ def test_a_wait_is_extended_only_once() -> None:
     world.clock.run_to(101.004)
     world.replied([], Due(0.005, b"note"))
     world.clock.run_to(101.0075)
-    world.host.submit_first.assert_called_once_with(operation)
+    world.host.send_first.assert_called_once_with([operation])
 
 
 def test_a_job_that_another_command_has_made_ready_is_offered_to_those_in_line() -> None:
