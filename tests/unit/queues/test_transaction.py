@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, cast
-from unittest.mock import MagicMock
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from typing import Any, Self, cast
 
 import hiredis
 import pytest
@@ -21,7 +20,7 @@ from pressure_server.errors import (
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.block_reply import Refused, refusal_of
-from pressure_server.queues.operations.operation import Delivery
+from pressure_server.queues.operations.operation import Delivery, Verb
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.transaction import Transaction
@@ -33,7 +32,10 @@ Submitting = Callable[[Transaction], Awaitable[Any]]
 
 
 class Backend:
-    """A database that replies to calls as the test says."""
+    """A database, and its shard, which replies to calls as the test says."""
+
+    prefix = b"p"
+    policy = Policy(role_timeout=5.0)
 
     def __init__(self, *replies: list[Any]) -> None:
         self.replies = list(replies)
@@ -43,14 +45,36 @@ class Backend:
         self.arrived = 0
         # Whether a condition that is waited for comes.
         self.comes = True
-        self.database = database = MagicMock(prefix=b"p", is_stopping=False, policy=Policy(role_timeout=5.0))
-        database.common_shard.return_value = database
-        database.prefix_of.return_value = b"p"
-        database.call_directly = self._call
-        database.notifications.wait_for = self._wait_for
         self.waits: list[tuple[bytes, WaitCondition]] = []
+        self.asked: list[tuple[bytes, WaitCondition]] = []
+        self.notified: list[bytes] = []
+        # Called when a transaction waits.
+        self.when_waiting: Callable[[], None] = lambda: None
+        self.is_stopping = False
+        self.notifications = self.role_turns = self
 
-    async def _call(
+    def common_shard(self, *_names: bytes) -> Self:
+        return self
+
+    def prefix_of(self, *_names: bytes) -> bytes:
+        return self.prefix
+
+    def flush_put_backs(self, _names: Iterable[bytes]) -> None: ...
+
+    def wake_up(self, _names: Iterable[bytes]) -> None: ...
+
+    async def run(self, _verb: Verb, _name: bytes) -> list[Any]:
+        """Do what the call has left."""
+        return [1]
+
+    def ask(self, name: bytes, condition: WaitCondition, *, for_listeners: bool) -> None:
+        assert for_listeners
+        self.asked.append((name, condition))
+
+    def notify(self, name: bytes) -> None:
+        self.notified.append(name)
+
+    async def call_directly(
         self,
         keys: list[bytes],
         arguments: list[bytes],
@@ -71,13 +95,14 @@ class Backend:
     def _arrived(self) -> None:
         self.arrived += 1
 
-    async def _wait_for(self, name: bytes, condition: WaitCondition, timeout: float) -> bool:
-        assert 0 < timeout <= 5
+    async def wait_for(self, name: bytes, condition: WaitCondition, timeout: float) -> bool:
+        assert timeout <= 5
         self.waits.append((name, condition))
-        return self.comes
+        self.when_waiting()
+        return self.comes and timeout > 0
 
     def transaction(self) -> Transaction:
-        return Transaction(cast(Database, self.database))
+        return Transaction(cast(Database, self))
 
 
 def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
@@ -197,9 +222,7 @@ def test_a_call_that_is_refused_for_a_role_is_sent_again_when_the_role_is_free()
         )
         assert await committed(backend, lambda t: t.run(verbs.PUT, b"a", [b"m"])) == [[1]]
         assert backend.waits == [(b"a", WaitCondition.PRODUCER_ROLE)]
-        backend.database.role_turns.ask.assert_called_once_with(
-            b"a", WaitCondition.PRODUCER_ROLE, for_listeners=True
-        )
+        assert backend.asked == [(b"a", WaitCondition.PRODUCER_ROLE)]
         assert len(backend.calls) == 3
         assert backend.calls[0][1] == backend.calls[2][1]
 
@@ -210,7 +233,7 @@ def test_a_call_that_is_refused_for_a_role_is_sent_again_when_the_role_is_free()
 def test_a_role_that_is_not_free_in_time_fails_the_transaction(stops: bool) -> None:
     async def test() -> None:
         backend = Backend([b"refused", b"p:a", b"INUSE consumer native"])
-        backend.comes, backend.database.is_stopping = False, stops
+        backend.comes, backend.is_stopping = False, stops
         with pytest.raises(StoppingError if stops else QueueInUseError):
             await committed(backend, lambda t: t.take([b"a"], None))
 
@@ -251,11 +274,6 @@ def test_an_operation_that_would_wait_fails_with_the_reason() -> None:
 def test_a_deletion_that_has_only_begun_is_finished_outside_the_call() -> None:
     async def test() -> None:
         backend = Backend([0, b"begun"])
-
-        async def finish(*_: object) -> list[Any]:
-            return [1]
-
-        backend.database.run = finish
         assert await committed(backend, lambda t: t.run(verbs.DELETE, b"a")) == [[1]]
         # A deletion does not need its roles at once.
         assert b"free" not in backend.calls[0][1]
@@ -271,19 +289,11 @@ def test_a_transaction_that_is_unblocked_tries_once_more_and_fails(error: Unbloc
         backend = Backend(refused, refused, refused)
         unblocking = Unblocking(error)
         transaction = backend.transaction()
-        backend.database.notifications.notify.side_effect = lambda _name: looked.append(transaction)
-        looked: list[Transaction] = []
-
-        async def wait_for(_name: bytes, _condition: WaitCondition, timeout: float) -> bool:
-            if timeout > 0:
-                transaction.unblock(unblocking)
-            return timeout > 0
-
-        backend.database.notifications.wait_for = wait_for
+        backend.when_waiting = lambda: transaction.unblock(unblocking)
         transaction.submit(put(b"m"))
         with pytest.raises(QueueInUseError if error is None else UnblockedError):
             await transaction.commit()
-        assert (len(backend.calls), looked) == (2, [transaction])
+        assert (len(backend.calls), backend.notified) == (2, [b"a", b"a"])
         assert unblocking.has_ended_wait
 
     play(test)

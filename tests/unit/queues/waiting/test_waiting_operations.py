@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any, cast
-from unittest.mock import MagicMock
 
 import pytest
 
@@ -15,6 +15,7 @@ from pressure_server.errors import (
     UnblockedError,
     WaitLimitError,
 )
+from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Progress
 from pressure_server.queues.operations.block_reply import Due
@@ -23,12 +24,13 @@ from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, On
 from pressure_server.queues.operations.owners import NotifyOnSuccess
 from pressure_server.queues.operations.wait import Ticket, Unblocking, Wait, WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
+from pressure_server.queues.shard import Shard
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 from tests.unit.queues.operations_of import Recorder, get, put, wait_of
 
 
 class Clock:
-    """The clock of the driver, and its timers."""
+    """The clock of the shard, and its timers."""
 
     def __init__(self) -> None:
         self.now = 100.0
@@ -42,7 +44,7 @@ class Clock:
             if entry in self._timers:
                 self._timers.remove(entry)
 
-        return MagicMock(cancel=cancel)
+        return SimpleNamespace(cancel=cancel)
 
     def run_to(self, time: float) -> None:
         """Let time pass, and call what is due in order."""
@@ -54,26 +56,77 @@ class Clock:
         self.now = time
 
 
+class FakeLane:
+    """A lane that notes what its waiting operations ask for."""
+
+    def __init__(self) -> None:
+        self.name = b"q"
+        self.is_in_flight = False
+        self.wake_ups = self.drops = 0
+        self.ended: list[Operation] = []
+        self.sent_first: list[Operation] = []
+
+    def wake_up(self) -> None:
+        self.wake_ups += 1
+
+    def send_first(self, operations: list[Operation]) -> None:
+        self.sent_first += operations
+
+    def end(self, operation: Operation) -> None:
+        self.ended.append(operation)
+
+    def drop_if_done(self) -> None:
+        self.drops += 1
+
+
+class FakeShard:
+    """A shard whose queues do not change, and whose roles nobody hands over."""
+
+    is_stopping = is_lost = False
+    policy = Policy(put_timeout=3.0, role_timeout=2.0)
+
+    def __init__(self, clock: Clock, limit: int) -> None:
+        self._clock = clock
+        self.waiters = WaiterCount(limit)
+        self.submitted: list[Operation] = []
+        self.notifications = self.role_turns = self
+
+    def time(self) -> float:
+        return self._clock.now
+
+    def call_at(self, when: float, follows: Callable[..., None], operation: Operation) -> Any:
+        return self._clock.call_at(when, follows, operation)
+
+    def call_later(self, seconds: float, follows: Callable[..., None]) -> Any:
+        return self._clock.call_at(self._clock.now + seconds, follows)
+
+    def submit(self, operation: Operation) -> None:
+        self.submitted.append(operation)
+
+    def arm(self, *_watched: object, own: bool = False) -> None: ...
+
+    def leave(self, *_watched: object) -> None: ...
+
+    def ask(self, *_role: object, for_listeners: bool = False) -> None: ...
+
+    def withdraw(self, *_role: object) -> None: ...
+
+    def give_back(self, _name: bytes) -> None: ...
+
+
 class World:
     """The waiting operations of one lane whose blocks are written down."""
 
     def __init__(self, limit: int = 100) -> None:
         self.clock = Clock()
-        self.host = MagicMock(is_in_flight=False)
-        self.host.name = b"q"
-        policy = Policy(put_timeout=3.0, role_timeout=2.0)
-        self.driver = driver = MagicMock(
-            is_stopping=False, is_lost=False, waiters=WaiterCount(limit), policy=policy
-        )
-        driver.time = lambda: self.clock.now
-        driver.call_at = self.clock.call_at
-        driver.call_later = lambda seconds, follows: self.clock.call_at(self.clock.now + seconds, follows)
-        self.waiting = WaitingOperations(self.host, driver)
+        self.lane = FakeLane()
+        self.shard = FakeShard(self.clock, limit)
+        self.waiting = WaitingOperations(cast(Lane, self.lane), cast(Shard, self.shard))
 
     @property
     def ended(self) -> list[Operation]:
         """The operations that have ended."""
-        return [call.args[0] for call in self.host.end.call_args_list]
+        return self.lane.ended
 
     def in_vain(
         self, *operations: Operation, condition: WaitCondition = WaitCondition.MESSAGE, ended: int = 0
@@ -94,7 +147,7 @@ class World:
         progress.must_wait = operations
         are_more = self.waiting.requeue(progress)
         for operation in progress.ended[ended:]:
-            self.host.end(operation)
+            self.lane.end(operation)
         self.waiting.watch(progress)
         return are_more
 
@@ -125,7 +178,7 @@ class World:
         progress.must_wait, progress.due = in_vain, due
         self.waiting.requeue(progress)
         for operation in progress.ended:
-            self.host.end(operation)
+            self.lane.end(operation)
         self.waiting.watch(progress)
 
 
@@ -144,10 +197,10 @@ def test_puts_are_tried_again_when_a_message_expires() -> None:
     world.waiting_puts(2)
     expiring(world, 1.5)
     world.clock.run_to(101.4)
-    assert world.host.wake_up.call_count == 0
+    assert world.lane.wake_ups == 0
     expiring(world, None)  # a reply that says nothing of it
     world.clock.run_to(101.6)
-    assert world.host.wake_up.call_count == 1
+    assert world.lane.wake_ups == 1
 
 
 def test_the_last_reply_says_when_a_message_expires() -> None:
@@ -156,10 +209,10 @@ def test_the_last_reply_says_when_a_message_expires() -> None:
     expiring(world, 0.5)
     expiring(world, 1.0)
     world.clock.run_to(100.9)
-    assert world.host.wake_up.call_count == 0
+    assert world.lane.wake_ups == 0
     world.waiting.stop()
     world.clock.run_to(102.0)
-    assert world.host.wake_up.call_count == 0
+    assert world.lane.wake_ups == 0
 
 
 # ---------------------------------------------------------------- jobs that are due
@@ -169,22 +222,22 @@ def test_a_wait_goes_on_until_a_job_that_is_due_within_milliseconds() -> None:
     world = World()
     operation = world.wait(1.0, Due(1.005, b"note"))
     world.clock.run_to(101.004)
-    world.host.end.assert_not_called()
+    assert world.ended == []
     world.clock.run_to(101.0065)
-    world.host.wake_up.assert_called_once()
+    assert world.lane.wake_ups == 1
     (tried,) = world.waiting.next_operations([], woken=True)
     world.clock.run_to(101.02)
-    world.host.end.assert_not_called()  # it is in flight
+    assert world.ended == []  # it is in flight
     assert tried is operation
     world.replied([tried], Due())
-    world.host.end.assert_called_once_with(operation)
+    assert world.ended == [operation]
 
 
 def test_a_wait_ends_in_time_if_no_job_is_due_soon() -> None:
     world = World()
     operation = world.wait(1.0, Due(1.02, b"note"))
     world.clock.run_to(101.0)
-    world.host.end.assert_called_once_with(operation)
+    assert world.ended == [operation]
 
 
 def test_a_wait_is_extended_only_once() -> None:
@@ -193,7 +246,7 @@ def test_a_wait_is_extended_only_once() -> None:
     world.clock.run_to(101.004)
     world.replied([], Due(0.005, b"note"))
     world.clock.run_to(101.0075)
-    world.host.send_first.assert_called_once_with([operation])
+    assert world.lane.sent_first == [operation]
 
 
 def test_a_job_that_another_command_has_made_ready_is_offered_to_those_in_line() -> None:
@@ -204,7 +257,7 @@ def test_a_job_that_another_command_has_made_ready_is_offered_to_those_in_line()
     assert world.waiting.next_operations([], woken=False) == []
     world.replied([], Due())
     world.clock.run_to(100.4995)
-    world.host.wake_up.assert_called_once()
+    assert world.lane.wake_ups == 1
     assert len(world.waiting.next_operations([], woken=True)) == 1
 
 
@@ -224,9 +277,9 @@ def test_the_reply_to_a_question_says_anew_when_a_job_is_due(verb: Verb, has_tic
     refused = Progress([])
     refused.due = None
     world.waiting.watch(refused)
-    world.host.wake_up.assert_not_called()
+    assert world.lane.wake_ups == 0
     world.clock.run_to(100.41)
-    world.host.wake_up.assert_called_once()
+    assert world.lane.wake_ups == 1
 
 
 def test_a_job_that_was_taken_elsewhere_wakes_nobody() -> None:
@@ -236,7 +289,7 @@ def test_a_job_that_was_taken_elsewhere_wakes_nobody() -> None:
     world.waiting.next_operations([], woken=False)
     world.replied([], Due(None, b""))
     world.clock.run_to(100.9)
-    world.host.wake_up.assert_not_called()
+    assert world.lane.wake_ups == 0
 
 
 def _waiting_put(world: World, *messages: bytes) -> Operation:
@@ -255,13 +308,13 @@ def test_a_put_of_a_queued_message_is_tried_when_the_put_before_it_leaves(leaves
     progress.must_wait = [first]
     world.waiting.requeue(progress)
     second = _waiting_put(world, b"queued")
-    world.host.wake_up.assert_not_called()
+    assert world.lane.wake_ups == 0
     if leaves == "cancelled":
         first.cancelled = True
         world.waiting.remove(first)
     else:
         world.clock.run_to(101.0)
-    world.host.wake_up.assert_called_once()
+    assert world.lane.wake_ups == 1
     assert world.waiting.next_operations([], woken=True) == [second]
 
 
@@ -426,7 +479,7 @@ def test_an_operation_that_is_unblocked_gets_a_job_that_is_due_within_millisecon
     operation = world.wait(10.0, Due(0.005, b"note"))
     unblocking = Unblocking()
     world.waiting.unblock(operation, unblocking)
-    world.host.end.assert_not_called()
+    assert world.ended == []
     world.clock.run_to(100.0065)
     (tried,) = world.waiting.next_operations([], woken=True)
     world.clock.run_to(100.02)
@@ -440,7 +493,7 @@ def test_an_operation_that_may_not_wait_ends_at_once() -> None:
     operation = get(options=WAITS, wait=Wait(0))
     world.in_vain(operation)
     assert world.ended == [operation]
-    assert len(world.driver.waiters) == 0
+    assert len(world.shard.waiters) == 0
 
 
 def test_the_number_of_waiting_operations_is_limited() -> None:
@@ -457,7 +510,7 @@ def test_the_number_of_waiting_operations_is_limited() -> None:
 
 def test_no_operation_begins_to_wait_while_the_server_stops() -> None:
     world = World()
-    world.driver.is_stopping = True
+    world.shard.is_stopping = True
     operation = put(b"m")
     world.in_vain(operation, condition=WaitCondition.ROOM)
     assert isinstance(operation.error, StoppingError)
@@ -478,7 +531,7 @@ def test_a_client_that_goes_leaves_the_line_and_its_timer() -> None:
     world.in_vain(operation)
     world.waiting.remove(operation)
     assert len(world.waiting) == 0
-    world.host.drop_if_done.assert_called()
+    assert world.lane.drops
     world.clock.run_to(105.0)
     assert world.ended == []
 
@@ -497,21 +550,20 @@ def test_a_deletion_by_a_native_client_is_looked_at_again() -> None:
     world = World()
     world.in_vain(put(b"m"), condition=WaitCondition.REMOVED)
     world.clock.run_to(100.09)
-    world.host.wake_up.assert_not_called()
+    assert world.lane.wake_ups == 0
     world.clock.run_to(100.11)
-    world.host.wake_up.assert_called_once()
+    assert world.lane.wake_ups == 1
 
 
 def test_the_rest_of_a_deletion_waits_for_its_roles_without_a_client() -> None:
     world = World()
     deletion = Operation(verbs.FINISH_DELETE, b"q", [], 1, Recorder())
     world.waiting.finish_delete(deletion)
-    ((submitted,),) = [call.args for call in world.driver.submit.call_args_list]
+    (submitted,) = world.shard.submitted
     assert submitted.verb is verbs.FINISH_DELETE
     assert wait_of(submitted).waits_forever_for_role
-    world.driver.submit.reset_mock()
     world.waiting.finish_delete(Operation(verbs.DELETE, b"q", [], 1, Recorder()))
-    world.driver.submit.assert_not_called()
+    assert world.shard.submitted == [submitted]
 
 
 # ---------------------------------------------------------------- clients of other servers
@@ -527,7 +579,7 @@ def test_messages_left_for_other_servers_are_taken_if_those_do_not_take_them() -
     assert world.waiting.leaves_share
     world.clock.run_to(100.02)
     assert not world.waiting.leaves_share
-    world.host.wake_up.assert_called_once()
+    assert world.lane.wake_ups == 1
 
 
 # ---------------------------------------------------------------- operations that were not tried
@@ -552,10 +604,10 @@ def test_an_untried_operation_is_tried_if_the_queue_may_be_that_of_a_new_group(
 ) -> None:
     """Its messages are in the log: no key of the queue shows them."""
     world = World()
-    world.host.name = name
+    world.lane.name = name
     world.waiting.join(get(options=WAITS, wait=Wait(None)))
     world.waiting.note_existence(exists=True)
-    assert world.host.wake_up.call_count == tries
+    assert world.lane.wake_ups == tries
 
 
 def test_the_operations_of_one_command_are_not_tried_one_after_the_other() -> None:
@@ -565,23 +617,23 @@ def test_the_operations_of_one_command_are_not_tried_one_after_the_other() -> No
     world.in_vain(get(options=WAITS, wait=Wait(None, ticket=ticket)))
     world.waiting.try_all()
     assert looked == [1]
-    world.host.wake_up.assert_not_called()
+    assert world.lane.wake_ups == 0
     world.waiting_gets(1)
     world.waiting.try_all()
-    world.host.wake_up.assert_called_once()
+    assert world.lane.wake_ups == 1
 
 
 def test_operations_that_wait_are_not_tried_while_the_backend_is_lost() -> None:
     world = World()
     (waiting,) = world.waiting_gets(1)
-    world.driver.is_lost = True
+    world.shard.is_lost = True
     world.waiting.try_all()
-    world.host.wake_up.assert_not_called()
+    assert world.lane.wake_ups == 0
     fresh = get()
     assert world.waiting.next_operations([fresh], woken=True) == [fresh]
-    world.driver.is_lost = False
+    world.shard.is_lost = False
     world.waiting.try_all()
-    world.host.wake_up.assert_called_once()
+    assert world.lane.wake_ups == 1
     assert world.waiting.next_operations([], woken=True) == [waiting]
 
 
@@ -593,7 +645,7 @@ def test_an_operation_whose_ticket_another_has_waits_untried() -> None:
     assert not world.waiting.admits(operation)
     assert len(world.waiting) == 1
     holder.end(served=False)
-    world.host.wake_up.assert_called_once()
+    assert world.lane.wake_ups == 1
     assert world.waiting.next_operations([], woken=True) == [operation]
     assert world.waiting.admits(get())
 
