@@ -56,8 +56,8 @@ class Database(QueueOperations):
         self._known: dict[bytes, Shard] = {}
         # The shards to which operations of the present read have gone.
         self._touched: dict[Shard, None] = {}
-        # How an operation gets to its lane, and how a client's read ends. One shard's own methods do that: this
-        # saves a call for each request.
+        # How an operation gets to its lane, and how a client's read ends. A single shard does both itself:
+        # that saves a call for each request.
         self.add: Callable[[Operation], Lane] = first.add
         self.end_of_read: Callable[[], None] = first.end_of_read
         if len(shards) > 1:
