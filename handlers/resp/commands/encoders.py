@@ -86,7 +86,7 @@ def _error_in(results: list[Any]) -> Exception | None:
     return next((result for result in results if isinstance(result, Exception)), None)
 
 
-def flags(operation: Operation) -> bytes:
+def member_flags(operation: Operation) -> bytes:
     """Return one list of 1s and 0s per command."""
     if operation.error is not None:
         zeros = b"".join(b"*%d\r\n" % size + b":0\r\n" * size for size in operation.sizes)

@@ -5,67 +5,24 @@ A push adds the newest message, a pop takes the oldest one, and positions count 
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from functools import partial
-from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import at_least_0, count_from_zero, options_in, position_of
-from handlers.resp.commands.encoders import integers, message_lists, one_message
-from handlers.resp.commands.putting import submit_put
+from handlers.resp.arguments import at_least_0, options_in, position_of
+from handlers.resp.commands import plans
+from handlers.resp.commands.encoders import integers, message_lists
+from handlers.resp.commands.plans import Ask, Put, Take
 from handlers.resp.commands.reading import long_reply, messages_between, read
-from handlers.resp.parser import Repeated, Words
+from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, wrong_arity
-from handlers.resp.session import Caller, RespSession
+from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import Options
 
 command = partial(table.command, group="list")
-
-_EXISTING = Options(must_exist=True)
-
-
-def _push_repeated(client: RespSession, commands: Repeated) -> None:
-    if client.transaction_id is not None:
-        client.execute_instead(commands.commands())
-        return
-    client.submit(verbs.PUT, commands.words[1], commands.thirds, 1, integers, commands=commands.count)
-
-
-def _pop_repeated(client: RespSession, commands: Repeated) -> None:
-    if commands.thirds:
-        client.execute_instead(commands.commands())
-    else:
-        client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
-
-
-def _push(client: Caller, words: Words) -> Coroutine[Any, Any, int] | None:
-    return submit_put(client, words[1], words[2:], integers)
-
-
-def _pop(client: Caller, words: Words) -> None:
-    if len(words) == 2:
-        client.submit(verbs.GET, words[1], [], 1, one_message)
-    elif len(words) == 3:
-        client.submit(verbs.GET, words[1], [], count_from_zero(words[2]), message_lists)
-    else:
-        raise wrong_arity(words[0].lower().decode())
-
-
-for _name in ("LPUSH", "RPUSH"):
-    command(
-        f"{_name} key element [element ...]",
-        "Puts messages, even if they are queued already, and returns the queue's length. Creates the queue.",
-        needs="put",
-        flags="write denyoom fast",
-        repeated=_push_repeated,
-    )(_push)
-
-
-def _push_if_there(client: Caller, words: Words) -> Coroutine[Any, Any, int] | None:
-    return submit_put(client, words[1], words[2:], _length_or_zero, _EXISTING)
+planned = partial(plans.planned, group="list")
 
 
 def _length_or_zero(operation: Operation) -> bytes:
@@ -74,28 +31,37 @@ def _length_or_zero(operation: Operation) -> bytes:
     return integers(operation)
 
 
+for _name in ("LPUSH", "RPUSH"):
+    planned(
+        Put(integers),
+        f"{_name} key element [element ...]",
+        "Puts messages, even if they are queued already, and returns the queue's length. Creates the queue.",
+        needs="put",
+        flags="write denyoom fast",
+    )
 for _name in ("LPUSHX", "RPUSHX"):
-    command(
+    planned(
+        Put(_length_or_zero, Options(must_exist=True)),
         f"{_name} key element [element ...]",
         "Puts messages into a queue that exists, and returns its length; 0 if there is no such queue.",
         needs="put",
         flags="write denyoom fast",
-    )(_push_if_there)
-
+    )
 for _name in ("LPOP", "RPOP"):
-    command(
+    planned(
+        Take(message_lists, excess=lambda words: wrong_arity(words[0].lower().decode())),
         f"{_name} key [count]",
         "Takes the oldest message, or up to count messages; nil if there is none.",
         needs="get",
         flags="write fast",
-        repeated=_pop_repeated,
-    )(_pop)
-
-
-@command("LLEN key", "Returns the number of messages.", needs="read", flags="readonly fast")
-def llen(client: Caller, words: Words) -> None:
-    """Reply with the queue's length (pressure 0.15, Length)."""
-    client.submit(verbs.LENGTH, words[1], [], 1, integers)
+    )
+planned(
+    Ask(verbs.LENGTH, integers),
+    "LLEN key",
+    "Returns the number of messages.",
+    needs="read",
+    flags="readonly fast",
+)
 
 
 @command(
