@@ -288,7 +288,7 @@ class Server:
         any_ipv4 = "0.0.0.0"  # noqa: S104 -- the user's choice
         with_any_ipv4 = {listen.port for listen in self._handlers if listen.host == any_ipv4 and listen.port}
         for listen in self._handlers:
-            # As well as in version 0.1.0, `::` can be combined with 0.0.0.0 and the same port.
+            # `::` can be combined with 0.0.0.0 and the same port.
             leave = (any_ipv4,) if listen.host != any_ipv4 and listen.port in with_any_ipv4 else ()
             with _listening_on(listen):
                 self._bound.append(await BoundSockets.bind(listen, self._settings.keepalive, leave=leave))

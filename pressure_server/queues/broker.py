@@ -7,7 +7,7 @@ import os
 import re
 import secrets
 import socket
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -28,7 +28,7 @@ from pressure_server.queues.calls.courier import MOST_IN_FLIGHT
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
-from pressure_server.queues.peers import OldPeers, PeerDetection, Peers
+from pressure_server.queues.peers import PeerDetection, Peers
 from pressure_server.queues.placement import Placement
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
@@ -47,7 +47,6 @@ class _Linked(NamedTuple):
     backend: Backend
     link: Link
     peers: Peers | None
-    old_peers: OldPeers | None
 
 
 class _Place(NamedTuple):
@@ -56,13 +55,7 @@ class _Place(NamedTuple):
     backend: Backend
     link: Link
     peers: Peers | None
-    old_peers: OldPeers | None
     shard: Shard
-
-    @property
-    def registries(self) -> Iterator[Peers]:
-        """The registries of peers."""
-        return (one for one in (self.peers, self.old_peers) if one is not None)
 
 
 class Broker:
@@ -140,9 +133,7 @@ class Broker:
     @property
     def libraries_of_peers(self) -> set[bytes]:
         """The names of the libraries of functions that other servers use."""
-        return {
-            name for place in self._places for registry in place.registries for name in registry.libraries
-        }
+        return {name for place in self._places if place.peers is not None for name in place.peers.libraries}
 
     @property
     def is_up(self) -> bool:
@@ -235,13 +226,11 @@ class Broker:
 
     def _link(self, backend: Backend, number: int) -> _Linked:
         link = backend.link(number)
-        peers = old_peers = None
+        peers = None
         if self._neighbours is not None:
-            ours = (link, backend.prefix, self.identity.encode(), self._neighbours)
-            peers = link.heartbeats = Peers(*ours)
-            # Version 0.1.0 knows no shards.
-            old_peers = None if self._is_sharded else OldPeers(*ours)
-        return _Linked(backend, link, peers, old_peers)
+            peers = Peers(link, backend.prefix, self.identity.encode(), self._neighbours)
+            link.heartbeats = peers
+        return _Linked(backend, link, peers)
 
     def _add(self, opened: Sequence[_Linked]) -> Database:
         places = [
@@ -266,8 +255,8 @@ class Broker:
         self._databases[database.database_number] = database
         self._places += places
         for place in places:
-            for registry in place.registries:
-                registry.start(place.shard)
+            if place.peers is not None:
+                place.peers.start(place.shard)
         return database
 
     def _changed(self, number: int, key: bytes) -> None:
@@ -309,8 +298,8 @@ class Broker:
 
     async def _stop_peers(self) -> None:
         for place in self._places:
-            for registry in place.registries:
-                await registry.stop()
+            if place.peers is not None:
+                await place.peers.stop()
 
     async def _settle(self, place: _Place, timeout: float) -> bool:
         if not await place.shard.settle(timeout if place.shard.is_up else 0):

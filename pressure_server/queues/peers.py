@@ -4,10 +4,6 @@ Each server's heartbeat increments a counter under the server's name in one hash
 stood still for too long is dead, and what it had taken and not delivered is put back. Observers measure the
 time with their own monotonic clock, so a clock that jumps does no harm. A server that was only suspended may
 deliver messages that have been put back: these come twice, but none is lost.
-
-Servers of version 0.1.0 have a registry of their own, and keep messages that they have taken in a key of each
-queue (upgrade.lua). Servers of both versions may run side by side: neither takes a live server of the other
-version for dead. The messages of a newer server are put back only by newer servers.
 """
 
 from __future__ import annotations
@@ -21,10 +17,9 @@ from dataclasses import dataclass
 from time import monotonic
 
 from pressure_server.backend.link import Link
-from pressure_server.errors import BackendError, BackendReplyError, PressureError
+from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.lua.scripts import Script, library, servers_script
-from pressure_server.queues.names import is_queue_name, keys_pattern, records_key
-from pressure_server.queues.operations import verbs
+from pressure_server.queues.names import records_key
 from pressure_server.queues.shard import Shard
 from pressure_server.text import counted, printable
 
@@ -39,8 +34,6 @@ _OVERDUE_AFTER = 0.5
 # What the backend may refuse, as the log names it.
 _HEARTBEAT = "this server's heartbeat"
 _SEARCH = "the search for dead servers"
-
-_CALLS = b":ext:calls"
 
 
 @dataclass(frozen=True)
@@ -57,16 +50,13 @@ class PeerDetection:
 class Peers:
     """The peers on one shard of a database."""
 
-    # The key of the hash, after the prefix. Servers of another version use another one.
-    _registry = b"!peers"
-
     def __init__(self, link: Link, prefix: bytes, identity: bytes, peer_detection: PeerDetection) -> None:
         self._link = link
         self._prefix = prefix
         self._identity = identity
         self._timeout = peer_detection.timeout
         self._is_alone = not peer_detection.peers_possible
-        self._key = prefix + self._registry
+        self._key = prefix + b"!peers"
         self._script = Script(servers_script())
         # What the backend refuses at present, and its error.
         self._refused: dict[str, BackendReplyError] = {}
@@ -173,7 +163,7 @@ class Peers:
         while True:
             try:
                 dead = await self._dead()
-                self._report_peer_count(shard)
+                shard.peer_count = len(self._seen)
                 for name, signed in dead:
                     await self._recover_peer(shard, name, signed)
                 self._log_refusal(_SEARCH, None)
@@ -186,9 +176,6 @@ class Peers:
                 async with asyncio.timeout(self._timeout / _ROUNDS_PER_TIMEOUT):
                     await self._is_to_search.wait()
             self._is_to_search.clear()
-
-    def _report_peer_count(self, shard: Shard) -> None:
-        shard.peer_count = len(self._seen)
 
     def _warn_once(self, name: bytes, failed: int, why: bytes) -> None:
         if name not in self._warned:
@@ -227,7 +214,11 @@ class Peers:
         """
         if not await self._link.call(*self._call(b"bury", name, signed), once=False):
             return
-        failed, why, counts = await self._recover(shard, name)
+        counts: Counter[bytes] = Counter()
+        more = True
+        while more:
+            more, failed, why, back = await shard.recover(records_key(self._prefix, name))
+            counts.update(back)
         self._seen.pop(name, None)
         if failed:
             # The server will be found dead again, and this is tried again.
@@ -245,19 +236,6 @@ class Peers:
         else:
             logger.info("server '%s' has died: it had no undelivered messages", printable(name))
 
-    async def _recover(self, shard: Shard, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
-        """Put back what a dead server had taken.
-
-        Returns how many records could not be put back, and why; and the number of messages put back, by
-        queue.
-        """
-        counts: Counter[bytes] = Counter()
-        more = True
-        while more:
-            more, failed, why, back = await shard.recover(records_key(self._prefix, name))
-            counts.update(back)
-        return failed, why, counts
-
 
 def _timeout_of(signed: bytes) -> float:
     """Return the timeout in seconds that the server has written with its heartbeat; 0 if it is unreadable."""
@@ -265,38 +243,3 @@ def _timeout_of(signed: bytes) -> float:
         return float(signed.split(b" ")[1])
     except (ValueError, IndexError):
         return 0.0
-
-
-class OldPeers(Peers):
-    """The peers of version 0.1.0 on one shard of a database."""
-
-    _registry = b"!servers"
-
-    def start(self, shard: Shard) -> None:
-        """Watch them, until `stop`. This server does not sign in their registry."""
-        self._tasks = [asyncio.create_task(self._search_dead(shard))]
-
-    def _report_peer_count(self, shard: Shard) -> None:
-        pass
-
-    def _log_refusal(self, what: str, refusal: BackendReplyError | None) -> None:
-        """Log a refusal at level DEBUG only: this server's user may lack rights for the old registry."""
-        if refusal is not None:
-            logger.debug("%s of version 0.1.0: %s", what, refusal)
-
-    async def _recover(self, shard: Shard, name: bytes) -> tuple[int, bytes, Counter[bytes]]:
-        """Put back what a dead server had taken; see Peers."""
-        counts: Counter[bytes] = Counter()
-        failed, why, cursor = 0, b"", b""
-        while cursor != b"0":
-            cursor, keys = await shard.keys.scan_keys(
-                cursor or b"0", keys_pattern(self._prefix, _CALLS), 1000
-            )
-            names = [key[len(self._prefix) + 1 : -len(_CALLS)] for key in keys]
-            names = [queue for queue in names if is_queue_name(queue)]
-            for queue, back in zip(names, await shard.run_each(verbs.TAKE_OVER, names, [name]), strict=True):
-                if isinstance(back, PressureError):
-                    failed, why = failed + 1, str(back).encode()
-                else:
-                    counts[queue] += back
-        return failed, why, counts

@@ -1,4 +1,4 @@
-"""A rolling update: servers of two versions, with different scripts, on one backend at the same time."""
+"""A rolling update: servers of two versions, with different libraries, on one backend at the same time."""
 
 from __future__ import annotations
 
@@ -9,11 +9,9 @@ from pathlib import Path
 import pytest
 
 from tests.support.programs import TIMEOUT, Server, StartServer, StartValkey, wait_for
-from tests.support.versions import extract
+from tests.support.versions import version_with
 from tests.support.waiters import AsyncWaiter, Waiter
 
-# The last commit whose scripts EVALSHA called, instead of functions of a library.
-SCRIPTS = "8fd5615"
 MESSAGES = 400
 
 pytestmark = pytest.mark.slow
@@ -21,12 +19,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def servers(tmp_path: Path, start_valkey: StartValkey, start_server: StartServer) -> tuple[Server, Server]:
-    """A server of the earlier version, and one of this version, each of which has seen the other."""
+    """A server of another version, and one of this version, each of which has seen the other."""
     backend = start_valkey()
-    source = tmp_path / "source"
-    source.mkdir()
     options = "--backend", backend.url, "--proxy-timeout", "2"
-    old, new = start_server(*options, source=extract(SCRIPTS, source)), start_server(*options)
+    old, new = start_server(*options, source=version_with("", tmp_path / "other")), start_server(*options)
 
     def peers_of(server: Server) -> int:
         with server.client() as client:

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import redis
 
-import handlers
-import pressure_server
 from pressure_server.backend.address import Address
 from pressure_server.lua.scripts import library
 from pressure_server.queues.broker import Broker
@@ -20,6 +17,7 @@ from pressure_server.queues.policy import Policy
 from pressure_server.queues.upkeep import Libraries
 from tests.support.faults import OUT_OF_MEMORY
 from tests.support.programs import TIMEOUT, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.support.versions import version_with
 from tests.support.waiters import Waiter, is_refused
 
 
@@ -96,18 +94,6 @@ def test_a_library_that_is_missing_on_a_full_backend_is_loaded_when_there_is_roo
             with pytest.raises(redis.ResponseError, match="OOM"):
                 client.llen("q")
         assert client.lpop("q") == b"m"
-
-
-def version_with(text: str, folder: Path) -> Path:
-    """Return a folder with a version of the source whose library does this at the beginning of a call."""
-    for package in (pressure_server, handlers):
-        source = Path(package.__path__[0])
-        shutil.copytree(source, folder / source.name, ignore=shutil.ignore_patterns("__pycache__"))
-    module = folder / "pressure_server" / "lua" / "core" / "library.lua"
-    start = "local function do_call(keys, arguments, full, refusal)\n"
-    assert module.read_text().count(start) == 1
-    module.write_text(module.read_text().replace(start, f"{start}  {text}\n"))
-    return folder
 
 
 def test_a_killed_function_is_an_error_and_has_done_nothing(

@@ -390,7 +390,7 @@ def test_names_make_jobs_unique(client: Client, direct: Client) -> None:
     assert put(client, "c", "UNIQUE-BY", "x" * 100) > first
     assert client.spop("q") == b"b"
     assert client.spop("q") == b"c"
-    assert not direct.exists("__pressure__:q:ext:unique", "__pressure__:q:ext:jobs")
+    assert not direct.exists("__pressure__:q:ext:single", "__pressure__:q:ext:jobs")
 
 
 def test_a_unique_put_returns_the_id_of_the_queued_job(client: Client) -> None:

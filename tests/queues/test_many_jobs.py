@@ -208,20 +208,6 @@ def test_jobs_of_two_tubes_are_reserved_in_the_order_of_the_puts(server: Server)
     assert reserved == [b"%02d" % number for number in range(40)]
 
 
-def test_jobs_of_an_earlier_version_keep_their_age(client: Client, direct: Client) -> None:
-    for queue in "ab":
-        create(client, queue, "TYPE", "jobs")
-        put(client, queue, [(queue.encode(), 5)])
-    # Earlier versions have noted milliseconds.
-    milliseconds = direct.time()[0] * 1000 - 5000
-    key, job = "__pressure__:b:ext:jobs", f"{client.execute_command('PRESSURE.PEEK', 'b', 'READY')[0]:013x}"
-    _, rest = direct.hget(key, job).split(b" ", 1)
-    direct.hset(key, job, b"%d %b" % (milliseconds, rest))
-    described = client.execute_command("PRESSURE.JOB", "b", int(job, 16))
-    assert 4000 < described[b"age_ms"] < 60_000
-    assert client.execute_command("PRESSURE.RESERVE", "a", "b")[2] == b"b"
-
-
 @pytest.mark.alone
 def test_equal_messages_are_found_and_removed_in_short_calls(client: Client, direct: Client) -> None:
     create(client, "q", "TYPE", "jobs")
@@ -254,20 +240,6 @@ def test_texts_that_begin_with_each_other_are_not_mistaken(client: Client, text:
     assert client.sadd("q", text, longer) == 1
     assert client.srem("q", text) == 1
     assert client.smembers("q") == {longer.encode()}
-
-
-def test_indexes_of_an_earlier_version_are_made_again(client: Client, direct: Client) -> None:
-    create(client, "u", "TYPE", "jobs", "UNIQUE", "QUEUED")
-    assert client.sadd("u", "m") == 1
-    # An earlier version knows of another message.
-    direct.delete("__pressure__:u:ext:single")
-    direct.hdel("__pressure__:u:ext:settings", "indexed_single")
-    for old in ("same", "unique"):
-        direct.hset(f"__pressure__:u:ext:{old}", "mgone", "0000000000009")
-    direct.hset("__pressure__:u:ext:settings", "indexed", "all")
-    assert client.sadd("u", "m", "gone") == 1
-    assert [client.sismember("u", message) for message in ("m", "gone")] == [1, 1]
-    assert direct.exists("__pressure__:u:ext:same", "__pressure__:u:ext:unique") == 0
 
 
 @pytest.mark.alone

@@ -122,7 +122,6 @@ LEFT_OUT = {
     "info",
     "examine",
     "repair",
-    "take_over",
     "sample",
     "job_info",
     "pending",
@@ -288,7 +287,6 @@ def content(direct: Client) -> dict[str, Any]:
         ":ext:members",
         ":ext:copies",
         ":ext:equal",
-        ":ext:calls",
         ":ext:blocks",
     )
     for key in sorted(direct.keys("*")):

@@ -13,7 +13,7 @@ local garbage = { LARGE = 100000 }
 local COLLECTIONS = {
   [':ext:members'] = 'SCARD', [':ext:copies'] = 'HLEN', [':ext:marks'] = 'HLEN', [':ext:jobs'] = 'HLEN',
   [':ext:ready'] = 'ZCARD', [':ext:unadopted'] = 'ZCARD', [':ext:delayed'] = 'ZCARD', [':ext:reserved'] = 'ZCARD', [':ext:buried'] = 'ZCARD',
-  [':ext:equal'] = 'ZCARD', [':ext:single'] = 'ZCARD', [':ext:same'] = 'HLEN', [':ext:unique'] = 'HLEN',
+  [':ext:equal'] = 'ZCARD', [':ext:single'] = 'ZCARD',
   [':ext:offsets'] = 'ZCARD', [':ext:outcomes'] = 'HLEN', [':ext:outcome_times'] = 'ZCARD',
 }
 

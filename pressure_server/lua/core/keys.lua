@@ -12,8 +12,6 @@ local keys = {
     ':ext:made', ':ext:marks', ':ext:waiting',
     ':ext:jobs', ':ext:due', ':ext:ready', ':ext:delayed', ':ext:reserved', ':ext:buried', ':ext:unadopted', ':ext:equal', ':ext:single', ':ext:blocks',
     ':ext:outcomes', ':ext:outcome_times', ':ext:groups', ':ext:offsets',
-    ':ext:same', ':ext:unique', -- earlier indexes (job_index.lua)
-    ':ext:calls', -- version 0.1.0 (upgrade.lua)
   },
 }
 

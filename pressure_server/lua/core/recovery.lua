@@ -68,11 +68,6 @@ local function give_back(entry, found)
   return #found
 end
 
--- Put back the messages of an entry; `reply` is that of its block. Return how many.
-function recovery.restore(entry, reply)
-  return give_back(entry, taken_by(entry, { [0] = reply }))
-end
-
 -- Return the entries of one of this server's calls, with the messages themselves; nil if it has no record.
 local function entries_of(number)
   if the_call.changed_records[number] then

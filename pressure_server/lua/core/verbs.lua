@@ -15,7 +15,6 @@ local recovery = require 'core/recovery'
 local groups = require 'kinds/groups'
 local jobs = require 'kinds/jobs'
 local job_verbs = require 'kinds/job_verbs'
-local upgrade = require 'upkeep/upgrade'
 local doctor = require 'upkeep/doctor'
 
 local verbs = {}
@@ -69,7 +68,6 @@ local table_of_verbs = {
   kick = { job_verbs, takes = messages, begin = jobs.open }, pause = { job_verbs, takes = messages, begin = jobs.open },
   convert = { job_verbs, takes = numbers, begin = jobs.open },
   examine = { doctor, takes = numbers, optional = true }, repair = { doctor, takes = words, optional = true },
-  take_over = { upgrade, takes = words, optional = true },
 }
 
 function verbs.is_long(verb)

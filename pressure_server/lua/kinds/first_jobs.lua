@@ -8,7 +8,7 @@
 --          reserved, the priority of the first one, and when that was put, in microseconds
 --
 -- Messages of a list count as put at the beginning, with the default priority (jobs.lua).
--- Touches  the keys in first_jobs.py, :ext:offsets, :ext:made, :ext:due, :ext:jobs, and the log of a group
+-- Touches  the keys in first_jobs.py, :ext:offsets, :ext:made, :ext:jobs, and the log of a group
 
 local call = redis.call
 local time = call('TIME')
@@ -44,8 +44,7 @@ local function first_of(base, ready, source, following)
     return false, math.min(priority or math.huge, JOB_DEFAULT_PRIORITY), 0
   end
   if id then
-    -- Jobs of earlier versions have milliseconds (job_ids.lua).
-    return has_messages, priority, tonumber(string.sub((job and string.match(job, '^%d+') or 0) .. '000', 1, 16))
+    return has_messages, priority, tonumber(job and string.match(job, '^%d+') or 0)
   end
   return has_messages
 end
@@ -59,8 +58,7 @@ for i, base in ipairs(KEYS) do
     local pause, source, following = unpack(call('HMGET', base .. ':ext:settings', 'paused', 'source', 'next'))
     pause = tonumber(pause or 0)
     local due = math.min(first_score(delayed), first_score(reserved), pause > now and pause or math.huge)
-    -- The library has yet to note when jobs of an earlier version are due (job_times.lua).
-    local is_late = due <= now or due < math.huge and call('EXISTS', base .. ':ext:due') == 0
+    local is_late = due <= now
     local is_held, priority, made
     -- Without :bound, a native client deletes the queue.
     if not is_late and pause <= now and call('EXISTS', base .. ':bound') == 1 then

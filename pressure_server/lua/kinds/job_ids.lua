@@ -18,7 +18,6 @@ local job_ids = {
 -- Return when a job is made: microseconds since 1970 in 16 digits, and a space. Each stamp is
 -- later than the last one, whatever the queue, although the clock may stand still in a call. (A job takes more than a
 -- microsecond, so stamps do not run ahead of the clock.)
--- The first 13 digits are milliseconds; jobs of earlier versions have only these.
 function job_ids.new_stamp()
   the_call.stamped = (the_call.stamped or the_call.clock() and the_call.microseconds) + 1
   return string.format('%.0f ', the_call.stamped)

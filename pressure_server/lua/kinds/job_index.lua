@@ -6,10 +6,8 @@
 --                                   the id of a job; or 'h', the hash of a long text, and the id
 --          :ext:settings            'indexed_equal', 'indexed_single': the cursor up to which the jobs that were
 --                                   there before are in the index, or 'all'
---          :ext:same, :ext:unique   the indexes of earlier versions, for which all jobs of a text were one value
 
 local queue = require 'core/queue'
-local garbage = require 'core/garbage'
 
 local job_index = {}
 
@@ -38,13 +36,6 @@ function job_index.ids_of(name, text, most, is_reversed)
   end
   for i, member in ipairs(found) do found[i] = string.sub(member, #prefix + 1) end
   return found
-end
-
--- Delete what an earlier version had in place of an index.
-function job_index.drop_earlier(name)
-  local suffix = name == 'equal' and ':ext:same' or ':ext:unique'
-  garbage.set_aside(suffix)
-  call('UNLINK', queue.base .. suffix)
 end
 
 return job_index

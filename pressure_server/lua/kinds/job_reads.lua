@@ -130,22 +130,20 @@ function job_reads.between(first, last, covers)
   return found
 end
 
--- Return the jobs with these ids, which a set of a state has. An id without a job is dropped. A range that is in another
--- state than reserved, as a server of an earlier version may leave it, is one whose time to run is up.
+-- Return the jobs with these ids, which a set of a state has. An id without a job is dropped.
 function job_reads.read_in(state, ids)
   local found, stray = {}, {}
   for i, job in ipairs(job_reads.read(ids, true)) do
-    if job and (not job.count or state == 'reserved') then
+    if job then
       job.state = state
       found[#found + 1] = job
     else
       stray[#stray + 1] = ids[i]
-      if job then call('ZADD', key_of('reserved'), 0, ids[i]) end
     end
   end
   if #stray > 0 then
     commands.with_all('ZREM', key_of(state), stray)
-    queue.jobs.first[state], queue.jobs.first.reserved = nil, nil
+    queue.jobs.first[state] = nil
     if state == 'ready' then queue.jobs.ready, queue.length = queue.jobs.ready - #stray, queue.length - #stray end
   end
   return found

@@ -120,11 +120,7 @@ end
 function jobs.complete_index(name)
   local indexed = queue.jobs.indexed
   while indexed[name] ~= 'all' do
-    if not indexed[name] then
-      indexed[name] = '0'
-      job_index.drop_earlier(name)
-    end
-    local cursor, found = unpack(call('HSCAN', key_of('jobs'), indexed[name], 'COUNT', 1000))
+    local cursor, found = unpack(call('HSCAN', key_of('jobs'), indexed[name] or '0', 'COUNT', 1000))
     local ids = {}
     for i = 1, #found, 2 do
       if string.match(found[i], '^%x+$') then ids[#ids + 1] = found[i] end

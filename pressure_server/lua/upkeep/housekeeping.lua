@@ -98,9 +98,9 @@ function verbs.expire(key)
   local is_to_ask = asked ~= since and age >= seconds / 2
   -- In most cases it is not time yet.
   if not bound or (age >= 0 and age < seconds and not is_to_ask)
-    or call('EXISTS', key, key .. ':closed', key .. ':ext:calls', key .. ':ext:jobs', key .. ':ext:ready',
-      key .. ':ext:unadopted', key .. ':ext:groups') > 0 then
-    return 0 -- :ext:calls: a server of version 0.1.0 may be delivering messages of the queue
+    or call('EXISTS', key, key .. ':closed', key .. ':ext:jobs', key .. ':ext:ready', key .. ':ext:unadopted',
+      key .. ':ext:groups') > 0 then
+    return 0
   end
   if age < 0 or (age >= seconds and is_used(key, seconds)) then
     call('HSET', settings, 'unused', version, 'since', string.format('%.3f', now))

@@ -192,5 +192,3 @@ PAUSE = _living(b"pause", pack=runs.pack_arguments)
 CONVERT = _living(b"convert")
 REPAIR = _living(b"repair", pack=runs.pack_arguments)
 TURN = _living(b"turn")
-# Puts back what a server of version 0.1.0 had taken.
-TAKE_OVER = _living(b"take_over", pack=runs.pack_arguments)
