@@ -46,8 +46,7 @@ EXTENSION_SUFFIXES = tuple(
     for suffix in (
         b"members", b"copies", b"index", b"settings", b"producer_turn", b"consumer_turn", b"made", b"marks",
         b"waiting", b"jobs", b"due", b"ready", b"delayed", b"reserved", b"buried", b"unadopted", b"equal",
-        b"single", b"blocks", b"outcomes", b"outcome_times", b"groups", b"offsets", b"same", b"unique",
-        b"calls",
+        b"single", b"blocks", b"outcomes", b"outcome_times", b"groups", b"offsets",
     )
 )  # fmt: skip
 # Watched for commands on many queues only (first_jobs.py).
