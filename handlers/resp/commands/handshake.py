@@ -198,14 +198,6 @@ async def client_setinfo(client: Caller, words: Words) -> str:
     return OK
 
 
-@command("CLIENT|NO-EVICT ON|OFF", "Has no effect: any client may be evicted.", needs="nothing")
-async def client_no_evict(_client: Caller, words: Words) -> str:
-    """Reply as Redis does. pressure_server/net/memory.py chooses the clients to evict."""
-    if words[2].upper() not in (b"ON", b"OFF"):
-        raise syntax_error()
-    return OK
-
-
 @command(
     "CLIENT|REPLY ON|OFF|SKIP",
     "Sends replies to later commands, or none, or none to the next command. Only ON has a reply itself.",
