@@ -30,11 +30,6 @@ UNAUTHENTICATED = b"UNAUTHENTICATED\r\n"
 DENIED = b"DENIED\r\n"
 
 
-def inserted(job: int) -> bytes:
-    """Return the reply to a put."""
-    return b"INSERTED %d\r\n" % job
-
-
 def reserved(job: int, message: bytes) -> bytes:
     """Return the reply to a reserve."""
     return b"RESERVED %d %d\r\n%b\r\n" % (job, len(message), message)

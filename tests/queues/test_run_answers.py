@@ -105,7 +105,7 @@ def _catalog() -> list[Asked]:
         Asked(verbs.CREATE, (b"0", b"", b""), size=1),
         Asked(verbs.ALTER, (b"max_deliveries", b"3"), size=1),
         *(Asked(verb) for verb in (verbs.CLOSE, verbs.DELETE, verbs.FINISH_DELETE)),
-        *(Asked(verb) for verb in (verbs.CONVERT, verbs.TURN)),
+        Asked(verbs.TURN),
         *(Asked(verbs.TRIM, some, size=1) for some in ((b"1", b"-1"), (b"0", b"-2"))),
         *(Asked(verbs.PURGE, some, size=1) for some in ((b"ready",), (b"reserved",), (b"buried",))),
         Asked(verbs.GROUP, (b"create", f"{QUEUE}+g".encode(), b"head"), size=1),

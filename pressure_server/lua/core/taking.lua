@@ -1,6 +1,5 @@
 -- Taking: what a run that takes messages notes of them, whatever their queue is.
 
-local the_call = require 'core/call'
 local block = require 'core/blocks'
 local queue = require 'core/queue'
 local marks = require 'kinds/marks'

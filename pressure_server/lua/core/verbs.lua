@@ -66,7 +66,6 @@ local table_of_verbs = {
   pending = { job_verbs, takes = messages, begin = jobs.open },
   claim = { job_verbs, takes = messages, long = true, begin = jobs.open },
   kick = { job_verbs, takes = messages, begin = jobs.open }, pause = { job_verbs, takes = messages, begin = jobs.open },
-  convert = { job_verbs, takes = numbers, begin = jobs.open },
   examine = { doctor, takes = numbers, optional = true }, repair = { doctor, takes = words, optional = true },
 }
 

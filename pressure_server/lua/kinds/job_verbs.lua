@@ -228,11 +228,6 @@ function job_verbs.pause(words)
   return 1
 end
 
--- Make this a queue of jobs, unless it is one. Returns 1, or an error.
-function job_verbs.convert()
-  return conversion.convert() or 1
-end
-
 -- Takes    an id; or ready, delayed or buried, for the next job in that state
 -- Returns  { id, message }, or {}; nothing if the queue has become one of jobs, and more calls must adopt its messages
 function job_verbs.peek_job(words)

@@ -10,7 +10,6 @@
 -- diagnosis.py decides what is a problem, from several snapshots over some time. This script only checks, in
 -- the same atomic step, that the client which was found dead has not acted since the last snapshot.
 
-local commands = require 'core/commands'
 local queue = require 'core/queue'
 local keys = require 'core/keys'
 local life = require 'core/life'

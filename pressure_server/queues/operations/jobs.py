@@ -10,8 +10,6 @@ from pressure_server.queues.operations.runs import Flagged
 
 # A reservation that does not end by itself.
 NO_DEADLINE = 0.0
-# The numbers of a beanstalkd job: priority, delay and time to run are below this.
-LIMIT = 1 << 32
 
 
 def job_to_put(
