@@ -12,6 +12,7 @@ from typing import Any, Protocol, cast
 from pressure_server.auth.peer_address import Addresses
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients, Connected
+from pressure_server.net.connection_state import CLIENT_SIDE, SERVER_SIDE, ClientSide, Event, ServerSide
 from pressure_server.net.outbox import Outbox
 from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.queues.operations.operation import Operation
@@ -31,6 +32,8 @@ CLIENT_CLOSED = "the client closed it"
 _IDLE = "it was idle (--idle-timeout)"
 # The protocol of a transport whose connection has ended.
 _NO_PROTOCOL = asyncio.Protocol()
+# The state in which commands are executed: the session asks for each command.
+OPEN = ServerSide.OPEN
 
 
 class Receiver(Connected, Protocol):
@@ -93,10 +96,8 @@ class Connection(asyncio.Protocol):
     """The connection of one client."""
 
     __slots__ = (
-        "_counted_at", "_evicted", "_has_ended", "_has_hung_up", "_has_read_end", "_lingers", "_outbox",
-        "_unsent_bytes", "active", "addresses", "clients", "close_reason", "counted", "drains",
-        "has_disconnected", "has_left", "id", "is_ending", "is_muted", "is_read", "is_throttled",
-        "session", "since", "transport", "writing_is_paused",
+        "_client_side", "_outbox", "_unsent_bytes", "active", "addresses", "clients", "close_reason",
+        "counted", "id", "is_read", "server_side", "session", "since", "transport",
     )  # fmt: skip
 
     transport: asyncio.Transport
@@ -112,24 +113,9 @@ class Connection(asyncio.Protocol):
         self.close_reason = ""  # for the log, if the server closes the connection
         self.counted = 0  # bytes in the memory account
         self._unsent_bytes = 0  # written, and in memory until the socket has taken everything
-        self._counted_at = LEAST_COUNTED  # count unsent bytes after this many have been written
-        self.is_throttled = False  # until the memory account has room
-        self._evicted = False  # the memory account no longer counts this connection
         self.is_read = True
-        self.writing_is_paused = False  # the client reads its replies too slowly
-        self.is_ending = False  # no further command is executed
-        self.drains = False  # the server stops
-        self._lingers = False  # replies are still to come: meanwhile the client may send more
-        self._has_ended = False
-        self._has_hung_up = False  # the server's side is closed, and the client's is not yet
-        # Whether the client has closed its side; whether all that it sent before has been read; and whether
-        # it has left: it reads no more, or the outbox could not tell. Once a reply with messages cannot be
-        # delivered, the connection is muted: later replies are dropped, as the client could not tell which
-        # command they answer.
-        self.has_disconnected = False
-        self._has_read_end = False
-        self.has_left = False
-        self.is_muted = False
+        self.server_side = OPEN
+        self._client_side = ClientSide.OPEN
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio: a client has connected."""
@@ -139,13 +125,13 @@ class Connection(asyncio.Protocol):
         self.addresses = Addresses.of(self.transport)
         self._outbox = Outbox(self.transport)
         if refusal := self.clients.admit(self.session):
-            self.is_ending = True
+            self._moves(Event.END)
             self.transport.write(refusal)
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio: the client has sent these bytes."""
-        if not self.is_ending:
+        if self.server_side.takes_commands:
             self.active = self.clients.now
             self.session.received(data)
 
@@ -158,41 +144,40 @@ class Connection(asyncio.Protocol):
         if not self.has_disconnected:  # this system does not report it
             self.client_disconnected(entirely=False)
         self.acknowledge_sent()
-        if self.has_left or self._has_hung_up or self.transport.is_closing():
+        if self.has_left or self.server_side is ServerSide.HUNG_UP or self.transport.is_closing():
             return False
         is_busy = self.session.is_busy
         if not (is_busy or self._outbox.unaccepted):
             return False
-        self._has_read_end = True
+        self._client_moves(Event.READ_END)
         self.close_reason = self.close_reason or CLIENT_CLOSED
-        if is_busy and not self.is_ending:
+        if is_busy and self.server_side.takes_commands:
             self.session.finish()
         else:
-            self.is_ending = True
+            self._moves(Event.END)
             asyncio.get_running_loop().call_soon(self.session.proceed)
         return True
 
     def pause_writing(self) -> None:
         """Called by asyncio: the client reads its replies too slowly."""
-        self.writing_is_paused = True
+        self._moves(Event.UNREAD)
         self.pause_reading()
         self.clients.deliveries.watch(self)
 
     def resume_writing(self) -> None:
         """Called by asyncio: the client has read enough replies."""
-        self.writing_is_paused = False
+        self._moves(Event.READ)
         self.session.proceed()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio: the connection has ended. Messages that were not delivered are put back."""
         if exc is not None and not self.close_reason:
             self.close_reason = f"it was lost ({exc})"
-        reason = self.close_reason or ("the server closed it" if self.is_ending else CLIENT_CLOSED)
-        self.is_ending = True
-        self.clients.remove(self.session, reason)
+        closed = CLIENT_CLOSED if self.server_side.takes_commands else "the server closed it"
+        self._moves(Event.CLOSE)  # calls in flight may still report to the memory account
+        self.clients.remove(self.session, self.close_reason or closed)
         self._outbox.end(exc)
         self.session.ended()
-        self._has_ended = self._evicted = True  # calls in flight may still report to the memory account
         # The session and the transport refer to the connection: without these lines, only the garbage
         # collector would free them and their messages.
         self.transport.set_protocol(_NO_PROTOCOL)
@@ -208,21 +193,53 @@ class Connection(asyncio.Protocol):
 
         If the client has certainly left, it gets none of the messages that they take.
         """
-        self.has_disconnected = True
-        self.has_left = entirely or not self._outbox.require_acknowledgements()
+        has_left = entirely or not self._outbox.require_acknowledgements()
+        self._client_moves(Event.LEAVE if has_left else Event.HALF_CLOSE)
         if self.session.is_waiting:
             self.session.abandon_waits()
+
+    def _moves(self, event: Event) -> bool:
+        """Let an event change the state of the server's side. Return whether it does."""
+        before = self.server_side
+        self.server_side = SERVER_SIDE[before].get(event, before)
+        return self.server_side is not before
+
+    def _client_moves(self, event: Event) -> None:
+        """Let an event change the state of the client's side."""
+        self._client_side = CLIENT_SIDE[self._client_side].get(event, self._client_side)
+
+    @property
+    def has_disconnected(self) -> bool:
+        """Whether the client has closed its side."""
+        return self._client_side is not ClientSide.OPEN
+
+    @property
+    def has_left(self) -> bool:
+        """Whether the client reads no more, as far as the system can tell."""
+        return self._client_side in (ClientSide.LEFT, ClientSide.MUTED)
+
+    @property
+    def is_stopping(self) -> bool:
+        """Whether the connection ends because the server stops."""
+        return self.server_side in (ServerSide.STOPPING, ServerSide.STOPPING_IDLE)
+
+    @property
+    def is_throttled(self) -> bool:
+        """Whether commands wait because the memory account has no room."""
+        return self.server_side in (ServerSide.THROTTLED, ServerSide.THROTTLED_UNREAD)
 
     def can_deliver(self) -> bool:
         """Return whether the client may still be there to take a message.
 
         Every reply with messages is checked by this rule just before it is written. If the answer is no, the
-        messages are put back and the connection is muted.
+        messages are put back and later replies are dropped: the client could not tell which command they
+        answer.
         """
         self.clients.disconnects.refresh()
-        if self.has_left:
-            self.is_muted = True
-        return not (self.is_muted or self.transport.is_closing())
+        if self._client_side is not ClientSide.OPEN and self.has_left:
+            self._client_moves(Event.NOT_DELIVERED)
+            return False
+        return not self.transport.is_closing()
 
     def write(self, data: bytes, taken: Sequence[tuple[int, int, Operation]] = ()) -> None:
         """Write replies. `taken` are those in `data` that bring messages: see Outbox.write."""
@@ -232,12 +249,11 @@ class Connection(asyncio.Protocol):
                     operation.put_back()
                 return
             self.clients.deliveries.watch(self)
-        elif self.is_muted or self.transport.is_closing():
+        elif self._client_side is ClientSide.MUTED or self.transport.is_closing():
             return
         outbox = self._outbox
         outbox.write(data, taken, is_silent=bool(taken) and self.clients.now - self.active > _SILENT)
-        if outbox.written > self._counted_at:
-            self._counted_at = outbox.written + LEAST_COUNTED
+        if outbox.written - outbox.accepted > LEAST_COUNTED:
             self.clients.deliveries.watch(self)
             if len(data) > _LARGE:
                 # A reply without messages may be as large as the limit, if its client reads it.
@@ -250,7 +266,7 @@ class Connection(asyncio.Protocol):
         outbox = self._outbox
         unsent = outbox.update_delivered()
         if outbox.is_reset:
-            self.is_ending = True
+            self._moves(Event.END)
             self.close_reason = self.close_reason or CLIENT_CLOSED
             outbox.abandon()
             return True
@@ -258,7 +274,7 @@ class Connection(asyncio.Protocol):
             self._count_unsent()
         if outbox.unaccepted:
             return False
-        if self.is_ending:
+        if not self.server_side.takes_commands:
             self.session.proceed()
         return not unsent
 
@@ -275,14 +291,14 @@ class Connection(asyncio.Protocol):
 
     def held_bytes(self) -> int:
         """Return the bytes that are buffered for the client, as the memory account counts them."""
-        if self._has_ended:
+        if self.server_side is ServerSide.CLOSED:
             return 0
         # Undelivered messages count twice: the message, and its reply.
         return self.session.buffered_bytes() + (2 if self._outbox.unaccepted else 1) * self._unsent_bytes
 
     def recount(self) -> None:
         """Tell the memory account how many bytes are buffered for the client."""
-        if self._evicted:
+        if self.server_side is ServerSide.EVICTED or self.server_side is ServerSide.CLOSED:
             return
         size = self.held_bytes()
         counted = size if size > LEAST_COUNTED else 0
@@ -293,7 +309,7 @@ class Connection(asyncio.Protocol):
     @property
     def can_proceed(self) -> bool:
         """See memory.AccountedConnection."""
-        return not (self.writing_is_paused or self.is_ending) and self.session.may_proceed
+        return self.server_side in (OPEN, ServerSide.THROTTLED) and self.session.may_proceed
 
     @property
     def is_receiving(self) -> bool:
@@ -302,20 +318,19 @@ class Connection(asyncio.Protocol):
 
     def throttle(self) -> None:
         """See memory.AccountedConnection."""
-        self.is_throttled = True
+        self._moves(Event.THROTTLE)
         self.pause_reading()
 
     def resume(self) -> None:
         """See memory.AccountedConnection."""
-        self.is_throttled = False
+        self._moves(Event.RESUME)
         self.session.proceed()
 
     def evict(self, why: PressureError) -> None:
         """See memory.AccountedConnection. A client that does not read its replies receives no error."""
         self.close_reason = f"evicted: {why}"
-        self._evicted = True
         self.acknowledge_sent()
-        self.is_throttled = False
+        self._moves(Event.EVICT)
         self.session.give_up()
         if self.transport.get_write_buffer_size():
             self.break_off()
@@ -336,7 +351,7 @@ class Connection(asyncio.Protocol):
 
     def resume_reading(self) -> None:
         """Read from the client again, if it is not read."""
-        if not self.is_read and not self._has_read_end:
+        if not self.is_read and self._client_side is not ClientSide.READ_TO_END:
             self.is_read = True
             self.transport.resume_reading()
 
@@ -347,23 +362,21 @@ class Connection(asyncio.Protocol):
         """
         if self.session.reserved_jobs.any_at(self.clients.now):
             return
-        if self.writing_is_paused or self.transport.get_write_buffer_size():
+        if self.transport.get_write_buffer_size():
             self.break_off(_IDLE)
         elif not self.session.is_busy:
             self.session.close_when_replied(_IDLE)
 
     def drain(self) -> None:
         """End the connection, because the server stops: see Receiver.stop."""
-        if not self.drains:
+        if self._moves(Event.STOP_BUSY if self.session.is_answering else Event.STOP):
             self.close_reason = "the server stops"
-            self.drains = True
-            self._lingers = self.session.is_answering
             self.pause_reading()
             self.session.stop()
 
     def stop_receiving(self, reason: str = "") -> None:
         """Receive no further command: the connection will be closed, for the reason if one is given."""
-        self.is_ending = True
+        self._moves(Event.END)
         self.close_reason = reason or self.close_reason
 
     def close_when_sent(self) -> None:
@@ -372,26 +385,24 @@ class Connection(asyncio.Protocol):
         If a socket is closed while the client sends, the kernel drops replies that are still on their way. If
         messages are left, `acknowledge_sent` leads here again.
         """
-        if self._has_read_end:
+        if self._outbox.unaccepted:
             # The end of the stream makes the client's kernel acknowledge the replies at once.
-            if not self._outbox.unaccepted:
-                self.transport.close()
-            elif not self._has_hung_up:
-                self._has_hung_up = True
+            if self._client_side is ClientSide.READ_TO_END and self._moves(Event.HANG_UP):
                 self.transport.write_eof()
-        elif self._outbox.unaccepted:
-            return
-        elif (self.drains and not self._lingers) or not self.transport.can_write_eof():
+        elif (
+            self._client_side is ClientSide.READ_TO_END
+            or self.server_side is ServerSide.STOPPING_IDLE
+            or not self.transport.can_write_eof()
+        ):
             self.transport.close()
-        elif not self._has_hung_up:
-            self._has_hung_up = True
+        elif self._moves(Event.HANG_UP):
             self.transport.write_eof()
             self.resume_reading()
             asyncio.get_running_loop().call_later(_CLOSE_TIMEOUT, self.transport.close)
 
     def break_off(self, reason: str = "") -> None:
         """End the connection at once. Unsent replies are dropped, and unread requests are not executed."""
-        if not self._has_ended:
+        if self.server_side is not ServerSide.CLOSED:
             self.close_reason = reason or self.close_reason
             self.session.give_up()
             self._outbox.break_off()

@@ -38,7 +38,6 @@ class Outbox:
     """The outbox of one connection, created when the client connects."""
 
     __slots__ = (
-        "_accepted",
         "_broken_off",
         "_confirmed_from",
         "_needs_acknowledgements",
@@ -46,6 +45,7 @@ class Outbox:
         "_transport",
         "_trusts_buffer",
         "_writable_poll",
+        "accepted",
         "is_reset",
         "unaccepted",
         "written",
@@ -54,7 +54,7 @@ class Outbox:
     def __init__(self, transport: asyncio.Transport) -> None:
         self._transport = transport
         self.written = 0
-        self._accepted = 0  # bytes of `written` that the kernel had accepted at the last check
+        self.accepted = 0  # bytes of `written` that the kernel had accepted at the last check
         # Replies with messages that the kernel has not accepted: the offsets in the written bytes at which
         # they begin and end, and their operations.
         self.unaccepted: list[tuple[int, int, Operation]] = []
@@ -138,22 +138,22 @@ class Outbox:
             pass
         elif not size and self._trusts_buffer:
             # The common case. This fast path saves a twentieth of the cost of a get.
-            self._accepted = self.written
+            self.accepted = self.written
             unsent, self.unaccepted = self.unaccepted, []
             for _, _, operation in unsent:
                 operation.acknowledge()
             return 0
         elif self._records is not None:
-            self._accepted = max(self._accepted, self._records.taken())
+            self.accepted = max(self.accepted, self._records.taken())
         elif self._needs_acknowledgements:
             self._count_acknowledged()
         elif self._trusts_buffer:
-            self._accepted = self.written - size
+            self.accepted = self.written - size
         elif not size and self._writable_poll is not None and self._writable_poll.poll(0):
-            self._accepted = self.written
+            self.accepted = self.written
         done = 0
         for _, end, operation in self.unaccepted:
-            if end > self._accepted:
+            if end > self.accepted:
                 break
             operation.acknowledge()
             done += 1
@@ -163,7 +163,7 @@ class Outbox:
     def _is_confirmed(self) -> bool:
         """Count what the kernel of a silent client has acknowledged. Return whether that is enough."""
         self._count_acknowledged()
-        if self._accepted >= self._confirmed_from:
+        if self.accepted >= self._confirmed_from:
             self._confirmed_from = 0
         return not self._confirmed_from
 
@@ -173,8 +173,8 @@ class Outbox:
             acknowledged = found.acknowledged
             if self._records is not None:
                 acknowledged = self._records.text_in(acknowledged)
-            self._accepted = max(self._accepted, min(acknowledged, self.written))
-            self.is_reset = found.is_closed and self._accepted < self.written
+            self.accepted = max(self.accepted, min(acknowledged, self.written))
+            self.is_reset = found.is_closed and self.accepted < self.written
 
     def break_off(self) -> None:
         """End the connection at once. Replies that the kernel has not accepted are not sent any more."""
@@ -208,21 +208,21 @@ class Outbox:
         if self._records is not None:
             taken = self._records.taken_at_the_end(is_broken=error is not None)
             if not is_unconfirmed:
-                self._accepted = max(self._accepted, taken)
+                self.accepted = max(self.accepted, taken)
         elif is_unconfirmed:
             pass
         elif self._needs_acknowledgements and (error is not None or self.is_reset):
             self._count_acknowledged()
         elif error is None and self._writable_poll is None and not self._broken_off:
-            self._accepted = self.written
+            self.accepted = self.written
         else:
-            self._accepted = max(self._accepted, bytes_sent(self._transport) or 0)
+            self.accepted = max(self.accepted, bytes_sent(self._transport) or 0)
         unsent, self.unaccepted = self.unaccepted, []
         for start, end, operation in unsent:
-            if end <= self._accepted:
+            if end <= self.accepted:
                 operation.acknowledge()
             else:
-                operation.note_handed_over(self._accepted - start)
+                operation.note_handed_over(self.accepted - start)
                 operation.put_back()
 
 

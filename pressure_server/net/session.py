@@ -18,7 +18,7 @@ from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError, StoppingError, forget_frames
 from pressure_server.net.client import Client
 from pressure_server.net.clients import Clients
-from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED
+from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED, OPEN
 from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.net.slow_log import messages_of_first_command
 from pressure_server.queues.database import Database
@@ -210,9 +210,7 @@ class Session(Client):
         while self._position < len(backlog):
             if (
                 self._alone is not None
-                or connection.writing_is_paused
-                or connection.is_throttled
-                or connection.is_ending
+                or connection.server_side is not OPEN
                 or self._waits
                 or self._unanswered >= self._max_unanswered
             ):
@@ -240,19 +238,18 @@ class Session(Client):
             self._alone = asyncio.create_task(self._run_alone(coroutine))
             # A task that is cancelled before it begins leaves its coroutine as it was.
             self._alone.add_done_callback(lambda _: coroutine.close())
-        if connection.is_ending and not self._replies and self._alone is None:
+        state = connection.server_side
+        if state is OPEN:
+            is_held_up = self._backlog or self._alone is not None or self._waits
+            if is_held_up or (self._request_bytes > REQUEST_BYTES and self._replies):
+                connection.pause_reading()
+            elif not connection.is_read:
+                connection.resume_reading()
+        elif state.takes_commands:
+            connection.pause_reading()
+        elif not self._replies and self._alone is None:
             self._give_up_reserved()
             connection.close_when_sent()
-        elif (
-            self._backlog
-            or self._alone is not None
-            or self._waits
-            or connection.is_throttled
-            or (self._request_bytes > REQUEST_BYTES and self._replies)
-        ):
-            connection.pause_reading()
-        elif not connection.is_read and not connection.is_ending:
-            connection.resume_reading()
 
     def reply(self, data: bytes) -> None:
         """Reply to the command that is being executed."""
@@ -460,7 +457,7 @@ class Session(Client):
         """See AnsweredClient. Write the replies that are ready, up to the first that is not; then go on."""
         self._is_to_flush = False
         connection = self.connection
-        if connection.drains:
+        if connection.server_side is not OPEN and connection.is_stopping:
             self._drop_undone()
         pieces: list[bytes] = []
         taken: list[tuple[int, int, Operation]] = []
@@ -482,9 +479,9 @@ class Session(Client):
             self._unanswered -= len(pieces)
             self._ready_bytes -= length
             connection.write(pieces[0] if len(pieces) == 1 else b"".join(pieces), taken)
-            if not connection.is_read or connection.is_ending or self._backlog:
+            if not connection.is_read or connection.server_side is not OPEN or self._backlog:
                 self.proceed()
-        elif connection.drains and not self._replies:
+        elif connection.is_stopping and not self._replies:
             self.proceed()
         if self._replies:
             if self._ready_bytes > connection.counted + LEAST_COUNTED:
@@ -669,7 +666,7 @@ class Session(Client):
         Send them at once, so that commands that other clients send after the end are done later. If clients
         have closed their side, send the jobs of all clients that leave together.
         """
-        leaves_with_others = self.connection.drains or self.has_disconnected
+        leaves_with_others = self.connection.is_stopping or self.has_disconnected
         self.reserved_jobs.give_up_all(self.job_owner, at_once=not leaves_with_others)
 
     def abandon_waits(self) -> None:
