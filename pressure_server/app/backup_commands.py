@@ -15,7 +15,7 @@ from pressure_server.app.store import EMBEDDED
 from pressure_server.backend.backups.archive import Description, read_archive, write_archive
 from pressure_server.backend.backups.data_check import check_data, repair_data
 from pressure_server.backend.backups.data_snapshot import open_snapshot
-from pressure_server.backend.backups.files import DataError, new_file
+from pressure_server.backend.backups.files import DamageError, DataError, new_file
 from pressure_server.backend.backups.restore import restore
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.errors import BackendError
@@ -74,10 +74,10 @@ def restore_command(backend: str, data_dir: Path, file: Path, force: bool) -> No
     """
     _require_embedded(backend)
     with _interrupts(), _errors_of(file), click.open_file(file, "rb") as source:
-        restored = restore(source, DataDirectory(data_dir), replace=force)
-    click.echo(f"{data_dir} has the data of the backup: {_described(restored.description)}")
-    if restored.former is not None:
-        click.echo(f"the former data are in {restored.former}")
+        description, former = restore(source, DataDirectory(data_dir), replace=force)
+    click.echo(f"{data_dir} has the data of the backup: {_described(description)}")
+    if former is not None:
+        click.echo(f"the former data are in {former}")
 
 
 @click.command(
@@ -102,56 +102,42 @@ def check_data_command(backend: str, data_dir: Path, file: Path | None, repair: 
     try:
         if file is None:
             _require_embedded(backend)
-            return _check_directory(data_dir, repair=repair)
+            return _check_directory(DataDirectory(data_dir), repair=repair)
         if repair:
             raise SettingsError("a backup cannot be repaired: remove --repair")
-        return _check_backup(file)
-    except OSError as error:
-        raise click.UsageError(f"{error.filename}: {error.strerror}") from error
+        with _interrupts(), _errors_of(file), click.open_file(file, "rb") as source:
+            description = read_archive(source)
+        click.echo(f"{file} is sound: {_described(description)}")
+    except DamageError as error:
+        click.echo(str(error))
+        return 1
     except BackendError as error:
         # A UsageError exits with status 2; status 1 means that there is damage.
         raise click.UsageError(str(error)) from error
-
-
-def _check_backup(path: Path) -> int:
-    with _interrupts(), click.open_file(path, "rb") as source:
-        try:
-            description = read_archive(source)
-        except DataError as error:
-            click.echo(f"{path}: {error}")
-            return 1
-    click.echo(f"{path} is sound: {_described(description)}")
     return 0
 
 
-def _check_directory(data_dir: Path, *, repair: bool) -> int:
-    data = DataDirectory(data_dir)
-    if not data_dir.is_dir():
-        raise SettingsError(f"there is no data directory {data_dir}")
+def _check_directory(data: DataDirectory, *, repair: bool) -> int:
+    if not data.path.is_dir():
+        raise SettingsError(f"there is no data directory {data.path}")
     with _interrupts(), _errors_of(data.path), data.lock():
-        state = check_data(data)
-        for part in state.parts:
-            problem = f"damaged after byte {part.sound:,}: {part.problem}" if part.problem else "sound"
-            click.echo(f"{part.name}: {part.size:,} bytes, {problem}")
-        if state.is_sound:
+        parts = check_data(data)
+        for part in parts:
+            click.echo(f"{part.name}: {part.size:,} bytes, {part.problem or 'sound'}")
+        if not any(part.problem for part in parts):
             click.echo(f"the data in {data.path} are sound")
             return 0
-        if state.problem:
-            click.echo(state.problem)
-            return 1
-        if not state.is_repairable:
-            click.echo(
+        if not parts[0].is_usable:
+            raise DamageError(
                 "this cannot be repaired, because no part of the damaged file can be used: restore a backup"
             )
-            return 1
+        lost = sum(part.size - part.usable for part in parts)
         if not repair:
-            click.echo(f"--repair would cut off the last {state.lost:,} bytes, and keep the former files")
-            return 1
-        aside = repair_data(data, state)
-        click.echo(f"the last {state.lost:,} bytes were cut off; the former files are in {aside}")
-        if (left := check_data(data)) and not left.is_sound:
-            click.echo("the data are still damaged: run the command again")
-            return 1
+            raise DamageError(f"--repair would cut off the last {lost:,} bytes, and keep the former files")
+        aside = repair_data(data, parts)
+        click.echo(f"the last {lost:,} bytes were cut off; the former files are in {aside}")
+        if any(part.problem for part in check_data(data)):
+            raise DamageError("the data are still damaged: run the command again")
     return 0
 
 

@@ -3,55 +3,38 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Iterable
 
-from pressure_server.backend.backups.files import DataError
+from pressure_server.backend.backups.files import DamageError
 
 MANIFEST = "appendonly.aof.manifest"
-_PART_NAME = re.compile(r"appendonly\.aof(\.[A-Za-z0-9-]+)*")
-_LINE = re.compile(r"file (\S+) seq \d+ type ([bhi])(?: .*)?")
+# A name is never a path.
+_LINE = re.compile(r"file ([^/\s]+) seq \d+ type ([bhi])(?: .*)?")
 _HISTORY = "h"
 
 
-@dataclass(frozen=True)
-class Manifest:
-    """The manifest: the names of the parts in the order in which Valkey loads them, and their lines.
+def parse_manifest(content: bytes) -> dict[str, str]:
+    """Return the line of each part by its name, in the order in which Valkey loads them. Raise DamageError.
 
     Files that Valkey is about to delete are left out.
     """
-
-    names: tuple[str, ...]
-    lines: tuple[str, ...]
-
-    def first(self, count: int) -> Manifest:
-        """Return a manifest of the first `count` parts."""
-        return Manifest(self.names[:count], self.lines[:count])
-
-    def encode(self) -> bytes:
-        """Return the content of the manifest's file."""
-        return "".join(f"{line}\n" for line in self.lines).encode()
-
-
-def parse_manifest(content: bytes) -> Manifest:
-    """Parse the content of a manifest. Raise DataError if it is damaged."""
-    names, lines = [], []
+    parts = {}
     for line in content.decode(errors="replace").splitlines():
         if line.startswith("#"):
             continue
         found = _LINE.fullmatch(line)
-        if found is None or not is_part_name(found[1]) or found[1] in names:
-            raise DataError(f"{MANIFEST} is damaged: {line[:100]!r}")
+        if found is None:
+            raise DamageError(f"{MANIFEST} is damaged ({line[:100]!r}): restore a backup")
         if found[2] != _HISTORY:
-            names.append(found[1])
-            lines.append(line)
-    if not names:
-        raise DataError(f"{MANIFEST} is damaged: it names no file")
-    return Manifest(tuple(names), tuple(lines))
+            parts[found[1]] = line
+    if not parts:
+        raise DamageError(f"{MANIFEST} is damaged (it names no file): restore a backup")
+    return parts
 
 
-def is_part_name(name: str) -> bool:
-    """Return whether a part may have this name, which is never a path."""
-    return bool(_PART_NAME.fullmatch(name)) and name != MANIFEST
+def encode_manifest(lines: Iterable[str]) -> bytes:
+    """Return the content of a manifest with these lines."""
+    return "".join(f"{line}\n" for line in lines).encode()
 
 
 def has_rdb_format(name: str) -> bool:
