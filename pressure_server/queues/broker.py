@@ -41,16 +41,8 @@ class DatabaseNumberError(PressureError):
     """The backend has no database with this number."""
 
 
-class _Linked(NamedTuple):
-    """A link to a database of a shard's backend; the peers are None if peers are ignored."""
-
-    backend: Backend
-    link: Link
-    peers: Peers | None
-
-
 class _Place(NamedTuple):
-    """A shard of a database in use, with what it is made of: see _Linked."""
+    """A shard of a database, with what it is made of; the peers are None if peers are ignored."""
 
     backend: Backend
     link: Link
@@ -186,7 +178,7 @@ class Broker:
         If the backend, or all shards of it, are only down, raises BackendError with `to_look`; otherwise
         returns, and operations wait for the backend.
         """
-        opened = [self._link(backend, self.address.database) for backend in self._backends]
+        opened = [self._place(backend, self.address.database) for backend in self._backends]
         self._add(opened)
         started = (one.backend.start(one.link, to_look=to_look) for one in opened)
         failed = [one for one in await asyncio.gather(*started, return_exceptions=True) if one is not None]
@@ -210,7 +202,7 @@ class Broker:
             return self._databases[number]
         if self._is_sharded or not 0 <= number <= _MAX_DATABASE or number in self._nonexistent:
             raise DatabaseNumberError("DB index is out of range")
-        opened = self._link(self._backends[0], number)
+        opened = self._place(self._backends[0], number)
         try:
             await opened.link.open()
         except NoSuchDatabaseError as error:
@@ -224,33 +216,27 @@ class Broker:
         await database.shards[0].role_turns.end_noted_turns()
         return database
 
-    def _link(self, backend: Backend, number: int) -> _Linked:
-        link = backend.link(number)
+    def _place(self, backend: Backend, number: int) -> _Place:
+        link, identity = backend.link(number), self.identity.encode()
         peers = None
         if self._neighbours is not None:
-            peers = Peers(link, backend.prefix, self.identity.encode(), self._neighbours)
-            link.heartbeats = peers
-        return _Linked(backend, link, peers)
+            peers = link.heartbeats = Peers(link, backend.prefix, identity, self._neighbours)
+        shards = len(self._backends)
+        shard = Shard(
+            link,
+            backend.watch,
+            backend.turns,
+            backend.durability,
+            prefix=backend.prefix,
+            identity=identity,
+            policy=replace(self.policy, max_queues=ceil(self.policy.max_queues / shards)),
+            waiters=self.waiters,
+            answers=self._answers,
+            most_in_flight=ceil(MOST_IN_FLIGHT / shards),
+        )
+        return _Place(backend, link, peers, shard)
 
-    def _add(self, opened: Sequence[_Linked]) -> Database:
-        places = [
-            _Place(
-                *linked,
-                Shard(
-                    linked.link,
-                    linked.backend.watch,
-                    linked.backend.turns,
-                    linked.backend.durability,
-                    prefix=linked.backend.prefix,
-                    identity=self.identity.encode(),
-                    policy=replace(self.policy, max_queues=ceil(self.policy.max_queues / len(opened))),
-                    waiters=self.waiters,
-                    answers=self._answers,
-                    most_in_flight=ceil(MOST_IN_FLIGHT / len(opened)),
-                ),
-            )
-            for linked in opened
-        ]
+    def _add(self, places: Sequence[_Place]) -> Database:
         database = Database([place.shard for place in places], self._placement)
         self._databases[database.database_number] = database
         self._places += places
