@@ -19,6 +19,7 @@ from time import monotonic
 from pressure_server.backend.link import Link
 from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.lua.scripts import Script, library, servers_script
+from pressure_server.queues.calls.direct import recover
 from pressure_server.queues.names import records_key
 from pressure_server.queues.shard import Shard
 from pressure_server.text import counted, printable
@@ -217,7 +218,7 @@ class Peers:
         counts: Counter[bytes] = Counter()
         more = True
         while more:
-            more, failed, why, back = await shard.recover(records_key(self._prefix, name))
+            more, failed, why, back = await recover(shard, records_key(self._prefix, name))
             counts.update(back)
         self._seen.pop(name, None)
         if failed:

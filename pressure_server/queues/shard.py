@@ -19,15 +19,13 @@ from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import (
-    BackendError,
     BackendReplyError,
-    OutcomeUnknownError,
     PressureError,
-    UnansweredError,
 )
-from pressure_server.lua.layout import RECOVER, Header
+from pressure_server.lua.layout import Header
 from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, CallStatistics, Courier
+from pressure_server.queues.calls.direct import call_directly
 from pressure_server.queues.due_queues import DueQueues
 from pressure_server.queues.first_jobs import FirstJobs
 from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
@@ -43,8 +41,8 @@ from pressure_server.queues.names import (
     split_key,
 )
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.block_reply import Refused, refusal_of
-from pressure_server.queues.operations.operation import Delivery, Line, Operation, Verb
+from pressure_server.queues.operations.block_reply import Refused
+from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.owners import Answers, Client, CoroutineOwner
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
@@ -400,8 +398,8 @@ class Shard:
         for key in keys:
             arguments += (b"on", b"1", key, verbs.RANGE.name, b"2", b"%d" % first, b"%d" % last)
         while True:
-            reply = await self.call_directly(
-                keys, arguments, lambda _reply, _delivery: None, lambda: None, changes=False
+            reply = await call_directly(
+                self, keys, arguments, lambda _reply, _delivery: None, lambda: None, changes=False
             )
             if not isinstance(reply, Refused):
                 break
@@ -413,85 +411,7 @@ class Shard:
             ranges.append(None if isinstance(messages, Exception) else messages)
         return ranges
 
-    # For transactions, recovery and the courier.
-
-    async def call_directly(
-        self,
-        keys: list[bytes],
-        arguments: list[bytes],
-        share: Callable[[list[Any], Delivery | None], None],
-        undo: Callable[[], None],
-        *,
-        changes: bool,
-    ) -> list[Any] | Refused:
-        """Call the library with a block of its own, independently of the queues' lanes, and return its reply.
-
-        `share` is called with the reply as soon as it arrives, unless it is a refusal or an error. It must
-        register the operations that got some of the messages of the delivery, which other blocks of the call
-        share, so that it is not kept here. If this coroutine is cancelled, or raises, after that, `undo` is
-        called: put these messages back. Raises BackendError.
-        """
-        ended: asyncio.Future[list[Any] | Refused | Exception] = self._loop.create_future()
-
-        def received(value: Any, delivery: Delivery | None) -> None:
-            refusal = refusal_of(value) if isinstance(value, list) else None
-            if refusal is not None or not isinstance(value, list):
-                end(refusal or value)
-                return
-            try:
-                share(value, delivery)
-            except Exception as error:  # the caller must not wait for ever
-                end(error)
-                return
-            if changes:
-                self.when_durable(lambda error: end(error or value))
-            else:
-                end(value)
-
-        def end(value: list[Any] | Refused | Exception) -> None:
-            if ended.done():
-                undo()
-            else:
-                ended.set_result(value)
-
-        self.send(Block([*dict.fromkeys(keys)], b"", arguments, received, changes))
-        try:
-            value = await ended
-        except asyncio.CancelledError:
-            if ended.done() and not ended.cancelled():
-                undo()
-            raise
-        if not isinstance(value, Exception):
-            return value
-        undo()
-        if type(value) is OutcomeUnknownError and not changes:
-            raise UnansweredError
-        if isinstance(value, BackendError):
-            raise value
-        raise BackendError(f"the backend answered: {value}")
-
-    async def recover(self, key: bytes) -> tuple[bool, int, bytes, dict[bytes, int]]:
-        """Put back messages that a dead server had taken, as many as fit into one call.
-
-        `key` is the key of that server's records. Return whether there is more; how many records could not be
-        put back, and why; and how many messages went back, by the queue's base key. Raises BackendError.
-        """
-        ended: asyncio.Future[Any] = self._loop.create_future()
-
-        def received(reply: Any, _delivery: Delivery | None) -> None:
-            if not ended.done():
-                ended.set_result(reply)
-
-        self._courier.ready(Block((key,), RECOVER, [b""], received, changes=False))
-        reply = await ended
-        if isinstance(reply, BackendError):
-            raise reply
-        if isinstance(reply, Exception):
-            raise BackendReplyError(f"the backend answered: {reply}") from reply
-        more, _, failed, why = reply[:4]
-        back = dict(zip(reply[4::2], reply[5::2], strict=True))
-        self.messages_are_back(list(back))
-        return more == 1, failed, why, back
+    # For the courier.
 
     def put_back(self, operation: Operation) -> None:
         """Put back the messages of an operation whose client has gone."""

@@ -20,6 +20,7 @@ from pressure_server.errors import (
     QueueInUseError,
     StoppingError,
 )
+from pressure_server.queues.calls.direct import call_directly
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import batch, verbs
@@ -232,7 +233,7 @@ class Transaction(QueueOperations):
         """Call the library until no role that it needs is held: see `call_directly`."""
         self._until = self._loop.time() + self._database.policy.role_timeout
         while True:
-            reply = await shard.call_directly(keys, arguments, share, undo, changes=changes)
+            reply = await call_directly(shard, keys, arguments, share, undo, changes=changes)
             if not isinstance(reply, Refused):
                 return
             await self._wait_until_callable(shard, reply)

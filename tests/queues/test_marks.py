@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_s
 from pressure_server.backend.address import Address
 from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFullError
 from pressure_server.queues.broker import Broker
+from pressure_server.queues.calls.direct import recover
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import attached, claim
 from pressure_server.queues.operations.operation import Operation
@@ -102,7 +103,7 @@ class Queue:
         """Recover as if the broker were dead. Return the number of messages that have come back."""
         (key,) = self.direct.keys("*!calls:*")
         self.direct.hset(key, "epoch", 0)
-        _, _, _, back = self.do(self._broker.default_database.shards[0].recover(key))
+        _, _, _, back = self.do(recover(self._broker.default_database.shards[0], key))
         return sum(back.values())
 
     def run_together(self, form: Form, clients: list[Receiver]) -> list[list[bytes]]:

@@ -10,6 +10,8 @@ import hiredis
 import pytest
 
 from pressure_server.errors import (
+    BackendError,
+    NotSafeError,
     QueueChangedError,
     QueueClosedError,
     QueueInUseError,
@@ -17,9 +19,9 @@ from pressure_server.errors import (
     StoppingError,
     UnblockedError,
 )
+from pressure_server.queues.calls.call import Block
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.block_reply import Refused, refusal_of
 from pressure_server.queues.operations.operation import Delivery, Verb
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition
 from pressure_server.queues.policy import Policy
@@ -40,7 +42,7 @@ class Backend:
     def __init__(self, *replies: list[Any]) -> None:
         self.replies = list(replies)
         self.calls: list[tuple[list[bytes], list[bytes], bool]] = []
-        self.undo: Callable[[], None] = lambda: None
+        self.not_durable: BackendError | None = None
         self.back: list[object] = []
         self.arrived = 0
         # Whether a condition that is waited for comes.
@@ -74,23 +76,14 @@ class Backend:
     def notify(self, name: bytes) -> None:
         self.notified.append(name)
 
-    async def call_directly(
-        self,
-        keys: list[bytes],
-        arguments: list[bytes],
-        share: Share,
-        undo: Callable[[], None],
-        *,
-        changes: bool,
-    ) -> list[Any] | Refused:
-        self.calls.append((keys, arguments, changes))
-        self.undo = undo
-        delivery, reply = Delivery(1, self._arrived, self.back.append), self.replies.pop(0)
-        if refusal := refusal_of(reply):
-            return refusal
-        share(reply, delivery)
+    def send(self, block: Block) -> None:
+        self.calls.append((list(block.keys), list(block.arguments), block.changes))
+        delivery = Delivery(1, self._arrived, self.back.append)
+        block.received(self.replies.pop(0), delivery)
         delivery.end_sharing_out()
-        return reply
+
+    def when_durable(self, follows: Callable[[BackendError | None], None]) -> None:
+        follows(self.not_durable)
 
     def _arrived(self) -> None:
         self.arrived += 1
@@ -252,11 +245,13 @@ def test_messages_are_delivered_by_the_call_and_go_back_if_it_is_undone() -> Non
         taking.acknowledge()
         assert backend.arrived == 1
         undone = Backend([1, [b"x"], 0])
+        undone.not_durable = NotSafeError("any", "no replica")
         transaction = undone.transaction()
         taking = get(name=b"a")
         transaction.submit(taking)
-        await transaction.commit()
-        undone.undo()
+        transaction.submit(put(b"m", name=b"b"))
+        with pytest.raises(NotSafeError):
+            await transaction.commit()
         assert undone.back == [taking]
 
     play(test)

@@ -1,0 +1,96 @@
+"""Calls with a block of their own, which bypass the lanes: for transactions and for recovery."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError, UnansweredError
+from pressure_server.lua.layout import RECOVER
+from pressure_server.queues.calls.call import Block
+from pressure_server.queues.operations.block_reply import Refused, refusal_of
+from pressure_server.queues.operations.operation import Delivery
+
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
+
+
+async def call_directly(
+    shard: Shard,
+    keys: list[bytes],
+    arguments: list[bytes],
+    share: Callable[[list[Any], Delivery | None], None],
+    undo: Callable[[], None],
+    *,
+    changes: bool,
+) -> list[Any] | Refused:
+    """Call the library with a block of its own, independently of the queues' lanes, and return its reply.
+
+    `share` is called with the reply as soon as it arrives, unless it is a refusal or an error. It must
+    register the operations that got some of the messages of the delivery, which other blocks of the call
+    share, so that it is not kept here. If this coroutine is cancelled, or raises, after that, `undo` is
+    called: put these messages back. Raises BackendError.
+    """
+    ended: asyncio.Future[list[Any] | Refused | Exception] = asyncio.get_running_loop().create_future()
+
+    def received(value: Any, delivery: Delivery | None) -> None:
+        refusal = refusal_of(value) if isinstance(value, list) else None
+        if refusal is not None or not isinstance(value, list):
+            end(refusal or value)
+            return
+        try:
+            share(value, delivery)
+        except Exception as error:  # the caller must not wait for ever
+            end(error)
+            return
+        if changes:
+            shard.when_durable(lambda error: end(error or value))
+        else:
+            end(value)
+
+    def end(value: list[Any] | Refused | Exception) -> None:
+        if ended.done():
+            undo()
+        else:
+            ended.set_result(value)
+
+    shard.send(Block([*dict.fromkeys(keys)], b"", arguments, received, changes))
+    try:
+        value = await ended
+    except asyncio.CancelledError:
+        if ended.done() and not ended.cancelled():
+            undo()
+        raise
+    if not isinstance(value, Exception):
+        return value
+    undo()
+    if type(value) is OutcomeUnknownError and not changes:
+        raise UnansweredError
+    if isinstance(value, BackendError):
+        raise value
+    raise BackendError(f"the backend answered: {value}")
+
+
+async def recover(shard: Shard, key: bytes) -> tuple[bool, int, bytes, dict[bytes, int]]:
+    """Put back messages that a dead server had taken, as many as fit into one call.
+
+    `key` is the key of that server's records. Return whether there is more; how many records could not be
+    put back, and why; and how many messages went back, by the queue's base key. Raises BackendError.
+    """
+    ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+
+    def received(reply: Any, _delivery: Delivery | None) -> None:
+        if not ended.done():
+            ended.set_result(reply)
+
+    shard.send(Block((key,), RECOVER, [b""], received, changes=False))
+    reply = await ended
+    if isinstance(reply, BackendError):
+        raise reply
+    if isinstance(reply, Exception):
+        raise BackendReplyError(f"the backend answered: {reply}") from reply
+    more, _, failed, why = reply[:4]
+    back = dict(zip(reply[4::2], reply[5::2], strict=True))
+    shard.messages_are_back(list(back))
+    return more == 1, failed, why, back
