@@ -18,7 +18,7 @@ _PROBES = 3
 
 @dataclass(frozen=True)
 class Keepalive:
-    """When the kernel ends a connection whose other side is gone; the times are those of Redis.
+    """When the kernel ends a connection whose other side is gone, after the same times as Redis.
 
     After `seconds` of silence, rounded up, the kernel asks the other side three times, each a third of that
     time after the last. A side that answers nothing is gone after twice the time. So is one that has not

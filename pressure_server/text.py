@@ -10,7 +10,7 @@ from pressure_server.errors import PatternError
 
 # In bytes. A compiled pattern takes about a hundred times its length in memory.
 _MAX_PATTERN_BYTES = 4096
-# Patterns and texts of at most so many bytes are matched at once, by one expression for the whole pattern.
+# The most bytes of a pattern and of a text that are matched at once, by one expression for the whole pattern.
 _SHORT_PATTERN = 128
 _SHORT_TEXT = 4096
 # The most positions of a text at which one step looks for a part, and the bytes that it translates for it.

@@ -22,7 +22,7 @@ _MAX_VALUES = 1000
 _MAX_BYTES = 1 << 20
 _SWEPT_AT_ONCE = 1000
 _NO_EXPIRY = b""
-# Flags with so many digits may have the marks of meta commands.
+# Longer flags may have the marks of meta commands.
 _MARKED_DIGITS = 10
 _CLIENT_FLAGS = (1 << 32) - 1
 

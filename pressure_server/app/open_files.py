@@ -20,7 +20,7 @@ from pressure_server.web.http_settings import MAX_CONNECTIONS
 
 logger = logging.getLogger(__name__)
 
-# File descriptors besides those of connections: listeners, backend connections, the interpreter's own.
+# File descriptors that are no client's: listeners, backend connections, the interpreter's own.
 _OTHER_FILES = 64
 # File descriptors of a client over TLS, its socket and a copy (see tcp_info.TlsRecords), and of an HTTP
 # connection, which may act as a client.
@@ -35,7 +35,7 @@ class TooFewFilesError(Exception):
 
 @dataclass(frozen=True)
 class Connections:
-    """How many connections of each kind may be open; `handshakes` are those of one TLS listener."""
+    """How many connections of each kind may be open; `handshakes` counts for each TLS listener."""
 
     clients: int
     handshakes: int = MAX_HANDSHAKES
@@ -83,7 +83,7 @@ class Demand:
         return self.clients * self.files_each + self.files_beside + _OTHER_FILES
 
     def within(self, limit: int) -> Connections:
-        """Return how many connections there may be with so many open files. Raise TooFewFilesError.
+        """Return how many connections this number of open files allows. Raise TooFewFilesError.
 
         If there are too few, clients get at least half of them.
         """

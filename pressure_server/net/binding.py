@@ -27,7 +27,7 @@ class _Address(NamedTuple):
 
 
 async def bind_host(host: str, port: int, leave: Collection[str] = ()) -> list[socket.socket]:
-    """Return sockets that are bound to all addresses of a host but those of `leave`. Raise OSError.
+    """Return sockets that are bound to all addresses of a host except `leave`. Raise OSError.
 
     With port 0, choose a port that is free at all of them.
     """

@@ -161,7 +161,7 @@ class UnknownCommands:
             )
 
     def _is_new(self, sender: str, what: str) -> bool:
-        """Return whether this is to be logged: it has not been before, and not too much has."""
+        """Return whether to log this: it is new, and the limit of lines is not reached."""
         if (sender, what) in self._logged or len(self._logged) >= _MAX_PAIRS:
             return False
         self._logged.add((sender, what))

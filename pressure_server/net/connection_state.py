@@ -48,8 +48,8 @@ class Event(Enum):
     THROTTLE = auto()
     RESUME = auto()
     END = auto()  # the client quits, is idle, is killed, or has broken the protocol
-    STOP = auto()  # the server stops, and no reply is to come
-    STOP_BUSY = auto()  # the server stops, and replies are to come
+    STOP = auto()  # the server stops, and all commands have been answered
+    STOP_BUSY = auto()  # the server stops, and some commands have not been answered
     HANG_UP = auto()  # everything is written
     EVICT = auto()
     CLOSE = auto()

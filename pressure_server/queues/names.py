@@ -103,7 +103,7 @@ def garbage_key(prefix: bytes) -> bytes:
 
 
 def absent_key(prefix: bytes) -> bytes:
-    """Return a key that never exists, beside those of the queues: on a cluster, in their slot."""
+    """Return a key that never exists. On a cluster, it is in the slot of the queues' keys."""
     return prefix + b"!absent"
 
 

@@ -64,7 +64,7 @@ _RETRY_AFTER = 1.0
 class Shard:
     """The queues of one shard of a database. A lane is made when a queue first needs one.
 
-    Lanes have no event loop, socket or clock of their own: they use those of their shard.
+    Lanes have no event loop, socket or clock: they use their shard's.
     """
 
     def __init__(
@@ -464,7 +464,7 @@ class Shard:
             self._when_back_callbacks[follows] = None
 
     def call_later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call `follows` after so many seconds."""
+        """Call `follows` after a number of seconds."""
         return self._loop.call_later(seconds, follows)
 
     def call_at(
@@ -478,7 +478,7 @@ class Shard:
         return self._loop.time()
 
     def after_iterations(self, iterations: int, follows: Callable[[], None]) -> None:
-        """Call `follows` after so many iterations of the event loop."""
+        """Call `follows` after a number of iterations of the event loop."""
         if iterations:
             self._loop.call_soon(self.after_iterations, iterations - 1, follows)
         else:

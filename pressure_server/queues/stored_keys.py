@@ -24,7 +24,7 @@ from pressure_server.queues.names import (
     queue_name,
 )
 
-# The suffixes of all keys of a queue, and of those that puts and gets use.
+# The suffixes of all keys of a queue, and of the keys that puts and gets use.
 _STORED = (b"", *PROTOCOL_SUFFIXES, *EXTENSION_SUFFIXES)
 _USED = (b"", BOUND, MADE, b":stats:produced_messages", b":stats:consumed_messages")
 # Keys that one step of a scan examines, if the caller does not say.
@@ -44,7 +44,7 @@ class StoredKeys:
     async def stored_bytes_of(self, name: bytes, samples: int) -> int | None:
         """Return the bytes of all keys of a queue; None if there is no such queue.
 
-        The backend measures so many items of each collection, 0 for all. Raises QueueNameError, or
+        The backend measures `samples` items of each collection, 0 for all. Raises QueueNameError, or
         BackendError.
         """
         sizes, exists = await asyncio.gather(
@@ -70,7 +70,7 @@ class StoredKeys:
     async def _each_key(
         self, name: bytes, suffixes: Sequence[bytes], *before: bytes, after: Sequence[bytes] = ()
     ) -> list[int]:
-        """Return the backend's numbers for those of the queue's keys that exist."""
+        """Return the backend's number for each key of the queue that exists."""
         keys = (base_key(self._prefix, name) + suffix for suffix in suffixes)
         found = await asyncio.gather(*[self._link.command(*before, key, *after) for key in keys])
         return [number for number in found if number is not None]

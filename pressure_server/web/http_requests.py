@@ -64,7 +64,7 @@ class HttpContext:
     async def not_ready_for_more(self) -> str | None:
         """Return why a new client would not be admitted, or would not be served; None if it would."""
         totals = await self.server.workers.totals()
-        # New clients take the places of those that have not logged in.
+        # New clients take the places of clients that have not logged in.
         if 0 < totals.max_clients <= totals.connected - totals.strangers:
             return f"{counted(totals.connected, 'client')} connected, which is the limit (--max-clients)"
         return self.not_ready

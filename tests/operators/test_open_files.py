@@ -21,7 +21,7 @@ CLIENTS, HTTP_CONNECTIONS = 480, 240
 
 
 def command(limit: int, *options: str) -> list[str]:
-    """Return the command of a server that may open so many files."""
+    """Return the command of a server with this limit of open files."""
     serve = [sys.executable, "-m", "pressure_server", "serve", "--listen", "resp://127.0.0.1:0", *options]
     return ["sh", "-c", f'ulimit -n {limit} && exec "$@"', "sh", *serve]
 

@@ -35,7 +35,7 @@ SMALL = Size(words=300, request=1 << 20, message=4096, queued=100, queues=10)
 
 @dataclass(frozen=True)
 class Case:
-    """A request. `kind` is that of the queues that it names; `about` says what is large in it."""
+    """A request. `kind` is the kind of the queues that it names; `about` says what is large in it."""
 
     command: Command
     kind: str

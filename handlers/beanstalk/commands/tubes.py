@@ -103,7 +103,7 @@ def list_tubes_watched(client: BeanstalkSession, _nothing: None) -> None:
 
 @command(
     "list-tubes",
-    "Lists all queues that the user may access and whose names can be those of tubes, and the tubes in use: "
+    "Lists all queues that the user may access and whose names are valid tube names, and the tubes in use: "
     "`OK <bytes>` and YAML.",
     needs="read",
 )

@@ -93,7 +93,7 @@ local function expires_before(key, expiry)
   return left >= 0 and from + left < tonumber(expiry)
 end
 
--- Write a value, and return its new cas unique. The options are those of SET.
+-- Write a value, and return its new cas unique. It has SET's options.
 local function write(key, flags, data, ...)
   note_flush()
   local own = format('%.0f', call('HINCRBY', KEYS[1], 'cas', 1))

@@ -256,7 +256,8 @@ function list.refusal_to_remove()
   return queue.in_use('consumer')
 end
 
--- Remove all copies of a message if `wanted` is 0, else so many of the oldest, or if it is negative, of the newest.
+-- Remove all copies of a message if `wanted` is 0; else at most that number of the oldest ones, or of the newest ones if
+-- it is negative.
 -- Return how many there were to remove. The list begins with the newest message.
 local function remove_copies(wanted, message)
   the_call.work = the_call.work + the_call.ENTRY * queue.length

@@ -10,8 +10,8 @@
 --
 -- A copy is identified by its position: the number of messages that had been consumed when it was put, plus
 -- the number queued before it. Marks with a lower position than the head's belong to copies that native clients have
--- taken. Messages that are removed from the middle count as consumed. They leave a gap: all copies before it are so much
--- further from the beginning than their positions say.
+-- taken. Messages that are removed from the middle count as consumed. They leave a gap: the copies
+-- before it are further from the beginning than their positions say, by the length of the gap.
 --
 -- The positions of all copies shift, too, if a native client dies between a pop and its count. If no position fits, the
 -- copies in the list are counted, and surplus marks belong to copies that are gone. The shift is then stored as the

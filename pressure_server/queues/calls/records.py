@@ -48,13 +48,13 @@ class Records:
     """The records of one shard's calls."""
 
     def __init__(self, courier: Courier, shard: Shard, link: Link, key: bytes) -> None:
-        """`key` is that of this server's records; if it is empty, none are kept."""
+        """`key` has this server's records; if it is empty, none are kept."""
         self.key = key
         self._courier = courier
         self._shard = shard
         self._link = link
         self._numbers = 0
-        # Fields of the records that may exist, and of those that are not needed any longer.
+        # Fields: the records that may exist, and the records that are not needed any longer.
         self._kept: set[bytes] = set()
         self._unneeded: list[bytes] = []
         # The numbers of the latest calls that have changed something, and have been answered.

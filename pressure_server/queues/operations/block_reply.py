@@ -106,7 +106,7 @@ def refusal_of(reply: Sequence[Any]) -> Refused | None:
 
 
 def read_reply(reply: Sequence[Any], runs: int) -> Done | Unfinished | Refused:
-    """Return what the reply to a block of so many runs means."""
+    """Return what the reply to a block means; `runs` is the number of its runs."""
     if refusal := refusal_of(reply):
         return refusal
     left, results = reply[0], list(reply[1:])

@@ -36,7 +36,7 @@ class RoleTurns:
     def __init__(self, shard: Shard, turns: Turns) -> None:
         self._shard = shard
         self._turns = turns
-        # Queues whose turns are to be given back; kept while the backend is away.
+        # Queues whose turns have ended, until the backend knows it.
         self._to_give_back: set[bytes] = set()
 
     def ask(self, name: bytes, condition: WaitCondition, *, for_listeners: bool = False) -> None:
@@ -87,7 +87,7 @@ class RoleTurns:
     async def end_noted_turns(self) -> None:
         """End all turns that are noted in the backend: a server that died may have left them.
 
-        If a turn was that of a live server, that server asks for it again.
+        If a live server had the turn, it asks again.
         """
         prefix = self._shard.prefix + b":"
         for parked in await self._turns.noted_keys(self._shard.database_number):

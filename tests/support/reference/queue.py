@@ -314,7 +314,7 @@ class Queue:
         return [min(1, self.remove_copies(0, message)) for message in messages]
 
     def remove_copies(self, wanted: int, message: bytes) -> int:
-        """Remove so many of the oldest copies of a message; of the newest if negative; 0 for all of them."""
+        """Remove at most `wanted` of the oldest copies of a message; of the newest if negative; 0 for all."""
         require(self.may_consume or not self.messages, "INUSE")
         places = [place for place, one in enumerate(self.messages) if one == message]
         gone = places[wanted:] if wanted < 0 else places[: wanted or None]
@@ -322,7 +322,7 @@ class Queue:
         return len(gone)
 
     def drop_newest(self, count: int) -> None:
-        """Remove so many of the newest messages, or all."""
+        """Remove the newest messages, at most `count`."""
         require(self.may_consume or not self.messages, "INUSE")
         self._drop(range(max(0, self.length - count), self.length))
 
