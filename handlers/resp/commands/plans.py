@@ -13,13 +13,17 @@ from typing import Any
 from handlers.resp import table
 from handlers.resp.arguments import count_from_zero
 from handlers.resp.commands.encoders import one_message
-from handlers.resp.commands.putting import submit_put
 from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import CommandError
 from handlers.resp.session import Caller, RespSession
+from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
+from pressure_server.queues.operations.outcomes import first_word
+
+# Messages of a command that are put in one step; more would keep the backend busy for tens of milliseconds.
+_MOST_AT_ONCE = 10_000
 
 
 class Plan(ABC):
@@ -59,7 +63,23 @@ class Put(Plan):
 
     def execute(self, client: Caller, words: Words) -> Coroutine[Any, Any, int] | None:
         """See Plan."""
-        return submit_put(client, words[1], words[2:], self.encode, self.options)
+        messages = words[2:]
+        if client.transaction_id is not None:
+            self._put_once(client, client.transaction_id, words[1], messages)
+        elif len(messages) > _MOST_AT_ONCE and isinstance(client, RespSession):
+            return _put_in_portions(client, words[1], messages, self.options)
+        else:
+            client.submit(verbs.PUT, words[1], messages, len(messages), self.encode, options=self.options)
+        return None
+
+    def _put_once(self, client: Caller, transaction: bytes, name: bytes, messages: list[bytes]) -> None:
+        session = client.session
+        session.transaction_id = None
+        messages = [first_word(session.database.policy, transaction), *messages]
+        options = self.options._replace(once=True)
+        client.submit(verbs.PUT, name, messages, len(messages), self.encode, options=options)
+        if session.is_held:
+            session.transaction_id = transaction  # the command will be executed again
 
     def execute_repeated(self, client: RespSession, commands: Repeated) -> None:
         """See Plan."""
@@ -102,3 +122,31 @@ def planned(plan: Plan, syntax: str, summary: str, *, group: str, needs: str, fl
     table.command(syntax, summary, group=group, needs=needs, flags=flags, repeated=plan.execute_repeated)(
         plan.execute
     )
+
+
+async def _put_in_portions(client: RespSession, name: bytes, messages: list[bytes], options: Options) -> int:
+    """Put very many messages; return the queue's length or, with `unique`, how many were new.
+
+    If the queue has a limit, they are put in one step: whether there is room for all may matter.
+    """
+    database = client.database
+    try:
+        about = (await database.run(verbs.INFO, name))[0]
+        has_limit = bool(about[0] or about[-1])  # its bound, and its limit of bytes
+    except QueueDoesNotExistError:
+        if options.must_exist:
+            return 0
+        has_limit = bool(database.policy.create_bound or database.policy.max_bytes)
+    result, portion = 0, len(messages) if has_limit else _MOST_AT_ONCE
+    for first in range(0, len(messages), portion):
+        some = messages[first : first + portion]
+        try:
+            (found,) = await database.run(verbs.PUT, name, some, len(some), client=client, options=options)
+            if isinstance(found, PressureError):
+                raise found
+        except PressureError as error:
+            if first:
+                raise error.after(first) from None
+            raise
+        result = result + found if options.unique else found
+    return result

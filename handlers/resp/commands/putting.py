@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Coroutine
 from functools import lru_cache
 from typing import Any, NamedTuple
 
@@ -12,65 +11,13 @@ from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import CommandError, syntax_error
 from handlers.resp.session import Caller, RespSession
 from handlers.resp.table import command
-from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import job_to_put
 from pressure_server.queues.operations.operation import Encode
-from pressure_server.queues.operations.options import DEFAULT, OnFull, Options
+from pressure_server.queues.operations.options import OnFull, Options
 from pressure_server.queues.operations.outcomes import Outcome, first_word
 from pressure_server.queues.operations.wait import Wait
 
-
-def submit_put(
-    client: Caller, name: bytes, messages: list[bytes], encode: Encode, options: Options = DEFAULT
-) -> Coroutine[Any, Any, int] | None:
-    """Put the messages of one command, with the transaction id that the client has given for it, if any."""
-    transaction = client.transaction_id
-    if transaction is None:
-        if len(messages) > _MOST_AT_ONCE and isinstance(client, RespSession):
-            return _put_in_portions(client, name, messages, options)
-        client.submit(verbs.PUT, name, messages, len(messages), encode, options=options)
-        return None
-    session = client.session
-    session.transaction_id = None
-    messages = [first_word(session.database.policy, transaction), *messages]
-    options = options._replace(once=True)
-    client.submit(verbs.PUT, name, messages, len(messages), encode, options=options)
-    if session.is_held:
-        session.transaction_id = transaction  # the command will be executed again
-    return None
-
-
-async def _put_in_portions(client: RespSession, name: bytes, messages: list[bytes], options: Options) -> int:
-    """Put very many messages; return the queue's length or, with `unique`, how many were new.
-
-    If the queue has a limit, they are put in one step: whether there is room for all may matter.
-    """
-    database = client.database
-    try:
-        about = (await database.run(verbs.INFO, name))[0]
-        has_limit = bool(about[0] or about[-1])  # its bound, and its limit of bytes
-    except QueueDoesNotExistError:
-        if options.must_exist:
-            return 0
-        has_limit = bool(database.policy.create_bound or database.policy.max_bytes)
-    result, portion = 0, len(messages) if has_limit else _MOST_AT_ONCE
-    for first in range(0, len(messages), portion):
-        some = messages[first : first + portion]
-        try:
-            (found,) = await database.run(verbs.PUT, name, some, len(some), client=client, options=options)
-            if isinstance(found, PressureError):
-                raise found
-        except PressureError as error:
-            if first:
-                raise error.after(first) from None
-            raise
-        result = result + found if options.unique else found
-    return result
-
-
-# Messages of a command that are put in one step; more would keep the backend busy for tens of milliseconds.
-_MOST_AT_ONCE = 10_000
 _PUT = {
     b"NX": None,
     b"NOWAIT": None,
