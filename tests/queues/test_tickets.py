@@ -20,6 +20,20 @@ from tests.support.waiters import Waiter, create, wait_for_blocked, wait_for_wai
 MANY = 1200
 
 
+def put_delayed(client: Client, seconds: float) -> float:
+    """Put many jobs that become due at one moment, at least a second later. Return this moment."""
+    due = time.monotonic() + seconds
+    pipeline = client.pipeline(transaction=False)
+    for _ in range(MANY):
+        pipeline.execute_command("PRESSURE.PUT", "q", "m", "DELAY", max(0.1, due - time.monotonic()))
+    pipeline.execute()
+    if due - time.monotonic() >= 1:
+        return due
+    client.delete("q")
+    create(client, "q", "TYPE", "jobs")
+    return put_delayed(client, 3 * seconds)
+
+
 def test_a_wait_ends_although_many_jobs_become_due_when_its_time_is_up(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
@@ -29,16 +43,12 @@ def test_a_wait_ends_although_many_jobs_become_due_when_its_time_is_up(
     with server.client() as client, Waiter(server.port) as waiter:
         create(client, "other", "TYPE", "jobs")
         create(client, "q", "TYPE", "jobs")
-        due = time.monotonic() + 2
-        pipeline = client.pipeline(transaction=False)
-        for _ in range(MANY):
-            pipeline.execute_command("PRESSURE.PUT", "q", "m", "DELAY", max(0.1, due - time.monotonic()))
-        pipeline.execute()
-        waiter.send("BLPOP", "other", "q", due + 0.5 - time.monotonic())
+        due = put_delayed(client, 2)
+        waiter.send("BLPOP", "other", "q", due + 1.5 - time.monotonic())
         wait_for_blocked(client, 1)
         backend.process.send_signal(signal.SIGSTOP)
         # The operation is sent when the jobs are due, and its time is up before it is answered.
-        time.sleep(max(0, due + 1 - time.monotonic()))
+        time.sleep(max(0, due + 2 - time.monotonic()))
         backend.process.send_signal(signal.SIGCONT)
         assert waiter.reply() == [b"q", b"m"]
 
