@@ -11,6 +11,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from contextlib import nullcontext
 from functools import partial
+from itertools import islice
 from typing import Any
 
 from pressure_server.backend.durability import Durability, Follows
@@ -57,6 +58,10 @@ _LONGEST_KEPT = 256
 _AT_ONCE = 100
 # Ranges of fewer messages may be read at the same time.
 _SHORT_RANGE = 1000
+# Messages that the script reads in the first call, and in each later one; and bytes, if they are large.
+_READ_FIRST, _READ_AT_ONCE, _BYTES_AT_ONCE = 500, 2000, 1 << 20
+# How often queues are read in portions.
+_ATTEMPTS = 3
 # Seconds before a put-back or recovery that the backend has refused is tried again.
 _RETRY_AFTER = 1.0
 
@@ -392,11 +397,62 @@ class Shard:
     async def _ranges_by_script(
         self, names: Sequence[bytes], first: int, last: int
     ) -> list[list[bytes] | None]:
-        """Return what `ranges` does; some of the queues are not plain lists, so the script reads them."""
+        """Return what `ranges` does; some of the queues are not plain lists, so the script reads them.
+
+        It reads long ones in portions, unless they keep changing in between.
+        """
+        if first >= 0 and (last == -1 or last - first >= _READ_FIRST):
+            for _ in range(_ATTEMPTS):
+                if (found := await self._ranges_in_portions(names, first, last)) is not None:
+                    return found
+        return await self._ask([(name, verbs.RANGE, first, last) for name in names])
+
+    async def _ranges_in_portions(
+        self, names: Sequence[bytes], first: int, last: int
+    ) -> list[list[bytes] | None] | None:
+        """Return what `ranges` does, by several calls; None if a queue has changed between them.
+
+        `first` is not negative, and `last` is -1 if it is.
+        """
+        found: dict[bytes, list[bytes] | None] = {name: [] for name in names}
+        left = dict.fromkeys(names, first)  # the position of each queue from which on it is not read yet
+        ask_versions = [(name, verbs.VERSION) for name in found]
+        versions: list[Any] = []
+        calls = count = size = 0
+        room = _READ_FIRST
+        while left:
+            portion = max(1, room // len(left))
+            some = list(islice(left.items(), room))
+            ends = [at + portion - 1 if last < 0 else min(at + portion - 1, last) for _, at in some]
+            runs = [(name, verbs.RANGE, at, end) for (name, at), end in zip(some, ends, strict=True)]
+            replies = await self._ask(runs if calls else [*runs, *ask_versions])
+            calls += 1
+            versions = versions or replies[len(some) :]
+            for (name, at), end, messages in zip(some, ends, replies, strict=False):
+                if messages is None:
+                    found[name] = None
+                else:
+                    found[name] += messages
+                    count += len(messages)
+                    size += sum(map(len, messages))
+                left[name] = end + 1
+                if messages is None or len(messages) <= end - at or end == last:
+                    del left[name]
+            room = max(1, min(_READ_AT_ONCE, _BYTES_AT_ONCE * count // (size + 1)))
+        if calls > 1 and await self._ask(ask_versions) != versions:
+            return None
+        return [found[name] for name in names]
+
+    async def _ask(self, runs: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return the replies to runs in one call: each is a queue, a verb and its arguments, all numbers.
+
+        None in place of a reply says that there is no such queue. Raises BackendError.
+        """
         arguments: list[bytes] = []
-        keys = [base_key(self.prefix, name) for name in names]
-        for key in keys:
-            arguments += (b"on", b"1", key, verbs.RANGE.name, b"2", b"%d" % first, b"%d" % last)
+        for name, verb, *numbers in runs:
+            words = [b"%d" % number for number in numbers]
+            arguments += (b"on", b"1", base_key(self.prefix, name), verb.name, b"%d" % len(words), *words)
+        keys = [base_key(self.prefix, name) for name, *_ in runs]
         while True:
             reply = await call_directly(
                 self, keys, arguments, lambda _reply, _delivery: None, lambda: None, changes=False
@@ -404,12 +460,10 @@ class Shard:
             if not isinstance(reply, Refused):
                 break
             # Many jobs are due, or must be made: each call does some of that first.
-        ranges: list[list[bytes] | None] = []
-        for messages in reply[1:]:
-            if isinstance(messages, Exception) and not str(messages).startswith("NOQUEUE"):
-                raise BackendReplyError(f"the backend answered: {messages}") from messages
-            ranges.append(None if isinstance(messages, Exception) else messages)
-        return ranges
+        for one in reply[1:]:
+            if isinstance(one, Exception) and not str(one).startswith("NOQUEUE"):
+                raise BackendReplyError(f"the backend answered: {one}") from one
+        return [None if isinstance(one, Exception) else one for one in reply[1:]]
 
     # For the courier.
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+import threading
 
 import pytest
 import redis
 
-from tests.support.programs import Client
+from tests.support.programs import Client, Server
 
 
 def test_sadd_stores_a_message_once_and_keeps_its_position(client: Client) -> None:
@@ -113,3 +114,34 @@ def test_very_many_messages_are_put_in_order(client: Client, command: str) -> No
     with client.pipeline() as pipe:
         pipe.execute_command(command, "atomic", *range(count)).llen("atomic")
         assert pipe.execute() == [count, count]
+
+
+@pytest.mark.parametrize("kind", ["jobs", "lifo", "log"])
+def test_long_queues_are_read_at_one_moment(client: Client, server: Server, kind: str) -> None:
+    """They are read in portions, and again if they have changed in between."""
+    other, end = server.client(), threading.Event()
+    for name in ("q", "r"):
+        client.execute_command("PRESSURE.CREATE", name, "TYPE", kind)
+        client.rpush(name, *range(3000))
+    everything = client.lrange("q", 0, -1)
+    assert len(everything) == 3000
+    assert client.lrange("q", 700, 2500) == everything[700:2501]
+    assert client.lrange("q", 0, -2) == everything[:-1]
+
+    def change() -> None:
+        number = 3000
+        while not end.is_set():
+            with other.pipeline() as both:
+                both.rpush("q", number).rpush("r", number).execute()
+            number += 1
+
+    changing = threading.Thread(target=change)
+    changing.start()
+    try:
+        for _ in range(5):
+            assert {*map(int, found := client.sdiff("q", "none"))} == set(range(len(found)))
+            assert client.sdiff("q", "r") == set()
+    finally:
+        end.set()
+        changing.join()
+    assert client.sunion("q", "none", "r") == set(client.smembers("q"))
