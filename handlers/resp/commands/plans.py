@@ -22,8 +22,8 @@ from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.outcomes import first_word
 
-# Messages of a command that are put in one step; more would keep the backend busy for tens of milliseconds.
-_MOST_AT_ONCE = 10_000
+# Messages of a command that are put in one step; more jobs would take the backend tens of milliseconds.
+_MOST_AT_ONCE = 2500
 
 
 class Plan(ABC):

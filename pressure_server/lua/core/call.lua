@@ -21,6 +21,7 @@ function the_call.begin(keys, arguments, full, refusal)
   the_call.work, the_call.answered = 0, 0
   the_call.now, the_call.microseconds = nil, nil
   the_call.stamped = nil -- the last stamp of a job (job_ids.lua)
+  the_call.hashed, the_call.hash = nil, nil -- the last text that has been hashed (job_index.lua)
   -- For the record (records.lua):
   the_call.changed = false
   the_call.replies, the_call.entries = { 0 }, {}

@@ -20,8 +20,9 @@ local function taken_by(entry, some_replies)
   local found, marks_of = {}, {}
   local reply, marks = some_replies and some_replies[entry[3]], entry[5] or {}
   for i = 1, #marks, 2 do
-    marks_of[marks[i]] = marks_of[marks[i]] or {}
-    table.insert(marks_of[marks[i]], marks[i + 1])
+    local key = records.key_of(marks[i]) -- earlier versions noted the whole message
+    marks_of[key] = marks_of[key] or {}
+    table.insert(marks_of[key], marks[i + 1])
   end
   for _, place in ipairs(entry[4]) do
     local marked = type(place) == 'table' and place.marked
@@ -29,7 +30,7 @@ local function taken_by(entry, some_replies)
     local some = type(at) == 'table' and at or at > 0 and reply[at] or reply[1][-at]
     local flags = marked and string.gmatch(some[#some], '%d+')
     for i = 1, marked and #some - 1 or #some do
-      local message, its_marks = some[i], marks_of[some[i]]
+      local message, its_marks = some[i], marks_of[records.key_of(some[i])]
       local one = { message = message, mark = its_marks and table.remove(its_marks, 1) }
       one.flags = flags and (flags() or '0')
       one.word = flags and one.flags .. ' ' .. message or message
@@ -45,7 +46,7 @@ local function entry_with(entry, found)
   for i, one in ipairs(found) do
     its_places[i] = one.flags and { marked = { one.message, one.flags } } or { one.message }
     if one.mark ~= nil then
-      marks[#marks + 1], marks[#marks + 2] = one.message, one.mark
+      marks[#marks + 1], marks[#marks + 2] = records.key_of(one.message), one.mark
     end
   end
   return { entry[1], entry[2], 0, its_places, marks }

@@ -2,6 +2,7 @@
 
 local block = require 'core/blocks'
 local queue = require 'core/queue'
+local records = require 'core/records'
 local marks = require 'kinds/marks'
 
 local taking = {
@@ -30,7 +31,7 @@ function taking.unexpired(self, messages, marks_of)
     local mark = marks_of[i]
     if not marks.is_expired(mark) then
       if not self.claims then
-        noted[#noted + 1], noted[#noted + 2] = message, mark or false
+        noted[#noted + 1], noted[#noted + 2] = records.key_of(message), mark or false
       end
       some[#some + 1], their_marks[#some + 1] = message, mark
       self.flags[#self.flags + 1] = mark and mark[1] or '0'

@@ -62,7 +62,7 @@ function groups.fill(wanted)
   end
   local messages, first = groups.look_ahead(count, FILLED_BYTES)
   local places = {}
-  for i, id in ipairs(job_puts.store(job_puts.as_jobs(messages, group.marks_ahead(messages, first)))) do
+  for i, id in ipairs(job_puts.store(messages, group.marks_ahead(messages, first))) do
     places[2 * i - 1], places[2 * i] = string.format('%.0f', first + i - 1), id
   end
   call('ZADD', queue.key_of('offsets'), unpack(places))
@@ -77,7 +77,7 @@ function groups.take_back(messages, marks_of)
   for _, key in ipairs(call('ZRANGE', group.key_of(home), 0, -1)) do
     queue.enter(key)
     local places = {}
-    for i, id in ipairs(job_puts.store(job_puts.as_jobs(messages, marks_of))) do
+    for i, id in ipairs(job_puts.store(messages, marks_of)) do
       places[2 * i - 1], places[2 * i] = string.format('%.0f', marks_of[i][3]), id
     end
     commands.with_all('ZADD', queue.key_of('offsets'), places)

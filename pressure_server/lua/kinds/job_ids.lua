@@ -28,10 +28,11 @@ end
 local function give_up_old(most, current)
   local index, blocks = the_call.own_key('blocks'), queue.key_of('blocks')
   for _ = 1, math.min(most, call('LLEN', blocks)) do
-    local old, ids = call('RPOP', blocks), {}
+    local old = call('RPOP', blocks)
     local is_used = tonumber(old) == current
-    for i = 1, job_ids.OF_BLOCK do ids[i] = job_ids.word_of(old * job_ids.OF_BLOCK + i) end
-    for _, job in ipairs(call('HMGET', queue.key_of('jobs'), unpack(ids))) do is_used = is_used or job end
+    for i = 1, job_ids.OF_BLOCK do
+      is_used = is_used or call('HEXISTS', queue.key_of('jobs'), job_ids.word_of(old * job_ids.OF_BLOCK + i)) == 1
+    end
     if is_used then
       call('LPUSH', blocks, old)
     else

@@ -15,20 +15,29 @@ local job_puts = {}
 local key_of = queue.key_of
 -- Expired jobs, and messages of the list, that one call looks at.
 local EXPIRED_AT_ONCE, ADOPTED_AT_ONCE = 1000, 1000
+-- What comes before a plain message, with its flags and its expiry, or without.
+local HEAD = JOB_DEFAULT_PRIORITY .. ' 0 ' .. JOB_DEFAULT_TTR .. ' %s %.0f '
+local PLAIN_HEAD = JOB_DEFAULT_PRIORITY .. ' 0 ' .. JOB_DEFAULT_TTR .. ' 0 0 '
 
--- Store jobs, each 'priority delay ttr flags expires message'. `names`, if given, are what makes each unique;
+-- Store jobs, each 'priority delay ttr flags expires message'; or plain messages, if `marks_of` is given:
+-- marks_of[i], which may be nil, has the flags and the expiry of one. `names`, if given, are what makes each unique;
 -- else its message does.
 --
 -- Returns  their ids; and the bytes of their messages
-function job_puts.store(some, names)
+function job_puts.store(some, marks_of, names)
   local state, ids, bytes = queue.jobs, job_ids.new(#some), 0
   local fields, ready, delayed, at, queued = {}, {}, {}, 0, 0
   local has_index = names or state.settings.unique or state.indexed.equal
   for i, one in ipairs(some) do
-    local id = ids[i]
-    local priority, delay, first = string.match(one, '^(%d+) (%d+) %d+ %d+ %d+ ()')
+    local id, head, priority, delay, first = ids[i], '', JOB_DEFAULT_PRIORITY, '0', 1
+    if marks_of then
+      local mark = marks_of[i]
+      head = mark and string.format(HEAD, mark[1], mark[2]) or PLAIN_HEAD
+    else
+      priority, delay, first = string.match(one, '^(%d+) (%d+) %d+ %d+ %d+ ()')
+    end
     bytes = bytes + #one - first + 1
-    fields[at + 1], fields[at + 2] = id, job_ids.new_stamp() .. one
+    fields[at + 1], fields[at + 2] = id, job_ids.new_stamp() .. head .. one -- each copy of 32 MiB takes 10 ms
     at = at + 2
     if delay == '0' then
       ready[queued + 1], ready[queued + 2] = priority, id
@@ -37,7 +46,7 @@ function job_puts.store(some, names)
       delayed[#delayed + 1], delayed[#delayed + 2] = string.format('%.0f', the_call.clock() + delay), id
     end
     if has_index then
-      local message = string.sub(one, first)
+      local message = first == 1 and one or string.sub(one, first)
       if names then
         fields[at + 1], fields[at + 2] = id .. '#', names[i]
         at = at + 2
@@ -62,43 +71,32 @@ end
 --
 -- Returns  the others, and their names or nil; the id of each job that is there; and for each of the others
 --          that occurs several times, its place among them
-local function without_equals(some, names, index)
-  local fresh, fresh_names, ids, places, first_of = {}, {}, {}, {}, {}
+local function without_equals(some, marks_of, names, index)
+  local fresh, fresh_marks, fresh_names, ids, places, first_of = {}, {}, {}, {}, {}, {}
   for i, one in ipairs(some) do
-    local key = names and names[i] or string.sub(one, (string.match(one, '^%d+ %d+ %d+ %d+ %d+ ()')))
+    local key = names and names[i] or marks_of and one or string.sub(one, (string.match(one, '^%d+ %d+ %d+ %d+ %d+ ()')))
     ids[i] = job_index.ids_of(index, key, 1)[1]
     if not ids[i] and not first_of[key] then
-      fresh[#fresh + 1], fresh_names[#fresh_names + 1] = one, key
-      first_of[key] = #fresh
+      local at = #fresh + 1
+      fresh[at], fresh_names[at], first_of[key], fresh_marks[at] = one, key, at, marks_of and marks_of[i]
     end
     places[i] = not ids[i] and first_of[key] or nil
   end
-  return fresh, names and fresh_names, ids, places
+  return fresh, marks_of and fresh_marks, names and fresh_names, ids, places
 end
 
--- Put jobs, each 'priority delay ttr flags expires message'. They must be unique if the queue says so, by
--- `names` if given; or if `unique`, among the queued: then the index of messages must be complete.
+-- Put jobs, or messages, as `store` does. If an index is given, they must be unique there: by their names in `single`,
+-- or among the queued in `equal`. The index must be complete.
 --
 -- Returns  their ids. A job that must be unique and is there already is not put: the id is that of the one
 --          that is there
-function job_puts.put(some, names, unique)
-  local index = queue.jobs.settings.unique and 'single' or unique and 'equal'
-  local fresh, fresh_names, ids, places = some, nil, {}, nil
-  if index then fresh, fresh_names, ids, places = without_equals(some, names, index) end
-  local new_ids, bytes = job_puts.store(fresh, fresh_names)
+function job_puts.put(some, marks_of, names, index)
+  local fresh, ids, places = some, {}, nil
+  if index then fresh, marks_of, names, ids, places = without_equals(some, marks_of, names, index) end
+  local new_ids, bytes = job_puts.store(fresh, marks_of, names)
   if #fresh > 0 then queue.count_as('produced', #fresh, bytes) end
   for i = 1, index and #some or 0 do ids[i] = ids[i] or new_ids[places[i]] end
   return index and ids or new_ids
-end
-
--- Return plain messages as jobs to put; marks_of[i], which may be nil, has the flags and the expiry of one.
-function job_puts.as_jobs(messages, marks_of)
-  local some = {}
-  for i, message in ipairs(messages) do
-    local mark = marks_of[i] or { '0', 0 }
-    some[i] = string.format('%d 0 %d %s %.0f ', JOB_DEFAULT_PRIORITY, JOB_DEFAULT_TTR, mark[1], mark[2]) .. message
-  end
-  return some
 end
 
 -- Delete ready jobs to make room: the least urgent, and among these the oldest.
@@ -167,7 +165,7 @@ end
 -- Make jobs of messages that are queued.
 local function make_jobs(messages, marks_of)
   queue.length = queue.length - #messages
-  job_puts.note_deliveries(job_puts.store(job_puts.as_jobs(messages, marks_of)), marks_of)
+  job_puts.note_deliveries(job_puts.store(messages, marks_of), marks_of)
   the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 

@@ -124,8 +124,9 @@ end
 function job_queue.push(self, messages, marks_of)
   local options, names = self.options, nil
   if options.by then messages, names = split_keys(messages) end
-  if not options.job then messages = job_puts.as_jobs(messages, marks_of or {}) end
-  return job_puts.put(messages, names, options.unique)
+  -- If these are the messages of an add, it has just looked for them.
+  local index = not self.is_add and (queue.jobs.settings.unique and 'single' or options.unique and 'equal')
+  return job_puts.put(messages, not options.job and (marks_of or {}), names, index)
 end
 
 function job_queue.refusal_to_put(options)
@@ -170,7 +171,7 @@ function job_queue.restore(messages, marks_of)
     if mark and mark[3] then
       job_puts.push_back({ message }, { mark })
     elseif mark or not job_puts.add_unadopted(message) then
-      job_puts.note_deliveries(job_puts.put(job_puts.as_jobs({ message }, { mark })), { mark })
+      job_puts.note_deliveries(job_puts.put({ message }, { mark }, nil, queue.jobs.settings.unique and 'single'), { mark })
       queue.count_as('produced', -1, -#message)
     end
   end
@@ -249,6 +250,11 @@ function job_queue.peek()
   return job and { jobs.message_of(job), job.flags ~= '0' and job.flags or '' } or {}
 end
 
+-- Return whether the index has all queued jobs; else enter more of them.
+local function can_find(index)
+  return not (queue.jobs.has_unadopted and block.patient) and jobs.complete_index(index)
+end
+
 -- Return 1 for each message that is queued, or 0; and how many were decided: none while the index is being made. With
 -- `to_put`, look for those that a put may not equal.
 function job_queue.queued(messages, to_put)
@@ -258,7 +264,7 @@ function job_queue.queued(messages, to_put)
     return found, #messages -- a group has no index: whoever asks is refused what it wants to do
   end
   local name = to_put and queue.jobs.settings.unique and 'single' or 'equal'
-  if #messages == 0 or queue.jobs.has_unadopted and block.patient or not jobs.complete_index(name) then
+  if #messages == 0 or not can_find(name) then
     return found, 0
   end
   for i, message in ipairs(messages) do found[i] = #job_index.ids_of(name, message, 1) end
@@ -294,11 +300,13 @@ function job_queue.remove(messages)
     return refusal, 0
   end
   local removed, settings, deleted = {}, key_of('settings'), 0
-  local _, decided = job_queue.queued(messages)
-  local begun = decided > 0 and call('HGET', settings, 'removing')
-  for i = 1, decided do
-    local message, count, is_more = messages[i], 0, true
-    local is_begun = begun == redis.sha1hex(message)
+  if not can_find('equal') then
+    return removed, #messages
+  end
+  local begun = call('HGET', settings, 'removing')
+  for i, message in ipairs(messages) do
+    local count, is_more = 0, true
+    local is_begun = begun and begun == job_index.hash_of(message)
     while is_more and not (block.patient and deleted >= jobs.DELETED_AT_ONCE) do
       local ids = job_index.ids_of('equal', message, jobs.AT_ONCE)
       for at, is_done in ipairs(jobs.happen('delete', jobs.read(ids))) do
@@ -308,7 +316,7 @@ function job_queue.remove(messages)
       deleted, is_more = deleted + #ids, #ids == jobs.AT_ONCE
     end
     if is_more then
-      if count > 0 then call('HSET', settings, 'removing', redis.sha1hex(message)) end
+      if count > 0 then call('HSET', settings, 'removing', job_index.hash_of(message)) end
       break
     end
     if is_begun then call('HDEL', settings, 'removing') end
@@ -325,8 +333,9 @@ function job_queue.remove_copies(wanted, message)
     return refusal, 0
   end
   wanted = tonumber(wanted)
-  local _, decided = job_queue.queued({ message })
-  if decided == 0 then return {}, 1 end
+  if not queue.jobs.source and not can_find('equal') then
+    return {}, 1
+  end
   local ids = job_index.ids_of('equal', message, wanted == 0 and -1 or math.abs(wanted), wanted < 0)
   jobs.delete(ids)
   room.settle()
