@@ -58,8 +58,9 @@ _LONGEST_KEPT = 256
 _AT_ONCE = 100
 # Ranges of fewer messages may be read at the same time.
 _SHORT_RANGE = 1000
-# Messages that the script reads in the first call, and in each later one; and bytes, if they are large.
-_READ_FIRST, _READ_AT_ONCE, _BYTES_AT_ONCE = 500, 2000, 1 << 20
+# Messages that the script reads in the first call, and in each later one; bytes, if they are large; and
+# messages of each queue, at least.
+_READ_FIRST, _READ_AT_ONCE, _BYTES_AT_ONCE, _READ_OF_EACH = 1000, 2000, 1 << 20, 25
 # How often queues are read in portions.
 _ATTEMPTS = 3
 # Seconds before a put-back or recovery that the backend has refused is tried again.
@@ -421,8 +422,8 @@ class Shard:
         calls = count = size = 0
         room = _READ_FIRST
         while left:
-            portion = max(1, room // len(left))
-            some = list(islice(left.items(), room))
+            some = list(islice(left.items(), max(1, room // _READ_OF_EACH)))
+            portion = max(1, room // len(some))
             ends = [at + portion - 1 if last < 0 else min(at + portion - 1, last) for _, at in some]
             runs = [(name, verbs.RANGE, at, end) for (name, at), end in zip(some, ends, strict=True)]
             replies = await self._ask(runs if calls else [*runs, *ask_versions])
@@ -438,7 +439,7 @@ class Shard:
                 left[name] = end + 1
                 if messages is None or len(messages) <= end - at or end == last:
                     del left[name]
-            room = max(1, min(_READ_AT_ONCE, _BYTES_AT_ONCE * count // (size + 1)))
+            room = min(_READ_AT_ONCE, _BYTES_AT_ONCE * (count + 1) // (size + 1))
         if calls > 1 and await self._ask(ask_versions) != versions:
             return None
         return [found[name] for name in names]

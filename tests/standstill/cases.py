@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice, repeat
 from typing import Any
@@ -17,6 +17,8 @@ KINDS = ("fifo", "jobs", "lifo", "random", "log", "group")
 MAX_PATTERN = 4096
 # Commands that end the connection, or reply with a stream.
 STREAMS = {"quit", "monitor"}
+# Commands that end a transaction, or are not queued in one.
+_ENDS = {"multi", "exec", "discard", "reset", "watch"}
 
 
 @dataclass(frozen=True)
@@ -28,19 +30,24 @@ class Size:
     message: int = 32 << 20
     queued: int = 100_000
     queues: int = 5_000
+    transaction: int = 10_000
 
 
-SMALL = Size(words=300, request=1 << 20, message=4096, queued=100, queues=10)
+SMALL = Size(words=300, request=1 << 20, message=4096, queued=100, queues=10, transaction=20)
 
 
 @dataclass(frozen=True)
 class Case:
-    """A request. `kind` is the kind of the queues that it names; `about` says what is large in it."""
+    """A request. `kind` is the kind of the queues that it names; `about` says what is large in it.
+
+    If there are `times`, it is sent so often between MULTI and EXEC.
+    """
 
     command: Command
     kind: str
     about: str
     words: Callable[[], list[bytes]]
+    times: int = 0
 
     def __str__(self) -> str:
         return " ".join(filter(None, (self.command.name.upper().replace("|", " "), self.kind, self.about)))
@@ -144,6 +151,8 @@ def _of(command: Command, kind: str, size: Size) -> Iterator[Case]:
 
     names = {argument.name for argument in command.arguments}
     yield case("")
+    if command.name not in _ENDS and kind in ("", "fifo", "jobs"):
+        yield replace(case("in MULTI"), times=size.transaction)
     if command.names_queues and kind not in ("fifo", "fat") and not names & {"key", "source"}:
         return
     if "pattern" in names:

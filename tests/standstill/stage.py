@@ -113,23 +113,29 @@ class Stage:
     def play(self, case: Case) -> Outcome:
         """Send the request of a case, and read its reply, while the other clients go on."""
         request = packed(*case.words())
+        if case.times:
+            request = packed("MULTI") + request * case.times + packed("EXEC")
         before = self._memory("VmRSS")
         for process in self.processes:
             Path(f"/proc/{process}/clear_refs").write_text("5")  # resets VmHWM
         if self._watch is not None:
             self._watch.take()
         began = time.monotonic()
-        reply = self._ask(request)
+        reply = self._ask(request, case.times + 2 if case.times else 1)
         seconds = time.monotonic() - began
         worst = self._watch.take() if self._watch is not None else Worst()
         return Outcome(case, reply, seconds, worst, max(0, self._memory("VmHWM") - before))
 
-    def _ask(self, request: bytes) -> str:
-        reader = hiredis.Reader()
+    def _ask(self, request: bytes, replies: int) -> str:
+        """Return the last reply."""
+        reader, reply = hiredis.Reader(), False
         with socket.create_connection(("127.0.0.1", self.server.port), _TIMEOUT) as connected:
             try:
                 connected.sendall(request)
-                while (reply := reader.gets()) is False:
+                while replies:
+                    if (reply := reader.gets()) is not False:
+                        replies -= 1
+                        continue
                     data = connected.recv(1 << 20)
                     if not data:
                         return "closed"

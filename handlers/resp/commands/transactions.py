@@ -6,9 +6,9 @@ Consecutive commands on queues are done in one call. Other commands are executed
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import partial
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from handlers.resp import table
@@ -26,6 +26,8 @@ command = partial(table.command, group="transactions")
 
 # In bytes. batch.lua limits the replies of one call; after this many bytes, no further call is made.
 _MAX_REPLIED = 64 << 20
+# Commands that are begun, and other ones that are executed, before other clients are served.
+_BEGUN_AT_ONCE, _OTHERS_AT_ONCE = 1000, 100
 _TOO_MUCH = "ERR the replies of the transaction exceed 64 MiB: this command was not executed"
 
 Queued = tuple[Command, Words]
@@ -47,11 +49,10 @@ async def execute(
         await Transaction(database, session).commit(versions)
     replies: list[bytes] = []
     has_changed = False
-    for on_queues, group in groupby(queued, lambda command: command[0].names_queues):
+    for on_queues, commands in _parts(queued):
         if sum(map(len, replies)) > _MAX_REPLIED:
-            replies += [session.error_reply(CommandError(_TOO_MUCH))] * len(list(group))
+            replies += [session.error_reply(CommandError(_TOO_MUCH))] * len(commands)
         elif on_queues:
-            commands = list(group)
             try:
                 replies += await _execute_in_one_call(session, commands, here)
                 has_changed = True
@@ -65,12 +66,20 @@ async def execute(
             if here:
                 await Transaction(session.database, session).commit(here)
                 here = {}
-            for entry, words in group:
+            for entry, words in commands:
                 begun = _start(TransactionCaller(session, session.database), entry, words)
                 replies.append(await _reply_of(session, entry, begun))
+            await asyncio.sleep(0)
     if here:
         await Transaction(session.database, session).commit(here)
     return replies
+
+
+def _parts(queued: Iterable[Queued]) -> Iterator[tuple[bool, list[Queued]]]:
+    """Yield the parts, and whether each works on queues. Of other commands, a part has some only."""
+    for on_queues, group in groupby(queued, lambda command: command[0].names_queues):
+        while some := list(group if on_queues else islice(group, _OTHERS_AT_ONCE)):
+            yield on_queues, some
 
 
 async def _execute_in_one_call(
@@ -81,8 +90,8 @@ async def _execute_in_one_call(
     try:
         for entry, words in commands:
             begun.append(_start(TransactionCaller(session, transaction), entry, words))
-            if isinstance(begun[-1], asyncio.Task):
-                # When the task first waits, it has submitted all its operations.
+            if isinstance(begun[-1], asyncio.Task) or len(begun) % _BEGUN_AT_ONCE == 0:
+                # When a task first waits, it has submitted all its operations.
                 await asyncio.sleep(0)
         await transaction.commit(unchanged)
         return [
