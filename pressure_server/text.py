@@ -21,11 +21,11 @@ _ANY = bytes(range(_BYTES))
 _ONE = ord("1")
 
 
-def printable(name: bytes) -> str:
-    """Return a name as printable text: the first 128 bytes, with undecodable bytes escaped."""
-    text = name[:128].decode("utf-8", "backslashreplace")
+def printable(name: bytes, most: int = 128) -> str:
+    """Return a name as printable text: the first `most` bytes, with undecodable bytes escaped."""
+    text = name[:most].decode("utf-8", "backslashreplace")
     text = "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
-    return text + "…" if len(name) > 128 else text
+    return text + "…" if len(name) > most else text
 
 
 def counted(number: float, thing: str, things: str = "") -> str:

@@ -14,8 +14,8 @@ from pressure_server.app.store import Store, open_store
 from pressure_server.errors import BackendError
 from pressure_server.net.listener import SettingsError
 from pressure_server.queues.names import is_queue_name
-from pressure_server.queues.repair.diagnosis import Finding
-from pressure_server.queues.repair.doctor import Case, Doctor
+from pressure_server.queues.repair.case import Case, Finding
+from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.text import counted, printable
 
 
@@ -89,9 +89,9 @@ def _report(case: Case, findings: list[Finding], done: list[str] | None) -> str:
     bound = "does not exist" if queue.bound is None else f"bound {queue.bound or 'none'}"
     lines = [f"queue '{printable(case.name)}' ({bound}, messages: {queue.length})"]
     for finding in findings:
-        lines += [f"  {finding.problem.name}: {finding.evidence}", f"    it means: {finding.problem.means}"]
+        lines += [f"  {finding.name}: {finding.evidence}", f"    it means: {finding.means}"]
         if done is None:
-            lines.append(f"    --repair would: {finding.problem.remedy}")
+            lines.append(f"    --repair would: {finding.remedy}")
     if done is not None:
         lines.append("  done: " + (", ".join(done) or "nothing, because the queue changed in the meantime"))
     return "\n".join(lines) + "\n"

@@ -18,7 +18,8 @@ from aiohttp import web
 
 from pressure_server.errors import BackendError
 from pressure_server.net.session import Session
-from pressure_server.queues.repair.doctor import Case, Doctor
+from pressure_server.queues.repair.case import Case
+from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.text import counted
 from pressure_server.web.http_requests import (
     CONTEXT,

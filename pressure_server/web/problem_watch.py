@@ -10,7 +10,8 @@ from time import monotonic
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.database import Database
-from pressure_server.queues.repair.doctor import Case, Doctor
+from pressure_server.queues.repair.case import Case
+from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.queues.survey import Survey, Surveyed
 
 # Seconds for which a native client must be inactive to count as dead.
@@ -63,7 +64,7 @@ class ProblemWatch:
         case = cases.get(name)
         if case is None:
             return []
-        return [f"{finding.problem.means} ({finding.evidence})" for finding in case.lasting(PATIENCE)]
+        return [f"{finding.means} ({finding.evidence})" for finding in case.lasting(PATIENCE)]
 
     @property
     def count(self) -> int:

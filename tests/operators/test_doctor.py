@@ -15,9 +15,7 @@ import pytest
 from pressure_server.errors import BackendError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
-from pressure_server.queues.repair import problems
-from pressure_server.queues.repair.doctor import Case
-from pressure_server.queues.repair.queue_snapshot import QueueSnapshot
+from pressure_server.queues.repair.case import Case, Finding, Snapshot
 from tests.support.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
 from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.support.paths import ROOT
@@ -196,7 +194,7 @@ def test_a_live_producer_gets_the_token_that_a_dead_consumer_did_not_push(
     ward.doctor.wait = WAKE_UP_TIME
     told = ward.repair_only(QUEUE)
     blocked.result(TIMEOUT)
-    assert problems.NO_NOT_FULL in {finding.problem for finding in told.found[0]}
+    assert "no :not_full token" in {finding.name for finding in told.found[0]}
     assert "gave the producer role back" not in told.done
     assert not told.left
     assert read(ward).messages == (b"last",)
@@ -240,9 +238,9 @@ def test_the_surplus_tokens_of_a_client_that_was_taken_for_dead_are_removed(ward
     run(put)
     assert read(ward).producer_free == 2
     told = ward.repair_only(QUEUE)
-    assert {finding.problem for finding in told.found[0]} == {
-        problems.TOO_MANY_IN_A_ROLE,
-        problems.NOT_FULL_ON_FULL,
+    assert {finding.name for finding in told.found[0]} == {
+        "too many tokens",
+        ":not_full token on a full queue",
     }
     assert not told.left
     assert read(ward).messages == (b"first", b"late")
@@ -295,7 +293,7 @@ def test_a_token_that_stays_parked_is_moved_back(ward: Ward, role: str) -> None:
     create(ward.direct, 0, b"first")
     park(ward.direct, role)
     told = ward.repair_only(QUEUE)
-    assert told.summary == "token parked"
+    assert told.summary == f"{role}'s token parked"
     assert told.done == [f"moved the {role}'s token back"]
     ward.assert_works(QUEUE)
 
@@ -399,35 +397,30 @@ def test_statistics_are_left_to_a_client_that_is_about_to_count(ward: Ward) -> N
     step_until(get, lambda: not read(ward).messages)
     step_until(get, lambda: read(ward).not_full == 1)
     (case,) = ward.examine().values()
-    assert problems.STATISTICS in case.findings
+    assert "statistics" in case.since
     # The work of another client does not prove that this one is dead.
     run(NativeSteps(ward.direct, QUEUE, "other").put(b"second"))
     assert ward.fix(case) == []
     ward.look_again([case])
-    assert problems.STATISTICS not in case.findings
+    assert "statistics" not in case.since
     run(get)
     ward.assert_works(QUEUE)
 
 
-def snapshot(produced: int, length: int) -> QueueSnapshot:
-    """Return a snapshot of a queue whose producer holds the role and has counted `produced` messages."""
-    view = b"%d" % produced
-    producer = [0, 0, b"producer", produced, [], view]
-    consumer: list[Any] = [1, 0, None, 0, [], b""]
-    return QueueSnapshot.of([b"0", length, length, 0, 0, 1, [], producer, consumer, view + b" %d" % length])
+def snapshot(sign: bytes) -> Snapshot:
+    return Snapshot(0, 1, {"producer stuck": Finding("producer stuck", sign, "", "", "")})
 
 
 def test_a_problem_must_last_without_interruption() -> None:
-    case = Case(b"q", snapshot(1, 1), examined_at=10.0)
+    case = Case(b"q", snapshot(b"1"), examined_at=10.0)
     assert case.lasting(1) == []
-    # Another client may have made the queue longer, so the producer still counts as stuck.
-    case.update(snapshot(1, 2), 11.0)
-    assert [finding.problem for finding in case.lasting(1)] == [problems.PRODUCER_STUCK]
+    case.update(snapshot(b"1"), 11.0)
+    assert [finding.name for finding in case.lasting(1)] == ["producer stuck"]
     assert case.lasting(2) == []
-    case.update(snapshot(2, 2), 12.0)
-    assert not case.findings
-    case.update(snapshot(2, 2), 13.0)
-    assert [finding.problem for finding in case.lasting(1)] == [problems.PRODUCER_STUCK]
+    case.update(snapshot(b"2"), 12.0)
+    assert not case.since
+    case.update(snapshot(b"2"), 13.0)
+    assert [finding.name for finding in case.lasting(1)] == ["producer stuck"]
     assert case.lasting(2) == []
 
 
@@ -503,7 +496,7 @@ def test_a_queue_that_cannot_be_repaired_does_not_prevent_other_repairs(
         QUEUE: ["nothing, because the backend refused it"],
         "z": ["gave the producer role back"],
     }
-    assert [finding.problem for finding in told[QUEUE].left] == [problems.PRODUCER_STUCK]
+    assert [finding.name for finding in told[QUEUE].left] == ["producer stuck"]
     ward.assert_all_work(["a", "z"])
 
 
@@ -530,7 +523,7 @@ def test_a_token_on_a_full_queue_stays_while_a_consumer_works(ward: Ward) -> Non
     # A put does not have to take the token in an extraordinary situation (pressure 0.15, Put).
     ward.direct.lpush(BASE, b"second")
     ward.direct.incr(f"{BASE}:stats:produced_messages")
-    assert problems.NOT_FULL_ON_FULL not in ward.problems()[QUEUE]
+    assert ":not_full token on a full queue" not in ward.problems()[QUEUE]
     run(get)
     assert ward.repair_only(QUEUE).done == ["took the :not_full token away"]
     assert read(ward).not_full == 0
@@ -554,7 +547,7 @@ def test_keys_that_are_not_queues_are_kept(ward: Ward) -> None:
     direct.hset("__pressure__:foreign", "a", 1)
     direct.set("__pressure__!own", 1)
     direct.lpush("__pressure__:list", "foreign")
-    assert ward.problems() == {QUEUE: [problems.LEFT_BEHIND], "list": [problems.LONE_LIST]}
+    assert ward.problems() == {QUEUE: ["left behind"], "list": ["a list alone"]}
     assert list(ward.doctor.unreadable) == [b"foreign"]
     assert {queue: told.done for queue, told in ward.repair().items()} == {
         QUEUE: ["deleted what was left"],

@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from pressure_server.queues.repair.problems import LONE_LIST
 from tests.support.deaths import IN_BOTH_VERSIONS, OPERATIONS, PREFIX, STATES, VERSIONS, deaths
 from tests.support.native import NativeSteps, run
 from tests.support.programs import Valkey
 from tests.support.ward import Keys, Report, Ward, naming
 
 MARKER = "<!-- made by `python -m tests.support.repair_table docs/guides/repair.md` -->\n"
+
+
+LONE_LIST = "a list alone"
 
 
 class Outcome(NamedTuple):
@@ -54,11 +56,11 @@ def _reported(ward: Ward, queue: str, told: Report) -> tuple[str, str]:
     with naming(queue):
         if not told.left:
             return told.summary, ", ".join(told.done) or "nothing"
-        assert [finding.problem for finding in told.left] == [LONE_LIST]
+        assert [finding.name for finding in told.left] == [LONE_LIST]
         assert not told.done
         by_name = ward.repair(named=queue)[queue]
         assert not by_name.left
-        return LONE_LIST.name, f"nothing; if the queue is named: {', '.join(by_name.done)}"
+        return LONE_LIST, f"nothing; if the queue is named: {', '.join(by_name.done)}"
 
 
 def _after_repair(ward: Ward, queue: str, before: Keys) -> str:

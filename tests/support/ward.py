@@ -16,9 +16,8 @@ from pressure_server.queues.operations.operation import Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Options
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import ERROR, Policy
-from pressure_server.queues.repair.diagnosis import Finding
-from pressure_server.queues.repair.doctor import Case, Doctor
-from pressure_server.queues.repair.problems import Problem
+from pressure_server.queues.repair.case import Case, Finding
+from pressure_server.queues.repair.doctor import Doctor
 from tests.support.deaths import PREFIX
 from tests.support.native import NativeSteps, QueueClosedError, run
 from tests.support.programs import Client, Valkey
@@ -46,7 +45,7 @@ class Report:
 
     @property
     def summary(self) -> str:
-        rounds = [", ".join(finding.problem.name for finding in findings) for findings in self.found]
+        rounds = [", ".join(finding.name for finding in findings) for findings in self.found]
         return "; then ".join(rounds) or "no problem"
 
 
@@ -85,10 +84,10 @@ class Ward:
         await self.doctor.confirm(cases)
         return cases
 
-    def problems(self) -> dict[str, list[Problem]]:
+    def problems(self) -> dict[str, list[str]]:
         """Return the problems by queue."""
         return {
-            queue: [finding.problem for finding in case.lasting(0)] for queue, case in self.examine().items()
+            queue: [finding.name for finding in case.lasting(0)] for queue, case in self.examine().items()
         }
 
     def look_again(self, cases: Iterable[Case]) -> list[Case]:

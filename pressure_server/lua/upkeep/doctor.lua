@@ -1,20 +1,22 @@
--- Repair: examines a queue, and fixes its problems if the queue has not changed since.
+-- The doctor: what dead native clients leave in a queue, and how it is repaired.
 --
--- Takes    examine: nothing. repair: the three views that an examine returned; '1' if the whole queue has not
---          changed for as long as a client may be inactive, else ''; then the names of fixes
+-- Takes    examine: nothing. repair: the names of problems, each with the sign that an examine returned
 -- Touches  the tokens, the statistics, :closed; all keys of a queue without :bound
--- Returns  examine: see there. repair: the names of the fixes done, 'zeroed <statistic>' for each that was
---          not a number, '<statistic> <difference>' for each that was too low. A fix is not done if its
---          evidence no longer holds
+-- Returns  examine: the bound, false if there is no queue; the number of messages; then a list for each problem: its
+--          name, its sign, what shows it, what it means, what a repair does. repair: what was done, in words
 --
--- diagnosis.py decides what is a problem, from several snapshots over some time. This script only checks, in
--- the same atomic step, that the client which was found dead has not acted since the last snapshot.
+-- A slow client looks like a dead one. So the caller examines a queue several times, and repairs a problem only if its
+-- sign has stayed the same for longer than a live client may be inactive. The sign has what a live client would change.
+-- A repair looks once more, in the same atomic step, and leaves a problem alone that has another sign by now.
+-- docs/guides/repair.md has the reasons, and every state in which a native client can die.
 
 local queue = require 'core/queue'
 local keys = require 'core/keys'
 local life = require 'core/life'
 
 local doctor = {}
+local ROLES = { 'producer', 'consumer' }
+local VERB_OF = { producer = 'produced', consumer = 'consumed' }
 
 -- Statistics of bytes need a walk over the list, which blocks the backend: 20 milliseconds for 100000
 -- messages. Above these limits they are not corrected.
@@ -22,6 +24,8 @@ local MAX_COUNTED, MAX_WEIGHED = 100000, 64 * 1048576
 -- Larger values are not valid statistics. Lua counts exactly up to 2^53, which matters only for messages;
 -- INCRBY counts up to 2^63.
 local MAX = { messages = 2 ^ 53, bytes = 2 ^ 62 }
+-- The bytes of a client's name that are shown.
+local MAX_NAME = 128
 
 local function tokens(name)
   return call('LLEN', queue.base .. name)
@@ -37,35 +41,38 @@ local function number_in(key, text, largest)
   return is_whole and math.abs(tonumber(text)) <= largest and tonumber(text) or nil
 end
 
-local function look_at(role, verb)
-  local values = call('MGET', queue.base .. ':' .. role, queue.base .. ':stats:' .. verb .. '_messages',
-    queue.base .. ':stats:' .. verb .. '_bytes')
-  local found = {
-    free = tokens(':' .. role .. '_free'), turn = tokens(':ext:' .. role .. '_turn'),
-    name = values[1], garbled = {},
-  }
+-- Return the state of a role. A native client holds it if there is no token; a pressure-server acts in one step. Note
+-- the statistics that are not numbers; these count as 0.
+local function look_at(role, now)
+  local verb = VERB_OF[role]
+  local stats = queue.base .. ':stats:' .. verb .. '_'
+  local values = call('MGET', queue.base .. ':' .. role, stats .. 'messages', stats .. 'bytes')
+  local found = { free = tokens(':' .. role .. '_free'), parked = tokens(':ext:' .. role .. '_turn'), name = values[1] }
+  found.tokens = found.free + found.parked
   for i, unit in ipairs({ 'messages', 'bytes' }) do
-    local statistic = verb .. '_' .. unit
-    found[unit] = number_in(queue.base .. ':stats:' .. statistic, values[i + 1], MAX[unit])
+    found[unit] = number_in(stats .. unit, values[i + 1], MAX[unit])
     if not found[unit] then
       found[unit] = 0
-      found.garbled[#found.garbled + 1] = statistic
+      now.garbled[#now.garbled + 1] = verb .. '_' .. unit
     end
   end
-  found.view = table.concat({ found.free, found.turn, values[2] or '-', values[3] or '-',
+  found.view = table.concat({ found.free, found.parked, values[2] or '-', values[3] or '-',
     values[1] and '=' .. values[1] or '-' }, ' ')
+  -- Whether what a holder of the role waits for is there (pressure 0.15, Put and Get). Redis hands it to a blocked client
+  -- at once, so none is waiting. A client writes its name before it waits.
+  found.is_met = (role == 'producer' and now.not_full or now.listed) > 0 or now.closed > 0
+  found.could_go_on = found.is_met or not found.name
   return found
 end
 
 local function look()
   local now = {
     -- Messages of a log that a group has not made jobs of do not count as produced in the group's queue.
-    bound = call('GET', queue.base .. ':bound'), length = queue.length - (queue.jobs and queue.jobs.lag or 0),
-    listed = tokens(''), held = queue.kind.outstanding(),
-    closed = tokens(':closed'),
-    not_full = tokens(':not_full'), producer = look_at('producer', 'produced'),
-    consumer = look_at('consumer', 'consumed'), keys = {},
+    bound = queue.bound, length = queue.length - (queue.jobs and queue.jobs.lag or 0), listed = tokens(''),
+    held = queue.kind.outstanding(), closed = tokens(':closed'), not_full = tokens(':not_full'),
+    garbled = {}, keys = {},
   }
+  for _, role in ipairs(ROLES) do now[role] = look_at(role, now) end
   if not now.bound then
     for _, suffixes in ipairs({ keys.of_protocol, keys.of_extensions }) do
       for _, suffix in ipairs(suffixes) do
@@ -73,151 +80,323 @@ local function look()
       end
     end
   end
-  now.view = table.concat({ now.bound or '-', now.length, now.listed, now.held, now.closed, now.not_full,
+  now.has_room = now.bound == 0 or now.bound and now.length < now.bound
+  now.is_at_rest = now.producer.tokens > 0 and now.consumer.tokens > 0
+  now.uncounted = now.length + now.held - now.producer.messages + now.consumer.messages
+  -- It changes whenever any client does something.
+  now.view = table.concat({ tostring(now.bound), now.length, now.listed, now.held, now.closed, now.not_full,
     table.concat(now.keys, ' '), now.producer.view, now.consumer.view }, '\n')
   return now
 end
 
--- Returns  bound, length, messages in the list, reserved and buried jobs, tokens in :closed and :not_full, the suffixes of all keys (if there is no
---          :bound); for producer and consumer: tokens, parked tokens, name, messages, the statistics that
---          are not numbers, and a view, which changes when any of these does; then a view of everything
+local function listed(names)
+  local last = table.remove(names)
+  return #names == 0 and last or table.concat(names, ', ') .. ' and ' .. last
+end
+
+local function counted(count)
+  return count .. (count == 1 and ' message' or ' messages')
+end
+
+local function there_are(count)
+  return 'there ' .. (count == 1 and 'is ' or 'are ') .. (count == 0 and 'no messages' or counted(count))
+end
+
+local function by(role)
+  return role.name and " by '" .. string.sub(role.name, 1, MAX_NAME) .. "'" or ''
+end
+
+-- Say why the holder of a role cannot be waiting.
+local function why(role, now)
+  if now[role].tokens == 0 and not now[role].name then
+    return 'it has not written its name, as clients do before they wait'
+  elseif now.closed > 0 then
+    return 'the queue is closed, so it is not waiting'
+  elseif role == 'producer' then
+    return 'there is a :not_full token, so it is not waiting for room'
+  end
+  return there_are(now.listed) .. ', so it is not waiting for a message'
+end
+
+local function say_keys(now)
+  local names = {}
+  for i, suffix in ipairs(now.keys) do names[i] = suffix == '' and 'the list of messages' or suffix end
+  return listed(names)
+end
+
+local function give_back(role, done)
+  call('LPUSH', queue.base .. ':' .. role .. '_free', 0)
+  done[#done + 1] = 'gave the ' .. role .. ' role back'
+end
+
+local function push_not_full(done)
+  call('LPUSH', queue.base .. ':not_full', 0)
+  done[#done + 1] = 'pushed a :not_full token'
+end
+
+-- Make produced - consumed equal to what is queued, by adding to the side that counted too little. Native clients need
+-- not count bytes, so a difference in bytes alone is corrected only after a role has been given back.
+local function settle_statistics(now, done)
+  queue.consumed = now.consumer.messages
+  for _, statistic in ipairs(now.garbled) do
+    call('SET', queue.base .. ':stats:' .. statistic, 0)
+    done[#done + 1] = 'set ' .. statistic .. ' to 0'
+  end
+  local function correct(unit, missing)
+    local verb, count = missing > 0 and 'produced' or 'consumed', math.abs(missing)
+    if count > 0 then
+      queue.count_as(verb, unit == 'messages' and count or 0, unit == 'bytes' and count or 0)
+      done[#done + 1] = string.format('added %d to %s_%s', count, verb, unit)
+    end
+  end
+  correct('messages', now.uncounted)
+  if now.to_settle == 'all' or now.uncounted ~= 0 or #now.garbled > 0 then
+    local queued = queue.length <= MAX_COUNTED and queue.kind.bytes_queued(MAX_WEIGHED)
+    if queued then correct('bytes', queued - now.producer.bytes + now.consumer.bytes) end
+  end
+end
+
+-- The first half of a Delete: wake up all clients that wait on the queue, including the client that deletes it
+-- (pressure 0.15, Delete).
+local function wake(now, done)
+  if now.not_full == 0 then call('LPUSH', queue.base .. ':not_full', 0) end
+  if now.closed == 0 then call('LPUSH', queue.base .. ':closed', 0, 0) end
+  for _, role in ipairs(ROLES) do
+    if now[role].free == 0 and not queue.end_turn(role) then call('LPUSH', queue.base .. ':' .. role .. '_free', 0) end
+  end
+  done[#done + 1] = 'gave both roles back to the waiting clients'
+end
+
+-- The second half: delete the keys, if no client does so.
+local function unlink(done)
+  if life.finish_delete() == 1 then
+    life.clean()
+    done[#done + 1] = 'deleted what was left'
+  end
+end
+
+-- The problems. `sign` returns the sign and what shows it, or nothing.
+
+-- What is missing, by the tokens in :producer_free, :consumer_free and :not_full: Create pushes them in this order.
+local MISSING = { ['000'] = ':producer_free, :consumer_free and :not_full', ['100'] = ':consumer_free and :not_full',
+  ['110'] = ':not_full' }
+local HALF_CREATED = {
+  name = 'half created',
+  means = 'a native client died while it created the queue: clients that use the queue wait for ever',
+  remedy = 'push the missing tokens',
+  sign = function(now)
+    local producer, consumer = now.producer, now.consumer
+    local missing = MISSING[producer.free .. consumer.free .. now.not_full]
+    local traces = now.length + now.held + now.closed + producer.messages + consumer.messages + producer.parked
+      + consumer.parked
+    if missing and traces == 0 and not producer.name and not consumer.name then
+      return now.view, 'the queue has a bound, but ' .. missing .. ' never had a token, and no client has used it'
+    end
+  end,
+  repair = function(now, done)
+    for _, role in ipairs(ROLES) do
+      if now[role].free == 0 then give_back(role, done) end
+    end
+    push_not_full(done)
+  end,
+}
+
+local function stuck(role, died)
+  return {
+    name = role .. ' stuck',
+    means = 'a native ' .. role .. ' died while it held the role (' .. died .. '): all other ' .. role .. 's wait for ever',
+    remedy = 'give the role back (push :' .. role .. '_free), and correct the statistics; but first make sure that the '
+      .. role .. ' is dead, not just suspended',
+    sign = function(now)
+      local found = now[role]
+      if found.tokens == 0 and found.could_go_on then
+        return found.view, 'the ' .. role .. ' role is held' .. by(found) .. ', but its holder is inactive; ' .. why(role, now)
+      end
+    end,
+    repair = function(now, done)
+      give_back(role, done)
+      now[role].tokens = 1
+      -- A difference is certain only while no client can be about to count.
+      now.to_settle = now.producer.tokens > 0 and now.consumer.tokens > 0 and 'all'
+    end,
+  }
+end
+
+local function parked(role)
+  return {
+    name = role .. "'s token parked",
+    means = 'a pressure-server died, or lost its backend, in its turn: native ' .. role .. 's wait for the role',
+    remedy = 'move the token back to :' .. role .. '_free',
+    sign = function(now)
+      local found = now[role]
+      -- In its turn a server waits for the same as a native client, but does not write its name before.
+      if found.parked > 0 and found.free == 0 and found.is_met then
+        return found.view, 'the ' .. role .. "'s token is parked for the turn of a pressure-server, but that server is "
+          .. 'inactive; ' .. why(role, now)
+      end
+    end,
+    repair = function(_, done)
+      queue.end_turn(role)
+      done[#done + 1] = 'moved the ' .. role .. "'s token back"
+    end,
+  }
+end
+
+local NO_NOT_FULL = {
+  name = 'no :not_full token',
+  means = 'a native client died before it pushed the token: native producers wait although there is room',
+  remedy = 'push the token (a producer that waits for it then continues; one that does not is reported as stuck)',
+  sign = function(now)
+    if now.not_full == 0 and now.has_room then
+      local held = now.producer.tokens == 0 and '; the producer role is held' .. by(now.producer) or ''
+      return now.view, 'there is room, but no :not_full token' .. held
+    end
+  end,
+  repair = function(_, done) push_not_full(done) end,
+}
+
+local TOO_MANY = {
+  name = 'too many tokens',
+  means = 'a client of pressure 0.1 left two tokens, or a client that was considered dead has continued: two clients may '
+    .. 'act in one role at the same time, or the queue may take more messages than its bound',
+  remedy = 'remove all but one',
+  sign = function(now)
+    local names = {}
+    for _, role in ipairs(ROLES) do
+      if now[role].tokens > 1 then names[#names + 1] = ':' .. role .. '_free' end
+    end
+    if now.not_full > 1 then names[#names + 1] = ':not_full' end
+    if #names > 0 then
+      return table.concat(names), 'there is more than one token in ' .. listed(names)
+    end
+  end,
+  repair = function(now, done)
+    for _, role in ipairs(ROLES) do
+      local free, turn = queue.base .. ':' .. role .. '_free', queue.base .. ':ext:' .. role .. '_turn'
+      call('LTRIM', now[role].free > 0 and free or turn, 0, 0)
+      if now[role].free > 0 then call('DEL', turn) end
+    end
+    call('LTRIM', queue.base .. ':not_full', 0, 0)
+    done[#done + 1] = 'left one token of each'
+  end,
+}
+
+local NOT_FULL_ON_FULL = {
+  name = ':not_full token on a full queue',
+  means = 'a client of pressure 0.1 left a surplus token, or a native client died: the queue may take one message more '
+    .. 'than its bound',
+  remedy = 'remove the token',
+  sign = function(now)
+    -- A consumer in the middle of a get may be about to push or take the token.
+    if now.not_full > 0 and not now.has_room and now.consumer.free > 0 then
+      return 'full', string.format('the queue is full (%d of %d), but there is a :not_full token', now.length, now.bound)
+    end
+  end,
+  repair = function(_, done)
+    call('DEL', queue.base .. ':not_full')
+    done[#done + 1] = 'took the :not_full token away'
+  end,
+}
+
+local STATISTICS = {
+  name = 'statistics',
+  means = 'a native client died before it counted messages that it had put or taken (messages taken are lost), or another '
+    .. 'program changed the statistics',
+  remedy = 'add the difference to the side that counted too little, and correct the bytes',
+  sign = function(now)
+    if #now.garbled > 0 then
+      return table.concat(now.garbled, ' '), 'invalid value in ' .. listed({ unpack(now.garbled) })
+        .. ': not a number, or too large'
+    elseif now.uncounted ~= 0 then
+      -- A client that holds a role may be about to count.
+      return now.uncounted .. (now.is_at_rest and '' or now.view), string.format('produced - consumed is %d, but %s',
+        now.producer.messages - now.consumer.messages, there_are(now.length + now.held))
+    end
+  end,
+  repair = function(now) now.to_settle = now.to_settle or 'messages' end,
+}
+
+local LEFT_BEHIND = {
+  name = 'left behind',
+  means = 'a native client deleted the queue, but not the keys that pressure-server added: they only use memory',
+  remedy = 'delete these keys',
+  sign = function(now)
+    for _, suffix in ipairs(now.keys) do
+      if string.sub(suffix, 1, 5) ~= ':ext:' then return end
+    end
+    return now.view, 'the queue does not exist, but keys added by pressure-server do: ' .. say_keys(now)
+  end,
+  repair = function(_, done) unlink(done) end,
+}
+
+-- A Delete deletes the list last, so the list may remain; but nothing proves that it was a queue's.
+local LONE_LIST = {
+  name = 'a list alone',
+  means = 'a client died in the last step of deleting a queue, or the list belongs to another program',
+  remedy = 'delete the list, but only if the queue is named on the command line',
+  sign = function(now)
+    if #now.keys == 1 and now.keys[1] == '' then
+      return now.view, 'there is a list with ' .. counted(now.length) .. ', but no other key of a queue'
+    end
+  end,
+  repair = wake,
+}
+
+local HALF_DELETED = {
+  name = 'half deleted',
+  means = 'a client died while it deleted the queue, or waits for a role that a dead client holds: the queue cannot be '
+    .. 'created again until its remaining keys are deleted',
+  remedy = 'give back both roles, so that waiting clients continue; then delete the remaining keys',
+  sign = function(now)
+    if LEFT_BEHIND.sign(now) or LONE_LIST.sign(now) then return end
+    local lost = now.length > 0 and ', with ' .. counted(now.length) or ''
+    return now.view, 'the queue does not exist, but keys of it do' .. lost .. ': ' .. say_keys(now)
+  end,
+  repair = function(now, done)
+    -- With all tokens there, no client waits, but the Delete has not continued.
+    if math.min(now.closed, now.not_full, now.producer.free, now.consumer.free) > 0 then
+      unlink(done)
+    else
+      wake(now, done)
+    end
+  end,
+}
+
+local WITHOUT_KEYS, WITHOUT_A_QUEUE = {}, { LEFT_BEHIND, LONE_LIST, HALF_DELETED }
+local NEVER_USED = { HALF_CREATED }
+local USED = {
+  stuck('producer', 'its message may or may not be queued'), parked('producer'),
+  stuck('consumer', 'a message that it had taken is lost'), parked('consumer'),
+  NO_NOT_FULL, TOO_MANY, NOT_FULL_ON_FULL, STATISTICS,
+}
+
+-- Return the problems that the queue may have in its present state.
+local function possible(now)
+  if not now.bound then
+    return #now.keys == 0 and WITHOUT_KEYS or WITHOUT_A_QUEUE
+  end
+  return HALF_CREATED.sign(now) and NEVER_USED or USED
+end
+
 function doctor.examine()
   local now = look()
-  local reply = { now.bound, now.length, now.listed, now.held, now.closed, now.not_full, now.keys }
-  for _, role in ipairs({ now.producer, now.consumer }) do
-    reply[#reply + 1] = { role.free, role.turn, role.name, role.messages, role.garbled, role.view }
+  local reply = { now.bound, now.length }
+  for _, problem in ipairs(possible(now)) do
+    local sign, words = problem.sign(now)
+    if sign then reply[#reply + 1] = { problem.name, sign, words, problem.means, problem.remedy } end
   end
-  reply[#reply + 1] = now.view
   return reply
 end
 
--- Return whether the condition that a holder of the role waits for is met.
-local function has_come(role, now)
-  local comes = role == 'producer' and now.not_full or now.listed
-  return comes > 0 or now.closed > 0
-end
-
--- Return whether a live native holder of the role would not be waiting (pressure 0.15, Put and Get): a
--- client writes its name before it waits, and does not wait if the condition is met.
-local function could_go_on(role, now)
-  return has_come(role, now) or not now[role].name
-end
-
--- Make produced - consumed equal to what is queued, by adding to the side that counted too little.
-local function settle_statistics(done, now, always)
-  queue.consumed = now.consumer.messages
-  for _, role in ipairs({ now.producer, now.consumer }) do
-    for _, statistic in ipairs(role.garbled) do
-      call('SET', queue.base .. ':stats:' .. statistic, 0)
-      done[#done + 1] = 'zeroed ' .. statistic
-      always = true
-    end
+function doctor.repair(...)
+  local now, done, signs, lasting, given = look(), {}, {}, {}, { ... }
+  for i = 1, #given, 2 do signs[given[i]] = given[i + 1] end
+  for _, problem in ipairs(possible(now)) do
+    local sign = problem.sign(now)
+    if sign and sign == signs[problem.name] then lasting[#lasting + 1] = problem end
   end
-  local function correct(unit, queued)
-    local missing = queued - now.producer[unit] + now.consumer[unit]
-    if missing ~= 0 then
-      local verb = missing > 0 and 'produced' or 'consumed'
-      queue.count_as(verb, unit == 'messages' and math.abs(missing) or 0, unit == 'bytes' and math.abs(missing) or 0)
-      done[#done + 1] = string.format('%s_%s %d', verb, unit, math.abs(missing))
-    end
-    return missing ~= 0
-  end
-  if correct('messages', now.length + now.held) or always then
-    -- Native clients need not count bytes, so a difference in bytes alone is not corrected.
-    local queued = queue.length <= MAX_COUNTED and queue.kind.bytes_queued(MAX_WEIGHED)
-    if queued then correct('bytes', queued) end
-  end
-end
-
-local mends = {}
-local function mend_roles(role)
-  mends['give_back_' .. role] = function(now, evidence)
-    local found = now[role]
-    if now.bound and found.view == evidence[role] and found.free + found.turn == 0 and could_go_on(role, now) then
-      return call('LPUSH', queue.base .. ':' .. role .. '_free', 0)
-    end
-  end
-  mends['unpark_' .. role] = function(now, evidence)
-    return now.bound and now[role].view == evidence[role] and now[role].free == 0
-      and has_come(role, now) and queue.end_turn(role)
-  end
-end
-mend_roles('producer')
-mend_roles('consumer')
-
-local function has_room()
-  return queue.bound == 0 or queue.length < queue.bound
-end
-
-function mends.push_not_full(now, evidence)
-  return now.bound and now.view == evidence.all and now.not_full == 0 and has_room()
-    and call('LPUSH', queue.base .. ':not_full', 0)
-end
-
--- A consumer in the middle of a get may be about to push or take the token, so wait until its role is free.
-function mends.take_not_full(now)
-  return now.bound and not has_room() and now.consumer.free > 0 and call('DEL', queue.base .. ':not_full') == 1
-end
-
-function mends.trim(now)
-  local trimmed = false
-  for _, role in ipairs({ 'producer', 'consumer' }) do
-    if now.bound and now[role].free + now[role].turn > 1 then
-      trimmed = true
-      local kept, parked = queue.base .. ':' .. role .. '_free', queue.base .. ':ext:' .. role .. '_turn'
-      call('LTRIM', now[role].free > 0 and kept or parked, 0, 0)
-      if now[role].free > 0 then call('DEL', parked) end
-    end
-  end
-  if now.bound and now.not_full > 1 then
-    trimmed = true
-    call('LTRIM', queue.base .. ':not_full', 0, 0)
-  end
-  return trimmed
-end
-
--- Repair a Delete, first half: wake up all clients that wait on the deleted queue, including the client
--- that deletes it, as the first steps of a Delete do (pressure 0.15, Delete).
-function mends.wake(now, evidence)
-  if now.bound or now.view ~= evidence.all then
-    return false
-  end
-  if now.not_full == 0 then call('LPUSH', queue.base .. ':not_full', 0) end
-  if now.closed == 0 then call('LPUSH', queue.base .. ':closed', 0, 0) end
-  for _, role in ipairs({ 'producer', 'consumer' }) do
-    if tokens(':' .. role .. '_free') == 0 and not queue.end_turn(role) then
-      call('LPUSH', queue.base .. ':' .. role .. '_free', 0)
-    end
-  end
-  return true
-end
-
--- Second half: delete the keys if no client has done so.
-function mends.unlink(now, evidence)
-  if now.bound or now.view ~= evidence.all then
-    return false
-  end
-  local finished = life.finish_delete()
-  return finished == 1 and life.clean()
-end
-
-function doctor.repair(producer_view, consumer_view, view, unchanged, ...)
-  local now, done = look(), {}
-  local evidence = { producer = producer_view, consumer = consumer_view, all = view }
-  local given_back, settle = false, false
-  for _, name in ipairs({ ... }) do
-    if name == 'settle_statistics' then
-      settle = now.bound
-    elseif mends[name](now, evidence) then
-      done[#done + 1] = name
-      given_back = given_back or string.match(name, '^give_back_')
-    end
-  end
-  -- A difference is certain only while no client can be about to count.
-  local free = tokens(':producer_free') + now.producer.turn > 0 and tokens(':consumer_free') + now.consumer.turn > 0
-  if settle and (free or unchanged == '1' and now.view == view) then
-    settle_statistics(done, now, given_back)
-  end
+  for _, problem in ipairs(lasting) do problem.repair(now, done) end
+  if now.to_settle then settle_statistics(now, done) end
   return done
 end
 

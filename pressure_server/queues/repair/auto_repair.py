@@ -10,7 +10,8 @@ from pressure_server.errors import BackendError, PressureError
 from pressure_server.log_limits import WarnOnce
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
-from pressure_server.queues.repair.doctor import Case, Doctor
+from pressure_server.queues.repair.case import Case
+from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
@@ -77,7 +78,7 @@ class AutoRepair:
                 logger.warning(
                     "queue '%s' had a problem for %.1f seconds: %s. Auto-repair %s",
                     printable(name),
-                    case.examined_at - min(case.since[finding.problem] for finding in findings),
+                    case.examined_at - min(case.since[finding.name] for finding in findings),
                     "; ".join(finding.evidence for finding in findings),
                     ", ".join(done),
                     extra={"queue": printable(name)},

@@ -5,15 +5,12 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from dataclasses import dataclass, field
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.repair.diagnosis import Finding, diagnose, suspicions
-from pressure_server.queues.repair.problems import FIXED, LONE_LIST, Problem
-from pressure_server.queues.repair.queue_snapshot import QueueSnapshot
+from pressure_server.queues.repair.case import Case, Finding, Snapshot
 from pressure_server.queues.shard import Shard
 
 # Examinations in `wait` seconds: enough that a client in a tight loop is not seen with a role in all of them.
@@ -24,51 +21,8 @@ _ROUNDS = 8
 _AT_ONCE = 100
 _SCAN_COUNT = 1000
 _MAX_UNREADABLE = 100
-# Seconds by which the event loop may wake up a task too early.
-_CLOCK = 0.001
-
-
-@dataclass
-class Case:
-    """A queue with problems, for as long as it has any.
-
-    `findings` are those on which the last two examinations agree, `since` says when each was seen first.
-    `examined_at` is the time of the last examination. Times are those of the event loop, in seconds.
-    """
-
-    name: bytes
-    snapshot: QueueSnapshot
-    examined_at: float
-    findings: dict[Problem, Finding] = field(init=False)
-    since: dict[Problem, float] = field(init=False)
-    unchanged_since: float = field(init=False)
-
-    def __post_init__(self) -> None:
-        self.findings = {finding.problem: finding for finding in suspicions(self.snapshot)}
-        self.since = dict.fromkeys(self.findings, self.examined_at)
-        self.unchanged_since = self.examined_at
-
-    def update(self, snapshot: QueueSnapshot, now: float) -> None:
-        """Note a new examination of the queue."""
-        self.findings = {finding.problem: finding for finding in diagnose(self.snapshot, snapshot)}
-        self.since = {problem: self.since.get(problem, self.examined_at) for problem in self.findings}
-        if snapshot.view != self.snapshot.view:
-            self.unchanged_since = now
-        self.snapshot, self.examined_at = snapshot, now
-
-    def lasting(self, seconds: float) -> list[Finding]:
-        """Return the findings that have lasted for that time."""
-        return [
-            finding
-            for problem, finding in self.findings.items()
-            if self.examined_at - self.since[problem] >= seconds - _CLOCK
-        ]
-
-    def views(self, seconds: float) -> list[bytes]:
-        """Return the evidence that `repair` in doctor.lua checks before it changes anything."""
-        unchanged = self.examined_at - self.unchanged_since >= seconds - _CLOCK
-        snapshot = self.snapshot
-        return [snapshot.producer.view, snapshot.consumer.view, snapshot.view, b"1" if unchanged else b""]
+# The problem that is repaired only if the operator names the queue: the list may belong to another program.
+_LONE_LIST = "a list alone"
 
 
 class Doctor:
@@ -128,7 +82,7 @@ class Doctor:
         now, queues = self._loop.time(), 0
         for name, snapshot in await self._examine(list(names)):
             queues += snapshot.bound is not None
-            if name not in cases and suspicions(snapshot):
+            if name not in cases and snapshot.findings:
                 cases[name] = Case(name, snapshot, now)
         return queues
 
@@ -139,7 +93,7 @@ class Doctor:
         for name, case in list(cases.items()):
             if name in examined:
                 case.update(examined[name], now)
-            if name not in examined or not case.findings:
+            if name not in examined or not case.since:
                 del cases[name]
 
     async def confirm(self, cases: dict[bytes, Case]) -> None:
@@ -157,20 +111,16 @@ class Doctor:
 
     async def fix(self, case: Case) -> list[str]:
         """Fix the problems that have lasted. Return what was done, in words; [] if the queue has changed."""
-        words = [fix.value[0] for finding in self.fixable(case) for fix in finding.problem.fixes]
-        if not words:
+        arguments = [word for finding in self.fixable(case) for word in (finding.name.encode(), finding.sign)]
+        if not arguments:
             return []
-        arguments = [*case.views(self.wait), *dict.fromkeys(words)]
         done: list[bytes] = (await self._database.run(verbs.REPAIR, case.name, arguments))[0]
-        return [_in_words(word.decode()) for word in done]
+        return [words.decode() for words in done]
 
     def fixable(self, case: Case) -> list[Finding]:
         """Return the findings that have lasted, except for a list that may belong to another program."""
-        return [
-            finding
-            for finding in case.lasting(self.wait)
-            if finding.problem is not LONE_LIST or case.name == self.named
-        ]
+        is_named = case.name == self.named
+        return [found for found in case.lasting(self.wait) if found.name != _LONE_LIST or is_named]
 
     async def repair(
         self, cases: dict[bytes, Case], report: Callable[[Case, list[Finding], list[str]], None]
@@ -208,13 +158,13 @@ class Doctor:
         """Check that an error concerned only this queue. Raises BackendError if its shard is unavailable."""
         await self._database.shard_of(name).keys.command(b"PING")
 
-    async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, QueueSnapshot]]:
-        examined: list[tuple[bytes, QueueSnapshot]] = []
+    async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, Snapshot]]:
+        examined: list[tuple[bytes, Snapshot]] = []
         for first in range(0, len(names), _AT_ONCE):
             some = names[first : first + _AT_ONCE]
             for name, reply in zip(some, await self._database.run_each(verbs.EXAMINE, some), strict=True):
                 if not isinstance(reply, BaseException):
-                    examined.append((name, QueueSnapshot.of(reply)))
+                    examined.append((name, Snapshot.of(reply)))
                     continue
                 await self._ping(name)
                 if len(self.unreadable) < _MAX_UNREADABLE:
@@ -229,11 +179,3 @@ def _owner(key: bytes) -> bytes:
         return name
     suffix = next((suffix for suffix in PROTOCOL_SUFFIXES if key.endswith(suffix)), b"")
     return key.removesuffix(suffix)
-
-
-def _in_words(done: str) -> str:
-    """Return in words what doctor.lua has done: a fix by name, or a change of a statistic."""
-    if done.startswith("zeroed "):
-        return f"set {done.removeprefix('zeroed ')} to 0"
-    statistic, _, difference = done.partition(" ")
-    return f"added {difference} to {statistic}" if difference else FIXED[done.encode()]
