@@ -51,36 +51,35 @@ async def _examine(store: Store, queue: str | None, repair: bool, wait: float) -
     """Examine all queues of the store, or one, and print each part of the report. Return the exit status."""
     async with open_store(store) as broker:
         doctor = Doctor(broker.default_database, wait, None if queue is None else os.fsencode(queue))
-        cases: dict[bytes, Case] = {}
         queues = 0
         if doctor.named is None:
             async for names in doctor.queues():
-                queues += await doctor.look_for(names, cases)
+                queues += await doctor.look_for(names)
         else:
             if not is_queue_name(doctor.named):
                 raise SettingsError(f"'{printable(doctor.named)}' cannot be a queue's name")
-            queues = await doctor.look_for([doctor.named], cases)
-            if not queues and not cases and not doctor.unreadable:
+            queues = await doctor.look_for([doctor.named])
+            if not queues and not doctor.cases and not doctor.unreadable:
                 raise SettingsError(f"there is no queue '{printable(doctor.named)}'")
-        if cases:
+        if doctor.cases:
             click.echo(
-                f"queues with possible problems: {len(cases)}; observing them for "
+                f"queues with possible problems: {len(doctor.cases)}; observing them for "
                 f"{counted(doctor.wait, 'second')}\n"
             )
-        await doctor.confirm(cases)
-        in_trouble = len(cases)
+        await doctor.confirm()
+        in_trouble = len(doctor.cases)
         if repair:
-            await doctor.repair(cases, lambda case, findings, done: click.echo(_report(case, findings, done)))
-        for case in cases.values():
+            await doctor.repair(lambda case, findings, done: click.echo(_report(case, findings, done)))
+        for case in doctor.cases.values():
             click.echo(_report(case, case.lasting(doctor.wait), None))
         for name, reason in doctor.unreadable.items():
             click.echo(
                 f"'{printable(name)}' is named like a queue's key, but does not belong to a queue: {reason}\n"
             )
-        click.echo(_summary(queues, in_trouble, len(cases), len(doctor.unreadable), repair))
+        click.echo(_summary(queues, in_trouble, len(doctor.cases), len(doctor.unreadable), repair))
         if doctor.missing:
             raise BackendError("queues are missing: " + "; ".join(map(str, doctor.missing)))
-        return 1 if cases or doctor.unreadable else 0
+        return 1 if doctor.cases or doctor.unreadable else 0
 
 
 def _report(case: Case, findings: list[Finding], done: list[str] | None) -> str:

@@ -18,7 +18,6 @@ from aiohttp import web
 
 from pressure_server.errors import BackendError
 from pressure_server.net.session import Session
-from pressure_server.queues.repair.case import Case
 from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.text import counted
 from pressure_server.web.http_requests import (
@@ -240,15 +239,14 @@ async def _repair(request: web.Request, body: Body) -> web.StreamResponse:
     if "administer" not in user.rights:
         raise ActionFailedError("NOPERM this user has no right to administer")
     doctor = Doctor(database_of(request.app[CONTEXT].server.broker, body.get("db", 0)), PATIENCE, queue)
-    cases: dict[bytes, Case] = {}
-    await doctor.look_for([queue], cases)
-    await doctor.confirm(cases)
-    if not cases:
+    await doctor.look_for([queue])
+    await doctor.confirm()
+    if not doctor.cases:
         return _answer("the queue has no problem", is_done=False)
     done: list[str] = []
-    await doctor.repair(cases, lambda _case, _findings, words: done.extend(words))
-    left = f"; {counted(len(cases), 'problem')} left" if cases else ""
-    return _answer((", ".join(done) or "nothing was changed") + left, is_done=not cases)
+    await doctor.repair(lambda _case, _findings, words: done.extend(words))
+    left = f"; {counted(len(doctor.cases), 'problem')} left" if doctor.cases else ""
+    return _answer((", ".join(done) or "nothing was changed") + left, is_done=not doctor.cases)
 
 
 async def _disconnect(request: web.Request, body: Body) -> web.StreamResponse:

@@ -10,7 +10,6 @@ from time import monotonic
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.database import Database
-from pressure_server.queues.repair.case import Case
 from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.queues.survey import Survey, Surveyed
 
@@ -34,7 +33,6 @@ class ProblemWatch:
 
     def __init__(self, survey: Survey) -> None:
         self._survey = survey
-        self._cases: dict[Database, dict[bytes, Case]] = {}
         self._doctors: dict[Database, Doctor] = {}
         self._in_view: dict[tuple[int, bytes], float] = {}
         self._examined: dict[tuple[int, bytes], float] = {}
@@ -50,7 +48,7 @@ class ProblemWatch:
         self._in_view |= dict.fromkeys(keys, self._looked_at)
         if self._task is None or self._task.done():
             # Nobody has looked for some time: a queue may have been well meanwhile.
-            self._cases.clear()
+            self._doctors.clear()
             self._task = asyncio.create_task(self._work())
 
     async def stopped(self, _application: object) -> None:
@@ -60,8 +58,8 @@ class ProblemWatch:
 
     def of(self, database: int, name: bytes) -> list[str]:
         """Return the problems of a queue that have lasted for some seconds, in words."""
-        cases = self._cases.get(self._databases[database], {}) if database in self._databases else {}
-        case = cases.get(name)
+        doctor = self._doctors.get(self._databases[database]) if database in self._databases else None
+        case = doctor.cases.get(name) if doctor else None
         if case is None:
             return []
         return [f"{finding.means} ({finding.evidence})" for finding in case.lasting(PATIENCE)]
@@ -69,7 +67,8 @@ class ProblemWatch:
     @property
     def count(self) -> int:
         """How many queues with problems are known."""
-        return sum(bool(case.lasting(PATIENCE)) for cases in self._cases.values() for case in cases.values())
+        cases = (case for doctor in self._doctors.values() for case in doctor.cases.values())
+        return sum(bool(case.lasting(PATIENCE)) for case in cases)
 
     async def _work(self) -> None:
         while monotonic() - self._looked_at < _IN_VIEW:
@@ -89,11 +88,10 @@ class ProblemWatch:
         for _ in range(min(_AT_ONCE, len(self._unseen))):
             keys[self._unseen.pop()] = None
         for number, database in self._databases.items():
-            cases = self._cases.setdefault(database, {})
             doctor = self._doctors.setdefault(database, Doctor(database, PATIENCE))
-            await doctor.look_again(cases)
-            if len(cases) < _MAX_CASES:
-                await doctor.look_for([name for of, name in keys if of == number], cases)
+            await doctor.look_again()
+            if len(doctor.cases) < _MAX_CASES:
+                await doctor.look_for([name for of, name in keys if of == number])
 
 
 def warnings_of(queue: Surveyed, waiting_producers: int) -> list[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from functools import partial
 
 import pytest
 import redis
@@ -15,11 +14,9 @@ from pressure_server.queues.repair.case import Case
 from pressure_server.queues.repair.doctor import Doctor
 from tests.operators.test_doctor_command import BASE, QUEUE, kill_a_producer
 from tests.support.brokers import default_broker
-from tests.support.deaths import NO_QUEUE, OPERATIONS, STATES, VersionedSteps
 from tests.support.native import NativeClient, NativeSteps, run
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, join, wait_for
 from tests.support.waiters import wait_for_blocked
-from tests.support.ward import Keys
 
 
 def warnings(server: Server) -> list[str]:
@@ -51,37 +48,6 @@ def test_only_a_queue_with_a_dead_client_is_repaired(
     assert got == [b"message"]
     server.end_well()
     assert len(warnings(server)) == 1
-
-
-@pytest.mark.slow
-def test_queues_with_a_death_in_any_operation_are_repaired_together(
-    direct: Client, backend: Valkey, start_server: StartServer
-) -> None:
-    died: dict[str, Keys] = {}
-    for operation, begin in OPERATIONS.items():
-        state = NO_QUEUE if operation == "create" else STATES[3]
-        steps = begin(VersionedSteps(direct, state.make(direct, operation), "victim"))
-        for _ in range(3):
-            next(steps)
-        steps.close()
-        died[operation] = Keys.read(direct, operation)
-    server = start_server("--backend", backend.url, "--auto-repair-after", "0.6")
-    for operation, before in died.items():
-        wait_for(partial(is_repaired, direct, operation, before), f"the {operation} to be repaired")
-    server.end_well()
-
-
-def is_repaired(direct: Client, queue: str, before: Keys) -> bool:
-    """Return whether the queue is sound, or deleted completely. Raise AssertionError if messages changed."""
-    if before.bound is None:
-        return not direct.keys(f"__pressure__:{queue}*")
-    keys = Keys.read(direct, queue)
-    assert keys.messages == before.messages
-    try:
-        keys.assert_sound()
-    except AssertionError:
-        return False
-    return True
 
 
 def queues_with_a_dead_producer(direct: Client) -> list[str]:

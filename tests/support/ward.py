@@ -72,17 +72,17 @@ class Ward:
 
     def examine(self) -> dict[str, Case]:
         """Return the queues with a problem."""
-        return {name.decode(): case for name, case in self._run(self._examine()).items()}
+        self._run(self._examine())
+        return {name.decode(): case for name, case in self.doctor.cases.items()}
 
-    async def _examine(self) -> dict[bytes, Case]:
-        cases: dict[bytes, Case] = {}
+    async def _examine(self) -> None:
+        self.doctor.cases.clear()
         if self.doctor.named is not None:
-            await self.doctor.look_for([self.doctor.named], cases)
+            await self.doctor.look_for([self.doctor.named])
         else:
             async for names in self.doctor.queues():
-                await self.doctor.look_for(names, cases)
-        await self.doctor.confirm(cases)
-        return cases
+                await self.doctor.look_for(names)
+        await self.doctor.confirm()
 
     def problems(self) -> dict[str, list[str]]:
         """Return the problems by queue."""
@@ -90,11 +90,10 @@ class Ward:
             queue: [finding.name for finding in case.lasting(0)] for queue, case in self.examine().items()
         }
 
-    def look_again(self, cases: Iterable[Case]) -> list[Case]:
+    def look_again(self) -> list[Case]:
         """Return the cases that still have a problem."""
-        left = {case.name: case for case in cases}
-        self._run(self.doctor.look_again(left))
-        return list(left.values())
+        self._run(self.doctor.look_again())
+        return list(self.doctor.cases.values())
 
     def fix(self, case: Case) -> list[str]:
         """Fix a case. Return what was done, in words."""
@@ -113,9 +112,9 @@ class Ward:
             report.found.append(findings)
             report.done.extend(done)
 
-        cases = await self._examine()
-        await self.doctor.repair(cases, add)
-        for case in cases.values():
+        await self._examine()
+        await self.doctor.repair(add)
+        for case in self.doctor.cases.values():
             reports[case.name.decode()].left.extend(case.lasting(0))
         return dict(reports)
 

@@ -81,7 +81,6 @@ local function look()
     end
   end
   now.has_room = now.bound == 0 or now.bound and now.length < now.bound
-  now.is_at_rest = now.producer.tokens > 0 and now.consumer.tokens > 0
   now.uncounted = now.length + now.held - now.producer.messages + now.consumer.messages
   -- It changes whenever any client does something.
   now.view = table.concat({ tostring(now.bound), now.length, now.listed, now.held, now.closed, now.not_full,
@@ -134,14 +133,25 @@ local function push_not_full(done)
   done[#done + 1] = 'pushed a :not_full token'
 end
 
--- Make produced - consumed equal to what is queued, by adding to the side that counted too little. Native clients need
--- not count bytes, so a difference in bytes alone is corrected only after a role has been given back.
-local function settle_statistics(now, done)
-  queue.consumed = now.consumer.messages
+-- Return whether no native client holds a role: then none can be about to count.
+local function is_at_rest(now)
+  return now.producer.tokens > 0 and now.consumer.tokens > 0
+end
+
+-- Set the statistics to 0 that are not numbers.
+local function zero(now, done)
   for _, statistic in ipairs(now.garbled) do
     call('SET', queue.base .. ':stats:' .. statistic, 0)
     done[#done + 1] = 'set ' .. statistic .. ' to 0'
   end
+  now.garbled = {}
+end
+
+-- Make produced - consumed equal to what is queued, by adding to the side that counted too little. Native clients need
+-- not count bytes, so a difference in bytes alone is corrected only together with another repair.
+local function settle_statistics(now, done)
+  zero(now, done)
+  queue.consumed = now.consumer.messages
   local function correct(unit, missing)
     local verb, count = missing > 0 and 'produced' or 'consumed', math.abs(missing)
     if count > 0 then
@@ -150,10 +160,8 @@ local function settle_statistics(now, done)
     end
   end
   correct('messages', now.uncounted)
-  if now.to_settle == 'all' or now.uncounted ~= 0 or #now.garbled > 0 then
-    local queued = queue.length <= MAX_COUNTED and queue.kind.bytes_queued(MAX_WEIGHED)
-    if queued then correct('bytes', queued - now.producer.bytes + now.consumer.bytes) end
-  end
+  local queued = queue.length <= MAX_COUNTED and queue.kind.bytes_queued(MAX_WEIGHED)
+  if queued then correct('bytes', queued - now.producer.bytes + now.consumer.bytes) end
 end
 
 -- The first half of a Delete: wake up all clients that wait on the queue, including the client that deletes it
@@ -216,8 +224,7 @@ local function stuck(role, died)
     repair = function(now, done)
       give_back(role, done)
       now[role].tokens = 1
-      -- A difference is certain only while no client can be about to count.
-      now.to_settle = now.producer.tokens > 0 and now.consumer.tokens > 0 and 'all'
+      now.to_settle = is_at_rest(now)
     end,
   }
 end
@@ -308,12 +315,14 @@ local STATISTICS = {
       return table.concat(now.garbled, ' '), 'invalid value in ' .. listed({ unpack(now.garbled) })
         .. ': not a number, or too large'
     elseif now.uncounted ~= 0 then
-      -- A client that holds a role may be about to count.
-      return now.uncounted .. (now.is_at_rest and '' or now.view), string.format('produced - consumed is %d, but %s',
+      return now.uncounted .. (is_at_rest(now) and '' or now.view), string.format('produced - consumed is %d, but %s',
         now.producer.messages - now.consumer.messages, there_are(now.length + now.held))
     end
   end,
-  repair = function(now) now.to_settle = now.to_settle or 'messages' end,
+  repair = function(now, done)
+    now.to_settle = is_at_rest(now) or #now.garbled == 0
+    zero(now, done)
+  end,
 }
 
 local LEFT_BEHIND = {

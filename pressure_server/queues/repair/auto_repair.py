@@ -10,7 +10,6 @@ from pressure_server.errors import BackendError, PressureError
 from pressure_server.log_limits import WarnOnce
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
-from pressure_server.queues.repair.case import Case
 from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.text import printable
 
@@ -32,7 +31,7 @@ class AutoRepair:
         self._broker = broker
         self._seconds = seconds
         self._warnings = WarnOnce(logger, "could not be repaired")
-        self._cases: dict[Database, dict[bytes, Case]] = {}
+        self._doctors: dict[Database, Doctor] = {}
         self._next_round = 0.0
 
     async def run(self) -> None:
@@ -44,29 +43,28 @@ class AutoRepair:
             if is_round:
                 self._next_round = loop.time() + max(_SHORTEST_PAUSE, self._seconds / 2)
             for database in self._broker.databases:
-                cases = self._cases.setdefault(database, {})
+                doctor = self._doctors.setdefault(database, Doctor(database, self._seconds))
                 try:
-                    await self._visit(database, cases, is_round)
+                    await self._visit(database, doctor, is_round)
                 except PressureError as error:
                     # Queues may change while they cannot be examined.
-                    cases.clear()
+                    doctor.cases.clear()
                     logger.debug(
                         "auto-repair cannot examine database %d: %s", database.database_number, error
                     )
                 except Exception:
-                    cases.clear()
+                    doctor.cases.clear()
                     logger.exception("auto-repair of database %d failed", database.database_number)
             # Random, so as not to be in step with a client that acts at regular intervals.
             await asyncio.sleep(pause * random.uniform(0.8, 1.2))
 
-    async def _visit(self, database: Database, cases: dict[bytes, Case], is_round: bool) -> None:
-        doctor = Doctor(database, self._seconds)
-        await doctor.look_again(cases)
-        for name, case in list(cases.items()):
+    async def _visit(self, database: Database, doctor: Doctor, is_round: bool) -> None:
+        await doctor.look_again()
+        for name, case in list(doctor.cases.items()):
             findings = doctor.fixable(case)
             if not findings:
                 continue
-            del cases[name]
+            del doctor.cases[name]
             try:
                 done = await doctor.fix(case)
             except BackendError as error:
@@ -85,5 +83,5 @@ class AutoRepair:
                 )
         if is_round:
             async for names in doctor.queues():
-                if len(cases) < _MAX_CASES:
-                    await doctor.look_for(names, cases)
+                if len(doctor.cases) < _MAX_CASES:
+                    await doctor.look_for(names)

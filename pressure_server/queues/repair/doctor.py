@@ -29,12 +29,14 @@ class Doctor:
     """An examiner of the queues of one database.
 
     A client that has been inactive for `wait` seconds counts as dead. `named` is the queue that the operator
-    has named. `unreadable` has the errors of queues that cannot be examined. Methods raise BackendError.
+    has named. `cases` has the queues with problems, `unreadable` the errors of those that cannot be examined.
+    Methods raise BackendError.
     """
 
     def __init__(self, database: Database, wait: float, named: bytes | None = None) -> None:
         self.wait = wait
         self.named = named
+        self.cases: dict[bytes, Case] = {}
         self.unreadable: dict[bytes, str] = {}
         self.missing: list[BackendError] = []
         self._database = database
@@ -74,7 +76,7 @@ class Doctor:
         bounds = await shard.keys.command(b"MGET", *keys)
         return [name for name, bound in zip(names, bounds, strict=True) if bound is None]
 
-    async def look_for(self, names: Iterable[bytes], cases: dict[bytes, Case]) -> int:
+    async def look_for(self, names: Iterable[bytes]) -> int:
         """Examine queues for the first time, and add a case for each that may have a problem.
 
         Returns how many of the names are queues.
@@ -82,32 +84,30 @@ class Doctor:
         now, queues = self._loop.time(), 0
         for name, snapshot in await self._examine(list(names)):
             queues += snapshot.bound is not None
-            if name not in cases and snapshot.findings:
-                cases[name] = Case(name, snapshot, now)
+            if name not in self.cases and snapshot.findings:
+                self.cases[name] = Case(name, snapshot, now)
         return queues
 
-    async def look_again(self, cases: dict[bytes, Case]) -> None:
+    async def look_again(self) -> None:
         """Examine the cases once more, and remove those that have no problem any longer."""
         now = self._loop.time()
-        examined = dict(await self._examine(list(cases)))
-        for name, case in list(cases.items()):
+        examined = dict(await self._examine(list(self.cases)))
+        for name, case in list(self.cases.items()):
             if name in examined:
                 case.update(examined[name], now)
             if name not in examined or not case.since:
-                del cases[name]
+                del self.cases[name]
 
-    async def confirm(self, cases: dict[bytes, Case]) -> None:
+    async def confirm(self) -> None:
         """Examine the cases for `wait` seconds, and keep those that had a problem all that time."""
         begin = self._loop.time()
         # Random moments, so as not to be in step with a client that acts at regular intervals.
         for moment in (*sorted(random.random() for _ in range(LOOKS - 1)), 1.0):
-            if not cases:
+            if not self.cases:
                 return
             await asyncio.sleep(begin + moment * self.wait - self._loop.time())
-            await self.look_again(cases)
-        for name, case in list(cases.items()):
-            if not case.lasting(self.wait):
-                del cases[name]
+            await self.look_again()
+        self.cases = {name: case for name, case in self.cases.items() if case.lasting(self.wait)}
 
     async def fix(self, case: Case) -> list[str]:
         """Fix the problems that have lasted. Return what was done, in words; [] if the queue has changed."""
@@ -122,37 +122,29 @@ class Doctor:
         is_named = case.name == self.named
         return [found for found in case.lasting(self.wait) if found.name != _LONE_LIST or is_named]
 
-    async def repair(
-        self, cases: dict[bytes, Case], report: Callable[[Case, list[Finding], list[str]], None]
-    ) -> None:
-        """Fix problems and examine again, until none is left; keep in `cases` what could not be fixed.
+    async def repair(self, report: Callable[[Case, list[Finding], list[str]], None]) -> None:
+        """Fix problems and examine again, until none is left that can be fixed.
 
         After each attempt `report` is called with the case, its findings, and what was done, in words.
         """
         failed: set[bytes] = set()
         for _ in range(_ROUNDS):
-            fixable = {
-                name: case for name, case in cases.items() if name not in failed and self.fixable(case)
-            }
+            fixable = [case for case in self.cases.values() if self.fixable(case) and case.name not in failed]
             if not fixable:
                 return
-            for name, case in fixable.items():
+            for case in fixable:
+                del self.cases[case.name]
                 try:
                     done = await self.fix(case)
                 except BackendError as error:
-                    await self._ping(name)
-                    failed.add(name)
+                    await self._ping(case.name)
+                    failed.add(case.name)
                     done = [f"nothing, because {error}"]
                 report(case, self.fixable(case), done)
-            fixed = fixable.keys() - failed
-            for name in fixed:
-                del cases[name]
             # Let the clients that have been woken up continue first.
             await asyncio.sleep(self.wait / LOOKS)
-            again: dict[bytes, Case] = {}
-            await self.look_for(fixed, again)
-            await self.confirm(again)
-            cases.update(again)
+            await self.look_for([case.name for case in fixable])
+            await self.confirm()
 
     async def _ping(self, name: bytes) -> None:
         """Check that an error concerned only this queue. Raises BackendError if its shard is unavailable."""
