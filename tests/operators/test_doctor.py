@@ -123,13 +123,6 @@ def test_a_dead_producer_and_a_dead_consumer_of_one_queue_are_repaired(ward: War
     ward.assert_all_work(messages)
 
 
-def test_queues_without_a_death_have_no_problem(ward: Ward) -> None:
-    queues = [state.make(ward.direct, state.name) for state in STATES]
-    before = {queue: Keys.read(ward.direct, queue) for queue in queues}
-    assert not ward.repair()
-    assert {queue: Keys.read(ward.direct, queue) for queue in before} == before
-
-
 def test_the_server_s_own_queues_have_no_problem(ward: Ward) -> None:
     for state in STATES:
         ward.operate(state.name, verbs.CREATE, b"%d" % (state.bound or 0))
