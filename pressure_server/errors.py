@@ -259,6 +259,10 @@ class DeniedError(PressureError):
         )
 
 
+class StartError(Exception):
+    """The server cannot start, or cannot go on; the text gives the reason."""
+
+
 class BackendError(PressureError):
     """The backend cannot be reached, or has answered with an error of its own."""
 

@@ -20,11 +20,11 @@ from pressure_server.app.doctor_command import doctor_command
 from pressure_server.app.option_types import GroupedCommand
 from pressure_server.app.process import hide_secrets
 from pressure_server.app.queues_command import queues_command, top_command, where_command
-from pressure_server.app.server import StartError, serve
+from pressure_server.app.server import serve
 from pressure_server.app.server_options import shared_options
 from pressure_server.app.settings import Settings
 from pressure_server.auth.users import MAX_PASSWORD_BYTES, password_digest
-from pressure_server.errors import BackendError, PatternError
+from pressure_server.errors import BackendError, PatternError, StartError
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listener import ListenerUrl, SettingsError
 from pressure_server.text import reason_of

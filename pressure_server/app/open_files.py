@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from pressure_server.app.process import memory_limit
 from pressure_server.app.settings import Settings
 from pressure_server.app.workers.assignment import share_of
+from pressure_server.errors import StartError
 from pressure_server.net.listener import MAX_HANDSHAKES
 from pressure_server.text import counted
 from pressure_server.web.http_settings import MAX_CONNECTIONS
@@ -27,10 +28,6 @@ _OTHER_FILES = 64
 _FILES_OF_TLS = _FILES_OF_HTTP = 2
 # A server for fewer clients, if more are allowed, is not what its operator wants.
 FEWEST_CLIENTS = 32
-
-
-class TooFewFilesError(Exception):
-    """The limit on open files is too low for a useful number of clients."""
 
 
 @dataclass(frozen=True)
@@ -83,7 +80,7 @@ class Demand:
         return self.clients * self.files_each + self.files_beside + _OTHER_FILES
 
     def within(self, limit: int) -> Connections:
-        """Return how many connections this number of open files allows. Raise TooFewFilesError.
+        """Return how many connections this number of open files allows. Raise StartError.
 
         If there are too few, clients get at least half of them.
         """
@@ -93,7 +90,7 @@ class Demand:
         beside = min(self.files_beside, max(left // 2, left - self.clients * self.files_each))
         clients = min(self.clients, (left - beside) // self.files_each)
         if clients < min(self.clients, FEWEST_CLIENTS):
-            raise TooFewFilesError(
+            raise StartError(
                 f"the limit on open files, {limit}, leaves room for {counted(clients, 'client')} only: raise "
                 f"it (ulimit -n, LimitNOFILE= of systemd), to {self.files} for {self.clients} clients"
             )
@@ -104,7 +101,7 @@ class Demand:
 def take_files(settings: Settings) -> Connections:
     """Raise the soft limit on open files if necessary. Return how many connections there may be.
 
-    Raise TooFewFilesError if the hard limit is too low for a useful number of clients.
+    Raise StartError if the hard limit is too low for a useful number of clients.
     """
     demand = Demand.of(settings)
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -14,19 +14,19 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from pressure_server.app.open_files import Connections, TooFewFilesError, take_files
+from pressure_server.app.open_files import Connections, take_files
 from pressure_server.app.process import memory_limit
 from pressure_server.app.service_manager import ServiceManager
 from pressure_server.app.settings import Settings
 from pressure_server.app.store import EMBEDDED
 from pressure_server.app.workers.assignment import Assignment, numbers_of, share_of
 from pressure_server.app.workers.channel import ASK_ALL, MONITORS, READY, Channel, ChannelClosedError
-from pressure_server.app.workers.crew import Crew, CrewError
+from pressure_server.app.workers.crew import Crew
 from pressure_server.auth.access_policy import Access, AccessError
 from pressure_server.backend.address import Address
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError
-from pressure_server.errors import PressureError
+from pressure_server.errors import PressureError, StartError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, find_handler
 from pressure_server.net.listener import BoundSockets, Listener, ListenerUrl, SettingsError
@@ -61,10 +61,6 @@ _FOLLOW_EVERY = 5.0
 # For gc.set_threshold. Requests in flight have thousands of objects: with Python's default of 700, garbage
 # collection took an eighth of the time.
 _GARBAGE_THRESHOLDS = (50_000, 20, 50)
-
-
-class StartError(Exception):
-    """The server cannot start; the text gives the reason."""
 
 
 class _StoppedError(Exception):
@@ -157,11 +153,9 @@ class Server:
             await self._drain()
             if self._crew is not None and self._crew.is_lost.is_set():
                 raise StartError("no worker can be started any longer: the log has the reasons")
-        except (StartError, SettingsError, BackendRefusedError, CrewError, _StoppedError) as error:
+        except (StartError, SettingsError, BackendRefusedError, _StoppedError) as error:
             # Sign off, so that peers do not consider this server dead.
             await self._broker.settle(self._settings.drain_timeout)
-            if isinstance(error, CrewError):
-                raise StartError(str(error)) from error
             if not isinstance(error, _StoppedError):
                 raise
             logger.info("stopping: startup was not complete")
@@ -173,10 +167,7 @@ class Server:
     async def _start(self) -> None:
         """Start the backend and the background tasks, then listen. Raise _StoppedError if told to stop."""
         self._manager.starting()
-        try:
-            self._connections = take_files(self._settings)
-        except TooFewFilesError as error:
-            raise StartError(str(error)) from error
+        self._connections = take_files(self._settings)
         if self._embedded is not None:
             await self._unless_stopped(self._embedded.start())
         await self._unless_stopped(self._broker.start())
@@ -230,7 +221,7 @@ class Server:
             raise _StoppedError from None
 
     async def _listen(self, process: Process) -> None:
-        """Open the listeners, or start the workers that do. Raise StartError or CrewError."""
+        """Open the listeners, or start the workers that do. Raise StartError."""
         await self._bind()
         if self._settings.workers > 1:
             await self._unless_stopped(self._start_workers(process))
@@ -248,7 +239,7 @@ class Server:
         self._context.listening += [bound.listen for bound in self._bound]
 
     async def _start_workers(self, process: Process) -> None:
-        """Start the workers, and let this process be one server with them. Raise CrewError."""
+        """Start the workers, and let this process be one server with them. Raise StartError."""
         settings, clients = self._settings, self._clients
         crew = self._crew = Crew(
             share_of(settings, memory_limit()),

@@ -12,10 +12,10 @@ import uvloop
 from setproctitle import setproctitle
 
 from pressure_server.app import log_output
-from pressure_server.app.server import Server, StartError
+from pressure_server.app.server import Server
 from pressure_server.app.workers.assignment import Assignment
 from pressure_server.app.workers.channel import ALIVE, WORK, Channel
-from pressure_server.errors import BackendError
+from pressure_server.errors import BackendError, StartError
 from pressure_server.net.listener import SettingsError
 
 logger = logging.getLogger(__name__)

@@ -30,7 +30,7 @@ from pressure_server.app.workers.channel import (
     Channel,
     ChannelClosedError,
 )
-from pressure_server.errors import BackendError
+from pressure_server.errors import BackendError, StartError
 from pressure_server.net.listener import BoundSockets
 from pressure_server.net.workers import COUNTED, RESET_STATISTICS, Process
 from pressure_server.text import counted
@@ -55,10 +55,6 @@ _MOST_FAILURES = 3
 
 # Signals whose effect lasts: a worker that is started later gets them, too.
 _LASTING = frozenset({signal.SIGUSR1})
-
-
-class CrewError(Exception):
-    """No worker can start."""
 
 
 class NoWorkerError(BackendError):
@@ -124,13 +120,13 @@ class Crew:
         self._changed = asyncio.Event()
 
     async def start(self) -> None:
-        """Start all workers, and wait until each has become ready or has failed once. Raise CrewError."""
+        """Start all workers, and wait until each has become ready or has failed once. Raise StartError."""
         self._keeping = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
         while not all(worker.is_ready or worker.failures for worker in self._workers):
             self._changed.clear()
             await self._changed.wait()
         if not any(worker.is_ready for worker in self._workers):
-            raise CrewError("no worker can start: the log has the reasons")
+            raise StartError("no worker can start: the log has the reasons")
 
     def check_readiness(self) -> None:
         """Raise NoWorkerError if no worker is ready for clients."""

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pressure_server.app.cli import serve_command
-from pressure_server.app.open_files import FEWEST_CLIENTS, Connections, Demand, TooFewFilesError
+from pressure_server.app.open_files import FEWEST_CLIENTS, Connections, Demand
 from pressure_server.app.settings import Settings
+from pressure_server.errors import StartError
 
 # Of the server itself.
 OWN = 64
@@ -53,7 +54,7 @@ def test_open_files_are_shared(demand: Demand, limit: int, allowed: Connections)
 def test_too_few_open_files_for_a_useful_number_of_clients_fail(
     demand: Demand, limit: int, clients: int
 ) -> None:
-    with pytest.raises(TooFewFilesError) as refused:
+    with pytest.raises(StartError) as refused:
         demand.within(limit)
     assert f"limit on open files, {limit}, leaves room for {clients} client" in str(refused.value)
     assert f"to {demand.files} for {demand.clients} clients" in str(refused.value)
@@ -63,7 +64,7 @@ def test_too_few_open_files_for_a_useful_number_of_clients_fail(
 def test_the_shares_fit_into_the_limit(demand: Demand, limit: int) -> None:
     try:
         found = demand.within(limit)
-    except TooFewFilesError:
+    except StartError:
         assert limit < OWN + 2 * FEWEST_CLIENTS * demand.files_each
         return
     least = 2 * demand.has_http + demand.tls_listeners  # one of each kind
