@@ -151,7 +151,7 @@ def _require_embedded(backend: str) -> None:
 
 def _described(description: Description) -> str:
     return (
-        f"{counted(len(description.files), 'file')}, {description.size:,} bytes, made {description.created} "
+        f"{counted(description.files, 'file')}, {description.size:,} bytes, made {description.created} "
         f"by pressure-server {description.server_version} with Valkey {description.valkey_version}"
     )
 

@@ -1,7 +1,6 @@
 """The file format of a backup: a tar with a description first, the files of Valkey, and their checksums last.
 
-`tar` and `sha256sum -c SHA256SUMS` can read it too. Only regular files are unpacked, and no
-paths.
+`tar` and `sha256sum -c SHA256SUMS` can read it too. Only regular files of one folder are unpacked.
 """
 
 from __future__ import annotations
@@ -23,8 +22,6 @@ from pressure_server.backend.backups.data_snapshot import DataSnapshot
 from pressure_server.backend.backups.files import DamageError, DataError
 from pressure_server.backend.valkey_program import program_version
 
-# No reader needs it yet: a server refuses what a newer one has written.
-FORMAT = 1
 _DESCRIPTION = "backup.json"
 _SUMS = "SHA256SUMS"
 _FOLDER = "appendonlydir/"
@@ -32,37 +29,24 @@ _CHUNK = 1 << 20
 
 
 @dataclass(frozen=True)
-class StoredFile:
-    """A file of Valkey in a backup."""
-
-    name: str
-    size: int
-
-
-@dataclass(frozen=True)
 class Description:
-    """What a backup is, and what it has."""
+    """What a backup is, and how many files and bytes of Valkey it has."""
 
     server_version: str
     valkey_version: str
     created: str
-    files: tuple[StoredFile, ...]
-
-    @property
-    def size(self) -> int:
-        """The bytes of all files."""
-        return sum(file.size for file in self.files)
+    files: int
+    size: int
 
 
 def write_archive(target: IO[bytes], snapshot: DataSnapshot) -> Description:
     """Write a backup of the snapshot, and return its description. Raise OSError."""
-    files = tuple(StoredFile(part.name, part.size) for part in snapshot.parts)
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    description = Description(__version__, snapshot.valkey_version, created, files)
+    size = sum(part.size for part in snapshot.parts)
+    description = Description(__version__, snapshot.valkey_version, created, len(snapshot.parts), size)
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.GNU_FORMAT) as tar:
         members = _Members(tar)
-        text = json.dumps({"format": FORMAT, **asdict(description)}, indent=1)
-        members.add_text(_DESCRIPTION, text.encode() + b"\n")
+        members.add_text(_DESCRIPTION, json.dumps(asdict(description), indent=1).encode() + b"\n")
         for part in snapshot.parts:
             members.add(_FOLDER + part.name, part.file, part.size)
         members.add_text(_SUMS, members.sums())
@@ -87,15 +71,23 @@ def read_archive(source: IO[bytes], folder: Path | None = None) -> Description:
 
 
 def _unpack(members: _Members, folder: Path | None) -> Description:
-    description = _parse_description(members.next(_DESCRIPTION).read())
+    name, content = members.next()
+    if name != _DESCRIPTION:
+        raise tarfile.ReadError(f"its first file is not {_DESCRIPTION}")
+    description = _parse_description(content.read())
     if folder is not None and description.size > (free := shutil.disk_usage(folder).free):
         raise DataError(f"the backup needs {description.size:,} bytes, and {folder} has room for {free:,}")
-    for file in description.files:
-        content = members.next(_FOLDER + file.name)
-        with open(folder / file.name, "xb") if folder else open(os.devnull, "wb") as target:
+    while True:
+        expected = members.sums()
+        name, content = members.next()
+        if name == _SUMS:
+            break
+        file = name.removeprefix(_FOLDER)
+        if file == name or "/" in file:
+            raise tarfile.ReadError(f"it has a file {name}")
+        with open(folder / file, "xb") if folder else open(os.devnull, "wb") as target:
             shutil.copyfileobj(content, target, _CHUNK)
-    expected = members.sums()
-    if members.next(_SUMS).read() != expected:
+    if content.read() != expected:
         raise DamageError("the backup is damaged: its content does not match its checksums")
     return description
 
@@ -132,15 +124,14 @@ class _Members:
         """Write a member."""
         self.add(name, io.BytesIO(text), len(text))
 
-    def next(self, name: str) -> _Hashed:
-        """Return the content of the next member, which must be a regular file of that name."""
+    def next(self) -> tuple[str, _Hashed]:
+        """Return the name and the content of the next member, which must be a regular file."""
         member = self._tar.next()
-        if member is None or member.name != name or not member.isreg():
-            raise tarfile.ReadError(f"{name} is not where it belongs")
-        content = self._tar.extractfile(member)
-        assert content is not None  # noqa: S101 -- it is regular
-        self._hashed[name] = _Hashed(content)
-        return self._hashed[name]
+        content = self._tar.extractfile(member) if member is not None and member.isreg() else None
+        if member is None or content is None:
+            raise tarfile.ReadError("it is cut short, or has other members than files")
+        self._hashed[member.name] = _Hashed(content)
+        return member.name, self._hashed[member.name]
 
     def sums(self) -> bytes:
         """Return the checksums of the members so far, as sha256sum writes them."""
@@ -151,13 +142,10 @@ class _Members:
 def _parse_description(content: bytes) -> Description:
     try:
         found = json.loads(content)
-        files = tuple(StoredFile(str(file["name"]), int(file["size"])) for file in found["files"])
-        versions = str(found["server_version"]), str(found["valkey_version"])
-        description = Description(*versions, str(found["created"]), files)
+        texts = str(found["server_version"]), str(found["valkey_version"]), str(found["created"])
+        description = Description(*texts, int(found["files"]), int(found["size"]))
     except (ValueError, TypeError, KeyError) as error:
         raise DamageError("the backup is damaged: its description cannot be read") from error
-    if any("/" in file.name for file in files):
-        raise DamageError("the backup is damaged: its description names a path")
     # A patch release does not change the format of Valkey's files.
     for what, its, ours, digits in (
         ("pressure-server", description.server_version, __version__, 3),
