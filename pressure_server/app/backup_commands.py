@@ -41,7 +41,7 @@ def backup_command(backend: str, data_dir: Path, file: Path, force: bool) -> Non
     Exit status: 0 if the backup is complete, 1 if it failed, 2 if an option is wrong.
     """
     _require_embedded(backend)
-    with _interrupts(), _errors_of(file), open_snapshot(DataDirectory(data_dir)) as snapshot:
+    with _work_on(file), open_snapshot(DataDirectory(data_dir)) as snapshot:
         if file == _STANDARD:
             if sys.stdout.isatty():
                 raise SettingsError("a backup is not text: redirect the output to a file")
@@ -73,7 +73,7 @@ def restore_command(backend: str, data_dir: Path, file: Path, force: bool) -> No
     Exit status: 0 if the data were restored, 1 if not, 2 if an option is wrong.
     """
     _require_embedded(backend)
-    with _interrupts(), _errors_of(file), click.open_file(file, "rb") as source:
+    with _work_on(file), click.open_file(file, "rb") as source:
         description, former = restore(source, DataDirectory(data_dir), replace=force)
     click.echo(f"{data_dir} has the data of the backup: {_described(description)}")
     if former is not None:
@@ -105,7 +105,7 @@ def check_data_command(backend: str, data_dir: Path, file: Path | None, repair: 
             return _check_directory(DataDirectory(data_dir), repair=repair)
         if repair:
             raise SettingsError("a backup cannot be repaired: remove --repair")
-        with _interrupts(), _errors_of(file), click.open_file(file, "rb") as source:
+        with _work_on(file), click.open_file(file, "rb") as source:
             description = read_archive(source)
         click.echo(f"{file} is sound: {_described(description)}")
     except DamageError as error:
@@ -120,7 +120,7 @@ def check_data_command(backend: str, data_dir: Path, file: Path | None, repair: 
 def _check_directory(data: DataDirectory, *, repair: bool) -> int:
     if not data.path.is_dir():
         raise SettingsError(f"there is no data directory {data.path}")
-    with _interrupts(), _errors_of(data.path), data.lock():
+    with _work_on(data.path), data.lock():
         parts = check_data(data)
         for part in parts:
             click.echo(f"{part.name}: {part.size:,} bytes, {part.problem or 'sound'}")
@@ -157,20 +157,16 @@ def _described(description: Description) -> str:
 
 
 @contextlib.contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
-    """Turn OSError into DataError, whose text names the file."""
+def _work_on(path: Path) -> Iterator[None]:
+    """Turn OSError into DataError, whose text names the file.
+
+    Let SIGTERM and SIGHUP interrupt the block as Ctrl-C does, so that it removes unfinished files.
+    """
+    former = [signal.signal(number, signal.default_int_handler) for number in _STOPPING]
     try:
         yield
     except OSError as error:
         raise DataError(f"{error.filename or path}: {error.strerror or error}") from error
-
-
-@contextlib.contextmanager
-def _interrupts() -> Iterator[None]:
-    """Let SIGTERM and SIGHUP interrupt the block as Ctrl-C does, so that it removes unfinished files."""
-    former = [signal.signal(number, signal.default_int_handler) for number in _STOPPING]
-    try:
-        yield
     finally:
         for number, handler in zip(_STOPPING, former, strict=True):
             signal.signal(number, handler)

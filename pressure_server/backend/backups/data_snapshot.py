@@ -58,17 +58,13 @@ class DataSnapshot:
 def open_snapshot(data: DataDirectory) -> Iterator[DataSnapshot]:
     """Open a snapshot that has every change that was acknowledged before the call.
 
-    Raise BackendError if there are no data, or if they are damaged, or if Valkey does not answer.
+    Raise OSError, or BackendError if there are no data, or if they are damaged, or if Valkey does not answer.
     """
+    if not (data.append_only / MANIFEST).exists():
+        raise DataError(f"there are no data in {data.path}")
+    version = _sync(data)
     with contextlib.ExitStack() as stack:
-        try:
-            if not (data.append_only / MANIFEST).exists():
-                raise DataError(f"there are no data in {data.path}")
-            version = _sync(data)
-            parts = _open_parts(data.append_only, stack)
-        except OSError as error:
-            raise DataError(f"cannot read {error.filename or data.append_only}: {error.strerror}") from error
-        yield DataSnapshot(tuple(parts), version)
+        yield DataSnapshot(tuple(_open_parts(data.append_only, stack)), version)
 
 
 def _sync(data: DataDirectory) -> str:
