@@ -240,13 +240,14 @@ def test_a_question_about_no_message_is_answered(direct: Client) -> None:
 
 def test_a_queue_that_cannot_be_used_ends_only_its_own_runs_of_a_transaction(direct: Client) -> None:
     direct.set(base(1), "no list")
-    runs: list[Run] = []
+    runs: list[Run] = [("put", "", "old"), ("get", "1")]
     for number in range(3):
-        runs += [("on", base(number)), ("put", "", "m")]
-    (reply,) = scripts.call(direct, Block([base(number) for number in range(3)], runs))
-    assert (reply[1], reply[3]) == (0, 0)
-    assert str(reply[2]).startswith("WRONGTYPE ")
-    assert direct.lrange(base(2), 0, -1) == [b"m"]
+        runs += [("on", base(number)), ("put", "", "m"), ("length",)]
+    (reply,) = scripts.call(direct, Block([base(number) for number in range(3)], runs), number=1)
+    assert reply[1:5] == [0, [b"old"], 0, 1]
+    assert [str(result).split()[0] for result in reply[5:7]] == ["WRONGTYPE"] * 2
+    assert reply[7:] == [0, 1]
+    assert direct.lrange(base(0), 0, -1) == direct.lrange(base(2), 0, -1) == [b"m"]
 
 
 def test_a_log_that_has_only_messages_that_came_back_is_moved_from(direct: Client) -> None:

@@ -198,25 +198,6 @@ def test_messages_of_a_range_that_a_ring_has_dropped_are_missed(connection: Wait
     assert described(client)[b"missed"] == 2
 
 
-@pytest.mark.parametrize("state", ["ready", "delayed"])
-def test_a_range_in_a_wrong_state_is_read_again(
-    connection: Waiter, client: Client, direct: Client, state: str
-) -> None:
-    put(client, 10)
-    (job,) = {entry[0] for entry in read(connection, "ann", 9)[:1]}
-    key = "__pressure__:q+g:ext:"
-    assert direct.zrem(key + "reserved", f"{job:013x}") == 1
-    direct.zadd(key + state, {f"{job:013x}": 1024})
-    found: list[Any] = []
-
-    def all_are_back() -> bool:
-        found.extend(read(connection, "bob", 20))
-        return len(found) == 10
-
-    wait_for(all_are_back, "the messages of the range")
-    assert sorted(numbers_of(found)) == [*range(10)]
-
-
 def test_a_put_into_the_log_wakes_those_who_wait_for_several_queues(
     server: Server, client: Client, direct: Client
 ) -> None:

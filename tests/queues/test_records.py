@@ -17,20 +17,24 @@ from tests.support.scripts import RECORDS, Block, Run, call, call_library
 
 QUEUES = [f"__pressure__:q{number}" for number in range(5)]
 A, B, *_ = QUEUES
-# Lets one command of the script fail, whose number is in the key `fails`, and then sets the key `failed`.
+# Lets one command of the script fail, whose number is in the key `fails`, and then sets the key `failed`. The
+# one that writes the record cannot fail: the library has checked before that it may write it.
 FAILING = """
 local failing
 do
   function failing(real_call, real_pcall)
-    local function fails()
+    local function fails(command, key, field)
+      if command == 'HSET' and string.find(key, '!calls:', 1, true) and tonumber(field) then
+        return false
+      end
       return real_call('EXISTS', 'fails') == 1 and real_call('DECR', 'fails') == 0
         and real_call('SET', 'failed', 1)
     end
     return function(...)
-      if fails() then error({ err = 'ERR it fails' }) end
+      if fails(...) then error({ err = 'ERR it fails' }) end
       return real_call(...)
     end, function(...)
-      if fails() then return { err = 'ERR it fails' } end
+      if fails(...) then return { err = 'ERR it fails' } end
       return real_pcall(...)
     end
   end
@@ -241,6 +245,18 @@ def test_a_record_is_kept_if_the_backend_refuses_to_drop_it(start_valkey: StartV
         direct.config_set("min-replicas-to-write", 0)
         assert call_library(direct, [RECORDS], drop) == [0]
         assert not records(direct)
+
+
+def test_a_call_whose_record_could_not_be_written_is_refused_before_it_does_anything(
+    start_valkey: StartValkey,
+) -> None:
+    with start_valkey().client() as direct:
+        call(direct, on(A, ("put", "", "x")))
+        direct.hset(RECORDS, "epoch", 1)
+        direct.acl_setuser("default", commands=["-hset"])
+        with pytest.raises(redis.ResponseError, match="records"):
+            call(direct, on(A, ("get", "1")), number=1)
+        assert queued(direct, A) == [b"x"]
 
 
 def test_hundreds_of_open_messages_go_back_in_their_order(direct: Client) -> None:

@@ -9,8 +9,9 @@
 --          units are refused, the result is a list with an error in the place of each of these. If there is no
 --          result, many jobs are due at once, or many messages become jobs: the caller sends the runs again
 --
--- An error of the script or of a command ends a run, and refuses it. What the run has taken goes back. Earlier runs
--- are done, and keep their results. Later runs are left for the next call; in a transaction they are done.
+-- An error ends a run, and refuses it. What the run has taken goes back. Earlier runs are done, and keep their results.
+-- Later runs are left for the next call; in a transaction they are done. An operator causes such errors: a key of the
+-- queue gets a wrong type, or the server loses the right to a command or a key.
 --
 -- Runs that lack a message, or room, wait within the call. After each later run that has changed the queue
 -- they are tried again, first come, first served. If some got further, the first value of the reply is
@@ -59,6 +60,7 @@ end
 local prelude = {
   on = function(base)
     block.patient = false
+    block.base = base
     dead_letters.move()
     queue.enter(base)
     if is_late() then
@@ -102,45 +104,17 @@ local function tell(number, result)
   more[#more + 1], more[#more + 2] = number, result
 end
 
--- End a run that an error has stopped: put back what it has taken. Return its result.
-local function fail_run(base, reason)
-  queue.leave_after_error()
-  recovery.undo(block.popped, block.reserved_before)
-  block.begin_run()
-  queue.forget()
-  local is_there, why = pcall(queue.enter, base)
-  if not is_there then queue.forget() end
-  block.broken = not is_there and the_call.error_reply(why)
-  return the_call.error_reply(reason)
-end
-
--- Do a run. Return its result; how many of its units are left; the function that goes on if it waits; and whether an
--- error has ended it.
-local function do_run(verb, options, first, count)
-  block.begin_run()
-  local base = queue.base
-  local is_done, result, left, go_on = pcall(verbs.execute, verb, options, first, count)
-  if is_done then
-    return result, left, go_on, false
-  end
-  return fail_run(base, result), nil, nil, true
-end
-
 -- Try the waiting runs until none makes progress.
 local function serve()
   local progress = true
-  while progress and #block.waiting > 0 and not block.broken do
+  while progress and #block.waiting > 0 do
     local still = {}
     progress = false
     for _, run in ipairs(block.waiting) do
-      local is_done, result, go_on, _ = true, nil, run.go_on, nil
-      if not block.broken then
-        block.begin_run()
-        is_done, result, _, go_on = pcall(run.go_on)
-      end
-      if not is_done then
-        result, go_on = fail_run(block.home, result), nil
-      end
+      block.begin_run()
+      block.running = run.number
+      local result, _, go_on = run.go_on()
+      block.running = nil
       if not go_on or got_on(result) then
         progress = true
         tell(run.number, result)
@@ -155,29 +129,17 @@ local function serve()
   end
 end
 
--- Return the reply of the block, which is done. After an error, waiting operations are tried again in a second.
-function batch.answer(after_error)
+-- Return the reply of the block, which is done.
+local function answer()
   local reply, more = block.reply, block.more
-  if after_error then tell(0, 'due 1000 ') end
+  if block.has_failed and block.patient then
+    tell(0, 'due 1000 ') -- waiting operations are tried again in a second
+  end
   if #more > 1 then
     more[1] = reply[1]
     reply[1] = more
   end
   return records.keep(reply)
-end
-
--- Do a prelude. Return the reply if it refuses the block, else nil.
-local function do_prelude(name, argument, is_first)
-  local is_done, refusal = pcall(prelude[name], argument)
-  if not is_done and is_first then
-    error(refusal, 0)
-  elseif not is_done then
-    queue.leave_after_error()
-    block.broken = the_call.error_reply(refusal)
-  else
-    block.broken = nil -- this queue may be usable
-    return refusal and { 'refused', queue.base, refusal.err } or nil
-  end
 end
 
 -- Do a run of the block, and add its result to the reply. Return whether the runs after it are left for another call.
@@ -187,14 +149,17 @@ local function add_run(name, first, count)
   local is_long = verbs.is_long(verb)
   -- How the reply holds the messages taken; false if these have records of their own.
   local takes = verb == 'get' and (options.flags and 'marked' or 'plain')
-  local result, left, go_on, has_failed
+  local result, left, go_on
   block.has_takers = block.has_takers or options.waits
   if block.has_taken and options.otherwise then
     result = {}
   elseif block.answered > ANSWERED_TOGETHER and is_long then
     result = { err = 'TOOLARGE' }
   else
-    result, left, go_on, has_failed = do_run(verb, options, first, count)
+    block.running = number
+    queue.enter(block.base) -- after an error it has been left
+    result, left, go_on = verbs.execute(verb, options, first, count)
+    block.running = nil
     if result == nil then
       return true
     end
@@ -211,14 +176,11 @@ local function add_run(name, first, count)
       number = number, go_on = go_on, takes = takes, role = verb == 'put' and 'producer' or 'consumer',
     }
   end
-  if #block.waiting > 0 and not block.broken and (not go_on or got_on(result)) then
+  if left and left > 0 then block.reply[1] = left end
+  if #block.waiting > 0 and (not go_on or got_on(result)) then
     serve()
   end
-  if left and left > 0 then
-    block.reply[1] = left
-    return true
-  end
-  return block.patient and (block.answered > ANSWERED_BYTES or has_failed or block.broken)
+  return left and left > 0 or block.patient and block.answered > ANSWERED_BYTES
 end
 
 -- Tell other servers, and the caller, what waits; leave the queue.
@@ -247,25 +209,60 @@ local function finish()
   the_call.answered = the_call.answered + block.answered
 end
 
--- Do the current block on the general path; its queue has been read. Return its reply.
-function batch.do_block()
-  queue.begin()
-  local arguments, at = the_call.arguments, block.first
-  while at <= block.last do
-    local name, count, first = arguments[at], tonumber(arguments[at + 1]), at + 2
-    at = first + count
+-- Do the runs from the next one on, and end the block. Return its reply.
+local function do_runs()
+  local arguments = the_call.arguments
+  while block.at <= block.last do
+    local name, count, first = arguments[block.at], tonumber(arguments[block.at + 1]), block.at + 2
+    block.at = first + count
+    block.begin_run()
     if prelude[name] then
-      local refusal = do_prelude(name, arguments[first], #block.reply == 1)
+      local refusal = prelude[name](arguments[first])
       if refusal then
-        return refusal
+        return { 'refused', queue.base, refusal.err }
       end
     elseif block.patient and is_late(name) or add_run(name, first, count) then
       break
     end
   end
   block.begin_run()
-  if not block.broken then finish() end
-  return batch.answer(block.broken)
+  block.at, block.is_ending = math.huge, true
+  queue.enter(block.base)
+  finish()
+  return answer()
+end
+
+-- End a run that an error has stopped: put back what it has taken. The error is its result; or that of the whole block,
+-- if nothing has been done.
+local function fail(reason)
+  recovery.leave_after_error()
+  recovery.undo()
+  local number, result = block.running, the_call.error_reply(reason)
+  block.running = nil
+  if not number and #block.reply == 1 then
+    error(reason, 0)
+  elseif number and number < #block.reply then
+    tell(number, result)
+  elseif number then
+    block.reply[number + 1] = result
+  end
+  block.has_failed = true
+  if block.patient then block.at = math.huge end
+end
+
+-- Do the current block on the general path; its queue has been read. Return its reply.
+function batch.do_block()
+  block.at, block.base = block.first, block.home
+  local is_done, reply = pcall(queue.begin)
+  if is_done then is_done, reply = pcall(do_runs) end
+  while not is_done do
+    fail(reply)
+    if block.is_ending then
+      return answer()
+    end
+    is_done, reply = pcall(do_runs)
+  end
+  return reply
 end
 
 return batch

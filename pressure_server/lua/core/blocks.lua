@@ -50,7 +50,11 @@ function block.begin_runs()
   block.is_moving = false -- whether a message that leaves the queue is in another one already
   block.promoted = nil -- by base key, whether more jobs are due than have been promoted (job_times.lua)
   block.left_for_others = false -- whether clients of this server were refused a message in favour of others
-  block.broken = nil -- the error that ends each further run
+  block.at = nil -- the place of the next run
+  block.base = nil -- the queue of the next run
+  block.running = nil -- the number of the run that is being done
+  block.has_failed = false -- whether an error has ended a run
+  block.is_ending = false -- whether no run is left to be done
   block.reply = { 0 }
   block.more = { 0 } -- later results of runs, and what the caller should know
   block.waiting = {} -- runs that lack a message, or room

@@ -9,7 +9,6 @@
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
-local queue = require 'core/queue'
 local registry = require 'core/registry'
 local records = require 'core/records'
 local recovery = require 'core/recovery'
@@ -29,15 +28,6 @@ local function do_rest()
   while is_left do
     block.begin_runs()
     local is_done, answered = pcall(ways[block.how] or batch.do_block)
-    if not is_done then
-      recovery.undo(block.popped, block.reserved_before)
-      block.begin_run()
-    end
-    if not is_done and #block.reply > 1 then
-      -- The runs have been done, and only what follows them has failed.
-      queue.leave_after_error()
-      is_done, answered = true, batch.answer(true)
-    end
     the_call.changed = the_call.changed or block.changed
     replies[#replies + 1] = is_done and answered or the_call.error_reply(answered)
     the_call.work = the_call.work + the_call.BLOCK
@@ -57,13 +47,7 @@ local function do_call(keys, arguments, full, refusal)
   if block.next() and fast.do_blocks() then
     do_rest()
   end
-  local reply, unrecorded = records.finish()
-  if not reply then
-    queue.forget() -- its block is over
-    block.begin_runs()
-    recovery.undo(the_call.entries, 0)
-  end
-  return reply or unrecorded
+  return records.finish()
 end
 
 local function call_full(keys, arguments)

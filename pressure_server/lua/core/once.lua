@@ -103,15 +103,11 @@ local put_in_turn
 function put_in_turn(self, some, first, words, seconds, most, put)
   local values = {}
   for i = first, #some do
-    local is_done, value, left, waits = pcall(put_one, self, some[i], words, seconds, most, put)
-    if not is_done then
-      if i == first then error(value, 0) end
-      queue.enter_again()
-    end
-    local is_refused = is_done and type(value) == 'table' and value.err and value.err ~= 'TXN'
+    local value, left, waits = put_one(self, some[i], words, seconds, most, put)
+    local is_refused = type(value) == 'table' and value.err and value.err ~= 'TXN'
     if i == first and is_refused then
       return value, 0
-    elseif not is_done or is_refused or left > 0 then
+    elseif is_refused or left > 0 then
       return values, #some - i + 1 -- it is the first of another call
     elseif waits then
       return { 'part', 0, 0, values }, 0, function()

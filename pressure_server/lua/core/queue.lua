@@ -72,22 +72,6 @@ function queue.forget()
   queue.base, queue.mirror, queue.jobs = nil, nil, nil
 end
 
--- Leave the queue after an error, and finish what earlier runs have begun, as far as possible.
-function queue.leave_after_error()
-  if queue.base then
-    queue.kind.leave_after_error()
-  end
-  queue.forget()
-  block.is_moving = false
-end
-
--- Enter the queue anew after an error in one unit of a run.
-function queue.enter_again()
-  local base = queue.base
-  queue.leave_after_error()
-  queue.enter(base)
-end
-
 -- Return the key of one of the queue's extensions.
 function queue.key_of(name)
   return queue.base .. ':ext:' .. name

@@ -46,7 +46,10 @@ function records.begin()
       call('DEL', key)
       epoch = nil
     end
-    if tonumber(epoch or 0) ~= tonumber(arguments[HEADER_EPOCH]) then
+    if not redis.acl_check_cmd('HSET', key, 'last', '') then
+      -- Nobody could put back what the call takes.
+      return { err = 'NOPERM this server has no permissions to write its records: HSET ' .. key }
+    elseif tonumber(epoch or 0) ~= tonumber(arguments[HEADER_EPOCH]) then
       return { err = 'BURIED the call is of an epoch that has ended' }
     end
     local record = arguments[HEADER_AGAIN] == 'again' and call('HGET', key, arguments[HEADER_NUMBER])
@@ -115,18 +118,14 @@ function records.keep(reply)
   return reply
 end
 
--- End the call. Return its reply; or nil and an error if its record is needed and cannot be written.
+-- End the call. Return its reply.
 function records.finish()
   local replies = the_call.replies
   if the_call.is_recorded and the_call.changed then
     replies[1] = 1
     local number = the_call.arguments[HEADER_NUMBER]
     local packed = cmsgpack.pack({ FORMAT, replies, the_call.entries, the_call.reserved })
-    local is_done, reason = pcall(call, 'HSET', the_call.records, number, packed,
-      'last', LAST .. string.char(SHORT_STRING + #number) .. number)
-    if not is_done then
-      return nil, the_call.error_reply(reason)
-    end
+    call('HSET', the_call.records, number, packed, 'last', LAST .. string.char(SHORT_STRING + #number) .. number)
   end
   return replies
 end

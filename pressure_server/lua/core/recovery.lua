@@ -136,24 +136,40 @@ function recovery.give_up(some_reserved, counts)
   end
 end
 
--- Put back what was taken, and give up what was reserved, after an error has ended the run or the call.
-function recovery.undo(some_entries, first_reserved)
-  pcall(recovery.give_up, { unpack(the_call.reserved, first_reserved + 1) }, {})
-  for i = #the_call.reserved, first_reserved + 1, -1 do the_call.reserved[i] = nil end
-  for i = #some_entries, 1, -1 do
-    local entry = some_entries[i]
-    entry[5] = entry[5] or block.taken_marks[entry[1]] or {}
+-- Leave the queue after an error, and finish what earlier runs have begun, as far as possible.
+function recovery.leave_after_error()
+  if queue.base then
+    mirror.start_over()
+    pcall(dead_letters.move)
+    pcall(function() queue.kind.settle() end)
+    pcall(function() queue.kind.leave() end)
+  end
+  queue.forget()
+  block.is_moving = false
+end
+
+-- Put back what the present run has taken, and give up what it has reserved, after an error has ended it.
+function recovery.undo()
+  local before, popped = block.reserved_before, block.popped
+  pcall(recovery.give_up, { unpack(the_call.reserved, before + 1) }, {})
+  for i = #the_call.reserved, before + 1, -1 do the_call.reserved[i] = nil end
+  for i = #popped, 1, -1 do
+    local entry = popped[i]
+    entry[5] = block.taken_marks[entry[1]] or {}
     local is_back = pcall(function()
       queue.forget()
       queue.enter(entry[1])
-      give_back(entry, taken_by(entry, the_call.replies))
+      give_back(entry, taken_by(entry))
       mirror.save()
     end)
     if not is_back then
-      -- The messages are put back when this server has died.
-      pcall(records.write, 'e' .. the_call.arguments[HEADER_NUMBER] .. '.' .. #the_call.replies .. '.' .. i, false, { entry })
+      -- An index of the jobs has a wrong type. The messages are put back when this server has died.
+      local place = string.format('e%s.%d.%d.%d', the_call.arguments[HEADER_NUMBER], #the_call.replies, block.running, i)
+      pcall(records.write, place, false, { entry })
     end
   end
+  block.begin_run()
+  queue.forget()
 end
 
 -- Sort reservations first, then the later calls: then the message taken first is the oldest again.

@@ -1,7 +1,6 @@
 -- The verbs of runs: what does each, and what it takes.
 
 local the_call = require 'core/call'
-local block = require 'core/blocks'
 local commands = require 'core/commands'
 local queue = require 'core/queue'
 local life = require 'core/life'
@@ -76,9 +75,7 @@ end
 -- Do a run. Return what its verb returns.
 function verbs.execute(verb, options, first, count)
   local about = table_of_verbs[verb]
-  if block.broken then
-    return block.broken
-  elseif not queue.bound and not about.optional then
+  if not queue.bound and not about.optional then
     return { err = 'NOQUEUE' }
   end
   if about.begin then about.begin() end

@@ -110,11 +110,6 @@ function distinct.leave()
   end
 end
 
-function distinct.leave_after_error()
-  pcall(queue.kind.settle)
-  pcall(queue.kind.leave)
-end
-
 function distinct.altered() end
 
 function distinct.held_bytes()

@@ -55,12 +55,6 @@ end
 
 job_queue.leave = job_times.note_due
 
-function job_queue.leave_after_error()
-  pcall(dead_letters.move)
-  pcall(job_queue.settle)
-  pcall(job_queue.leave)
-end
-
 -- Jobs need no role.
 function job_queue.in_use() end
 

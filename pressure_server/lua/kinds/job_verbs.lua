@@ -5,6 +5,7 @@ local the_call = require 'core/call'
 local commands = require 'core/commands'
 local queue = require 'core/queue'
 local room = require 'core/room'
+local recovery = require 'core/recovery'
 local jobs = require 'kinds/jobs'
 local groups = require 'kinds/groups'
 local job_gets = require 'kinds/job_gets'
@@ -15,22 +16,18 @@ local job_verbs = {}
 -- A word that names all jobs between two ids has a hyphen after the first.
 local HYPHEN, AFTER_ID = 45, 14
 
--- Append the values of some words. An error of the script is the value of each of these, and of no other.
-local function append_values(values, count, what, ...)
-  local is_done, found = pcall(what, ...)
-  if not is_done then
-    local refusal = the_call.error_reply(found)
-    queue.enter_again()
-    found = {}
-    for i = 1, count do found[i] = refusal end
-  end
-  for i = 1, count do values[#values + 1] = found[i] or 0 end
-end
-
--- Return the value of each word: a function returns it in a list.
+-- Return the value that a function returns for each word. An error is the value of its word, and of no other.
 local function each(words, what)
-  local values = {}
-  for _, word in ipairs(words) do append_values(values, 1, what, word) end
+  local values, base = {}, queue.base
+  for i, word in ipairs(words) do
+    local is_done, value = pcall(what, word)
+    if not is_done then
+      value = the_call.error_reply(value)
+      recovery.leave_after_error()
+      queue.enter(base)
+    end
+    values[i] = value
+  end
   return values
 end
 
@@ -76,7 +73,7 @@ local function happen_between(event, ids, finals, owners)
 end
 
 -- Let an event happen to the jobs that the words name: 'id', 'id owner', 'id-final owner' for all between two ids, or
--- 'id owner reserves'. Return to how many it has, or an error, for each; and how many are left for another call.
+-- 'id owner reserves'. Return to how many it has, for each; and how many are left for another call.
 local function for_each(words, event)
   local done, known, last = {}, {}, 0 -- known: owners
   while last < #words do
@@ -96,12 +93,13 @@ local function for_each(words, event)
       ids[at], owners[at], reserves[at] = id, known[owner], tonumber(reserved)
       if final ~= '' then finals[at] = final end
     end
-    append_values(done, #ids, function()
-      if next(finals) then
-        return happen_between(event, ids, finals, owners)
-      end
-      return jobs.happen(event, job_gets.of_reservation(jobs.read(ids), reserves), owners)
-    end)
+    local found
+    if next(finals) then
+      found = happen_between(event, ids, finals, owners)
+    else
+      found = jobs.happen(event, job_gets.of_reservation(jobs.read(ids), reserves), owners)
+    end
+    for i = 1, #ids do done[#done + 1] = found[i] or 0 end
     if block.patient and the_call.work >= the_call.MAX_WORK then break end
   end
   if queue.bound then
@@ -166,7 +164,7 @@ end
 -- Takes    'id owner', or 'id owner priority', for each
 function job_verbs.bury(words)
   return each(words, function(word)
-    return { change('bury', string.match(word, '^(%x+) (%S+) ?(%d*)$')) }
+    return change('bury', string.match(word, '^(%x+) (%S+) ?(%d*)$'))
   end)
 end
 
@@ -181,13 +179,13 @@ function job_verbs.release(words)
       local is_plain = delay == '0' and (tonumber(priority) or JOB_DEFAULT_PRIORITY) == JOB_DEFAULT_PRIORITY
       local refusal = not is_plain and conversion.convert()
       if refusal then
-        return { refusal }
+        return refusal
       end
       job.about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
       job.about[JOB_DELAY] = tonumber(delay)
     end
     local event = delay ~= '0' and 'release_later' or 'release'
-    return jobs.happen(event, { job }, { owner })
+    return jobs.happen(event, { job }, { owner })[1] or 0
   end)
 end
 

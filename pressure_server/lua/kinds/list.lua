@@ -1,8 +1,7 @@
 -- Lists: queues that keep their messages in the list of the protocol. This is also what a kind is: log.lua and
 -- job_queue.lua have the same functions.
 --
---   begin       when the call enters the queue; before it leaves it: settle, which may turn to other queues, and leave;
---               leave_after_error in place of these
+--   begin       when the call enters the queue; before it leaves it: settle, which may turn to other queues, and leave
 --   in_use      an error if a native client holds the role that the operation needs; act_as: note the role's holder
 --   available   how many messages can be taken now; pop: take some; restore: put back what was not delivered
 --   push        put messages, for which there is room; drop_expired, drop_oldest: make room
@@ -53,13 +52,6 @@ function list.leave()
   if queue.jobs then
     return job_times.note_due()
   end
-end
-
-function list.leave_after_error()
-  mirror.start_over()
-  pcall(dead_letters.move)
-  pcall(queue.kind.settle)
-  pcall(queue.kind.leave)
 end
 
 -- Note changed settings (life.lua).

@@ -17,7 +17,7 @@ local list = require 'kinds/list'
 
 -- What a log does as a list does it:
 local log = {
-  settle = list.settle, leave = list.leave, leave_after_error = list.leave_after_error, altered = list.altered,
+  settle = list.settle, leave = list.leave, altered = list.altered,
   held_bytes = list.held_bytes, outstanding = list.outstanding, drop_expired = list.drop_expired,
   drop_oldest = list.drop_oldest, droppable = list.droppable, drop_newest = list.drop_newest, purge = list.purge,
   is_ready_for_put = list.is_ready_for_put, remove_copies = list.remove_copies, adopt = list.adopt, keep = list.keep,
