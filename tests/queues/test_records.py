@@ -432,3 +432,31 @@ def test_a_message_that_came_back_to_a_log_stays_whichever_command_of_a_get_fail
             found += call(direct, on(A, ("get", "9")))[0][1]
         assert sorted(found) == [b"a", b"b"], number
     assert number > 8
+
+
+@pytest.mark.slow
+def test_the_messages_of_a_list_that_becomes_a_queue_of_jobs_stay_whichever_command_fails(
+    breakable: Client,
+) -> None:
+    direct = breakable
+    for number in count(1):
+        direct.flushall()
+        call(direct, on(A, ("put flags now", "", "5 0 a", "0 0 b"), ("put", "", "c")))
+        direct.hset(RECORDS, "epoch", 1)
+        with failing(direct, number), suppress(redis.ResponseError):
+            call(direct, on(A, ("put job", "", "1024 0 60000 0 0 new")), number=1)
+        if not direct.delete("failed"):
+            break
+        (reply,) = call(direct, on(A, ("get", "9")), number=2)
+        assert {b"a", b"b", b"c"} <= set(reply[1]), number
+    assert number > 20
+
+
+@pytest.mark.parametrize("key", [f"{A}:ext:{name}" for name in ("jobs", "marks", "blocks", "settings")])
+def test_a_list_that_cannot_become_a_queue_of_jobs_keeps_its_messages(direct: Client, key: str) -> None:
+    call(direct, on(A, ("put", "", "a", "b", "c")))
+    direct.delete(key)
+    direct.set(key, "wrong")
+    with suppress(redis.ResponseError):
+        call(direct, on(A, ("put job", "", "1024 0 60000 0 0 new")), number=1)
+    assert queued(direct, A) == [b"a", b"b", b"c"]

@@ -188,8 +188,16 @@ local function adopt_list(most)
   if queue.in_use('consumer') then
     return false
   end
-  local messages, noted = call('RPOP', queue.base, most) or {}, marks.present()
-  make_jobs(messages, noted and marks.take(noted, messages, queue.consumed) or {})
+  local noted = marks.present()
+  local messages = call('RPOP', queue.base, most) or {}
+  local is_done, reason = pcall(function()
+    make_jobs(messages, noted and marks.take(noted, messages, queue.consumed) or {})
+  end)
+  if not is_done then
+    -- A key of the jobs or the marks has a wrong type, or the server has lost a right.
+    for i = #messages, 1, -1 do call('RPUSH', queue.base, messages[i]) end
+    error(reason, 0)
+  end
   queue.act_as('consumer')
   return call('EXISTS', queue.base) == 1
 end
