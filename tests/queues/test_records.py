@@ -460,3 +460,25 @@ def test_a_list_that_cannot_become_a_queue_of_jobs_keeps_its_messages(direct: Cl
     with suppress(redis.ResponseError):
         call(direct, on(A, ("put job", "", "1024 0 60000 0 0 new")), number=1)
     assert queued(direct, A) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("name", ["jobs", "reserved", "blocks", "settings"])
+def test_messages_that_cannot_be_reserved_stay_in_their_list(direct: Client, name: str) -> None:
+    key = f"{A}:ext:{name}"
+    call(direct, on(A, ("put", "", "a", "b", "c")))
+    direct.delete(key)
+    direct.set(key, "wrong")
+    (reply,) = call(direct, on(A, ("reserve waits", "=1 0", "=2 1000")), number=1)
+    assert str(reply[1]).startswith("WRONGTYPE")
+    direct.delete(key)
+    assert call(direct, on(A, ("get", "9")), number=2)[0][1] == [b"a", b"b", b"c"]
+
+
+def test_a_group_misses_no_message_if_its_log_cannot_count_what_it_drops(direct: Client) -> None:
+    group, counter = f"{A}+g", f"{A}:stats:consumed_messages"
+    call(direct, on(A, *ROUNDS["log"]), Block([A, group], [("group", "create", group, "head")]))
+    direct.zadd(counter, {"wrong": 1})
+    (reply,) = call(direct, on(group, ("get", "1")), number=1)
+    assert reply[1] == [b"a"]
+    direct.delete(counter)
+    assert call(direct, on(group, ("get", "9")), number=2)[0][1] == [b"b"]

@@ -107,8 +107,8 @@ local function drop_passed_of(source)
     or call('EXISTS', source .. ':ext:index', source .. ':ext:members', source .. ':ext:copies', source .. ':ext:marks') > 0 then
     return false
   end
+  call('INCRBY', source .. ':stats:consumed_messages', count) -- first: an error before the drop loses nothing
   local dropped = call('RPOP', source, count)
-  call('INCRBY', source .. ':stats:consumed_messages', #dropped)
   call('INCRBY', source .. ':stats:consumed_bytes', commands.sum_of_bytes(dropped))
   call('SET', source .. ':consumer', the_call.identity)
   return true

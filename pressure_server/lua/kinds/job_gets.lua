@@ -189,7 +189,6 @@ function job_gets.hold(messages, marks_of, claims)
   local owners, ttrs = owners_in(claims, #messages)
   jobs.open()
   local ids, fields, places, found = job_ids.new(#messages), {}, {}, {}
-  if queue.word ~= 'reserved' then queue.set_kind('reserved') end
   for i, message in ipairs(messages) do
     local mark, ttr = marks_of[i] or { '0', 0 }, ttrs[i] or 0
     local id, reserves = ids[i], (mark[4] or 0) + 1
@@ -201,11 +200,12 @@ function job_gets.hold(messages, marks_of, claims)
     places[#places + 1], places[#places + 2] = ttr > 0 and the_call.clock() + ttr or 'inf', id
     found[i] = string.format('%s %.0f %s %d ', id, ttr, mark[1], reserves) .. message
   end
+  commands.with_all('ZADD', key_of('reserved'), places)
+  if queue.word ~= 'reserved' then queue.set_kind('reserved') end
   commands.with_all('HSET', key_of('jobs'), fields)
   -- From here on, an error gives the jobs up, instead of putting the messages back.
   records.note_held()
   records.note_reserved(ids, owners, {})
-  commands.with_all('ZADD', key_of('reserved'), places)
   jobs.note_come('reserved', places)
   call('HSET', the_call.records, 'j' .. queue.base, 1)
   return found
