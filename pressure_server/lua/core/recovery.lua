@@ -164,7 +164,7 @@ function recovery.undo()
     end)
     if not is_back then
       -- An index of the jobs has a wrong type. The messages are put back when this server has died.
-      local place = string.format('e%s.%d.%d.%d', the_call.arguments[HEADER_NUMBER], #the_call.replies, block.running, i)
+      local place = string.format('e%s.%d.%d.%d', the_call.arguments[HEADER_NUMBER], #the_call.replies, block.running or 0, i)
       pcall(records.write, place, false, { entry })
     end
   end
