@@ -26,6 +26,7 @@ from pressure_server.errors import (
 )
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
+from pressure_server.net.pipeline import HeldCommand
 from pressure_server.net.session import SENT_HTTP, Session
 from pressure_server.queues.operations.operation import Operation, Verb
 
@@ -74,7 +75,7 @@ class BeanstalkSession(Session):
         self, context: Context, statistics: Statistics, report: str, index: JobIndex, max_job_size: int
     ) -> None:
         """`report` is the name of the listener's reports: see reports.py."""
-        super().__init__(context.clients, context.broker.default_database, RequestParser(max_job_size))
+        super().__init__(context.broker.default_database, RequestParser(max_job_size))
         self.context = context
         self.statistics = statistics
         self.report = report
@@ -172,8 +173,7 @@ class BeanstalkSession(Session):
         self._check(entry)
         self.permit_tube(self.used)
         entry.function(self, puts.jobs)
-        if not self.is_held:
-            self.command_statistics.calls += len(puts.jobs)
+        self.command_statistics.calls += len(puts.jobs)
 
     def _run(self, request: Request) -> Coroutine[Any, Any, bytes] | None:
         if b"\0" in request.line:
@@ -189,11 +189,12 @@ class BeanstalkSession(Session):
         arguments = entry.parse(request.line[len(word) :])
         self._check(entry)
         self.statistics.commands[entry.name] += 1
-        running = entry.function(self, arguments)
-        if self.is_held:
+        try:
+            running = entry.function(self, arguments)
+        except HeldCommand:
             self.statistics.commands[entry.name] -= 1  # it will be executed again
-        else:
-            self.command_statistics.calls += 1
+            raise
+        self.command_statistics.calls += 1
         return running
 
     def _refuse(self, line: bytes) -> None:

@@ -135,7 +135,7 @@ class MemcachedSession(Session):
     ) -> None:
         """`report` is the name of the report of the listener's counts, in all processes of the server."""
         parser = RequestParser(context.settings.max_message_bytes)
-        super().__init__(context.clients, context.broker.default_database, parser)
+        super().__init__(context.broker.default_database, parser)
         self.context = context
         self.options = options
         self.counts = counts
@@ -202,8 +202,7 @@ class MemcachedSession(Session):
                 return None
             self._check(entry, command)
             coroutine = entry.function(self, command)
-            if not self.is_held:
-                self.command_statistics.calls += 1
+            self.command_statistics.calls += 1
         except Exception as reason:
             refusal = self.refuse(reason)
             self.reply(b"" if command.is_quiet else refusal)
@@ -228,8 +227,7 @@ class MemcachedSession(Session):
         try:
             self._check(entry, command)
             entry.repeated(self, command)
-            if not self.is_held:
-                self.command_statistics.calls += command.count
+            self.command_statistics.calls += command.count
         except Exception as reason:
             refusal = self.refuse(reason, command.count)
             self.reply(b"" if command.is_quiet else refusal * command.count)

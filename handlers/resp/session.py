@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Coroutine
-from enum import Enum
 from typing import Any, TypeAlias
 
-from handlers.resp.parser import ARGUMENT_COST, Limits, Repeated, RequestError, RequestParser, Words
+from handlers.resp.parser import (
+    ARGUMENT_COST,
+    REQUEST_ALLOWANCE,
+    Limits,
+    Repeated,
+    RequestError,
+    RequestParser,
+    Words,
+)
 from handlers.resp.refusals import RefusedCommandError, refusal_of
 from handlers.resp.replies import (
-    NULL,
     CommandError,
     UnknownCommandError,
     encode,
@@ -24,6 +30,7 @@ from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
+from pressure_server.net.pipeline import HeldCommand, ReplyMode
 from pressure_server.net.session import SENT_HTTP, Session
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.operation import Encode, Operation, Owner, Verb
@@ -63,14 +70,6 @@ _CHANGED = (
 )
 
 
-class ReplyMode(Enum):
-    """Which replies a client gets: see CLIENT REPLY."""
-
-    ON = b"ON"
-    OFF = b"OFF"
-    SKIP = b"SKIP"
-
-
 class QueuedCommands:
     """The commands since MULTI, and their `size` in bytes.
 
@@ -93,9 +92,7 @@ class QueuedCommands:
 
 
 class RespSession(Session):
-    """A client, as commands see it. `protocol` is its RESP version, and `null` that version's null.
-
-    `replies_off` is set by CLIENT REPLY OFF.
+    """A client, as commands see it. `protocol` is its RESP version.
 
     `transaction` has the commands since MULTI; None outside a transaction. `transaction_id` is the id that
     PRESSURE.TXN has given for the next put, or None. `watched` has the versions of the
@@ -107,13 +104,9 @@ class RespSession(Session):
     BATCH = Repeated
     TOO_LARGE = RequestError("Protocol error: unauthenticated bulk or multibulk length")
     __slots__ = (
-        "_limits",
-        "_skips",
         "context",
         "library",
-        "null",
         "protocol",
-        "replies_off",
         "transaction",
         "transaction_id",
         "watched",
@@ -121,25 +114,25 @@ class RespSession(Session):
     )
 
     def __init__(self, context: Context, limits: Limits) -> None:
-        super().__init__(context.clients, context.broker.default_database, RequestParser(limits))
+        super().__init__(context.broker.default_database, RequestParser(limits))
         self.context = context
-        self._limits = limits
         self.library: tuple[bytes, bytes] | None = None
         self.protocol = 2
-        self.null = NULL[2]
         self.transaction: QueuedCommands | None = None
         self.transaction_id: bytes | None = None
         self.watched: dict[Database, dict[bytes, bytes]] = {}
         self.watched_bytes = 0
-        self.replies_off = False
-        # 2 before a command that gets no reply after CLIENT REPLY SKIP, 1 after it.
-        self._skips = 0
 
     def begin_transaction(self) -> None:
         """Queue commands from now on. Raise CommandError inside a transaction."""
         if self.transaction is not None:
             raise CommandError("ERR MULTI calls can not be nested")
-        self.transaction = QueuedCommands(self._limits.most_bytes)
+        self.transaction = QueuedCommands(self._most_bytes)
+
+    @property
+    def _most_bytes(self) -> int:
+        """The largest command: so much all commands of a transaction may have, or the watched names."""
+        return self.context.settings.max_message_bytes + REQUEST_ALLOWANCE
 
     @property
     def library_name(self) -> str:
@@ -161,7 +154,7 @@ class RespSession(Session):
         new = set(names) - self.watched.get(self.database, {}).keys()
         watched_bytes = self.watched_bytes + sum(map(len, new)) + _WATCHED_COST * len(new)
         count = sum(map(len, self.watched.values())) + len(new)
-        if count > _MAX_WATCHED or watched_bytes > self._limits.most_bytes:
+        if count > _MAX_WATCHED or watched_bytes > self._most_bytes:
             raise CommandError("ERR too many watched queues")
         self.watched_bytes = watched_bytes
         return self.watched.setdefault(self.database, {})
@@ -176,31 +169,24 @@ class RespSession(Session):
         """The session itself: a command uses it also if a transaction is its caller."""
         return self
 
-    def set_protocol(self, protocol: int) -> None:
-        """Use this version of RESP for later replies."""
-        self.protocol = protocol
-        self.null = NULL[protocol]
-
     def set_reply_mode(self, mode: ReplyMode) -> None:
         """Do what CLIENT REPLY does."""
-        if mode is ReplyMode.SKIP:
-            if not self.replies_off:
-                self._skips = 2
-            return
-        self.replies_off = self.is_silent = mode is ReplyMode.OFF
-        self._skips = 0
+        if not (mode is ReplyMode.SKIP and self.reply_mode is ReplyMode.OFF):
+            self.reply_mode = mode
 
     def _execute_skipping(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
-        """Execute a command after CLIENT REPLY SKIP: the first one has no reply, the second one has."""
-        if self._skips == 1:
-            self._skips, self.is_silent = 0, self.replies_off
-            return self.execute(command)
+        """Execute the command after CLIENT REPLY SKIP, without a reply."""
         if type(command) is Repeated:
             self.execute_instead(command.commands())
             return None
-        self._skips, self.is_silent = 0, True
-        running = self.execute(command)
-        self._skips = 2 if self.is_held else max(1, self._skips)
+        self.reply_mode = ReplyMode.SKIPPING
+        try:
+            running = self.execute(command)
+        except HeldCommand:
+            self.reply_mode = ReplyMode.SKIP
+            raise
+        if self.reply_mode is ReplyMode.SKIPPING:
+            self.reply_mode = ReplyMode.SKIPPED
         return running
 
     @property
@@ -247,8 +233,11 @@ class RespSession(Session):
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Find the command in the table and execute it, or queue it in a transaction."""
-        if self._skips:
-            return self._execute_skipping(command)
+        if self.reply_mode is not ReplyMode.ON:
+            if self.reply_mode is ReplyMode.SKIP:
+                return self._execute_skipping(command)
+            if self.reply_mode is ReplyMode.SKIPPED:
+                self.reply_mode = ReplyMode.ON
         if type(command) is not list:
             self._execute_special(command)
             return None
@@ -276,8 +265,7 @@ class RespSession(Session):
                 self.reply(_QUEUED)
                 return None
             running = entry.function(self, command)
-            if not self.is_held:
-                self.command_statistics.calls += 1
+            self.command_statistics.calls += 1
             return running
         except Exception as reason:
             self.reply(self._rejected(entry, reason))
@@ -326,8 +314,7 @@ class RespSession(Session):
             self.command_statistics = entry.statistics
             try:
                 entry.repeated(self, command)
-                if not self.is_held:
-                    self.command_statistics.calls += command.count
+                self.command_statistics.calls += command.count
             except Exception as reason:
                 self.reply(self.refuse(reason, command.count) * command.count)
 
@@ -380,11 +367,6 @@ class TransactionCaller(Owner):
     def protocol(self) -> int:
         """See RespSession."""
         return self.session.protocol
-
-    @property
-    def null(self) -> bytes:
-        """See RespSession."""
-        return self.session.null
 
     def reply(self, data: bytes) -> None:
         """See RespSession.reply."""

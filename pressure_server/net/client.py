@@ -21,7 +21,7 @@ class Client(ABC):
     """The part of a session that knows its client. `command_statistics` are of the command executed last."""
 
     __slots__ = (
-        "clients", "command_statistics", "connection", "failed_logins", "name", "sends_garbage", "user",
+        "command_statistics", "connection", "failed_logins", "name", "sends_garbage", "user",
     )  # fmt: skip
     # The name of the wire protocol.
     PROTOCOL: ClassVar[str]
@@ -30,13 +30,17 @@ class Client(ABC):
 
     connection: Connection
 
-    def __init__(self, clients: Clients) -> None:
-        self.clients = clients
+    def __init__(self) -> None:
         self.user = NOBODY
         self.failed_logins = 0
         self.name = b""  # that the client has given its connection
         self.sends_garbage = False  # see client_log.UnknownCommands
         self.command_statistics = statistics_of(self.PROTOCOL, UNKNOWN)
+
+    def encode(self, value: Any) -> bytes:
+        """Return the reply for a value that a coroutine returned."""
+        reply: bytes = value
+        return reply
 
     @abstractmethod
     def error_reply(self, error: Exception) -> bytes:
@@ -61,6 +65,11 @@ class Client(ABC):
     @abstractmethod
     def close_when_replied(self, reason: str = "") -> None:
         """Execute no further command. Close the connection when every reply is written."""
+
+    @property
+    def clients(self) -> Clients:
+        """The clients of all listeners."""
+        return self.connection.clients
 
     @property
     def library_name(self) -> str:

@@ -34,6 +34,8 @@ _IDLE = "it was idle (--idle-timeout)"
 _NO_PROTOCOL = asyncio.Protocol()
 # The state in which commands are executed: the session asks for each command.
 OPEN = ServerSide.OPEN
+# The states in which the memory account does not count a connection. Calls in flight may still report to it.
+_UNCOUNTED = (ServerSide.EVICTED, ServerSide.BROKEN_OFF, ServerSide.CLOSED)
 
 
 class Receiver(Connected, Protocol):
@@ -97,10 +99,9 @@ class Connection(asyncio.Protocol):
 
     __slots__ = (
         "_client_side", "_outbox", "_unsent_bytes", "active", "addresses", "clients", "close_reason",
-        "counted", "id", "is_read", "server_side", "session", "since", "transport",
+        "counted", "id", "is_read", "server_side", "session", "since",
     )  # fmt: skip
 
-    transport: asyncio.Transport
     addresses: Addresses
     _outbox: Outbox
 
@@ -121,9 +122,8 @@ class Connection(asyncio.Protocol):
         """Called by asyncio: a client has connected."""
         # Not before: if a TLS handshake fails, nobody would break this cycle of references.
         self.session.connection = self
-        self.transport = cast(asyncio.Transport, transport)
+        self._outbox = Outbox(cast(asyncio.Transport, transport))
         self.addresses = Addresses.of(self.transport)
-        self._outbox = Outbox(self.transport)
         if refusal := self.clients.admit(self.session):
             self._moves(Event.END)
             self.transport.write(refusal)
@@ -174,14 +174,20 @@ class Connection(asyncio.Protocol):
         if exc is not None and not self.close_reason:
             self.close_reason = f"it was lost ({exc})"
         closed = CLIENT_CLOSED if self.server_side.takes_commands else "the server closed it"
-        self._moves(Event.CLOSE)  # calls in flight may still report to the memory account
+        is_broken_off = self.server_side is ServerSide.BROKEN_OFF
+        self._moves(Event.CLOSE)
         self.clients.remove(self.session, self.close_reason or closed)
-        self._outbox.end(exc)
+        self._outbox.end(exc, is_broken_off=is_broken_off)
         self.session.ended()
         # The session and the transport refer to the connection: without these lines, only the garbage
         # collector would free them and their messages.
         self.transport.set_protocol(_NO_PROTOCOL)
         del self.session
+
+    @property
+    def transport(self) -> asyncio.Transport:
+        """The connection's transport."""
+        return self._outbox.transport
 
     @property
     def socket(self) -> Any:
@@ -239,19 +245,19 @@ class Connection(asyncio.Protocol):
         if self._client_side is not ClientSide.OPEN and self.has_left:
             self._client_moves(Event.NOT_DELIVERED)
             return False
-        return not self.transport.is_closing()
+        return not self._outbox.transport.is_closing()
 
     def write(self, data: bytes, taken: Sequence[tuple[int, int, Operation]] = ()) -> None:
         """Write replies. `taken` are those in `data` that bring messages: see Outbox.write."""
+        outbox = self._outbox
         if taken:
             if not self.can_deliver():
                 for _, _, operation in taken:
                     operation.put_back()
                 return
             self.clients.deliveries.watch(self)
-        elif self._client_side is ClientSide.MUTED or self.transport.is_closing():
+        elif self._client_side is ClientSide.MUTED or outbox.transport.is_closing():
             return
-        outbox = self._outbox
         outbox.write(data, taken, is_silent=bool(taken) and self.clients.now - self.active > _SILENT)
         if outbox.written - outbox.accepted > LEAST_COUNTED:
             self.clients.deliveries.watch(self)
@@ -261,9 +267,9 @@ class Connection(asyncio.Protocol):
 
     def acknowledge_sent(self) -> bool:
         """Acknowledge the messages that the socket has taken; return whether it has taken everything."""
-        if self.transport.is_closing():
-            return True  # connection_lost knows more
         outbox = self._outbox
+        if outbox.transport.is_closing():
+            return True  # connection_lost knows more
         unsent = outbox.update_delivered()
         if outbox.is_reset:
             self._moves(Event.END)
@@ -283,7 +289,7 @@ class Connection(asyncio.Protocol):
 
         `written` is the size of the buffer that was written last, of which the socket may have taken a part.
         """
-        size = self.transport.get_write_buffer_size()
+        size = self._outbox.size
         kept = max(size, self._unsent_bytes, written) if size else 0
         if kept != self._unsent_bytes:
             self._unsent_bytes = kept
@@ -298,7 +304,7 @@ class Connection(asyncio.Protocol):
 
     def recount(self) -> None:
         """Tell the memory account how many bytes are buffered for the client."""
-        if self.server_side is ServerSide.EVICTED or self.server_side is ServerSide.CLOSED:
+        if self.server_side in _UNCOUNTED:
             return
         size = self.held_bytes()
         counted = size if size > LEAST_COUNTED else 0
@@ -402,7 +408,7 @@ class Connection(asyncio.Protocol):
 
     def break_off(self, reason: str = "") -> None:
         """End the connection at once. Unsent replies are dropped, and unread requests are not executed."""
-        if self.server_side is not ServerSide.CLOSED:
+        if self._moves(Event.BREAK_OFF):
             self.close_reason = reason or self.close_reason
             self.session.give_up()
             self._outbox.break_off()

@@ -22,6 +22,7 @@ class ServerSide(Enum):
     STOPPING_IDLE = "the same, and no reply was to come when the server began to stop", False
     HUNG_UP = "everything is written, and the server has closed its side", False
     EVICTED = "the buffers are freed: the client receives an error, and no longer counts", False
+    BROKEN_OFF = "the connection is ended at once: unsent replies are dropped", False
     CLOSED = "the connection has ended", False
 
     def __init__(self, meaning: str, takes_commands: bool) -> None:
@@ -52,6 +53,7 @@ class Event(Enum):
     STOP_BUSY = auto()  # the server stops, and some commands have not been answered
     HANG_UP = auto()  # everything is written
     EVICT = auto()
+    BREAK_OFF = auto()
     CLOSE = auto()
     # The client's side.
     HALF_CLOSE = auto()
@@ -65,11 +67,13 @@ _ENDS = {
     Event.STOP: ServerSide.STOPPING_IDLE,
     Event.STOP_BUSY: ServerSide.STOPPING,
     Event.EVICT: ServerSide.EVICTED,
+    Event.BREAK_OFF: ServerSide.BROKEN_OFF,
     Event.CLOSE: ServerSide.CLOSED,
 }
 _STOPS = {
     Event.HANG_UP: ServerSide.HUNG_UP,
     Event.EVICT: ServerSide.EVICTED,
+    Event.BREAK_OFF: ServerSide.BROKEN_OFF,
     Event.CLOSE: ServerSide.CLOSED,
 }
 
@@ -103,9 +107,11 @@ SERVER_SIDE: Mapping[ServerSide, Mapping[Event, ServerSide]] = {
     ServerSide.STOPPING_IDLE: _STOPS,
     ServerSide.HUNG_UP: {
         Event.EVICT: ServerSide.EVICTED,
+        Event.BREAK_OFF: ServerSide.BROKEN_OFF,
         Event.CLOSE: ServerSide.CLOSED,
     },
-    ServerSide.EVICTED: {Event.CLOSE: ServerSide.CLOSED},
+    ServerSide.EVICTED: {Event.BREAK_OFF: ServerSide.BROKEN_OFF, Event.CLOSE: ServerSide.CLOSED},
+    ServerSide.BROKEN_OFF: {Event.CLOSE: ServerSide.CLOSED},
     ServerSide.CLOSED: {},
 }
 

@@ -18,6 +18,7 @@ import socket
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
+from enum import Enum
 from typing import Any, Protocol
 
 from pressure_server.net.tcp_info import TlsRecords, bytes_sent, counts_of
@@ -34,52 +35,51 @@ _PAUSE = 0.01
 _PAUSE_FOR_EACH = 20e-6
 
 
+class _Evidence(Enum):
+    """What tells which bytes the kernel has accepted."""
+
+    BUFFER = "those that are not in the transport's buffer"
+    ACKNOWLEDGED = "those that the client's kernel has acknowledged: the client has closed its side"
+    # The buffer of TLS does not tell its size.
+    RECORDS = "those of TLS records that are complete"
+    WRITABLE = "all if the socket is writable: the records of this kind of TLS cannot be counted"
+
+
 class Outbox:
     """The outbox of one connection, created when the client connects."""
 
     __slots__ = (
-        "_broken_off",
         "_confirmed_from",
-        "_needs_acknowledgements",
+        "_evidence",
         "_records",
-        "_transport",
-        "_trusts_buffer",
-        "_writable_poll",
         "accepted",
         "is_reset",
+        "transport",
         "unaccepted",
         "written",
     )
 
     def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport = transport
+        self.transport = transport
         self.written = 0
         self.accepted = 0  # bytes of `written` that the kernel had accepted at the last check
         # Replies with messages that the kernel has not accepted: the offsets in the written bytes at which
         # they begin and end, and their operations.
         self.unaccepted: list[tuple[int, int, Operation]] = []
-        self._broken_off = False
-        # Whether replies must be acknowledged by the client's kernel, and whether it has refused some.
-        self._needs_acknowledgements = False
-        self.is_reset = False
+        self.is_reset = False  # the client's kernel has refused some
         # Until the client's kernel has acknowledged this many of the written bytes, only those that it has
         # acknowledged count as accepted.
         self._confirmed_from = 0
-        # Whether bytes that are not in the transport's buffer count as accepted.
-        self._trusts_buffer = transport.get_extra_info("sslcontext") is None
-        # The buffer of TLS does not tell its size, so its records are counted. If that is not possible, the
-        # buffer is assumed to be empty when the socket is writable.
+        self._evidence = _Evidence.BUFFER
         self._records: TlsRecords | None = None
-        self._writable_poll: select.poll | None = None
-        if not self._trusts_buffer:
+        if transport.get_extra_info("sslcontext") is not None:
             self._records = TlsRecords.of(transport)
-            self._writable_poll = select.poll()
-            self._writable_poll.register(transport.get_extra_info("socket"), select.POLLOUT)
+            self._evidence = _Evidence.WRITABLE if self._records is None else _Evidence.RECORDS
 
     @property
     def socket(self) -> Any:
         """The connection's socket: over TLS a copy that stays open until `end`, else the transport's."""
-        return self._records.socket if self._records is not None else self._transport.get_extra_info("socket")
+        return self._records.socket if self._records is not None else self.transport.get_extra_info("socket")
 
     def write(
         self, data: bytes, taken: Sequence[tuple[int, int, Operation]] = (), *, is_silent: bool = False
@@ -93,13 +93,13 @@ class Outbox:
         for start, end, operation in taken:
             self.unaccepted.append((self.written + start, self.written + end, operation))
         self.written += len(data)
-        if is_silent and (self._trusts_buffer or self._records is not None):
+        if is_silent and self._evidence in (_Evidence.BUFFER, _Evidence.RECORDS):
             found = counts_of(self.socket)
             if found is not None and found.acknowledged >= found.taken:
                 self._confirmed_from = self.written
         if self._records is not None:
             self._records.wrote(len(data))
-        self._transport.write(data)
+        self.transport.write(data)
 
     def require_acknowledgements(self) -> bool:
         """Count bytes as accepted only when the client has acknowledged them: it has closed its side.
@@ -108,16 +108,15 @@ class Outbox:
         the client has closed altogether.
         """
         connected = self.socket
-        if self._needs_acknowledgements:
+        if self._evidence is _Evidence.ACKNOWLEDGED:
             return True
-        if not self._trusts_buffer or connected is None:
+        if self._evidence is not _Evidence.BUFFER or connected is None:
             return False
         if connected.family == socket.AF_UNIX:
             return True
         if counts_of(connected) is None:
             return False
-        self._trusts_buffer = False
-        self._needs_acknowledgements = True
+        self._evidence = _Evidence.ACKNOWLEDGED
         if sys.platform == "linux":
             with suppress(OSError):  # the connection has ended meanwhile
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _ACKNOWLEDGED_WITHIN)
@@ -126,17 +125,17 @@ class Outbox:
     @property
     def size(self) -> int:
         """The bytes in the transport's buffer, without those in the TLS buffer."""
-        return self._transport.get_write_buffer_size()
+        return self.transport.get_write_buffer_size()
 
     def update_delivered(self) -> int:
         """Mark operations as delivered whose replies the kernel has accepted. Return `size`.
 
         Set `is_reset` if the client has closed altogether, so that no more replies will be accepted.
         """
-        size = self._transport.get_write_buffer_size()
+        size = self.transport.get_write_buffer_size()
         if self._confirmed_from and not self._is_confirmed():
             pass
-        elif not size and self._trusts_buffer:
+        elif not size and self._evidence is _Evidence.BUFFER:
             # The common case. This fast path saves a twentieth of the cost of a get.
             self.accepted = self.written
             unsent, self.unaccepted = self.unaccepted, []
@@ -145,11 +144,11 @@ class Outbox:
             return 0
         elif self._records is not None:
             self.accepted = max(self.accepted, self._records.taken())
-        elif self._needs_acknowledgements:
+        elif self._evidence is _Evidence.ACKNOWLEDGED:
             self._count_acknowledged()
-        elif self._trusts_buffer:
+        elif self._evidence is _Evidence.BUFFER:
             self.accepted = self.written - size
-        elif not size and self._writable_poll is not None and self._writable_poll.poll(0):
+        elif not size and self._is_writable():
             self.accepted = self.written
         done = 0
         for _, end, operation in self.unaccepted:
@@ -159,6 +158,11 @@ class Outbox:
             done += 1
         del self.unaccepted[:done]
         return size
+
+    def _is_writable(self) -> bool:
+        poll = select.poll()
+        poll.register(self.socket, select.POLLOUT)
+        return bool(poll.poll(0))
 
     def _is_confirmed(self) -> bool:
         """Count what the kernel of a silent client has acknowledged. Return whether that is enough."""
@@ -178,17 +182,16 @@ class Outbox:
 
     def break_off(self) -> None:
         """End the connection at once. Replies that the kernel has not accepted are not sent any more."""
-        if not self._transport.is_closing():
+        if not self.transport.is_closing():
             # The kernel still delivers what it has accepted.
             self._confirmed_from = 0
             self.update_delivered()
             self._discard_input()
-        self._broken_off = True
-        self._transport.abort()
+        self.transport.abort()
 
     def abandon(self) -> None:
         """End the connection of a client that has answered replies with a reset."""
-        self._transport.abort()
+        self.transport.abort()
 
     def _discard_input(self) -> None:
         """Discard unread input. If a socket is closed with unread input, the kernel drops unsent output."""
@@ -198,10 +201,11 @@ class Outbox:
                 if not os.read(number, _PIECE):
                     break
 
-    def end(self, error: Exception | None) -> None:
+    def end(self, error: Exception | None, *, is_broken_off: bool = False) -> None:
         """Put back the messages that the kernel has not accepted, after the end of the connection.
 
-        `error` is the reason if the connection is broken.
+        `error` is the reason if the connection is broken. `is_broken_off` is whether the server has ended it
+        before everything was sent.
         """
         is_lost = error is not None or self.is_reset
         is_unconfirmed = self._confirmed_from and is_lost and not self._is_confirmed()
@@ -211,12 +215,12 @@ class Outbox:
                 self.accepted = max(self.accepted, taken)
         elif is_unconfirmed:
             pass
-        elif self._needs_acknowledgements and (error is not None or self.is_reset):
+        elif is_lost and self._evidence is _Evidence.ACKNOWLEDGED:
             self._count_acknowledged()
-        elif error is None and self._writable_poll is None and not self._broken_off:
+        elif error is None and self._evidence is not _Evidence.WRITABLE and not is_broken_off:
             self.accepted = self.written
         else:
-            self.accepted = max(self.accepted, bytes_sent(self._transport) or 0)
+            self.accepted = max(self.accepted, bytes_sent(self.transport) or 0)
         unsent, self.unaccepted = self.unaccepted, []
         for start, end, operation in unsent:
             if end <= self.accepted:

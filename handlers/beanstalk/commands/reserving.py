@@ -109,7 +109,7 @@ def _reserve(client: BeanstalkSession, timeout: float | None) -> Coroutine[Any, 
         client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved)
         return None
     # A pipeline of reserves takes the ready jobs together; only then does the next one wait.
-    equal = 0 if client.is_next_to_wait else client.take_equal(client.may_submit - 1)
+    equal = 0 if client.is_next_to_wait else client.take_equal(Request(_line(timeout)), client.may_submit - 1)
     if equal:
         client.statistics.commands[_line(timeout).split()[0].decode()] += equal
         client.submit(
@@ -124,7 +124,7 @@ def _reserve(client: BeanstalkSession, timeout: float | None) -> Coroutine[Any, 
         return None
     wait = Wait(_patience(client, timeout), outlives_queue=True)
     client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved, wait=wait, options=WAITS)
-    client.is_next_to_wait = client.is_held and client.is_next_to_wait
+    client.is_next_to_wait = False
     return None
 
 

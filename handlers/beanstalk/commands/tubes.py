@@ -54,8 +54,7 @@ def put(client: BeanstalkSession, jobs: list[bytes]) -> None:
         client.reply(replies.DRAINING * len(jobs))
         return
     client.submit(verbs.PUT, client.used, jobs, 1, _inserted, commands=len(jobs), options=_JOB)
-    if not client.is_held:  # otherwise it will be executed again
-        client.statistics.commands["put"] += len(jobs)
+    client.statistics.commands["put"] += len(jobs)
 
 
 @command("use <tube>", "Uses a tube for later puts: `USING <tube>`.", tube, needs="nothing")

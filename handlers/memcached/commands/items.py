@@ -28,7 +28,7 @@ from handlers.memcached.replies import END, ClientError
 from handlers.memcached.session import MemcachedSession
 from handlers.memcached.table import QUEUE, command
 from pressure_server.errors import PressureError, QueueClosedError, QueueDoesNotExistError
-from pressure_server.net.session import unanswered
+from pressure_server.net.pipeline import unanswered
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import NO_DEADLINE, ReservedJob, claim, owned
 from pressure_server.queues.operations.operation import Encode, Verb

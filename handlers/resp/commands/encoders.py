@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Protocol, cast
 
-from handlers.resp.replies import INTEGERS, NullArray, bulk, encode, error, set_sign
+from handlers.resp.replies import INTEGERS, NULL, NullArray, bulk, encode, error, set_sign
 from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations.jobs import ReservedJob, id_of, ids_of
@@ -15,10 +15,9 @@ from pressure_server.queues.operations.operation import Operation
 
 
 class _Speaker(Protocol):
-    """The attributes of a client that encoders use: its RESP version, and that version's null."""
+    """The attribute of a client that encoders use: its RESP version."""
 
     protocol: int
-    null: bytes
 
 
 def _client_of(operation: Operation) -> _Speaker:
@@ -106,7 +105,7 @@ def one_message(operation: Operation) -> bytes:
     messages = operation.results
     if len(messages) == len(operation.sizes) == 1:
         return b"$%d\r\n%b\r\n" % (len(messages[0]), messages[0])
-    null = _client_of(operation).null
+    null = NULL[_client_of(operation).protocol]
     if operation.error is not None:
         return _failed(operation, null)
     missing = len(operation.sizes) - len(messages)
@@ -117,7 +116,7 @@ def message_or_null(operation: Operation) -> bytes:
     """Return the message that a command has waited for, or null if none has come."""
     if operation.error is not None:
         return error(operation.error)
-    return bulk(operation.results[0]) if operation.results else _client_of(operation).null
+    return bulk(operation.results[0]) if operation.results else NULL[_client_of(operation).protocol]
 
 
 def queue_and_message(operation: Operation) -> bytes:

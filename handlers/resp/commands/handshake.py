@@ -9,15 +9,17 @@ from handlers.resp.arguments import integer_of
 from handlers.resp.commands.client_list import client_line, kill_filter, of_type
 from handlers.resp.parser import Words, integer_from
 from handlers.resp.replies import OK, CommandError, Text, bulk, encode, syntax_error
-from handlers.resp.session import Caller, ReplyMode, RespSession, TransactionCaller
+from handlers.resp.session import Caller, RespSession, TransactionCaller
 from handlers.resp.table import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
 from pressure_server.net.client_facts import facts_of
+from pressure_server.net.pipeline import ReplyMode
 from pressure_server.queues.broker import DatabaseNumberError
 
 command = partial(table.command, group="connection")
 container = partial(table.container, group="connection")
 
+_REPLY_MODES = {b"ON": ReplyMode.ON, b"OFF": ReplyMode.OFF, b"SKIP": ReplyMode.SKIP}
 _PONG = b"+PONG\r\n"
 # In bytes. Redis has no limit, but the server keeps each name, and CLIENT LIST shows it to other clients.
 _MAX_NAME_BYTES = 1024
@@ -48,12 +50,12 @@ def quit_(client: Caller, _words: Words) -> None:
 async def reset(client: Caller, _words: Words) -> str:
     """Reply as Redis does. Select the database that the backend's URL names."""
     session = client.session
-    session.set_protocol(2)
+    session.protocol = 2
     session.name = b""
     session.user = session.clients.access.users.initial
     session.end_transaction()
-    if session.replies_off:
-        session.set_reply_mode(ReplyMode.ON)
+    if session.reply_mode is ReplyMode.OFF:
+        session.reply_mode = ReplyMode.ON
     session.clients.end_monitor(session)
     session.reserved_jobs.give_up_all(session.job_owner, at_once=True)
     session.database = session.context.broker.default_database
@@ -133,7 +135,7 @@ async def hello(client: Caller, words: Words) -> dict[str | bytes, object]:
             "<user> <pass> option can be used to authenticate the client and select the RESP protocol "
             "version at the same time"
         )
-    session.set_protocol(protocol)
+    session.protocol = protocol
     session.name = name
     return {
         b"server": b"redis",
@@ -205,10 +207,9 @@ async def client_setinfo(client: Caller, words: Words) -> str:
 )
 def client_reply(client: Caller, words: Words) -> None:
     """Do as Redis does."""
-    try:
-        mode = ReplyMode(words[2].upper())
-    except ValueError:
-        raise syntax_error() from None
+    mode = _REPLY_MODES.get(words[2].upper())
+    if mode is None:
+        raise syntax_error()
     if isinstance(client, TransactionCaller):
         # In Redis, the reply to EXEC lacks some of the elements that it announces.
         raise CommandError("ERR CLIENT REPLY is not allowed in a transaction")

@@ -17,6 +17,7 @@ from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import CommandError
 from handlers.resp.session import Caller, RespSession
 from pressure_server.errors import PressureError, QueueDoesNotExistError
+from pressure_server.net.pipeline import HeldCommand
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
@@ -77,9 +78,11 @@ class Put(Plan):
         session.transaction_id = None
         messages = [first_word(session.database.policy, transaction), *messages]
         options = self.options._replace(once=True)
-        client.submit(verbs.PUT, name, messages, len(messages), self.encode, options=options)
-        if session.is_held:
+        try:
+            client.submit(verbs.PUT, name, messages, len(messages), self.encode, options=options)
+        except HeldCommand:
             session.transaction_id = transaction  # the command will be executed again
+            raise
 
     def execute_repeated(self, client: RespSession, commands: Repeated) -> None:
         """See Plan."""

@@ -86,6 +86,7 @@ class Operation:
         "error",
         "has_errors",
         "is_sealed",
+        "measured_from",
         "messages",
         "messages_handed_over",
         "name",
@@ -112,6 +113,7 @@ class Operation:
     ) -> None:
         # The statistics of the client's command: for its connection.
         self.command: Any = None
+        self.measured_from = 0.0  # when it was submitted, by perf_counter; 0 if its latency is not measured
         self.verb = verb
         self.options = options
         self.name = name

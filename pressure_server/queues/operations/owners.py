@@ -63,12 +63,12 @@ class Answers:
     def __init__(self, *, several_shards: bool = False) -> None:
         self._ends_later = several_shards
         self._has_ended = False
-        self.clients: list[AnsweredClient] | None = None
+        self.clients: dict[AnsweredClient, None] | None = None
 
     def begin(self) -> None:
         """Begin to share out the reply to a call."""
         if self.clients is None:
-            self.clients = []
+            self.clients = {}
 
     def end(self) -> None:
         """Let the clients write their replies: the reply to a call has been shared out."""
@@ -80,7 +80,7 @@ class Answers:
 
     def _flush(self) -> None:
         answered, self.clients, self._has_ended = self.clients, None, False
-        for client in answered or ():
+        for client in answered or {}:
             try:
                 client.flush()
             except Exception:  # the other clients must get their replies all the same

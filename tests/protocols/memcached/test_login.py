@@ -10,7 +10,6 @@ import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
-from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
 from unittest.mock import Mock
@@ -116,9 +115,8 @@ def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
             pass
 
     access = SimpleNamespace(users=users_with_password(SECRET.encode()), logins=_Logins())
-    context = Mock(clients=Mock(access=access, ids=count(1)))
-    client = MemcachedSession(context, ListenerOptions(QUEUE, flush_all=False), Counts(), "", Mock())
-    client.connection = Mock()
+    client = MemcachedSession(Mock(), ListenerOptions(QUEUE, flush_all=False), Counts(), "", Mock())
+    client.connection = Mock(clients=Mock(access=access))
     coroutine = client.execute(Request([b"set", b"any"], data.encode()))
     assert coroutine is not None
     reply = asyncio.run(coroutine)

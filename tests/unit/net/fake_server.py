@@ -79,7 +79,8 @@ class Server:
         broker = Mock()
         broker.default_database = self.database
         broker.waiters = WaiterCount(100)
-        self.context = Context(Mock(), broker, self.clients, Workers.alone(Process(self.clients, broker)))
+        settings = Mock(max_message_bytes=1 << 20)
+        self.context = Context(settings, broker, self.clients, Workers.alone(Process(self.clients, broker)))
 
     def connect(self) -> tuple[Connection, FakeTransport]:
         transport = FakeTransport()

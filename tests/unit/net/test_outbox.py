@@ -119,7 +119,7 @@ def test_if_the_server_ends_the_connection_what_was_not_taken_goes_back(
     replies.write(10, 10)
     replies.transport.buffered = 10
     replies.outbox.break_off()
-    replies.outbox.end(None)
+    replies.outbox.end(None, is_broken_off=True)
     assert (replies.delivered, replies.put_back) == ([True, False], [False, True])
 
 

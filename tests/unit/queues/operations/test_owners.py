@@ -31,7 +31,7 @@ def answer(answers: Answers, *clients: Client) -> None:
     """Share out the reply to a call that answers these clients."""
     answers.begin()
     assert answers.clients is not None
-    answers.clients += clients
+    answers.clients |= dict.fromkeys(clients)
     answers.end()
 
 

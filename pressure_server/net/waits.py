@@ -1,0 +1,67 @@
+"""What waits for a client, and the request of another client to end these waits (CLIENT UNBLOCK)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from pressure_server.errors import PressureError
+from pressure_server.queues.database import Database
+from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.owners import Waiter
+from pressure_server.queues.operations.wait import Unblocking
+
+
+class _Unblock(NamedTuple):
+    """A request to end the waits, and the answer to it: whether a wait has ended for this reason."""
+
+    request: Unblocking
+    answer: asyncio.Future[bool]
+
+
+class Waits(dict[Operation | Waiter, Sequence[bytes]]):
+    """What waits for a client, each with the queues on which it waits. Empty if the client does not wait."""
+
+    __slots__ = ("_unblock",)
+
+    def __init__(self) -> None:
+        self._unblock: _Unblock | None = None  # until the waits have ended
+
+    @property
+    def queues(self) -> list[bytes]:
+        """The queues on which the client waits, each once."""
+        return list(dict.fromkeys(queue for queues in self.values() for queue in queues))
+
+    @property
+    def are_ending(self) -> bool:
+        """Whether another client has asked to end the waits, and has no answer yet."""
+        return self._unblock is not None
+
+    def unblock(self, error: PressureError | None, database: Database) -> asyncio.Future[bool]:
+        """End the waits as if their time were up, or with an error.
+
+        The result is False if the client gets something: what is in flight when this is called.
+        """
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._unblock = _Unblock(Unblocking(error), answer)
+        self.end_all(database)
+        return answer
+
+    def end_all(self, database: Database) -> None:
+        """End what waits now, as another client has asked for."""
+        for waiter in list(self):
+            if self._unblock is None:
+                break
+            if isinstance(waiter, Operation):
+                database.unblock(waiter, self._unblock.request)
+            else:
+                waiter.unblock(self._unblock.request)
+
+    def have_ended(self) -> None:
+        """Answer the request to end the waits, if there is one and nothing waits any longer."""
+        if self or self._unblock is None:
+            return
+        (request, answer), self._unblock = self._unblock, None
+        if not answer.done():  # the client that wants to know may have gone
+            answer.set_result(request.has_ended_wait)
