@@ -2,20 +2,34 @@
 
 from __future__ import annotations
 
+from enum import Enum
+
+
+class ErrorKind(Enum):
+    """What an error means to a client. A protocol without codes takes its words for errors from here."""
+
+    REQUEST = "the request is wrong: the same request fails again"
+    NO_ROOM = "there is no room"
+    CLOSING = "nothing is put or begun any more"
+    DENIED = "the client is not served"
+    PASSING = "the request may be sent again later: the log of the server says more"
+    OTHER = "any other error"
+
 
 class PressureError(Exception):
     """The base class of all errors with which an operation on a queue can end.
 
     `code` is one upper-case word: wire protocols use it as the error's name. The text says which queue the
-    error concerns, and what the client can do.
+    error concerns, and what the client can do. `kind` is for protocols that have only a few words for errors.
     """
 
     code = "ERR"
+    kind = ErrorKind.OTHER
 
     def after(self, messages: int) -> PressureError:
         """Return the same error for a command that had already put `messages` of its messages."""
         error = PressureError(f"{self}; {messages} of the command's messages had been put already")
-        error.code = self.code
+        error.code, error.kind = self.code, self.kind
         return error
 
 
@@ -56,6 +70,7 @@ class QueueClosedError(PressureError):
     """A put on a closed queue, or a get that would wait on a closed and empty queue."""
 
     code = "CLOSED"
+    kind = ErrorKind.CLOSING
 
     def __init__(self, queue: str) -> None:
         super().__init__(
@@ -67,6 +82,7 @@ class QueueFullError(PressureError):
     """The put would exceed the queue's bound or its limit of bytes."""
 
     code = "FULL"
+    kind = ErrorKind.NO_ROOM
 
     def __init__(self, queue: str) -> None:
         super().__init__(f"queue '{queue}' is full: take messages from it, then put again")
@@ -176,6 +192,7 @@ class StoppingError(PressureError):
     """The operation was waiting when the server began to stop: it is not done, and mostly gets no reply."""
 
     code = "STOPPING"
+    kind = ErrorKind.CLOSING
 
     def __init__(self) -> None:
         super().__init__("the server is stopping, and this was not done: connect again and try again")
@@ -185,6 +202,7 @@ class DrainingError(PressureError):
     """The server is draining: it still serves its clients, but is not ready for new ones."""
 
     code = "STOPPING"
+    kind = ErrorKind.CLOSING
 
     def __init__(self) -> None:
         super().__init__("the server is draining: connect to another one")
@@ -205,6 +223,7 @@ class UnblockedError(PressureError):
     """The operation was waiting when another client ended the wait."""
 
     code = "UNBLOCKED"
+    kind = ErrorKind.PASSING
 
     def __init__(self) -> None:
         """The text is Redis's."""
@@ -215,6 +234,7 @@ class BufferLimitError(PressureError):
     """The memory budget is exceeded, and this client has the most bytes buffered: it is disconnected."""
 
     code = "OOM"
+    kind = ErrorKind.NO_ROOM
 
     def __init__(self, size: int, limit: int) -> None:
         """Make the error: the client has `size` bytes buffered, and the budget is `limit` bytes."""
@@ -240,6 +260,7 @@ class QueueNameError(PressureError):
     """The name is not allowed: keys of the queue could be keys of another queue."""
 
     code = "ERR"
+    kind = ErrorKind.REQUEST
 
 
 class PatternError(PressureError):
@@ -250,6 +271,7 @@ class DeniedError(PressureError):
     """The client is on another machine, and the server is in protected mode."""
 
     code = "DENIED"
+    kind = ErrorKind.DENIED
 
     def __init__(self) -> None:
         super().__init__(
@@ -267,6 +289,12 @@ class BackendError(PressureError):
     """The backend cannot be reached, or has answered with an error of its own."""
 
     code = "BACKEND"
+    kind = ErrorKind.PASSING
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text)
+        if "OOM" in text:  # the word of Redis for a backend without memory
+            self.kind = ErrorKind.NO_ROOM
 
 
 class BackendAwayError(BackendError):

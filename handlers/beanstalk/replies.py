@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 
+from pressure_server.errors import ErrorKind
 from pressure_server.text import printable
 
 BAD_FORMAT = b"BAD_FORMAT\r\n"
@@ -28,6 +29,12 @@ NOT_IGNORED = b"NOT_IGNORED\r\n"
 AUTHENTICATED = b"AUTHENTICATED\r\n"
 UNAUTHENTICATED = b"UNAUTHENTICATED\r\n"
 DENIED = b"DENIED\r\n"
+# By what an error means; for all others the reply is INTERNAL_ERROR.
+OF_ERROR = {
+    ErrorKind.NO_ROOM: OUT_OF_MEMORY,
+    ErrorKind.CLOSING: DRAINING,
+    ErrorKind.DENIED: DENIED,
+}
 
 
 def reserved(job: int, message: bytes) -> bytes:

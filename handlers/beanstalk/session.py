@@ -12,22 +12,11 @@ from handlers.beanstalk.listener_state import JobIndex, Statistics
 from handlers.beanstalk.parser import Puts, Refused, Request, RequestParser
 from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command, FormatError
 from pressure_server.auth.users import NOBODY
-from pressure_server.errors import (
-    BackendError,
-    BufferLimitError,
-    DeniedError,
-    DrainingError,
-    PressureError,
-    QueueClosedError,
-    QueueDoesNotExistError,
-    QueueFullError,
-    StoppingError,
-    UnblockedError,
-)
+from pressure_server.errors import ErrorKind, PressureError, QueueDoesNotExistError
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
 from pressure_server.net.pipeline import HeldCommand
-from pressure_server.net.session import SENT_HTTP, Session
+from pressure_server.net.session import Session
 from pressure_server.queues.operations.operation import Operation, Verb
 
 logger = logging.getLogger(__name__)
@@ -36,8 +25,6 @@ DEFAULT_TUBE = b"default"
 # The estimated memory of a watched tube besides its name, in bytes.
 _TUBE_COST = 150
 _BEFORE_LOGIN = {"auth", "quit", "ready"}
-# Lines of HTTP: a web page can make a browser send commands in the body of a POST.
-_HTTP_WORDS = (b"post ", b"host:")
 _PUT, _UNKNOWN = statistics_of(PROTOCOL, "put"), statistics_of(PROTOCOL, UNKNOWN)
 
 
@@ -202,8 +189,7 @@ class BeanstalkSession(Session):
         if line.startswith(b"quit"):
             self.close_when_replied()
             return
-        if line.lower().startswith(_HTTP_WORDS):
-            self.break_off(SENT_HTTP)
+        if self.is_http(line[:5].rstrip()):
             return
         garbled = any(entry.takes_nothing and line.startswith(name) for name, entry in COMMANDS.items())
         reply = replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND
@@ -229,26 +215,18 @@ class BeanstalkSession(Session):
         """See Session. beanstalkd's errors are few: the log has the reason of an internal error."""
         if isinstance(error, FormatError):
             return replies.BAD_FORMAT
-        if isinstance(error, DeniedError):
-            return replies.DENIED
         if isinstance(error, DeniedCommandError):
             return replies.UNAUTHENTICATED if self.user is NOBODY else replies.DENIED
-        if isinstance(error, QueueFullError | BufferLimitError) or "OOM" in str(error):
-            return replies.OUT_OF_MEMORY
-        if isinstance(error, QueueClosedError | StoppingError | DrainingError):
-            return replies.DRAINING
-        if isinstance(error, BackendError | UnblockedError):
+        if not isinstance(error, PressureError):
+            self.log_unexpected(error)
+            return replies.INTERNAL_ERROR
+        reply = replies.OF_ERROR.get(error.kind, replies.INTERNAL_ERROR)
+        if error.kind is ErrorKind.PASSING:
             logger.debug("the reply is INTERNAL_ERROR: %s", error, extra=self.log_fields(error.code))
-        elif isinstance(error, PressureError):
+        elif reply is replies.INTERNAL_ERROR:
             fields = self.log_fields(error.code)
             self.statistics.errors.warn(f"replied INTERNAL_ERROR to a client: {error}", fields)
-        else:
-            logger.error(
-                "unexpected error in a command; its connection stays open",
-                exc_info=error,
-                extra=self.log_fields(type(error).__name__),
-            )
-        return replies.INTERNAL_ERROR
+        return reply
 
     def too_many_clients_reply(self) -> bytes:
         """See Session."""

@@ -15,11 +15,11 @@ from handlers.memcached.parser import Repeated, Request, RequestError, RequestPa
 from handlers.memcached.replies import ERROR, STORED, ClientError, client_error, server_error
 from handlers.memcached.table import COMMANDS, PROTOCOL, QUEUE, Command
 from handlers.memcached.values import Values
-from pressure_server.auth.users import NOBODY
-from pressure_server.errors import PressureError, QueueNameError
+from pressure_server.auth.users import NOBODY, User
+from pressure_server.errors import ErrorKind, PressureError
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
-from pressure_server.net.session import SENT_HTTP, Session
+from pressure_server.net.session import Session
 from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
 
@@ -27,8 +27,6 @@ from pressure_server.queues.operations.operation import Operation
 _COST = 1024
 
 logger = logging.getLogger(__name__)
-# First words of HTTP lines: a web page can make a browser send commands in the body of a POST.
-_HTTP_WORDS = (b"post", b"host:")
 _UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
 # Commands on queues whose keys may have options. In other commands `/open` is part of the name.
 _WITH_OPTIONS = ("get", "gets", "mg")
@@ -114,6 +112,10 @@ class Counts:
             setattr(self, one.name, 0)
 
 
+def _refusal(user: User, entry: Command, keys: list[bytes]) -> Refusal | None:
+    return entry.refusal(user, (lambda: keys) if keys else None)
+
+
 class WordCountError(Exception):
     """A request has too few or too many words for its command."""
 
@@ -187,10 +189,10 @@ class MemcachedSession(Session):
         entry = self._commands.get(command.words[0])
         self.command_statistics = entry.statistics if entry is not None else _UNKNOWN
         if type(command) is Repeated:
-            self._execute_repeated(entry, command)
+            may_repeat = entry is not None and self._may(entry, command)
+            self.execute_repeated(entry if may_repeat else None, command)
             return None
-        if entry is None and command.words[0].lower() in _HTTP_WORDS:
-            self.break_off(SENT_HTTP)
+        if entry is None and self.is_http(command.words[0]):
             return None
         try:
             if self.user is NOBODY and command.words[0] not in _BEFORE_LOGIN:
@@ -217,21 +219,6 @@ class MemcachedSession(Session):
             logger.debug("a command with noreply failed: %s", self.error_reply(reason))
         return b""
 
-    def _execute_repeated(self, entry: Command | None, command: Repeated) -> None:
-        if command.count > self.may_submit:
-            self.execute_instead(list(command.split(self.may_submit)))
-            return
-        if entry is None or entry.repeated is None or self.user is NOBODY:
-            self.execute_instead(list(command.requests()))
-            return
-        try:
-            self._check(entry, command)
-            entry.repeated(self, command)
-            self.command_statistics.calls += command.count
-        except Exception as reason:
-            refusal = self.refuse(reason, command.count)
-            self.reply(b"" if command.is_quiet else refusal * command.count)
-
     async def _log_in(self, request: Request) -> bytes:
         """Execute a login, and return the reply. Refuse any other request."""
         if request.words[0] != b"set" or request.data is None:
@@ -243,21 +230,30 @@ class MemcachedSession(Session):
             return STORED
         return client_error("authentication failure")
 
-    def _check(self, entry: Command, command: Request | Repeated) -> None:
+    def _check(self, entry: Command, command: Request) -> None:
         """Raise WordCountError for a wrong number of words, ClientError if the user lacks permission."""
         words = command.words
         if not entry.accepts(len(words)):
             raise WordCountError
-        if entry in self.user.allowed:
-            return
+        if entry not in self.user.allowed:
+            self.permit(entry, self._keys_of(entry, words))
+
+    def _may(self, entry: Command, command: Repeated) -> bool:
+        """Return whether the user may send these requests. Otherwise each gets its own refusal."""
+        words, user = command.words, self.user
+        if user is NOBODY or not entry.accepts(len(words)):
+            return False
+        return entry in user.allowed or _refusal(user, entry, self._keys_of(entry, words)) is None
+
+    def _keys_of(self, entry: Command, words: list[bytes]) -> list[bytes]:
+        """Return the keys or queues that a request names."""
         keys = entry.keys_of(words)
-        if self.options.mode == QUEUE and entry.name in _WITH_OPTIONS:
-            keys = [queue_of(key) for key in keys]
-        self.permit(entry, keys)
+        has_options = self.options.mode == QUEUE and entry.name in _WITH_OPTIONS
+        return [queue_of(key) for key in keys] if has_options else keys
 
     def permit(self, entry: Command, keys: list[bytes]) -> None:
         """Raise ClientError if the user may not use this command on these keys or queues."""
-        why = entry.refusal(self.user, (lambda: keys) if keys else None)
+        why = _refusal(self.user, entry, keys)
         if why is None:
             return
         self.count_refusal(why)
@@ -275,14 +271,12 @@ class MemcachedSession(Session):
         """See Session. Log errors that are not an expected result of a command."""
         if isinstance(error, WordCountError):
             return ERROR
-        if isinstance(error, ClientError | QueueNameError):
+        if isinstance(error, ClientError) or (
+            isinstance(error, PressureError) and error.kind is ErrorKind.REQUEST
+        ):
             return client_error(str(error))
         if not isinstance(error, PressureError):
-            logger.error(
-                "unexpected error in a command; its connection stays open",
-                exc_info=error,
-                extra=self.log_fields(type(error).__name__),
-            )
+            self.log_unexpected(error)
             error = PressureError("internal error: the server's log has the details")
         return server_error(error)
 

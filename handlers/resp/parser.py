@@ -70,7 +70,7 @@ class Repeated:
             Repeated(self.words, self.thirds[count:], self.count - count, others),
         ]
 
-    def commands(self) -> list[Words]:
+    def requests(self) -> list[Words]:
         """Return the commands one by one."""
         if self.thirds:
             return [[*self.words, *others] for others in zip(self.thirds, *self.rest, strict=True)]

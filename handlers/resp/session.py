@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Coroutine
 from typing import Any, TypeAlias
 
@@ -30,23 +29,18 @@ from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
-from pressure_server.net.pipeline import HeldCommand, ReplyMode
-from pressure_server.net.session import SENT_HTTP, Session
+from pressure_server.net.pipeline import REPLIES, HeldCommand, ReplyMode
+from pressure_server.net.session import Session
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.operation import Encode, Operation, Owner, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
 
-logger = logging.getLogger(__name__)
-
 # The most watched queues: EXEC compares the versions of all in one call.
 _MAX_WATCHED = 10_000
 # Estimated bytes for a watched queue besides its name.
 _WATCHED_COST = 256
-# Words that begin lines of an HTTP request. A web page can hide commands in its body, so the server closes
-# the connection, as Redis does.
-_HTTP_WORDS = (b"post", b"host:")
 # Commands that are executed at once even in a transaction.
 _NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
 _LOGINS = {"auth", "hello"}
@@ -177,7 +171,7 @@ class RespSession(Session):
     def _execute_skipping(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Execute the command after CLIENT REPLY SKIP, without a reply."""
         if type(command) is Repeated:
-            self.execute_instead(command.commands())
+            self.execute_instead(command.requests())
             return None
         self.reply_mode = ReplyMode.SKIPPING
         try:
@@ -211,11 +205,7 @@ class RespSession(Session):
     def error_reply(self, reason: Exception) -> bytes:
         """See Session. Log an unexpected error, and reply with an internal error instead."""
         if not isinstance(reason, CommandError | PressureError):
-            logger.error(
-                "command failed with an unexpected error; the client gets -ERR",
-                exc_info=reason,
-                extra=self.log_fields(type(reason).__name__),
-            )
+            self.log_unexpected(reason)
             reason = CommandError("ERR internal error: see the server's log")
         return error(reason)
 
@@ -227,13 +217,13 @@ class RespSession(Session):
         """See Session. As in Redis, AUTH and HELLO are left out: they have passwords."""
         if type(command) is RequestError or self.user is NOBODY:
             return []
-        commands: list[Words] = command.commands() if type(command) is Repeated else [command]
+        commands: list[Words] = command.requests() if type(command) is Repeated else [command]
         entry = find(commands[0])
         return commands if entry is not None and entry.name not in _LOGINS else []
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Find the command in the table and execute it, or queue it in a transaction."""
-        if self.reply_mode is not ReplyMode.ON:
+        if self.reply_mode is not REPLIES:
             if self.reply_mode is ReplyMode.SKIP:
                 return self._execute_skipping(command)
             if self.reply_mode is ReplyMode.SKIPPED:
@@ -245,8 +235,7 @@ class RespSession(Session):
         try:
             if entry is None:
                 self.command_statistics = _UNKNOWN
-                if command[0].lower() in _HTTP_WORDS:
-                    self.break_off(SENT_HTTP)
+                if self.is_http(command[0]):
                     return None
                 raise self._unknown(command)
             self.command_statistics = entry.statistics
@@ -293,30 +282,19 @@ class RespSession(Session):
         return reply
 
     def _execute_special(self, command: Repeated | RequestError) -> None:
-        if type(command) is RequestError:
+        if isinstance(command, RequestError):
             self.reply(error(CommandError(f"ERR {command}")))
             self.close_when_replied()
-        elif type(command) is Repeated:
-            if command.count > self.may_submit:
-                self.execute_instead(list(command.split(self.may_submit)))
-                return
-            entry = BY_SPELLING.get(command.words[0])
-            if (
-                self.transaction is not None
-                or entry is None
-                or entry.repeated is None
-                or (command.rest and not entry.repeats_options)
-                or not entry.accepts(command.size)
-                or not (entry in self.user.allowed or self._may(entry, command.words))
-            ):
-                self.execute_instead(command.commands())
-                return
-            self.command_statistics = entry.statistics
-            try:
-                entry.repeated(self, command)
-                self.command_statistics.calls += command.count
-            except Exception as reason:
-                self.reply(self.refuse(reason, command.count) * command.count)
+            return
+        entry = BY_SPELLING.get(command.words[0])
+        can_repeat = (
+            entry is not None
+            and self.transaction is None
+            and (entry.repeats_options or not command.rest)
+            and entry.accepts(command.size)
+            and (entry in self.user.allowed or self._may(entry, command.words))
+        )
+        self.execute_repeated(entry if can_repeat else None, command)
 
     def _may(self, entry: Command, words: Words) -> bool:
         return self.user is not NOBODY and entry.refuses(self.user, words) is None

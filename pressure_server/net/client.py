@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
@@ -15,6 +16,8 @@ from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.connection import Connection
 from pressure_server.queues.operations.jobs import attached
 from pressure_server.queues.operations.operation import Operation
+
+logger = logging.getLogger(__name__)
 
 
 class Client(ABC):
@@ -128,6 +131,14 @@ class Client(ABC):
         if isinstance(error, PressureError):
             return error.code
         return reply.partition(b" ")[0].strip(b"-\r\n").decode("ascii", "replace")
+
+    def log_unexpected(self, error: Exception) -> None:
+        """Log an error that no command raises on purpose. The client gets an internal error instead."""
+        logger.error(
+            "unexpected error in a command; its connection stays open",
+            exc_info=error,
+            extra=self.log_fields(type(error).__name__),
+        )
 
     def count_refusal(self, why: Refusal) -> None:
         """Count a command that the client's user may not execute."""

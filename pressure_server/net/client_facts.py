@@ -151,5 +151,4 @@ def facts_of(client: Session) -> ClientFacts:
 
 def sessions_of(clients: Clients) -> list[Session]:
     """Return the clients of all protocols, by id."""
-    found = [client for client in clients.connected if isinstance(client, Session)]
-    return sorted(found, key=lambda client: client.id)
+    return sorted(clients.connected, key=lambda client: client.id)

@@ -5,61 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from pressure_server.auth.access_policy import Access
-from pressure_server.auth.users import NOBODY, User
+from pressure_server.auth.users import NOBODY
 from pressure_server.errors import DeniedError
-from pressure_server.net.client_log import ConnectionLog, LoggedClient, UnknownCommands
-from pressure_server.net.disconnects import DisconnectWatch, Watched
+from pressure_server.net.client_log import ConnectionLog, UnknownCommands
+from pressure_server.net.disconnects import DisconnectWatch
 from pressure_server.net.memory import MemoryAccount
-from pressure_server.net.monitors import Monitored, Monitors
+from pressure_server.net.monitors import Monitors
 from pressure_server.net.outbox import Deliveries
 from pressure_server.net.slow_log import SlowLog
-from pressure_server.net.strangers import StrangeConnection, Strangers
+from pressure_server.net.strangers import Strangers
 
-
-class ClientConnection(Watched, StrangeConnection, Protocol):
-    """A client's connection, as seen by the objects that manage all clients."""
-
-    active: float
-    counted: int
-
-    @property
-    def transport(self) -> asyncio.Transport:
-        """The connection's transport."""
-
-    def write(self, data: bytes) -> None:
-        """Write data to the client."""
-
-    def close_if_idle(self) -> None:
-        """Close the connection, unless the client waits, or has reserved jobs."""
-
-    def drain(self) -> None:
-        """Close the connection when all commands that have begun are answered; begin no other."""
-
-
-class Connected(LoggedClient, Monitored, Protocol):
-    """A client, as seen by the objects that manage all clients."""
-
-    user: User
-
-    @property
-    def connection(self) -> ClientConnection:
-        """The client's connection."""
-
-    @property
-    def is_waiting(self) -> bool:
-        """Whether the client waits for a message, for room or for a role."""
-
-    def break_off(self, reason: str = "") -> None:
-        """End the connection at once. The log has the reason, if one is given."""
-
-    def error_reply(self, error: Exception) -> bytes:
-        """Return the reply for an error."""
-
-    def too_many_clients_reply(self) -> bytes:
-        """Return the reply for a client that exceeds the maximum number of clients."""
+if TYPE_CHECKING:
+    from pressure_server.net.connection import Connection
+    from pressure_server.net.session import Session
 
 
 class Observer(Protocol):
@@ -100,7 +61,7 @@ class Clients:
         self._log = ConnectionLog.if_enabled()
         # Usually empty, so that connections have to look only at this.
         self.observers: list[Observer] = [] if self._log is None else [self._log]
-        self.connected: set[Connected] = set()
+        self.connected: set[Session] = set()
         self.disconnects = DisconnectWatch()
         self.deliveries = Deliveries()
         # The ids of connections: no two processes of one server give the same.
@@ -116,7 +77,7 @@ class Clients:
         self._emptied = asyncio.Event()
         self._ticking = self._loop.create_task(self._tick())
 
-    def admit(self, client: Connected) -> bytes:
+    def admit(self, client: Session) -> bytes:
         """Admit the client and return an empty reply, or return the error reply that refuses it."""
         denied = not self.access.admits(client.connection.transport)
         if denied or (len(self.connected) >= self.max_clients and not self.strangers.make_room(self.now)):
@@ -133,7 +94,7 @@ class Clients:
             self._log.opened(client)
         return b""
 
-    def welcome(self, connection: ClientConnection) -> None:
+    def welcome(self, connection: Connection) -> None:
         """Note that the client of a connection has logged in."""
         if self.strangers.remove(connection):
             self.memory.update(connection, connection.counted)
@@ -144,7 +105,7 @@ class Clients:
             if client.user is not NOBODY:
                 self.welcome(client.connection)
 
-    def recount(self, connection: ClientConnection) -> None:
+    def recount(self, connection: Connection) -> None:
         """Note how many bytes are buffered for a client. Throttle or evict clients if needed."""
         account = self.strangers if connection in self.strangers else self.memory
         account.update(connection, connection.counted)
@@ -158,7 +119,7 @@ class Clients:
         self.reports[name] = report
         return name
 
-    def monitor(self, client: Connected) -> None:
+    def monitor(self, client: Session) -> None:
         """Show the commands of all clients to this client, from the next read on."""
         self.monitors.add(client)
         self._observe()
@@ -180,7 +141,7 @@ class Clients:
             self.observers.append(self.monitors)
         self.monitors.tell_of_change()
 
-    def remove(self, client: Connected, reason: str) -> None:
+    def remove(self, client: Session, reason: str) -> None:
         """Remove a client whose connection has ended."""
         self.connected.discard(client)
         self.disconnects.unwatch(client.connection)

@@ -1,21 +1,23 @@
 """A client's connection: its socket, whether it can deliver messages, and the memory that it takes.
 
-What the bytes mean is the business of its session: see `Receiver`, and session.py.
+What the bytes mean is the business of its session: see session.py.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from pressure_server.auth.peer_address import Addresses
 from pressure_server.errors import PressureError
-from pressure_server.net.clients import Clients, Connected
+from pressure_server.net.clients import Clients
 from pressure_server.net.connection_state import CLIENT_SIDE, SERVER_SIDE, ClientSide, Event, ServerSide
 from pressure_server.net.outbox import Outbox
-from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.queues.operations.operation import Operation
+
+if TYPE_CHECKING:
+    from pressure_server.net.session import Session
 
 # The memory account leaves out connections that hold no more than this, in bytes. It is also the number of
 # written bytes after which the unsent bytes are counted again.
@@ -32,66 +34,11 @@ CLIENT_CLOSED = "the client closed it"
 _IDLE = "it was idle (--idle-timeout)"
 # The protocol of a transport whose connection has ended.
 _NO_PROTOCOL = asyncio.Protocol()
-# The state in which commands are executed: the session asks for each command.
+# Names for each request: Python 3.11 takes long to find a member of an enumeration.
 OPEN = ServerSide.OPEN
+_CLIENT_OPEN, _MUTED = ClientSide.OPEN, ClientSide.MUTED
 # The states in which the memory account does not count a connection. Calls in flight may still report to it.
 _UNCOUNTED = (ServerSide.EVICTED, ServerSide.BROKEN_OFF, ServerSide.CLOSED)
-
-
-class Receiver(Connected, Protocol):
-    """What receives a connection's bytes and events: the session of its protocol.
-
-    `connection` is set when the client has connected.
-    """
-
-    connection: Connection
-
-    @property
-    def is_busy(self) -> bool:
-        """Whether a command has no reply yet."""
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether a command that has begun, and does not wait, will have a reply."""
-
-    @property
-    def unparsed(self) -> int:
-        """The bytes in memory of a request that is not complete yet."""
-
-    @property
-    def reserved_jobs(self) -> ReservedJobs:
-        """The jobs that the client has reserved, and the reads that it has opened."""
-
-    @property
-    def may_proceed(self) -> bool:
-        """Whether the session could proceed if its connection took replies."""
-
-    def received(self, data: bytes) -> None:
-        """Execute the commands that are complete with these bytes."""
-
-    def proceed(self) -> None:
-        """Go on with the client's commands, as far as its connection allows."""
-
-    def finish(self) -> None:
-        """Close the connection when the commands already received have their replies."""
-
-    def stop(self) -> None:
-        """Close the connection when the commands that have begun have their replies. Begin no other."""
-
-    def close_when_replied(self, reason: str = "") -> None:
-        """Execute no further command. Close the connection when every reply is written."""
-
-    def abandon_waits(self) -> None:
-        """End the command that waits, and those after it: the client has closed its side."""
-
-    def give_up(self) -> None:
-        """Execute no further command, free what is not parsed, and give up the client's reserved jobs."""
-
-    def ended(self) -> None:
-        """Put back the messages whose replies were not written, and cancel operations that wait."""
-
-    def buffered_bytes(self) -> int:
-        """Return the bytes of requests and replies in memory, without those that are written and unsent."""
 
 
 class Connection(asyncio.Protocol):
@@ -105,7 +52,7 @@ class Connection(asyncio.Protocol):
     addresses: Addresses
     _outbox: Outbox
 
-    def __init__(self, clients: Clients, session: Receiver) -> None:
+    def __init__(self, clients: Clients, session: Session) -> None:
         self.clients = clients
         self.session = session
         self.id = next(clients.ids)
@@ -191,13 +138,14 @@ class Connection(asyncio.Protocol):
 
     @property
     def socket(self) -> Any:
-        """See disconnects.Watched."""
+        """The connection's socket."""
         return self._outbox.socket
 
     def client_disconnected(self, *, entirely: bool) -> None:
-        """See disconnects.Watched. Commands already received are still done.
+        """Note that the client has closed its side: `entirely` if it certainly reads no more. Called once.
 
-        If the client has certainly left, it gets none of the messages that they take.
+        Commands already received are still done. If the client has certainly left, it gets none of the
+        messages that they take.
         """
         has_left = entirely or not self._outbox.require_acknowledgements()
         self._client_moves(Event.LEAVE if has_left else Event.HALF_CLOSE)
@@ -242,7 +190,7 @@ class Connection(asyncio.Protocol):
         answer.
         """
         self.clients.disconnects.refresh()
-        if self._client_side is not ClientSide.OPEN and self.has_left:
+        if self._client_side is not _CLIENT_OPEN and self.has_left:
             self._client_moves(Event.NOT_DELIVERED)
             return False
         return not self._outbox.transport.is_closing()
@@ -256,7 +204,7 @@ class Connection(asyncio.Protocol):
                     operation.put_back()
                 return
             self.clients.deliveries.watch(self)
-        elif self._client_side is ClientSide.MUTED or outbox.transport.is_closing():
+        elif self._client_side is _MUTED or outbox.transport.is_closing():
             return
         outbox.write(data, taken, is_silent=bool(taken) and self.clients.now - self.active > _SILENT)
         if outbox.written - outbox.accepted > LEAST_COUNTED:
@@ -374,7 +322,7 @@ class Connection(asyncio.Protocol):
             self.session.close_when_replied(_IDLE)
 
     def drain(self) -> None:
-        """End the connection, because the server stops: see Receiver.stop."""
+        """End the connection, because the server stops: see Session.stop."""
         if self._moves(Event.STOP_BUSY if self.session.is_answering else Event.STOP):
             self.close_reason = "the server stops"
             self.pause_reading()

@@ -10,7 +10,10 @@ import asyncio
 import select
 from contextlib import suppress
 from time import monotonic
-from typing import Any, Protocol
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pressure_server.net.connection import Connection
 
 # The most events of one poll.
 _MAX_EVENTS = 64
@@ -18,30 +21,22 @@ _MAX_EVENTS = 64
 _FRESH = 100e-6
 
 
-class Watched(Protocol):
-    """A connection to a client."""
-
-    @property
-    def socket(self) -> Any:
-        """The connection's socket. If it has copies, close it last: epoll would keep it registered."""
-
-    def client_disconnected(self, *, entirely: bool) -> None:
-        """Note that the client has closed its side: `entirely` if it certainly reads no more. Called once."""
-
-
 class DisconnectWatch:
     """A watch that notifies connections when their clients disconnect."""
 
     def __init__(self) -> None:
-        self._watched: dict[int, Watched] = {}
-        self._numbers: dict[Watched, int] = {}
+        self._watched: dict[int, Connection] = {}
+        self._numbers: dict[Connection, int] = {}
         self._polled = 0.0
         self._epoll = select.epoll() if hasattr(select, "epoll") else None
         if self._epoll is not None:
             asyncio.get_running_loop().add_reader(self._epoll.fileno(), self.poll)
 
-    def watch(self, peer: Watched) -> None:
-        """Watch the connection until `unwatch`, or until its client disconnects."""
+    def watch(self, peer: Connection) -> None:
+        """Watch the connection until `unwatch`, or until its client disconnects.
+
+        If its socket has copies, close it last: epoll would keep it registered.
+        """
         connected = peer.socket
         number = connected.fileno() if connected is not None else -1
         if self._epoll is not None and number >= 0:
@@ -49,7 +44,7 @@ class DisconnectWatch:
             self._numbers[peer] = number
             self._epoll.register(number, select.EPOLLRDHUP)
 
-    def unwatch(self, peer: Watched) -> None:
+    def unwatch(self, peer: Connection) -> None:
         """Stop watching the connection, if it is watched."""
         # Not the transport's file number: after a close, that may belong to another connection.
         number = self._numbers.pop(peer, None)

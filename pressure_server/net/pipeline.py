@@ -45,6 +45,10 @@ class ReplyMode(Enum):
     SKIPPED = "the last one had none, and the next one has"
 
 
+# A name for each request: Python 3.11 takes long to find a member of an enumeration.
+REPLIES = ReplyMode.ON
+
+
 @lru_cache
 def unanswered(encode: Encode) -> Encode:
     """Return an encoder without a reply, for a command that `encode` would answer. Count its errors."""
@@ -92,7 +96,7 @@ class PipelinedClient(Client, Owner):
 
     def reply(self, data: bytes) -> None:
         """Reply to the command that is being executed."""
-        if self.reply_mode is not ReplyMode.ON:
+        if self.reply_mode is not REPLIES:
             data = b""
         if self._replies:
             self._replies.append(data)
@@ -153,7 +157,7 @@ class PipelinedClient(Client, Owner):
             or barrier.options != options
         ):
             raise HeldCommand
-        if self.reply_mode is not ReplyMode.ON:
+        if self.reply_mode is not REPLIES:
             encode = unanswered(encode)
         last = self._replies[-1] if self._replies else None
         if (

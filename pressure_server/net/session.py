@@ -8,12 +8,14 @@ before it, and before the next command.
 from __future__ import annotations
 
 import asyncio
+import logging
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
+from pressure_server.net.command_table import TableEntry
 from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED, OPEN
 from pressure_server.net.lone_command import LoneCommand
 from pressure_server.net.pipeline import HeldCommand, PipelinedClient, ReplyMode
@@ -23,13 +25,15 @@ from pressure_server.queues.operations.batch import MAX_BYTES
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.owners import Waiter
 
+logger = logging.getLogger(__name__)
+
 # A client whose unanswered requests take more memory than this is not read until all are answered.
 REQUEST_BYTES = 4 << 20
 # Estimated bytes for a command besides its words, and for an operation or a reply in the pipeline.
 _COMMAND_COST = 512
 _REPLY_COST = 512
-# Why a connection ended, for the log.
-SENT_HTTP = "it sent HTTP"
+# Words that begin lines of an HTTP request.
+_HTTP_WORDS = (b"post", b"host:")
 
 
 class RequestBatch(Protocol):
@@ -38,6 +42,16 @@ class RequestBatch(Protocol):
     @property
     def count(self) -> int:
         """The number of commands."""
+
+
+class RepeatedRequest(RequestBatch, Protocol):
+    """Many equal requests in a row."""
+
+    def split(self, count: int) -> list[Any]:
+        """Return the first `count` requests, and the others."""
+
+    def requests(self) -> list[Any]:
+        """Return the requests one by one."""
 
 
 class Parser(Protocol):
@@ -114,7 +128,7 @@ class Session(PipelinedClient):
         return self._parser.unparsed
 
     def received(self, data: bytes) -> None:
-        """See connection.Receiver."""
+        """Execute the commands that are complete with these bytes."""
         connection, parser = self.connection, self._parser
         clients, commands = connection.clients, parser.feed(data)
         if self.user is NOBODY and parser.exceeds_login_limits and not any(map(self.may_log_in, commands)):
@@ -175,6 +189,35 @@ class Session(PipelinedClient):
         elif not self._replies and self._alone is None:
             self._give_up_reserved()
             connection.close_when_sent()
+
+    def execute_repeated(self, entry: TableEntry | None, batch: RepeatedRequest) -> None:
+        """Execute many equal requests at once, if the command can; one by one if `entry` is None.
+
+        If they are refused, each is: one by one, they get their own replies.
+        """
+        if batch.count > self.may_submit:
+            self.execute_instead(batch.split(self.may_submit))
+            return
+        if entry is not None and entry.repeated is not None:
+            self.command_statistics = entry.statistics
+            try:
+                entry.repeated(self, batch)
+            except Exception:
+                logger.debug("repeated requests are executed one by one", exc_info=True)
+            else:
+                entry.statistics.calls += batch.count
+                return
+        self.execute_instead(batch.requests())
+
+    def is_http(self, word: bytes) -> bool:
+        """Return whether an unknown request begins a line of HTTP; then end the connection, as Redis does.
+
+        A web page can make a browser send commands in the body of a POST.
+        """
+        if word.lower() not in _HTTP_WORDS:
+            return False
+        self.break_off("it sent HTTP")
+        return True
 
     def begin_wait(self, waiter: Operation | Waiter, queues: Sequence[bytes]) -> None:
         """Do not read from the client until `end_wait` of this waiter, because it waits on these queues.
@@ -275,12 +318,12 @@ class Session(PipelinedClient):
 
     @property
     def is_busy(self) -> bool:
-        """See connection.Receiver."""
+        """Whether a command has no reply yet."""
         return bool(self._replies or self._backlog) or self._alone is not None
 
     @property
     def is_answering(self) -> bool:
-        """See connection.Receiver."""
+        """Whether a command that has begun, and does not wait, will have a reply."""
         alone = self._alone
         return (alone is not None and alone.has_begun and not alone.has_waited) or not all(
             isinstance(reply, Operation) and (reply.is_left_undone or reply in self._waits)
@@ -289,11 +332,11 @@ class Session(PipelinedClient):
 
     @property
     def may_proceed(self) -> bool:
-        """See connection.Receiver."""
+        """Whether the session could proceed if its connection took replies."""
         return not self._waits and (bool(self._backlog) or not self._replies)
 
     def buffered_bytes(self) -> int:
-        """See connection.Receiver."""
+        """Return the bytes of requests and replies in memory, without those that are written and unsent."""
         if not self.is_busy:
             self._request_bytes = self.unparsed
         # Ready replies count twice: the messages in them, and their encoding.
@@ -306,7 +349,7 @@ class Session(PipelinedClient):
         )
 
     def finish(self) -> None:
-        """See connection.Receiver."""
+        """Close the connection when the commands already received have their replies."""
         self._backlog.insert(0, None)
 
     def break_off(self, reason: str = "") -> None:
@@ -314,18 +357,18 @@ class Session(PipelinedClient):
         self.connection.break_off(reason)
 
     def close_when_replied(self, reason: str = "") -> None:
-        """See connection.Receiver."""
+        """Execute no further command. Close the connection when every reply is written."""
         self._execute_no_more(reason)
         self.proceed()
 
     def stop(self) -> None:
-        """See connection.Receiver."""
+        """Close the connection when the commands that have begun have their replies. Begin no other."""
         if self._alone is not None and not self._alone.has_begun:
             self._end_alone()
         self.close_when_replied()
 
     def give_up(self) -> None:
-        """See connection.Receiver."""
+        """Execute no further command, free what is not parsed, and give up the client's reserved jobs."""
         self._execute_no_more()
         self._give_up_reserved()
         self._parser = _NO_PARSER
@@ -344,7 +387,10 @@ class Session(PipelinedClient):
         self.reserved_jobs.give_up_all(self.job_owner, at_once=not leaves_with_others)
 
     def abandon_waits(self) -> None:
-        """See connection.Receiver. Commands before the first one that waits are still answered."""
+        """End the command that waits, and those after it: the client has closed its side.
+
+        Commands before the first one that waits are still answered.
+        """
         if self.connection.has_left:
             if last_reply := self.abandoned_reply():
                 self.connection.write(last_reply)
@@ -375,7 +421,7 @@ class Session(PipelinedClient):
         self.proceed()
 
     def ended(self) -> None:
-        """See connection.Receiver."""
+        """Put back the messages whose replies were not written, and cancel operations that wait."""
         replies, self._replies = self._replies, []
         self._drop(replies)
         self._end_alone()

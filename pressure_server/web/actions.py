@@ -11,13 +11,12 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 import hiredis
 from aiohttp import web
 
 from pressure_server.errors import BackendError
-from pressure_server.net.session import Session
 from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.text import counted
 from pressure_server.web.http_requests import (
@@ -183,7 +182,7 @@ async def _private_client(request: web.Request, body: Body) -> AsyncIterator[_Pr
     require_access(user, queue)
     database = database_of(context.server.broker, body.get("db", 0))
     connection = context.resp.connect()
-    session = cast(Session, connection.session)
+    session = connection.session
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, ours)

@@ -141,7 +141,7 @@ class CountingResp(resp.RequestParser):
 def _resp_flat(items: list[Any]) -> list[Any]:
     found: list[Any] = []
     for item in items:
-        found += item.commands() if isinstance(item, resp.Repeated) else [item]
+        found += item.requests() if isinstance(item, resp.Repeated) else [item]
     return [str(item) if isinstance(item, resp.RequestError) else item for item in found]
 
 
@@ -150,7 +150,7 @@ def _check_resp(item: Any) -> None:
         assert str(item).startswith("Protocol error: ")
         _check_line(CommandError(f"ERR {item}"))
     elif isinstance(item, resp.Repeated):
-        commands = item.commands()
+        commands = item.requests()
         assert len(commands) == item.count
         assert all(command[: len(item.words)] == item.words for command in commands)
     else:

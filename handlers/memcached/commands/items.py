@@ -159,7 +159,7 @@ def _submit(client: MemcachedSession, name: bytes, queue: bytes, commands: int) 
 
 def _get_repeated(client: MemcachedSession, requests: Repeated) -> None:
     if not _get_plain(client, requests.words, requests.count):
-        client.execute_instead(list(requests.requests()))
+        client.execute_instead(requests.requests())
 
 
 def _get(client: MemcachedSession, request: Request) -> Coroutine[Any, Any, bytes] | None:
@@ -265,7 +265,7 @@ def _meta_get(request: Request | Repeated) -> Meta:
 
 def _mg_repeated(client: MemcachedSession, requests: Repeated) -> None:
     if not _take_meta(client, requests, requests.count):
-        client.execute_instead(list(requests.requests()))
+        client.execute_instead(requests.requests())
 
 
 @command(

@@ -36,7 +36,7 @@ def _at_repeated(client: RespSession, commands: Repeated) -> None:
     try:
         offsets = [b"%d" % offset_of(word) for word in commands.thirds]
     except CommandError:
-        client.execute_instead(commands.commands())
+        client.execute_instead(commands.requests())
         return
     client.submit(verbs.AT, commands.words[1], offsets, 1, _found, commands=commands.count)
 

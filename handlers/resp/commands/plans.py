@@ -87,7 +87,7 @@ class Put(Plan):
     def execute_repeated(self, client: RespSession, commands: Repeated) -> None:
         """See Plan."""
         if client.transaction_id is not None:
-            client.execute_instead(commands.commands())
+            client.execute_instead(commands.requests())
             return
         name, messages, count = commands.words[1], commands.thirds, commands.count
         client.submit(verbs.PUT, name, messages, 1, self.encode, commands=count, options=self.options)
@@ -115,7 +115,7 @@ class Take(Plan):
     def execute_repeated(self, client: RespSession, commands: Repeated) -> None:
         """See Plan."""
         if commands.thirds:
-            client.execute_instead(commands.commands())
+            client.execute_instead(commands.requests())
         else:
             client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 

@@ -103,7 +103,7 @@ def _put_repeated(client: RespSession, commands: Repeated) -> None:
             messages = [word for pair in zip(firsts, messages, strict=True) for word in pair]
             size = 2
     except CommandError:
-        client.execute_instead(list(commands.commands()))
+        client.execute_instead(commands.requests())
         return
     client.submit(verbs.PUT, name, messages, size, how.encode, commands=commands.count, options=how.options)
 

@@ -1,0 +1,69 @@
+"""Each protocol says the same errors in its own words: they come from one list, pressure_server/errors.py."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from handlers.beanstalk.handler import BeanstalkHandler
+from handlers.memcached.handler import MemcachedHandler
+from handlers.resp.handler import RespHandler
+from pressure_server import errors
+from pressure_server.net.handler import Handler
+from pressure_server.net.listener import ListenerUrl
+from tests.unit.net.fake_server import FakeTransport, Server
+
+HANDLERS: dict[str, type[Handler]] = {
+    "resp": RespHandler,
+    "memcached": MemcachedHandler,
+    "beanstalk": BeanstalkHandler,
+}
+
+
+async def _replies(error: Exception) -> list[bytes]:
+    """Return the first two words of each protocol's reply."""
+    server, found = Server(), []
+    for scheme, handler in HANDLERS.items():
+        connection = handler(server.context, ListenerUrl(scheme)).connect()
+        connection.connection_made(FakeTransport())
+        found.append(b" ".join(connection.session.error_reply(error).split()[:2]))
+    server.close()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "beanstalk"),
+    [
+        (errors.QueueFullError("q"), b"FULL", b"OUT_OF_MEMORY"),
+        (errors.QueueFullError("q").after(2), b"FULL", b"OUT_OF_MEMORY"),
+        (errors.BufferLimitError(2, 1), b"OOM", b"OUT_OF_MEMORY"),
+        (errors.BackendError("the backend answered: OOM command not allowed"), b"BACKEND", b"OUT_OF_MEMORY"),
+        (errors.QueueClosedError("q"), b"CLOSED", b"DRAINING"),
+        (errors.StoppingError(), b"STOPPING", b"DRAINING"),
+        (errors.DrainingError(), b"STOPPING", b"DRAINING"),
+        (errors.DeniedError(), b"DENIED", b"DENIED"),
+        (errors.BackendAwayError("the backend is away"), b"BACKEND", b"INTERNAL_ERROR"),
+        (errors.UnblockedError(), b"UNBLOCKED", b"INTERNAL_ERROR"),
+        (errors.QueueDoesNotExistError("q"), b"NOQUEUE", b"INTERNAL_ERROR"),
+        (errors.QueueTypeError("OOM", "not-unique"), b"TYPE", b"INTERNAL_ERROR"),
+        (errors.WaitLimitError(1), b"OVERLOAD", b"INTERNAL_ERROR"),
+    ],
+    ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
+)
+def test_words_of_errors(error: Exception, code: bytes, beanstalk: bytes) -> None:
+    resp, memcached, other = asyncio.run(_replies(error))
+    assert resp.split()[0] == b"-" + code
+    assert memcached == b"SERVER_ERROR " + code
+    assert other == beanstalk
+
+
+def test_a_name_that_is_not_allowed_is_the_client_s_error() -> None:
+    replies = asyncio.run(_replies(errors.QueueNameError("the name is not allowed")))
+    assert replies == [b"-ERR the", b"CLIENT_ERROR the", b"INTERNAL_ERROR"]
+
+
+def test_an_unexpected_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
+    replies = asyncio.run(_replies(ValueError("secret")))
+    assert replies == [b"-ERR internal", b"SERVER_ERROR ERR", b"INTERNAL_ERROR"]
+    assert caplog.text.count("unexpected error in a command") == 3
