@@ -78,7 +78,7 @@ class Connection(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio: the client has sent these bytes."""
-        if self.server_side.takes_commands:
+        if self.server_side is OPEN or self.server_side.takes_commands:
             self.active = self.clients.now
             self.session.received(data)
 

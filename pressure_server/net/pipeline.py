@@ -189,7 +189,7 @@ class PipelinedClient(Client, Owner):
         if operation.measured_from:
             seconds = perf_counter() - operation.measured_from
             operation.command.measure(seconds)
-            if seconds >= self.clients.slow_log.threshold:
+            if seconds >= self.connection.clients.slow_log.threshold:
                 words = [operation.name, *messages_of_first_command(operation)]
                 self.note_slow(seconds, [operation.command.name.encode(), *words])
         has_failed = operation.error is not None or operation.has_errors

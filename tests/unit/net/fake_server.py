@@ -37,6 +37,8 @@ class FakeTransport(asyncio.Transport):
         self.written: list[bytes] = []
         self.is_broken = False
         self.is_aborted = False
+        self.is_closed = False
+        self.has_written_eof = False
         self.buffered = 0
 
     def write(self, data: Any) -> None:
@@ -52,6 +54,15 @@ class FakeTransport(asyncio.Transport):
 
     def abort(self) -> None:
         self.is_aborted = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.has_written_eof = True
 
     def pause_reading(self) -> None:
         """See asyncio.ReadTransport."""

@@ -1,10 +1,11 @@
-"""The order of a client's replies, and that the replies of a call are written once for each client."""
+"""A connection in memory: when replies are written, and how it ends."""
 
 from __future__ import annotations
 
 import asyncio
+import socket
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,6 +13,7 @@ from handlers.resp.parser import Limits
 from handlers.resp.session import RespSession
 from pressure_server.errors import BufferLimitError
 from pressure_server.net.connection import Connection
+from pressure_server.net.connection_state import ServerSide
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import Server
 
@@ -104,6 +106,78 @@ def test_messages_for_a_client_that_has_left_go_back(server: Server, runner: asy
     (call,) = server.link.calls
     assert set(call.keys.unpacked()) == {b"p:a", b"p:b"}
     assert {word for word in call.arguments.unpacked() if word in (b"x", b"y")} == {b"x", b"y"}
+
+
+def play(runner: asyncio.Runner, *steps: Callable[[], object]) -> None:
+    """Do these steps in the event loop, with an iteration after each."""
+
+    async def all_steps() -> None:
+        for step in steps:
+            step()
+            await asyncio.sleep(0)
+
+    runner.run(all_steps())
+
+
+def test_after_the_last_reply_the_server_closes_its_side_and_reads_on(
+    server: Server, runner: asyncio.Runner
+) -> None:
+    client, to_client = server.connect()
+    play(
+        runner,
+        lambda: client.data_received(packed("LLEN", "a") + packed("QUIT") + packed("PING")),
+        server.send,
+    )
+    assert (to_client.written, client.server_side) == ([], ServerSide.ENDING)
+    play(runner, lambda: server.link.reply([0, [0, 1]]))
+    assert b"".join(to_client.written) == b":1\r\n+OK\r\n"
+    assert (to_client.has_written_eof, to_client.is_closed, client.is_read) == (True, False, True)
+    assert client.server_side is ServerSide.HUNG_UP
+
+
+def test_a_client_that_closes_its_side_gets_its_replies_before_the_end(
+    server: Server, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client, to_client = server.connect()
+    # Over a unix socket nothing need be acknowledged.
+    ours, theirs = socket.socketpair()
+    monkeypatch.setattr(to_client, "get_extra_info", {"socket": ours}.get)
+    play(
+        runner,
+        lambda: client.data_received(packed("LLEN", "a")),
+        lambda: client.client_disconnected(entirely=False),
+        client.eof_received,
+        server.send,
+    )
+    assert not to_client.is_closed
+    assert client.server_side is ServerSide.OPEN
+    play(runner, lambda: server.link.reply([0, [0, 1]]))
+    assert (to_client.written, to_client.is_closed) == ([b":1\r\n"], True)
+    for end in (ours, theirs):
+        end.close()
+
+
+def test_a_stop_closes_an_idle_client_at_once_and_a_busy_one_after_its_reply(
+    server: Server, runner: asyncio.Runner
+) -> None:
+    (idle, to_idle), (busy, to_busy) = server.connect(), server.connect()
+    play(runner, lambda: busy.data_received(packed("LLEN", "a")), server.send, idle.drain, busy.drain)
+    assert (to_idle.is_closed, idle.server_side) == (True, ServerSide.STOPPING_IDLE)
+    assert busy.server_side is ServerSide.STOPPING
+    play(runner, lambda: server.link.reply([0, [0, 1]]))
+    assert (to_busy.written, to_busy.has_written_eof) == ([b":1\r\n"], True)
+
+
+def test_a_client_whose_replies_are_unread_or_that_is_throttled_gets_no_command_executed(
+    server: Server, runner: asyncio.Runner
+) -> None:
+    client, to_client = server.connect()
+    play(runner, client.throttle, client.pause_writing, lambda: client.data_received(packed("PING")))
+    assert client.is_throttled
+    play(runner, client.resume)
+    assert (client.is_throttled, client.is_read, to_client.written) == (False, False, [])
+    play(runner, client.resume_writing)
+    assert (client.is_read, to_client.written) == (True, [b"+PONG\r\n"])
 
 
 class WatchedConnection(Connection):
