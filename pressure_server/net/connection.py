@@ -283,8 +283,8 @@ class Connection(asyncio.Protocol):
     def evict(self, why: PressureError) -> None:
         """See memory.AccountedConnection. A client that does not read its replies receives no error."""
         self.close_reason = f"evicted: {why}"
-        self.acknowledge_sent()
         self._moves(Event.EVICT)
+        self.acknowledge_sent()
         self.session.give_up()
         if self.transport.get_write_buffer_size():
             self.break_off()
@@ -339,6 +339,8 @@ class Connection(asyncio.Protocol):
         If a socket is closed while the client sends, the kernel drops replies that are still on their way. If
         messages are left, `acknowledge_sent` leads here again.
         """
+        if self.server_side is ServerSide.EVICTED:
+            return  # `evict` ends the connection
         if self._outbox.unaccepted:
             # The end of the stream makes the client's kernel acknowledge the replies at once.
             if self._client_side is ClientSide.READ_TO_END and self._moves(Event.HANG_UP):

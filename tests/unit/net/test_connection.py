@@ -14,6 +14,7 @@ from handlers.resp.session import RespSession
 from pressure_server.errors import BufferLimitError
 from pressure_server.net.connection import Connection
 from pressure_server.net.connection_state import ServerSide
+from pressure_server.net.outbox import Outbox
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import Server
 
@@ -202,3 +203,15 @@ def test_a_client_that_is_evicted_keeps_no_part_of_a_request(server: Server, run
     runner.run(evict())
     assert client.session.buffered_bytes() == 0
     assert to_client.written[0].startswith(b"-")
+
+
+def test_what_a_client_that_is_evicted_has_not_read_is_not_counted(
+    server: Server, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Outbox, "_discard_input", lambda _: None)
+    client, to_client = server.connect()
+    play(runner, lambda: client.data_received(packed("PING")))
+    to_client.buffered = 10_000
+    play(runner, lambda: client.evict(BufferLimitError(10_000, 1)))
+    assert (server.clients.memory.held, to_client.is_aborted) == (0, True)
+    assert client.server_side is ServerSide.BROKEN_OFF
