@@ -6,11 +6,13 @@ import asyncio
 import re
 from collections.abc import Callable, Sequence
 from time import time
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from pressure_server.auth.peer_address import Addresses
 from pressure_server.auth.users import User
 from pressure_server.net.slow_log import shortened
+
+if TYPE_CHECKING:
+    from pressure_server.net.session import Session
 
 # A monitor that has more unsent bytes than this is disconnected: the server must not keep everything for it.
 MAX_UNSENT = 8 << 20
@@ -23,50 +25,11 @@ _ESCAPES |= {b'"': b'\\"', b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": 
 _ESCAPES |= {b"\a": b"\\a", b"\b": b"\\b"}
 
 
-class Monitored(Protocol):
-    """A client whose commands are shown."""
-
-    @property
-    def addresses(self) -> Addresses:
-        """The addresses of the client's connection."""
-
-    @property
-    def database(self) -> Any:
-        """The database that the client has selected."""
-
-    def words_of(self, command: Any) -> list[list[bytes]]:
-        """Return the words of the commands for which a parsed request stands."""
-
-
-class MonitorConnection(Protocol):
-    """The connection of a client that is shown all commands."""
-
-    @property
-    def transport(self) -> Any:
-        """The connection's transport."""
-
-    def write(self, data: bytes) -> None:
-        """Write data to the client."""
-
-
-class Monitor(Protocol):
-    """A client that is shown all commands."""
-
-    user: User
-
-    @property
-    def connection(self) -> MonitorConnection:
-        """The client's connection."""
-
-    def break_off(self, reason: str = "") -> None:
-        """End the connection at once."""
-
-
 class Monitors:
     """The clients that are shown all commands. It is false if there are none."""
 
     def __init__(self) -> None:
-        self._monitors: set[Monitor] = set()
+        self._monitors: set[Session] = set()
         # Whether clients of other processes of this server are monitors, and what tells these processes
         # whether this one has monitors, and lines for theirs.
         self.others_watch = False
@@ -81,7 +44,7 @@ class Monitors:
     def __contains__(self, client: object) -> bool:
         return client in self._monitors
 
-    def add(self, monitor: Monitor) -> None:
+    def add(self, monitor: Session) -> None:
         """Add a monitor."""
         self._monitors.add(monitor)
 
@@ -95,7 +58,7 @@ class Monitors:
             self._told = bool(self)
             self.tell_others(self._told, b"")
 
-    def received(self, client: Monitored, commands: Sequence[Any]) -> None:
+    def received(self, client: Session, commands: Sequence[Any]) -> None:
         """See clients.Observer. Show the commands as Redis's MONITOR does."""
         shown = [words for command in commands for words in client.words_of(command)]
         if not shown:
