@@ -228,7 +228,7 @@ class Connection(asyncio.Protocol):
             self._count_unsent()
         if outbox.unaccepted:
             return False
-        if not self.server_side.takes_commands:
+        if self.server_side is not OPEN and not self.server_side.takes_commands:
             self.session.proceed()
         return not unsent
 

@@ -134,8 +134,9 @@ class Session(PipelinedClient):
         if self.user is NOBODY and parser.exceeds_login_limits and not any(map(self.may_log_in, commands)):
             commands.append(self.TOO_LARGE)
         clients.commands += len(commands)
+        batch = self.BATCH
         for command in commands:
-            if type(command) is self.BATCH:
+            if type(command) is batch:
                 clients.commands += command.count - 1
         self._measures_next = True
         for observer in clients.observers:
@@ -154,7 +155,7 @@ class Session(PipelinedClient):
 
     def proceed(self) -> None:
         """Execute commands from the backlog, until one has to wait for a reply, for memory, or for room."""
-        backlog, connection = self._backlog, self.connection
+        backlog, connection, execute = self._backlog, self.connection, self.execute
         while backlog:
             if (
                 self._alone is not None
@@ -168,7 +169,7 @@ class Session(PipelinedClient):
                 self.close_when_replied()
                 return
             try:
-                coroutine = self.execute(command)
+                coroutine = execute(command)
             except HeldCommand:
                 backlog.append(command)
                 break
