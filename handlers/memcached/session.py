@@ -190,7 +190,7 @@ class MemcachedSession(Session):
         self.command_statistics = entry.statistics if entry is not None else _UNKNOWN
         if type(command) is Repeated:
             may_repeat = entry is not None and self._may(entry, command)
-            self.execute_repeated(entry if may_repeat else None, command)
+            self.execute_batch(entry if may_repeat else None, command)
             return None
         if entry is None and self.is_http(command.words[0]):
             return None

@@ -33,10 +33,10 @@ class LoneCommand:
         """Whether it runs: the replies before it are written."""
         return isinstance(self._running, asyncio.Task)
 
-    def begin(self, client: Client, follows: Callable[[bytes], None]) -> None:
-        """Run the command for a client, and call `follows` with its reply, unless `end` is called before."""
+    def begin(self, client: Client, on_reply: Callable[[bytes], None]) -> None:
+        """Run the command for a client, and call `on_reply` with its reply, unless `end` is called before."""
         coroutine = cast(Coroutine[Any, Any, Any], self._running)
-        self._running = asyncio.create_task(self._run(coroutine, client, follows))
+        self._running = asyncio.create_task(self._run(coroutine, client, on_reply))
         # A task that is cancelled before it begins leaves its coroutine as it was.
         self._running.add_done_callback(lambda _: coroutine.close())
 
@@ -55,7 +55,7 @@ class LoneCommand:
         self.taken.clear()
 
     async def _run(
-        self, coroutine: Coroutine[Any, Any, Any], client: Client, follows: Callable[[bytes], None]
+        self, coroutine: Coroutine[Any, Any, Any], client: Client, on_reply: Callable[[bytes], None]
     ) -> None:
         statistics, began = client.command_statistics, perf_counter()
         # A client that has not logged in may do so with this command, which then has a password.
@@ -78,4 +78,4 @@ class LoneCommand:
             if seconds >= client.clients.slow_log.threshold and has_logged_in:
                 for words in client.words_of(self._request)[:1]:
                     client.note_slow(seconds, words)
-        follows(reply)
+        on_reply(reply)

@@ -191,7 +191,7 @@ class Session(PipelinedClient):
             self._give_up_reserved()
             connection.close_when_sent()
 
-    def execute_repeated(self, entry: TableEntry | None, batch: RepeatedRequest) -> None:
+    def execute_batch(self, entry: TableEntry | None, batch: RepeatedRequest) -> None:
         """Execute many equal requests at once, if the command can; one by one if `entry` is None.
 
         If they are refused, each is: one by one, they get their own replies.
@@ -232,18 +232,18 @@ class Session(PipelinedClient):
             self.connection.pause_reading()
             if self.has_disconnected:
                 self.abandon_waits()
-        if self._waits.are_ending:
+        if self._waits.are_to_end:
             # The command has waited before. The operation is not in its line yet.
             asyncio.get_running_loop().call_soon(self._waits.end_all, self.database)
 
     def end_wait(self, waiter: Operation | Waiter) -> None:
         """See PipelinedClient."""
         self._waits.pop(waiter, None)  # a session that has ended has none
-        self._waits_may_have_ended()
+        self._answer_unblock()
 
-    def _waits_may_have_ended(self) -> None:
+    def _answer_unblock(self) -> None:
         if self._alone is None or not self._alone.has_begun:  # otherwise it may wait again
-            self._waits.have_ended()
+            self._waits.answer_if_ended()
 
     @property
     def is_waiting(self) -> bool:
@@ -256,7 +256,7 @@ class Session(PipelinedClient):
         Return False if the client does not wait, or gets something: what is in flight when this is called.
         """
         alone_waits = self._alone is not None and self._alone.has_waited
-        if self._waits.are_ending or not (self._waits or alone_waits):
+        if self._waits.are_to_end or not (self._waits or alone_waits):
             return False
         return await self._waits.unblock(error, self.database)
 
@@ -309,7 +309,7 @@ class Session(PipelinedClient):
         """Write the reply of the command that ran alone, and go on."""
         taken = [] if self._alone is None else self._alone.taken
         self._alone = None
-        self._waits_may_have_ended()
+        self._answer_unblock()
         data = reply if self.reply_mode is ReplyMode.ON else b""
         delivered = [(len(data), len(data), operation) for operation in taken if operation.deliveries]
         self.connection.write(data, delivered)
@@ -416,7 +416,7 @@ class Session(PipelinedClient):
                 self._waits.pop(reply, None)
         self._drop(dropped)
         self._end_alone()
-        self._waits_may_have_ended()
+        self._answer_unblock()
         if last_reply:
             self.reply(last_reply)
         self.proceed()
@@ -431,7 +431,7 @@ class Session(PipelinedClient):
         # Operations refer to the session: without this, only the garbage collector would free them.
         self._barrier = None
         self._waits.clear()
-        self._waits_may_have_ended()
+        self._answer_unblock()
 
     def _drop(self, replies: list[bytes | Operation]) -> None:
         """Give up replies that are not sent: put back their messages, and cancel operations."""

@@ -34,7 +34,7 @@ class Waits(dict[Operation | Waiter, Sequence[bytes]]):
         return list(dict.fromkeys(queue for queues in self.values() for queue in queues))
 
     @property
-    def are_ending(self) -> bool:
+    def are_to_end(self) -> bool:
         """Whether another client has asked to end the waits, and has no answer yet."""
         return self._unblock is not None
 
@@ -58,7 +58,7 @@ class Waits(dict[Operation | Waiter, Sequence[bytes]]):
             else:
                 waiter.unblock(self._unblock.request)
 
-    def have_ended(self) -> None:
+    def answer_if_ended(self) -> None:
         """Answer the request to end the waits, if there is one and nothing waits any longer."""
         if self or self._unblock is None:
             return

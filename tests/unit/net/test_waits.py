@@ -48,14 +48,14 @@ def test_the_answer_comes_when_nothing_waits_any_longer() -> None:
         waits, lanes, operation = Waits(), Lanes(), get()
         waits[waiter], waits[operation] = (b"a",), (b"b",)
         answer = waits.unblock(UnblockedError(), cast(Database, lanes))
-        assert waits.are_ending
+        assert waits.are_to_end
         assert (waiter.requests, lanes.unblocked) == (1, [operation])
         for waiting in (waiter, operation):
-            waits.have_ended()
+            waits.answer_if_ended()
             assert not answer.done()
             del waits[waiting]
-        waits.have_ended()
-        assert not waits.are_ending
+        waits.answer_if_ended()
+        assert not waits.are_to_end
         return await answer
 
     assert asyncio.run(play(Waiter()))
@@ -67,7 +67,7 @@ def test_a_wait_that_gets_something_was_not_ended() -> None:
         waits[waiter] = (b"a",)
         answer = waits.unblock(None, cast(Database, Lanes()))
         waits.clear()
-        waits.have_ended()
+        waits.answer_if_ended()
         return await answer
 
     assert not asyncio.run(play())
@@ -81,7 +81,7 @@ def test_what_begins_to_wait_meanwhile_is_ended_too() -> None:
         waits.end_all(cast(Database, Lanes()))
         assert later.requests == 1
         waits.clear()
-        waits.have_ended()
+        waits.answer_if_ended()
         return await answer
 
     assert asyncio.run(play())
@@ -91,5 +91,5 @@ def test_without_a_request_nothing_is_ended() -> None:
     waits, waiter = Waits(), Waiter()
     waits[waiter] = (b"a",)
     waits.end_all(cast(Database, Lanes()))
-    waits.have_ended()
+    waits.answer_if_ended()
     assert waiter.requests == 0
