@@ -61,6 +61,8 @@ _SHORT_RANGE = 1000
 # Messages that the script reads in the first call, and in each later one; bytes, if they are large; and
 # messages of each queue, at least.
 _READ_FIRST, _READ_AT_ONCE, _BYTES_AT_ONCE, _READ_OF_EACH = 1000, 2000, 1 << 20, 25
+# Messages of the first call if the queues have so many bytes: the messages may be large.
+_READ_FIRST_OF_LARGE, _MANY_BYTES = 10, 4 << 20
 # How often queues are read in portions.
 _ATTEMPTS = 3
 # Seconds before a put-back or recovery that the backend has refused is tried again.
@@ -377,7 +379,8 @@ class Shard:
         commands: list[tuple[bytes, ...]] = []
         for name in names:
             base = base_key(self.prefix, name)
-            commands.append((b"MGET", base + BOUND, base + MADE))
+            counts = (base + b":stats:produced_bytes", base + b":stats:consumed_bytes")
+            commands.append((b"MGET", base + BOUND, base + MADE, *counts))
             commands.append((b"LRANGE", base, b"%d" % (-1 - last), b"%d" % (-1 - first)))
         # Read long replies one at a time: they are in memory before the memory account counts them.
         is_short = 0 <= last - first < _SHORT_RANGE and (first < 0) == (last < 0) and len(names) < _AT_ONCE
@@ -387,8 +390,9 @@ class Shard:
         ranges: list[list[bytes] | None] = []
         made = [one[1] for one in replies[::2] if isinstance(one, list)]
         if any(one is not None and one.endswith(NO_PLAIN_LIST) for one in made):
-            return await self._ranges_by_script(names, first, last)
-        for (exists, _), newest_first in zip(replies[::2], replies[1::2], strict=True):
+            size = sum(int(one[2] or 0) - int(one[3] or 0) for one in replies[::2] if isinstance(one, list))
+            return await self._ranges_by_script(names, first, last, size)
+        for (exists, *_), newest_first in zip(replies[::2], replies[1::2], strict=True):
             if isinstance(newest_first, Exception):
                 raise BackendReplyError(f"the backend answered: {newest_first}") from newest_first
             newest_first.reverse()
@@ -396,31 +400,31 @@ class Shard:
         return ranges
 
     async def _ranges_by_script(
-        self, names: Sequence[bytes], first: int, last: int
+        self, names: Sequence[bytes], first: int, last: int, size: int
     ) -> list[list[bytes] | None]:
         """Return what `ranges` does; some of the queues are not plain lists, so the script reads them.
 
-        It reads long ones in portions, unless they keep changing in between.
+        It reads long ones in portions, unless they keep changing in between. `size` is that of all messages.
         """
-        if first >= 0 and (last == -1 or last - first >= _READ_FIRST):
+        room = _READ_FIRST if size < _MANY_BYTES else _READ_FIRST_OF_LARGE
+        if first >= 0 and (last == -1 or last - first >= room):
             for _ in range(_ATTEMPTS):
-                if (found := await self._ranges_in_portions(names, first, last)) is not None:
+                if (found := await self._ranges_in_portions(names, first, last, room)) is not None:
                     return found
         return await self._ask([(name, verbs.RANGE, first, last) for name in names])
 
     async def _ranges_in_portions(
-        self, names: Sequence[bytes], first: int, last: int
+        self, names: Sequence[bytes], first: int, last: int, room: int
     ) -> list[list[bytes] | None] | None:
         """Return what `ranges` does, by several calls; None if a queue has changed between them.
 
-        `first` is not negative, and `last` is -1 if it is.
+        `first` is not negative, and `last` is -1 if it is. The first call reads `room` messages.
         """
         found: dict[bytes, list[bytes] | None] = {name: [] for name in names}
         left = dict.fromkeys(names, first)  # the position of each queue from which on it is not read yet
         ask_versions = [(name, verbs.VERSION) for name in found]
         versions: list[Any] = []
         calls = count = size = 0
-        room = _READ_FIRST
         while left:
             some = list(islice(left.items(), max(1, room // _READ_OF_EACH)))
             portion = max(1, room // len(some))

@@ -24,7 +24,7 @@ from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.outcomes import first_word
 
 # Messages of a command that are put in one step; more jobs would take the backend tens of milliseconds.
-_MOST_AT_ONCE = 2500
+_MOST_AT_ONCE = 2000
 
 
 class Plan(ABC):

@@ -22,6 +22,8 @@ planned = partial(plans.planned, group="set")
 
 # Redis has no such limit: it would return billions of messages.
 _MAX_RANDOM = 1_000_000
+# If more messages are wanted than the queue has, it is read as a whole, which takes less time.
+_MANY_RANDOM = 1000
 
 
 planned(
@@ -113,6 +115,10 @@ async def srandmember(client: Caller, words: Words) -> object:
     count = integer_of(words[2]) if len(words) == 3 else 1
     if count < -_MAX_RANDOM:
         raise out_of_range()
+    if count > _MANY_RANDOM and client.database.can_wait:
+        length = await read(client, verbs.LENGTH, words[1], [], missing=0)
+        if count >= length:
+            return await messages_between(client, words[1], 0, -1)
     seed = random.getrandbits(31)
     picked = await read(client, verbs.SAMPLE, words[1], [b"%d" % seed, b"%d" % min(count, 2**53)], missing=[])
     if len(words) == 3:

@@ -4,10 +4,10 @@
 -- Returns  one table, filled in `begin`. The library's variables live on from call to call: whatever an earlier call
 --          was doing when an error ended it, nothing of that is left
 
--- The estimated work of a call, in microseconds measured on one machine: for each block, message or argument,
--- and list entry walked over. Above MAX_WORK, or MAX_ANSWERED bytes of replies, the call begins no further
+-- The estimated work of a call, in microseconds measured on one machine: for each block, message or argument, byte of a
+-- job, and list entry walked over. Above MAX_WORK, or MAX_ANSWERED bytes of replies, the call begins no further
 -- block. The work is estimated because the clock of Redis 7.2 stands still inside a script.
-local the_call = { FAST_BLOCK = 6, BLOCK = 25, MESSAGE = 0.5, ENTRY = 0.005, MAX_WORK = 2000 }
+local the_call = { FAST_BLOCK = 6, BLOCK = 25, MESSAGE = 0.5, BYTE = 0.002, ENTRY = 0.005, MAX_WORK = 2000 }
 local MAX_ANSWERED = 1048576
 
 -- Begin a call. `full` is the error if the backend is out of memory, `refusal` if it accepts no writes.

@@ -84,7 +84,8 @@ end
 -- Return the best jobs that are ready, at most `wanted`; and how many of these have expired, and are deleted.
 function job_gets.best(wanted)
   local found, expired = {}, {}
-  for _, job in ipairs(jobs.read_in('ready', jobs.next_ids(math.min(wanted, jobs.AT_ONCE)))) do
+  if wanted > 1 then wanted = jobs.portion(math.min(wanted, jobs.AT_ONCE)) end
+  for _, job in ipairs(jobs.read_in('ready', jobs.next_ids(wanted))) do
     local expires = jobs.parse(job).expires
     local some = expires ~= '0' and tonumber(expires) <= the_call.clock() and expired or found
     some[#some + 1] = job

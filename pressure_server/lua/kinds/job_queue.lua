@@ -27,6 +27,7 @@ local job_queue = {
 local key_of = queue.key_of
 -- Reserved and buried jobs whose bytes are counted.
 local HELD_AT_ONCE = 5000
+local SCANNED_AT_ONCE = 2000
 
 -- Begin with the queue: read how many jobs it has, and do what is due.
 function job_queue.begin()
@@ -216,9 +217,10 @@ function job_queue.range(first, last)
   return found
 end
 
--- Takes    the number of messages seen; and a count. Jobs that are taken meanwhile may hide others. A scan that began before
--- the messages became jobs begins again
+-- Takes    the number of messages seen; and a count, of which one call returns SCANNED_AT_ONCE at most. Jobs that are taken
+-- meanwhile may hide others. A scan that began before the messages became jobs begins again
 function job_queue.scan(position, wanted)
+  wanted = jobs.portion(math.min(wanted, SCANNED_AT_ONCE))
   if position >= list_reads.SET_CURSOR then position = 0 end
   local messages = job_queue.range(position, position + wanted - 1)
   local following = position + #messages

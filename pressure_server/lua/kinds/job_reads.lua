@@ -12,6 +12,8 @@ local job_reads = {
   -- Jobs that are read at once; delays, and reservations, that end when a block begins.
   AT_ONCE = 500,
 }
+-- The same in bytes of messages: 1 MiB takes the backend 2 milliseconds or more.
+local BYTES_AT_ONCE = 2097152
 local key_of = queue.key_of
 local STATES = { 'ready', 'delayed', 'reserved', 'buried' }
 
@@ -76,10 +78,11 @@ function job_reads.read(ids, whole, covers)
   local fields, found, known, cover = {}, {}, {}, nil
   covers = covers or {}
   for i, id in ipairs(ids) do fields[2 * i - 1], fields[2 * i] = id, id .. ':' end
-  local values = commands.values_of('HMGET', key_of('jobs'), fields)
+  local values, bytes = commands.values_of('HMGET', key_of('jobs'), fields), 0
   for i, id in ipairs(ids) do
     local job, value, packed = known[id], values[2 * i - 1], values[2 * i]
     if not job and value then
+      bytes = bytes + #value
       -- All fields at once: a table that grows takes twice as long.
       job = {
         id = id, value = value, about = packed and cmsgpack.unpack(packed), state = nil,
@@ -98,8 +101,17 @@ function job_reads.read(ids, whole, covers)
     end
     found[i] = job or false
   end
-  the_call.work = the_call.work + 4 * the_call.MESSAGE * #ids
+  the_call.work = the_call.work + 4 * the_call.MESSAGE * #ids + the_call.BYTE * bytes
   return found
+end
+
+-- Return how many jobs are to be read at once: `most`, or fewer if the messages of the queue are large.
+function job_reads.portion(most)
+  local produced, consumed = queue.base .. ':stats:produced_', queue.base .. ':stats:consumed_'
+  local stats = call('MGET', produced .. 'messages', produced .. 'bytes', consumed .. 'messages', consumed .. 'bytes')
+  for i = 1, 4 do stats[i] = tonumber(stats[i] or 0) or 0 end
+  local count, bytes = math.max(1, stats[1] - stats[3]), math.max(1, stats[2] - stats[4])
+  return math.min(most, math.floor(BYTES_AT_ONCE * count / bytes) + 1)
 end
 
 -- Return the jobs from one id to another. A range is whole if all its messages are among them; else each of those that

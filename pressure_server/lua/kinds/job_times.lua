@@ -20,13 +20,15 @@ local function first_due(state)
   return due
 end
 
--- Return the ids in a set that are due, the latest first.
+-- Return ids in a set that are due, the latest first; and whether there may be more.
 local function due_in(state)
   local first = first_due(state)
   if first == math.huge or first > the_call.clock() then
-    return {}
+    return {}, false
   end
-  return call('ZREVRANGEBYSCORE', key_of(state), string.format('%.0f', the_call.clock()), '-inf', 'LIMIT', 0, jobs.AT_ONCE)
+  local most = jobs.portion(jobs.AT_ONCE)
+  local ids = call('ZREVRANGEBYSCORE', key_of(state), string.format('%.0f', the_call.clock()), '-inf', 'LIMIT', 0, most)
+  return ids, #ids == most
 end
 
 -- Make delayed jobs ready, and end reservations, whose time has come; `delayed` is how many are delayed. A block does
@@ -40,8 +42,8 @@ function job_times.promote(delayed)
     return
   end
   if delayed == 0 then state.first.delayed = math.huge end
-  local ids = due_in('delayed')
-  state.has_due = #ids == jobs.AT_ONCE
+  local ids, are_more = due_in('delayed')
+  state.has_due = are_more
   if #ids > 0 then
     local ready = {}
     for _, job in ipairs(jobs.read_in('delayed', ids)) do
@@ -55,8 +57,8 @@ function job_times.promote(delayed)
     state.ready = state.ready + #ready / 2
     block.changed = true
   end
-  ids = due_in('reserved')
-  state.has_due = state.has_due or #ids == jobs.AT_ONCE
+  ids, are_more = due_in('reserved')
+  state.has_due = state.has_due or are_more
   block.promoted[queue.base] = state.has_due
   if #ids > 0 then
     local due = jobs.read_in('reserved', ids)

@@ -76,9 +76,10 @@ end
 -- 'id owner reserves'. Return to how many it has, for each; and how many are left for another call.
 local function for_each(words, event)
   local done, known, last = {}, {}, 0 -- known: owners
+  local portion = #words > 1 and queue.bound and jobs.portion(jobs.AT_ONCE) or jobs.AT_ONCE
   while last < #words do
     local first, count = last + 1, 0
-    while last < #words and count < jobs.AT_ONCE do
+    while last < #words and count < portion do
       last, count = last + 1, count + 1
       if string.byte(words[last], AFTER_ID) == HYPHEN then
         local id, final = string.match(words[last], '^(%x+)%-(%x+)')
@@ -194,8 +195,9 @@ end
 function job_verbs.kick(words)
   local most, state, count, is_more = tonumber(words[1]), words[2], 0, words[1] ~= '0'
   if state == '' then state = call('EXISTS', queue.key_of('buried')) == 1 and 'buried' or 'delayed' end
+  local portion = jobs.portion(jobs.AT_ONCE)
   while is_more and (count == 0 or not block.patient or the_call.work < the_call.MAX_WORK) do
-    local wanted = math.min(most - count, jobs.AT_ONCE)
+    local wanted = math.min(most - count, portion)
     local ids = call('ZRANGE', queue.key_of(state), 0, wanted - 1)
     count = count + #jobs.happen('kick', jobs.read_in(state, ids))
     is_more = count < most and #ids == wanted

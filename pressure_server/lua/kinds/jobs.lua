@@ -48,7 +48,7 @@ local jobs = {
   read = job_reads.read, read_in = job_reads.read_in, between = job_reads.between, at_once = job_reads.at_once,
   parse = job_reads.parse, bytes_of = job_reads.bytes_of, message_of = job_reads.message_of, ttr_of = job_reads.ttr_of,
   is_owned = job_reads.is_owned, state_of = job_reads.state_of, note_come = job_reads.note_come,
-  ready_ids = job_reads.ready_ids, next_ids = job_reads.next_ids, counts = job_reads.counts,
+  portion = job_reads.portion, ready_ids = job_reads.ready_ids, next_ids = job_reads.next_ids, counts = job_reads.counts,
   -- Jobs that one call deletes at most, unless it must not leave anything.
   DELETED_AT_ONCE = 1000,
 }
@@ -120,7 +120,7 @@ end
 function jobs.complete_index(name)
   local indexed = queue.jobs.indexed
   while indexed[name] ~= 'all' do
-    local cursor, found = unpack(call('HSCAN', key_of('jobs'), indexed[name] or '0', 'COUNT', 1000))
+    local cursor, found = unpack(call('HSCAN', key_of('jobs'), indexed[name] or '0', 'COUNT', jobs.portion(1000)))
     local ids = {}
     for i = 1, #found, 2 do
       if string.match(found[i], '^%x+$') then ids[#ids + 1] = found[i] end
@@ -295,11 +295,11 @@ end
 
 -- Delete jobs in a state, or as many as one call may. Return how many; and whether there are more.
 function jobs.purge(state)
-  local count, ids = 0, nil
+  local count, ids, portion = 0, nil, jobs.portion(jobs.AT_ONCE)
   repeat
-    ids = call('ZRANGE', key_of(state), 0, jobs.AT_ONCE - 1)
+    ids = call('ZRANGE', key_of(state), 0, portion - 1)
     for _, is_done in ipairs(jobs.happen('purge', jobs.read_in(state, ids))) do count = count + is_done end
-  until #ids < jobs.AT_ONCE or block.patient and count >= jobs.DELETED_AT_ONCE
+  until #ids < portion or block.patient and count >= 2 * portion
   return count, call('EXISTS', key_of(state)) == 1
 end
 

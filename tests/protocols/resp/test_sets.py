@@ -53,6 +53,10 @@ def test_srandmember_takes_no_message(client: Client) -> None:
     assert len(set(picked)) == 60
     assert len(client.srandmember("q", -250)) == 250
     assert len(client.srandmember("q", 1000)) == 100
+    assert sorted(map(int, client.srandmember("q", 10_000))) == list(range(100))
+    assert client.srandmember("none", 10_000) == []
+    with client.pipeline() as pipe:
+        assert len(pipe.srandmember("q", 10_000).execute()[0]) == 100
     assert client.srandmember("q") in {b"%d" % number for number in range(100)}
     assert client.srandmember("none") is None
     assert client.scard("q") == 100
