@@ -43,7 +43,8 @@ def take_batch(waiting: list[Operation]) -> list[Operation]:
     kind = (False, False)
     for operation in waiting:
         portion = _portion(operation) if operation.wanted > MAX_MESSAGES else None
-        messages += operation.wanted if portion is None else portion
+        of_put_back = len(operation.messages) if operation.verb.is_put_back else 0
+        messages += of_put_back or (operation.wanted if portion is None else portion)
         size += sum(map(len, operation.messages)) if portion is None else operation.bytes_of_next(portion)
         # Put-backs get a call of their own: if it has no answer, it is sent again later. Jobs that are given
         # up get one, too: nothing may be taken before all of them are back.
