@@ -68,6 +68,12 @@ def test_the_bytes_of_a_call_are_limited() -> None:
     assert take_batch([]) == []
 
 
+def test_the_messages_that_one_call_puts_back_are_limited() -> None:
+    words = [b"1", *[b"m"] * (MAX_MESSAGES // 2)]
+    backs = [Operation(verbs.PUT_BACK, b"q", words[:], 1, Recorder()) for _ in range(3)]
+    assert len(take_batch(backs)) == 1
+
+
 @pytest.mark.parametrize("verb", [verbs.PUT_BACK, verbs.GIVE_UP])
 def test_what_goes_back_has_a_call_of_its_own(verb: Verb) -> None:
     before, backs, after = get(), [of(verb, b"1"), of(verb, b"2")], get()
