@@ -24,7 +24,7 @@ class LoneCommand:
 
     def __init__(self, request: Any, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._request = request
-        self._running: Coroutine[Any, Any, Any] | asyncio.Task[None] = coroutine
+        self._running: Coroutine[Any, Any, Any] | asyncio.Task[None] | None = coroutine
         self.has_waited = False
         self.taken: list[Operation] = []
 
@@ -43,10 +43,11 @@ class LoneCommand:
     def end(self) -> None:
         """Cancel the command, and put back what it has taken."""
         self.put_back()
-        if isinstance(self._running, asyncio.Task):
-            self._running.cancel()
-        else:
-            self._running.close()
+        running, self._running = self._running, None  # a cancelled task keeps the frames that refer to this
+        if isinstance(running, asyncio.Task):
+            running.cancel()
+        elif running is not None:
+            running.close()
 
     def put_back(self) -> None:
         """Put back the messages that the command has taken."""
