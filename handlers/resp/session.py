@@ -125,7 +125,7 @@ class RespSession(Session):
 
     @property
     def _most_bytes(self) -> int:
-        """The largest command: so much all commands of a transaction may have, or the watched names."""
+        """The most bytes of all commands of a transaction, and of all watched names."""
         return self.context.settings.max_message_bytes + REQUEST_ALLOWANCE
 
     @property

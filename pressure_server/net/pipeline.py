@@ -115,7 +115,7 @@ class PipelinedClient(Client, Owner):
         self._backlog += reversed(commands)
 
     def take_equal(self, command: Any, most: int) -> int:
-        """Take commands that follow this one and equal it, at most so many; return how many.
+        """Take at most `most` commands that follow this one and equal it; return how many.
 
         They become part of the present command. While commands are held, none is taken.
         """
@@ -141,7 +141,7 @@ class PipelinedClient(Client, Owner):
         """Submit the operation of a command. Its reply will be `encode(operation)`. Raises QueueNameError.
 
         `size` is the number of messages that the command brings or wants. `commands` is the number of equal
-        commands of that size; `messages` are those of all of them. Equal commands in a row become one
+        commands of that size; `messages` has the messages of all commands. Equal commands in a row become one
         operation, whose `sizes` has an entry a command; `encode` returns all their replies.
 
         Pass `wait` for a command that waits for a message. Until it has its reply, the next command is held:

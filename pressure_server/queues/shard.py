@@ -61,7 +61,7 @@ _SHORT_RANGE = 1000
 # Messages that the script reads in the first call, and in each later one; bytes, if they are large; and
 # messages of each queue, at least.
 _READ_FIRST, _READ_AT_ONCE, _BYTES_AT_ONCE, _READ_OF_EACH = 1000, 2000, 1 << 20, 25
-# Messages of the first call if the queues have so many bytes: the messages may be large.
+# Messages of the first call if the queues have more bytes than this: the messages may be large.
 _READ_FIRST_OF_LARGE, _MANY_BYTES = 10, 4 << 20
 # How often queues are read in portions.
 _ATTEMPTS = 3
@@ -404,7 +404,7 @@ class Shard:
     ) -> list[list[bytes] | None]:
         """Return what `ranges` does; some of the queues are not plain lists, so the script reads them.
 
-        It reads long ones in portions, unless they keep changing in between. `size` is that of all messages.
+        It reads long ones in portions, unless they keep changing in between. `size` is their bytes.
         """
         room = _READ_FIRST if size < _MANY_BYTES else _READ_FIRST_OF_LARGE
         if first >= 0 and (last == -1 or last - first >= room):

@@ -127,7 +127,7 @@ def test_the_states_are_on_the_screen_beside_the_longest_name(
         waiting("CLIENT", "SETNAME", "x" * 300)
         waiting.send("BLPOP", "customers", 0)
         page.keyboard.press("c")
-        # Until the clients are shown, the filter is that of the queues.
+        # Until the clients are shown, the filter is the one of the page of queues.
         expect(page.get_by_role("button", name="Protocol")).to_be_visible()
         page.get_by_label("Filter").fill("xxx")
         expect(page.locator("tbody tr")).to_have_count(1)

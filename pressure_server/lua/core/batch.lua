@@ -232,7 +232,7 @@ local function do_runs()
   return answer()
 end
 
--- End a run that an error has stopped: put back what it has taken. The error is its result; or that of the whole block,
+-- End a run that an error has stopped: put back what it has taken. The error is its result; or the result of the whole block,
 -- if nothing has been done.
 local function fail(reason)
   recovery.leave_after_error()

@@ -12,7 +12,7 @@ local queue = require 'core/queue'
 
 local job_index = {}
 
--- Return the hash of a text. A call asks several times for that of a message: 32 MiB take 30 ms.
+-- Return the hash of a text. A call needs a message's hash several times, and to hash 32 MiB takes 30 ms.
 function job_index.hash_of(text)
   if the_call.hashed ~= text then the_call.hashed, the_call.hash = text, redis.sha1hex(text) end
   return the_call.hash

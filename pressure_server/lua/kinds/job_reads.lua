@@ -105,7 +105,7 @@ function job_reads.read(ids, whole, covers)
   return found
 end
 
--- Return how many jobs are to be read at once: `most`, or fewer if the messages of the queue are large.
+-- Return how many jobs to read at once: `most`, or fewer if the messages of the queue are large.
 function job_reads.portion(most)
   local produced, consumed = queue.base .. ':stats:produced_', queue.base .. ':stats:consumed_'
   local stats = call('MGET', produced .. 'messages', produced .. 'bytes', consumed .. 'messages', consumed .. 'bytes')

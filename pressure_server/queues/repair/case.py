@@ -50,7 +50,7 @@ class Case:
     """A queue with problems, for as long as it has any.
 
     `since` has the problems on which the last two examinations agree, and when each was seen first.
-    `examined_at` is the time of the last examination. Times are those of the event loop, in seconds.
+    `examined_at` is the time of the last examination. Times are in seconds, by the event loop's clock.
     """
 
     name: bytes

@@ -29,7 +29,7 @@ class Doctor:
     """An examiner of the queues of one database.
 
     A client that has been inactive for `wait` seconds counts as dead. `named` is the queue that the operator
-    has named. `cases` has the queues with problems, `unreadable` the errors of those that cannot be examined.
+    has named. `cases` has the queues with problems, `unreadable` the errors of queues that it cannot read.
     Methods raise BackendError.
     """
 
