@@ -13,8 +13,16 @@ from typing import Any, ClassVar
 
 import hiredis
 
-from pressure_server.backend.resp import BackendConnection, PackedWords, Received, joined, packed
-from pressure_server.lua.layout import AGAIN, NUMBERS, Header
+from pressure_server.backend.resp import (
+    CRLF,
+    LENGTHS,
+    BackendConnection,
+    PackedWords,
+    Received,
+    joined,
+    packed,
+)
+from pressure_server.lua.layout import AGAIN, HEADER_SIZE, NUMBERS
 from pressure_server.lua.scripts import Library, Script
 
 # A script, or the library, is loaded at most this often for one call.
@@ -24,6 +32,8 @@ _MAX_LOADS = 100
 _LARGE = 256 << 10
 # The beginning of a call: the number of its words, the function, and the number of its keys.
 _FCALL = b"*%d\r\n$5\r\nFCALL\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
+# The header's fields between NUMBER and DONE, as they are sent.
+_IS_NEW, _MAY_BE_DONE = CRLF + packed((b"",)), CRLF + packed((AGAIN,))
 _UNKNOWN_FUNCTION = "ERR Function not found"
 
 
@@ -141,20 +151,43 @@ class BackendRequest(ABC):
         return False
 
 
-@dataclass(eq=False)
-class LibraryCall(BackendRequest):
-    """A call of the library: its `header` (layout.py), and the keys and arguments of its blocks.
+class Caller:
+    """What all calls of one shard begin with: the first words of the header, and the key of the records.
 
-    `records` is the key of the caller's records; empty if it has none. In a cluster, a key that never exists
-    goes with every call: then a node that is giving the slot to another one refuses the call as a whole. A
-    script that met a key that has left would end half-way.
-
-    `size` is the number of bytes in the arguments of its blocks. `function` was called last. `loads` is how
-    often the library was loaded as the backend did not know it.
+    `records` is empty if there are none. In a cluster, a key that never exists goes with every call, the
+    channel's guard: then a node that is giving the slot to another one refuses the call as a whole. A script
+    that met a key that has left would end half-way.
     """
 
-    header: list[bytes]
-    records: bytes
+    def __init__(self, words: Sequence[bytes], records: bytes) -> None:
+        """`words` are the fields of the header before EPOCH."""
+        self.words = words
+        self.records = records
+        self._channel: Channel | None = None
+        self._packed = (0, b"")
+
+    def packed_for(self, channel: Channel) -> tuple[int, bytes]:
+        """Return the number of the last keys, and these with the header up to EPOCH, as they are sent."""
+        if channel is not self._channel:
+            # Once a channel: of the 10 microseconds that a lone request takes, it saves one.
+            keys = [key for key in (channel.guard, self.records) if key]
+            self._packed = (len(keys), packed((*keys, *self.words, b"%d" % channel.epoch)))
+            self._channel = channel
+        return self._packed
+
+
+@dataclass(eq=False)
+class LibraryCall(BackendRequest):
+    """A call of the library: its header (layout.py), and the keys and arguments of its blocks.
+
+    `record` is the number of the call and of its record; empty for none. `dropped` are the records that are
+    not needed any longer, as one word. `size` is the number of bytes in the arguments of its blocks.
+    `function` was called last. `loads` is how often the library was loaded as the backend did not know it.
+    """
+
+    caller: Caller
+    record: bytes = field(default=b"", init=False)
+    dropped: bytes = field(default=b"", init=False)
     keys: PackedWords = field(default_factory=PackedWords, init=False)
     arguments: PackedWords = field(default_factory=PackedWords, init=False)
     size: int = field(default=0, init=False)
@@ -166,17 +199,18 @@ class LibraryCall(BackendRequest):
     ) -> None:
         """See BackendRequest. Call `function` instead of the usual one, which has given the `refusal`."""
         self.function = function = function or channel.library.name
-        self.epoch, header = channel.epoch, self.header
-        header[Header.EPOCH] = b"%d" % self.epoch
-        if self.may_be_done:
-            header[Header.AGAIN] = AGAIN
-        keys, arguments = self.keys, self.arguments
-        others = tuple(filter(None, (channel.guard, self.records)))
-        then = packed((*others, *header))
-        key_count = keys.word_count + len(others)
-        count = 3 + key_count + len(header) + arguments.word_count + len(refusal)
+        self.epoch = channel.epoch
+        caller, keys, arguments = self.caller, self.keys, self.arguments
+        record, dropped = self.record, self.dropped
+        key_count, begin = caller.packed_for(channel)
+        key_count += keys.word_count
+        count = 3 + key_count + HEADER_SIZE + arguments.word_count + len(refusal)
         number = NUMBERS[key_count]
-        words = [_FCALL % (count, len(function), function, len(number), number), *keys, then, *arguments]
+        words = [
+            _FCALL % (count, len(function), function, len(number), number), *keys, begin,
+            LENGTHS[len(record)], record, _MAY_BE_DONE if self.may_be_done else _IS_NEW,
+            LENGTHS[len(dropped)], dropped, CRLF, *arguments,
+        ]  # fmt: skip
         if refusal:
             words.append(packed(refusal))
         channel.send_packed(answered, list(joined(words)) if self.size > _LARGE else (b"".join(words),))
@@ -192,8 +226,7 @@ class LibraryCall(BackendRequest):
         text = str(error)
         library = channel.library
         if not text.startswith(_UNKNOWN_FUNCTION):
-            is_recorded = bool(self.header[Header.NUMBER])
-            instead = library.instead(self.function, text.partition(" ")[0], is_recorded=is_recorded)
+            instead = library.instead(self.function, text.partition(" ")[0], is_recorded=bool(self.record))
             if instead is not None:
                 self.send(channel, answered, instead, (text.encode(),))
             return instead is not None

@@ -14,7 +14,7 @@ from typing import Any
 from redis.exceptions import OutOfMemoryError, ResponseError
 
 from pressure_server.client.arguments import as_bytes
-from pressure_server.lua.layout import BlockField, Header
+from pressure_server.lua.layout import HEADER_SIZE, BlockField
 from pressure_server.lua.scripts import library
 from pressure_server.queues.names import (
     BOUND,
@@ -48,7 +48,7 @@ LINE_TIMEOUT_OF_DELETED = 1.0
 # queues that have not been used for long (life.lua, expire).
 _MAX_SILENCE = 5.0
 # Positions in a call's arguments: of its block, and of the first run in the block.
-_BLOCK = len(Header)
+_BLOCK = HEADER_SIZE
 _RUNS = _BLOCK + len(BlockField)
 
 

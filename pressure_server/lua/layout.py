@@ -25,6 +25,10 @@ class Header(IntEnum):
     DONE = 7  # fields of records that are not needed any longer, separated by spaces
 
 
+# A name for each call: the length of an enumeration is a function in Python.
+HEADER_SIZE = len(Header)
+
+
 class BlockField(IntEnum):
     """The positions of a block's fields, from the beginning of the block."""
 
@@ -37,6 +41,9 @@ class Reply(IntEnum):
     """The positions of a reply's fields."""
 
     RECORDED = 0  # 1 if the call has a record now
+
+
+REPLY_SIZE = len(Reply)
 
 
 class JobField(IntEnum):
@@ -75,7 +82,7 @@ CUT = b"cut"
 
 def constants() -> dict[bytes, bytes]:
     """Return the positions by their names in the scripts. In Lua the first argument has the index 1."""
-    found = {b"HEADER_SIZE": len(Header), b"BLOCK_SIZE": len(BlockField)}
+    found = {b"HEADER_SIZE": HEADER_SIZE, b"BLOCK_SIZE": len(BlockField)}
     found |= {b"HEADER_" + field.name.encode(): field + 1 for field in Header}
     found |= {b"BLOCK_" + field.name.encode(): field.value for field in BlockField}
     found |= {b"JOB_DEFAULT_PRIORITY": DEFAULT_PRIORITY, b"JOB_DEFAULT_TTR": DEFAULT_TTR}

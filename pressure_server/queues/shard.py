@@ -16,6 +16,7 @@ from typing import Any
 
 from pressure_server.backend.durability import Durability, Follows
 from pressure_server.backend.link import Link
+from pressure_server.backend.requests import Caller
 from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
@@ -23,7 +24,6 @@ from pressure_server.errors import (
     BackendReplyError,
     PressureError,
 )
-from pressure_server.lua.layout import Header
 from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, CallStatistics, Courier
 from pressure_server.queues.calls.direct import call_directly
@@ -110,9 +110,11 @@ class Shard:
         self._dropped = asyncio.Event()
         # Without heartbeats no other server would recover the records, so none are kept.
         records = records_key(prefix, identity) if link.heartbeats is not None else b""
-        self._limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
-        header = [identity, bound, policy.overflow.encode(), self._limits]
-        self._courier = Courier(link, self, header, records, most_in_flight)
+        limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
+        caller = Caller((identity, bound, policy.overflow.encode(), limits), records)
+        # The second one goes with the calls while the backend holds more bytes than it may.
+        self._callers = (caller, Caller((*caller.words[:-1], limits + b"!"), records))
+        self._courier = Courier(link, self, caller, most_in_flight)
         # Lanes that have something to do, and others, which keep what they know of their queues.
         self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
         self._in_use = 0  # of the lanes
@@ -134,7 +136,7 @@ class Shard:
 
     def limit_storage(self, *, is_reached: bool) -> None:
         """Refuse puts while the backend holds more bytes than it may."""
-        self._courier.header[Header.LIMITS] = self._limits + (b"!" if is_reached else b"")
+        self._courier.caller = self._callers[is_reached]
 
     @property
     def is_up(self) -> bool:

@@ -10,8 +10,8 @@ from typing import Any
 from pressure_server.backend.requests import LibraryCall
 from pressure_server.backend.watch import Armed
 from pressure_server.errors import BackendError, OutcomeUnknownError
-from pressure_server.lua.layout import AGAIN, Header
 from tests.interleavings.backend import Backend
+from tests.support.library_calls import header_of
 
 _NOTHING = object()
 
@@ -45,8 +45,8 @@ class ModelLink:
         for sent in self._in_flight:
             if sent.reply is _NOTHING:
                 call = sent.call
-                words = [*call.header, *call.arguments.unpacked()]
-                sent.reply = self._backend.call([*call.keys.unpacked(), call.records], words)
+                words = [*header_of(call), *call.arguments.unpacked()]
+                sent.reply = self._backend.call([*call.keys.unpacked(), call.caller.records], words)
                 return True
         return False
 
@@ -67,7 +67,7 @@ class ModelLink:
             return
         for sent in self._in_flight:
             sent.reply = _NOTHING
-            sent.call.header[Header.AGAIN] = AGAIN
+            sent.call.may_be_done = True
 
 
 class ModelWatch:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from pressure_server.backend.requests import LibraryCall
-from pressure_server.lua.layout import NUMBERS, BlockField, Header
+from pressure_server.lua.layout import NUMBERS, BlockField
 from pressure_server.queues.operations.operation import Delivery
 
 if TYPE_CHECKING:
@@ -16,7 +16,6 @@ if TYPE_CHECKING:
 # The most blocks of one call.
 MAX_BLOCKS = 200
 
-_EMPTY = [b""] * len(Header)
 _BLOCK_SIZE = len(BlockField)
 
 
@@ -65,12 +64,11 @@ class Call(LibraryCall):
 
     def __init__(self, courier: Courier) -> None:
         """Make a call without blocks, for this courier."""
-        super().__init__([*courier.header, *_EMPTY[len(courier.header) :]], courier.records.key)
+        super().__init__(courier.caller)
         self._courier = courier
         self.parts: list[Part] = []
         self.has_changes = self.takes = False
         self.number = 0
-        self.record = b""  # the name of its record; empty for none
         self.done: Sequence[bytes] = ()  # the records that it drops
         self.sent = 0.0
         self._resolved: dict[int, Callable[[bool], None]] = {}  # of some parts, by their place

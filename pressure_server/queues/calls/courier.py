@@ -18,7 +18,8 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.backend.link import Link
-from pressure_server.lua.layout import Reply
+from pressure_server.backend.requests import Caller
+from pressure_server.lua.layout import REPLY_SIZE, Reply
 from pressure_server.queues.calls.call import MAX_BLOCKS, Call, Part
 from pressure_server.queues.calls.records import Records
 from pressure_server.queues.operations.operation import Delivery
@@ -38,8 +39,6 @@ MOST_IN_FLIGHT = 3
 _MIN_BLOCKS = 8
 # The most bytes of a call's arguments. The library ends a call after about two milliseconds (call.lua).
 _MAX_BYTES = 1 << 20
-# The length of an IntEnum is a Python function.
-_REPLY_SIZE = len(Reply)
 # The most queues of a call that a line of the log names.
 _MAX_LOGGED = 5
 
@@ -71,18 +70,13 @@ class Courier:
         self,
         link: Link,
         shard: Shard,
-        header: list[bytes],
-        records: bytes,
+        caller: Caller,
         most_in_flight: int = MOST_IN_FLIGHT,
     ) -> None:
-        """`header` has the first arguments of each call, and may change later.
-
-        `records` is the key of this server's records; if it is empty, none are
-        kept.
-        """
+        """`caller` goes with each call, and may be replaced later."""
         self._link = link
         self._shard = shard
-        self.header = header
+        self.caller = caller
         self._ready: deque[Part] = deque()
         # Put-backs and recoveries: they go before all others, also before blocks that a call has left over.
         # Otherwise takes of large messages would fill the memory with messages that have to go back.
@@ -99,7 +93,7 @@ class Courier:
         self._is_logged = logger.isEnabledFor(logging.DEBUG)
         self.statistics = CallStatistics()
         self._loop = asyncio.get_running_loop()
-        self.records = Records(self, shard, link, records)
+        self.records = Records(self, shard, link, caller.records)
 
     def ready(self, part: Part, *, goes_first: bool = False) -> None:
         """Ask the part for a block when the next call is sent; if it `goes_first`, before all others."""
@@ -192,7 +186,7 @@ class Courier:
             delivery: Delivery | None = None
             if type(reply) is list:
                 delivery = self.records.answered(call, is_recorded=reply[Reply.RECORDED])
-                replies = reply[_REPLY_SIZE:]
+                replies = reply[REPLY_SIZE:]
                 # The script ended the call before these blocks: they go first in the next one.
                 if len(replies) < len(call.parts):
                     self._ready.extendleft(reversed(list(call.blocks_from(len(replies)))))

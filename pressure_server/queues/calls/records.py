@@ -19,7 +19,7 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.requests import Channel
 from pressure_server.backend.resp import wait_for_reply
 from pressure_server.errors import BackendReplyError, OutcomeUnknownError
-from pressure_server.lua.layout import CUT, RECOVER, Header, Reply
+from pressure_server.lua.layout import CUT, RECOVER, REPLY_SIZE
 from pressure_server.queues.calls.call import MAX_BLOCKS, Block, Call
 from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
 from pressure_server.queues.operations.operation import Delivery
@@ -76,12 +76,12 @@ class Records:
         self._numbers += 1
         call.number = self._numbers
         if self.key and call.has_changes:
-            call.record = call.header[Header.NUMBER] = b"%d" % call.number
+            call.record = b"%d" % call.number
             self._kept.add(call.record)
         if call.record or not call.parts:
             # Calls that only read drop no records: if the backend refuses to drop them, the whole call fails.
             call.done = self._unneeded[:_MAX_DROPPED]
-            call.header[Header.DONE] = b" ".join(call.done)
+            call.dropped = b" ".join(call.done)
             del self._unneeded[:_MAX_DROPPED]
 
     def answered(self, call: Call, *, is_recorded: bool) -> Delivery | None:
@@ -204,7 +204,7 @@ class Records:
                 for field in reversed(fields):
                     self._recover([field])
                 return
-            done = reply[len(Reply) :]
+            done = reply[REPLY_SIZE:]
             for part, value in zip(call.parts, done, strict=False):
                 part.received(value, None)
             fields = fields[len(done) :]

@@ -19,6 +19,7 @@ from pressure_server.net.connection import Connection
 from pressure_server.queues.calls.call import Call
 from pressure_server.queues.operations.wait import Unblocking
 from tests.interleavings.backend import Backend, Queue
+from tests.support.library_calls import header_of
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import FakeTransport, Server
 
@@ -124,7 +125,7 @@ async def _play(kinds: list[list[str]], seed: int) -> None:
 
 def _answer(server: Server, backend: Backend) -> None:
     call = server.link.calls[0]
-    words = [*call.header, *call.arguments.unpacked()]
+    words = [*header_of(call), *call.arguments.unpacked()]
     server.link.reply(backend.call(call.keys.unpacked(), words))
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
 
+from pressure_server.backend.requests import Caller
 from pressure_server.queues.calls.call import Call
 from pressure_server.queues.calls.courier import Courier
 
@@ -36,4 +37,4 @@ class FakeLink:
 
 def call_without_courier() -> Call:
     """Return a call that collects blocks, and is not sent."""
-    return Call(cast(Courier, SimpleNamespace(header=(), records=SimpleNamespace(key=b""))))
+    return Call(cast(Courier, SimpleNamespace(caller=Caller((), b""))))

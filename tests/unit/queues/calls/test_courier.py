@@ -13,11 +13,11 @@ import pytest
 
 from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link
-from pressure_server.backend.requests import Channel
+from pressure_server.backend.requests import Caller, Channel
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, OutcomeUnknownError
-from pressure_server.lua.layout import RECOVER, Header
+from pressure_server.lua.layout import HEADER_SIZE, RECOVER
 from pressure_server.queues.calls.call import Block, Call
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.operations import verbs
@@ -27,6 +27,7 @@ from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
 from tests.interleavings.connections import ModelDurability, ModelWatch
+from tests.support.library_calls import header_of
 from tests.support.programs import TIMEOUT
 from tests.unit.queues.fake_link import FakeLink
 
@@ -51,16 +52,17 @@ class Harness:
         self.answers = Answers()
 
     async def _make_courier(self, most_in_flight: int) -> Courier:
-        return Courier(cast(Link, self.link), cast(Shard, self), list(HEADER), RECORDS, most_in_flight)
+        return Courier(cast(Link, self.link), cast(Shard, self), Caller(HEADER, RECORDS), most_in_flight)
 
     @property
     def keys(self) -> list[list[bytes]]:
         """The queues' keys in each call in flight."""
         return [call.keys.unpacked() for call in self.link.calls]
 
-    def header(self, field: Header) -> bytes:
-        """Return a field of the oldest call in flight."""
-        return self.link.calls[0].header[field]
+    @property
+    def dropped(self) -> bytes:
+        """The records that the oldest call in flight drops."""
+        return self.link.calls[0].dropped
 
     def block(self, key: bytes, size: int = 1, *, changes: bool = True, gets: bool = False) -> Block:
         """Return a block. With `gets`, it gets a message, which the test has to acknowledge."""
@@ -137,7 +139,7 @@ class NewMaster:
         reader.feed(b"".join(pieces))
         words = reader.gets()
         blocks = int(words[2]) - 1  # each has the key of the records
-        self.calls.append(words[3 + blocks + 1 + len(Header) :])
+        self.calls.append(words[3 + blocks + 1 + HEADER_SIZE :])
         received([0, *([0, 1, 0, b"", b"p:q%d" % number, 1] for number in range(blocks))])
 
 
@@ -153,7 +155,7 @@ def test_records_that_a_new_master_still_has_go_back_again_or_are_dropped_again(
     assert harness.back == [b"p:q0", b"p:q1"]
     harness.courier.records.drop()
     (call,) = harness.link.calls
-    assert (call.parts, call.header[Header.DONE]) == ([], b"2")
+    assert (call.parts, call.dropped) == ([], b"2")
 
 
 def test_a_record_of_a_call_in_flight_is_left_to_that_call(harness: Harness, runner: asyncio.Runner) -> None:
@@ -163,16 +165,16 @@ def test_a_record_of_a_call_in_flight_is_left_to_that_call(harness: Harness, run
     assert not master.calls
     harness.link.reply([1, 5])
     harness.courier.records.drop()
-    assert harness.header(Header.DONE) == b"1"
+    assert harness.dropped == b"1"
 
 
 def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None:
     harness.add(b"a", b"b")
     harness.run_loop()
     (call,) = harness.link.calls
-    assert (call.keys.unpacked(), call.records) == ([b"a", b"b"], RECORDS)
+    assert (call.keys.unpacked(), call.caller.records) == ([b"a", b"b"], RECORDS)
     block = [b"1", b"4", b"", b"put unique", b"2", b"", b"m"]
-    assert (call.header, call.arguments.unpacked()) == ([*HEADER, b"", b"1", b"", b""], block + block)
+    assert (header_of(call), call.arguments.unpacked()) == ([*HEADER, b"0", b"1", b"", b""], block + block)
     harness.link.reply([1, [0, b"new"], hiredis.ReplyError("OOM no")])
     (a, first), (b, second) = harness.received
     assert (a, first, b) == (b"a", [0, b"new"], b"b")
@@ -300,7 +302,7 @@ def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
     harness.add(b"a", changes=False)
     harness.run_loop()
     (call,) = harness.link.calls
-    assert (call.keys.unpacked(), call.header[Header.NUMBER]) == ([b"a"], b"")
+    assert (call.keys.unpacked(), call.record) == ([b"a"], b"")
     assert not len(harness.courier.records)
 
 
@@ -312,16 +314,16 @@ def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harnes
     harness.got[0].acknowledge()
     harness.add(b"next")
     harness.run_loop()
-    assert harness.header(Header.DONE) == b""
+    assert harness.dropped == b""
     link.reply([0, 1])
     harness.got[1].acknowledge()
     harness.add(b"read", changes=False)
     harness.courier.flush()
-    assert harness.header(Header.DONE) == b"", "if the backend refused the drop, the read would fail"
+    assert harness.dropped == b"", "if the backend refused the drop, the read would fail"
     link.reply([0, 1])
     harness.add(b"next")
     harness.run_loop()
-    assert harness.header(Header.DONE) == b"1"
+    assert harness.dropped == b"1"
     assert len(harness.courier.records)
     link.reply([0, 1])
     assert not len(harness.courier.records)
@@ -342,7 +344,7 @@ def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> No
     harness.run_loop()
     assert not harness.link.calls
     harness.courier.records.drop()
-    assert harness.header(Header.DONE) == b"1"
+    assert harness.dropped == b"1"
 
 
 def test_each_call_drops_at_most_1000_records(harness: Harness) -> None:
@@ -353,7 +355,7 @@ def test_each_call_drops_at_most_1000_records(harness: Harness) -> None:
     for operation in harness.got:
         operation.acknowledge()
     harness.courier.records.drop()
-    dropped = [call.header[Header.DONE].split() for call in harness.link.calls]
+    dropped = [call.dropped.split() for call in harness.link.calls]
     assert [len(fields) for fields in dropped] == [1000, 1000, 500]
     for _ in dropped:
         harness.link.reply([0])
