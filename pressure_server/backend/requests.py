@@ -163,16 +163,16 @@ class Caller:
         """`words` are the fields of the header before EPOCH."""
         self.words = words
         self.records = records
-        self._channel: Channel | None = None
+        self._epoch = -1
         self._packed = (0, b"")
 
     def packed_for(self, channel: Channel) -> tuple[int, bytes]:
         """Return the number of the last keys, and these with the header up to EPOCH, as they are sent."""
-        if channel is not self._channel:
-            # Once a channel: of the 10 microseconds that a lone request takes, it saves one.
+        if channel.epoch != self._epoch:
+            # Once an epoch: of the 10 microseconds that a lone request takes, it saves one.
             keys = [key for key in (channel.guard, self.records) if key]
             self._packed = (len(keys), packed((*keys, *self.words, b"%d" % channel.epoch)))
-            self._channel = channel
+            self._epoch = channel.epoch
         return self._packed
 
 

@@ -250,9 +250,9 @@ class Database(QueueOperations):
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         """See QueueOperations. Queues of different shards are not read at one moment."""
         if len(self.shards) == 1:
-            return await self.shards[0].ranges(names, first, last)
+            return await self.shards[0].ranges.read(names, first, last)
         by_shard = list(self.by_shard(names))
-        results = await asyncio.gather(*(shard.ranges(some, first, last) for shard, some in by_shard))
+        results = await asyncio.gather(*(shard.ranges.read(some, first, last) for shard, some in by_shard))
         return _in_order(names, by_shard, results)
 
     # Listing

@@ -9,9 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
-from contextlib import nullcontext
 from functools import partial
-from itertools import islice
 from typing import Any
 
 from pressure_server.backend.durability import Durability, Follows
@@ -21,12 +19,10 @@ from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import (
-    BackendReplyError,
     PressureError,
 )
 from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, CallStatistics, Courier
-from pressure_server.queues.calls.direct import call_directly
 from pressure_server.queues.due_queues import DueQueues
 from pressure_server.queues.first_jobs import FirstJobs
 from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
@@ -34,19 +30,16 @@ from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.lanes.reservations import Reservations
 from pressure_server.queues.names import (
     BOUND,
-    MADE,
-    NO_PLAIN_LIST,
     UNAWAITED,
     base_key,
     records_key,
     split_key,
 )
-from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.block_reply import Refused
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.owners import Answers, Client, CoroutineOwner
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
+from pressure_server.queues.ranges import Ranges
 from pressure_server.queues.stored_keys import StoredKeys
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
@@ -56,15 +49,6 @@ _MOST_IDLE = 10_000
 _LONGEST_KEPT = 256
 # Queues that are operated on, or read from, at the same time: each takes some memory.
 _AT_ONCE = 100
-# Ranges of fewer messages may be read at the same time.
-_SHORT_RANGE = 1000
-# Messages that the script reads in the first call, and in each later one; bytes, if they are large; and
-# messages of each queue, at least.
-_READ_FIRST, _READ_AT_ONCE, _BYTES_AT_ONCE, _READ_OF_EACH = 1000, 2000, 1 << 20, 25
-# Messages of the first call if the queues have more bytes than this: the messages may be large.
-_READ_FIRST_OF_LARGE, _MANY_BYTES = 10, 4 << 20
-# How often queues are read in portions.
-_ATTEMPTS = 3
 # Seconds before a put-back or recovery that the backend has refused is tried again.
 _RETRY_AFTER = 1.0
 
@@ -131,8 +115,8 @@ class Shard:
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
         self.keys = StoredKeys(link, durability, prefix)
+        self.ranges = Ranges(self, link)
         self._loop = asyncio.get_running_loop()
-        self._long_reading = asyncio.Lock()
 
     def limit_storage(self, *, is_reached: bool) -> None:
         """Refuse puts while the backend holds more bytes than it may."""
@@ -372,105 +356,6 @@ class Shard:
             # `attempt` returns errors: raised ones would keep their frames in memory.
             results += await asyncio.gather(*map(one, names[first : first + _AT_ONCE]))
         return [result if isinstance(result, PressureError) else result[0] for result in results]
-
-    async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
-        """See QueueOperations.
-
-        Sends plain commands, as a script would keep the backend busy five times as long.
-        """
-        commands: list[tuple[bytes, ...]] = []
-        for name in names:
-            base = base_key(self.prefix, name)
-            counts = (base + b":stats:produced_bytes", base + b":stats:consumed_bytes")
-            commands.append((b"MGET", base + BOUND, base + MADE, *counts))
-            commands.append((b"LRANGE", base, b"%d" % (-1 - last), b"%d" % (-1 - first)))
-        # Read long replies one at a time: they are in memory before the memory account counts them.
-        is_short = 0 <= last - first < _SHORT_RANGE and (first < 0) == (last < 0) and len(names) < _AT_ONCE
-        async with nullcontext() if is_short else self._long_reading:
-            self.flush_put_backs(names)
-            replies = await self._link.read_together(commands)
-        ranges: list[list[bytes] | None] = []
-        made = [one[1] for one in replies[::2] if isinstance(one, list)]
-        if any(one is not None and one.endswith(NO_PLAIN_LIST) for one in made):
-            size = sum(int(one[2] or 0) - int(one[3] or 0) for one in replies[::2] if isinstance(one, list))
-            return await self._ranges_by_script(names, first, last, size)
-        for (exists, *_), newest_first in zip(replies[::2], replies[1::2], strict=True):
-            if isinstance(newest_first, Exception):
-                raise BackendReplyError(f"the backend answered: {newest_first}") from newest_first
-            newest_first.reverse()
-            ranges.append(newest_first if exists else None)
-        return ranges
-
-    async def _ranges_by_script(
-        self, names: Sequence[bytes], first: int, last: int, size: int
-    ) -> list[list[bytes] | None]:
-        """Return what `ranges` does; some of the queues are not plain lists, so the script reads them.
-
-        It reads long ones in portions, unless they keep changing in between. `size` is their bytes.
-        """
-        room = _READ_FIRST if size < _MANY_BYTES else _READ_FIRST_OF_LARGE
-        if first >= 0 and (last == -1 or last - first >= room):
-            for _ in range(_ATTEMPTS):
-                if (found := await self._ranges_in_portions(names, first, last, room)) is not None:
-                    return found
-        return await self._ask([(name, verbs.RANGE, first, last) for name in names])
-
-    async def _ranges_in_portions(
-        self, names: Sequence[bytes], first: int, last: int, room: int
-    ) -> list[list[bytes] | None] | None:
-        """Return what `ranges` does, by several calls; None if a queue has changed between them.
-
-        `first` is not negative, and `last` is -1 if it is. The first call reads `room` messages.
-        """
-        found: dict[bytes, list[bytes] | None] = {name: [] for name in names}
-        left = dict.fromkeys(names, first)  # the position of each queue from which on it is not read yet
-        ask_versions = [(name, verbs.VERSION) for name in found]
-        versions: list[Any] = []
-        calls = count = size = 0
-        while left:
-            some = list(islice(left.items(), max(1, room // _READ_OF_EACH)))
-            portion = max(1, room // len(some))
-            ends = [at + portion - 1 if last < 0 else min(at + portion - 1, last) for _, at in some]
-            runs = [(name, verbs.RANGE, at, end) for (name, at), end in zip(some, ends, strict=True)]
-            replies = await self._ask(runs if calls else [*runs, *ask_versions])
-            calls += 1
-            versions = versions or replies[len(some) :]
-            for (name, at), end, messages in zip(some, ends, replies, strict=False):
-                if messages is None:
-                    found[name] = None
-                else:
-                    found[name] += messages
-                    count += len(messages)
-                    size += sum(map(len, messages))
-                left[name] = end + 1
-                if messages is None or len(messages) <= end - at or end == last:
-                    del left[name]
-            room = min(_READ_AT_ONCE, _BYTES_AT_ONCE * (count + 1) // (size + 1))
-        if calls > 1 and await self._ask(ask_versions) != versions:
-            return None
-        return [found[name] for name in names]
-
-    async def _ask(self, runs: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the replies to runs in one call: each is a queue, a verb and its arguments, all numbers.
-
-        None in place of a reply says that there is no such queue. Raises BackendError.
-        """
-        arguments: list[bytes] = []
-        for name, verb, *numbers in runs:
-            words = [b"%d" % number for number in numbers]
-            arguments += (b"on", b"1", base_key(self.prefix, name), verb.name, b"%d" % len(words), *words)
-        keys = [base_key(self.prefix, name) for name, *_ in runs]
-        while True:
-            reply = await call_directly(
-                self, keys, arguments, lambda _reply, _delivery: None, lambda: None, changes=False
-            )
-            if not isinstance(reply, Refused):
-                break
-            # Many jobs are due, or must be made: each call does some of that first.
-        for one in reply[1:]:
-            if isinstance(one, Exception) and not str(one).startswith("NOQUEUE"):
-                raise BackendReplyError(f"the backend answered: {one}") from one
-        return [None if isinstance(one, Exception) else one for one in reply[1:]]
 
     # For the courier.
 

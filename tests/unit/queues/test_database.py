@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import pytest
 from hypothesis import given
@@ -56,7 +56,11 @@ class FakeShard:
     ) -> list[Any]:
         return [self._answer(name) for name in names]
 
-    async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
+    @property
+    def ranges(self) -> Self:
+        return self
+
+    async def read(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         return [[self._answer(name), b"%d" % first, b"%d" % last] for name in names]
 
     async def scan(self, cursor: bytes, _count: int = 10) -> tuple[bytes, list[bytes]]:

@@ -1,0 +1,137 @@
+"""Ranges: the messages of several queues of one shard at one moment, without taking them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import nullcontext
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from pressure_server.backend.link import Link
+from pressure_server.errors import BackendReplyError
+from pressure_server.queues.calls.direct import call_directly
+from pressure_server.queues.names import BOUND, MADE, NO_PLAIN_LIST, base_key
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.block_reply import Refused
+
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
+
+# Ranges of fewer messages, of fewer queues, may be read at the same time.
+_SHORT_RANGE, _FEW_QUEUES = 1000, 100
+# Messages that the script reads in the first call, and in each later one; bytes, if they are large; and
+# messages of each queue, at least.
+_READ_FIRST, _READ_AT_ONCE, _BYTES_AT_ONCE, _READ_OF_EACH = 1000, 2000, 1 << 20, 25
+# Messages of the first call if the queues have more bytes than this: the messages may be large.
+_READ_FIRST_OF_LARGE, _MANY_BYTES = 10, 4 << 20
+# How often queues are read in portions.
+_ATTEMPTS = 3
+
+
+class Ranges:
+    """The reads of one shard."""
+
+    def __init__(self, shard: Shard, link: Link) -> None:
+        self._shard = shard
+        self._link = link
+        self._long_read = asyncio.Lock()
+
+    async def read(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
+        """See QueueOperations.ranges.
+
+        Sends plain commands, as a script would keep the backend busy five times as long.
+        """
+        commands: list[tuple[bytes, ...]] = []
+        for name in names:
+            base = base_key(self._shard.prefix, name)
+            counts = (base + b":stats:produced_bytes", base + b":stats:consumed_bytes")
+            commands.append((b"MGET", base + BOUND, base + MADE, *counts))
+            commands.append((b"LRANGE", base, b"%d" % (-1 - last), b"%d" % (-1 - first)))
+        # Read long replies one at a time: they are in memory before the memory account counts them.
+        is_short = 0 <= last - first < _SHORT_RANGE and (first < 0) == (last < 0) and len(names) < _FEW_QUEUES
+        async with nullcontext() if is_short else self._long_read:
+            self._shard.flush_put_backs(names)
+            replies = await self._link.read_together(commands)
+        ranges: list[list[bytes] | None] = []
+        made = [one[1] for one in replies[::2] if isinstance(one, list)]
+        if any(one is not None and one.endswith(NO_PLAIN_LIST) for one in made):
+            size = sum(int(one[2] or 0) - int(one[3] or 0) for one in replies[::2] if isinstance(one, list))
+            return await self._by_script(names, first, last, size)
+        for (exists, *_), newest_first in zip(replies[::2], replies[1::2], strict=True):
+            if isinstance(newest_first, Exception):
+                raise BackendReplyError(f"the backend answered: {newest_first}") from newest_first
+            newest_first.reverse()
+            ranges.append(newest_first if exists else None)
+        return ranges
+
+    async def _by_script(
+        self, names: Sequence[bytes], first: int, last: int, size: int
+    ) -> list[list[bytes] | None]:
+        """Return what `read` does; some of the queues are not plain lists, so the script reads them.
+
+        It reads long ones in portions, unless they keep changing in between. `size` is their bytes.
+        """
+        room = _READ_FIRST if size < _MANY_BYTES else _READ_FIRST_OF_LARGE
+        if first >= 0 and (last == -1 or last - first >= room):
+            for _ in range(_ATTEMPTS):
+                if (found := await self._in_portions(names, first, last, room)) is not None:
+                    return found
+        return await self._ask([(name, verbs.RANGE, first, last) for name in names])
+
+    async def _in_portions(
+        self, names: Sequence[bytes], first: int, last: int, room: int
+    ) -> list[list[bytes] | None] | None:
+        """Return what `read` does, by several calls; None if a queue has changed between them.
+
+        `first` is not negative, and `last` is -1 if it is. The first call reads `room` messages.
+        """
+        found: dict[bytes, list[bytes] | None] = {name: [] for name in names}
+        left = dict.fromkeys(names, first)  # the position of each queue from which on it is not read yet
+        ask_versions = [(name, verbs.VERSION) for name in found]
+        versions: list[Any] = []
+        calls = count = size = 0
+        while left:
+            some = list(islice(left.items(), max(1, room // _READ_OF_EACH)))
+            portion = max(1, room // len(some))
+            ends = [at + portion - 1 if last < 0 else min(at + portion - 1, last) for _, at in some]
+            runs = [(name, verbs.RANGE, at, end) for (name, at), end in zip(some, ends, strict=True)]
+            replies = await self._ask(runs if calls else [*runs, *ask_versions])
+            calls += 1
+            versions = versions or replies[len(some) :]
+            for (name, at), end, messages in zip(some, ends, replies, strict=False):
+                if messages is None:
+                    found[name] = None
+                else:
+                    found[name] += messages
+                    count += len(messages)
+                    size += sum(map(len, messages))
+                left[name] = end + 1
+                if messages is None or len(messages) <= end - at or end == last:
+                    del left[name]
+            room = min(_READ_AT_ONCE, _BYTES_AT_ONCE * (count + 1) // (size + 1))
+        if calls > 1 and await self._ask(ask_versions) != versions:
+            return None
+        return [found[name] for name in names]
+
+    async def _ask(self, runs: Sequence[tuple[Any, ...]]) -> list[Any]:
+        """Return the replies to runs in one call: each is a queue, a verb and its arguments, all numbers.
+
+        None in place of a reply says that there is no such queue. Raises BackendError.
+        """
+        keys = [base_key(self._shard.prefix, name) for name, *_ in runs]
+        arguments: list[bytes] = []
+        for key, (_, verb, *numbers) in zip(keys, runs, strict=True):
+            words = [b"%d" % number for number in numbers]
+            arguments += (b"on", b"1", key, verb.name, b"%d" % len(words), *words)
+        while True:
+            reply = await call_directly(
+                self._shard, keys, arguments, lambda _reply, _delivery: None, lambda: None, changes=False
+            )
+            if not isinstance(reply, Refused):
+                break
+            # Many jobs are due, or must be made: each call does some of that first.
+        for one in reply[1:]:
+            if isinstance(one, Exception) and not str(one).startswith("NOQUEUE"):
+                raise BackendReplyError(f"the backend answered: {one}") from one
+        return [None if isinstance(one, Exception) else one for one in reply[1:]]
