@@ -9,11 +9,13 @@ import logging
 import re
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any
 
-from pressure_server.auth.peer_address import Addresses
-from pressure_server.auth.users import NOBODY, User
+from pressure_server.auth.users import NOBODY
 from pressure_server.text import counted
+
+if TYPE_CHECKING:
+    from pressure_server.net.session import Session
 
 logger = logging.getLogger(__name__)
 
@@ -23,40 +25,19 @@ _MAX_LIBRARY = 64
 _NAME = re.compile(rb"[A-Za-z][A-Za-z0-9_.:-]{0,63}")
 
 
-class LoggedClient(Protocol):
-    """A client, as the log describes it."""
-
-    PROTOCOL: ClassVar[str]
-
-    @property
-    def id(self) -> int:
-        """The number of the client's connection."""
-
-    @property
-    def addresses(self) -> Addresses:
-        """The addresses of the client's connection."""
-
-    @property
-    def user_name(self) -> str:
-        """The name of the client's user."""
-
-    def count_of(self, command: Any) -> int:
-        """Return the number of commands for which a parsed request stands."""
-
-
 class ConnectionLog:
     """The log of connections. It observes their commands to count them."""
 
     def __init__(self) -> None:
         # By connection: when it was opened, and how many commands it has sent.
-        self._open: dict[LoggedClient, tuple[float, int]] = {}
+        self._open: dict[Session, tuple[float, int]] = {}
 
     @classmethod
     def if_enabled(cls) -> ConnectionLog | None:
         """Return a log of connections; None if the level of the log is above debug."""
         return cls() if logger.isEnabledFor(logging.DEBUG) else None
 
-    def opened(self, client: LoggedClient) -> None:
+    def opened(self, client: Session) -> None:
         """Log a new connection."""
         self._open[client] = perf_counter(), 0
         address = client.addresses.shown
@@ -68,13 +49,13 @@ class ConnectionLog:
             extra={"client": address},
         )
 
-    def received(self, client: LoggedClient, commands: Sequence[Any]) -> None:
+    def received(self, client: Session, commands: Sequence[Any]) -> None:
         """See clients.Observer."""
         if client in self._open:
             since, count = self._open[client]
             self._open[client] = since, count + sum(map(client.count_of, commands))
 
-    def closed(self, client: LoggedClient, reason: str) -> None:
+    def closed(self, client: Session, reason: str) -> None:
         """Log that a connection has ended, if it was opened."""
         if client not in self._open:
             return
@@ -91,17 +72,6 @@ class ConnectionLog:
         )
 
 
-class LoggedSender(LoggedClient, Protocol):
-    """A client that has sent an unknown command."""
-
-    user: User
-    sends_garbage: bool
-
-    @property
-    def library_name(self) -> str:
-        """The client's library and version, if it has told them."""
-
-
 class UnknownCommands:
     """The pairs of a client library and an unknown command that are in the log.
 
@@ -111,9 +81,7 @@ class UnknownCommands:
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
 
-    def note(
-        self, client: LoggedSender, name: Sequence[bytes], reply: str, *, loses_work: bool = False
-    ) -> None:
+    def note(self, client: Session, name: Sequence[bytes], reply: str, *, loses_work: bool = False) -> None:
         """Log that a client has sent an unknown command, whose name has one or two words.
 
         If its application `loses_work` when it ignores the reply, the log has a warning.
@@ -147,7 +115,7 @@ class UnknownCommands:
         if len(self._logged) == _MAX_PAIRS:
             logger.info("%d unknown commands are in the log: further ones are only counted", _MAX_PAIRS)
 
-    def note_protocol(self, client: LoggedClient, protocol: str, advice: str) -> None:
+    def note_protocol(self, client: Session, protocol: str, advice: str) -> None:
         """Log, once for each host, that a client speaks a protocol that the listener does not."""
         address = client.addresses.shown
         if self._is_new(_host_of(address), protocol):

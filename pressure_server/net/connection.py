@@ -262,26 +262,26 @@ class Connection(asyncio.Protocol):
 
     @property
     def can_proceed(self) -> bool:
-        """See memory.AccountedConnection."""
+        """Whether the connection could proceed if it had a turn: it waits for nothing else."""
         return self.server_side in (OPEN, ServerSide.THROTTLED) and self.session.may_proceed
 
     @property
     def is_receiving(self) -> bool:
-        """See memory.AccountedConnection."""
+        """Whether a part of a request has come, and the rest has not."""
         return self.session.unparsed > 0
 
     def throttle(self) -> None:
-        """See memory.AccountedConnection."""
+        """Stop reading and executing commands until `resume`: the memory account has no room."""
         self._moves(Event.THROTTLE)
         self.pause_reading()
 
     def resume(self) -> None:
-        """See memory.AccountedConnection."""
+        """Resume reading and executing commands."""
         self._moves(Event.RESUME)
         self.session.proceed()
 
     def evict(self, why: PressureError) -> None:
-        """See memory.AccountedConnection. A client that does not read its replies receives no error."""
+        """Free the buffers, and close. A client that does not read its replies gets no error."""
         self.close_reason = f"evicted: {why}"
         self._moves(Event.EVICT)
         self.acknowledge_sent()

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from pressure_server.errors import BufferLimitError
+
+if TYPE_CHECKING:
+    from pressure_server.net.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -29,37 +31,6 @@ _READ = 256 << 10
 _WARN_EVERY = 10.0
 
 
-class AccountedConnection(Protocol):
-    """A client's connection with an entry in the account."""
-
-    @property
-    def can_proceed(self) -> bool:
-        """Whether the connection could proceed if it had a turn: it waits for nothing else."""
-
-    @property
-    def is_receiving(self) -> bool:
-        """Whether a part of a request has come, and the rest has not."""
-
-    def throttle(self) -> None:
-        """Stop reading and executing commands until `resume`."""
-
-    def resume(self) -> None:
-        """Resume reading and executing commands."""
-
-    def evict(self, why: BufferLimitError) -> None:
-        """Free the connection's buffers and close the connection."""
-
-
-class Clock(Protocol):
-    """The methods of asyncio's event loop that the account uses."""
-
-    def time(self) -> float:
-        """Return the loop's time in seconds."""
-
-    def call_later(self, delay: float, callback: Callable[[], object]) -> asyncio.TimerHandle:
-        """Call `callback` after `delay` seconds."""
-
-
 class MemoryAccount:
     """The memory account: the bytes buffered for each connection, and the budget `limit`.
 
@@ -69,18 +40,18 @@ class MemoryAccount:
     least 1 MiB, and changes by less than 1 MiB in ten seconds. One that has nothing to do passes its turn on.
     """
 
-    def __init__(self, limit: int, largest: int, clock: Clock | None = None) -> None:
+    def __init__(self, limit: int, largest: int, loop: asyncio.AbstractEventLoop | None = None) -> None:
         self.limit = limit
         self.held = 0
         self.evicted = 0
         self.largest = largest
         self._throttle_at = int(limit * _THROTTLE_PART)
-        self._clock = clock or asyncio.get_running_loop()
-        self._holders: dict[AccountedConnection, int] = {}
+        self._loop = loop or asyncio.get_running_loop()
+        self._holders: dict[Connection, int] = {}
         # The line of throttled connections, in order of arrival.
-        self._throttled: dict[AccountedConnection, None] = {}
+        self._throttled: dict[Connection, None] = {}
         # By connection with a turn: the time and its bytes at the start of the turn or at the last progress.
-        self._turns: dict[AccountedConnection, tuple[float, int]] = {}
+        self._turns: dict[Connection, tuple[float, int]] = {}
         self._is_throttling = False
         self._check_timer: asyncio.TimerHandle | None = None
         self._warned_at: dict[str, float] = {}
@@ -90,7 +61,7 @@ class MemoryAccount:
         """The number of throttled connections that wait for a turn."""
         return len(self._throttled)
 
-    def update(self, holder: AccountedConnection, size: int) -> None:
+    def update(self, holder: Connection, size: int) -> None:
         """Set the bytes that the connection holds; 0 removes it. Throttle or evict connections if needed."""
         before = self._holders.get(holder, 0)
         self.held += size - before
@@ -104,7 +75,7 @@ class MemoryAccount:
         elif size > before and self.held > self._throttle_at:
             self._slow_down(holder)
 
-    def _forget(self, holder: AccountedConnection) -> bool:
+    def _forget(self, holder: Connection) -> bool:
         """Remove the connection. Return whether it was waiting for a turn."""
         self._holders.pop(holder, None)
         if self._turns.pop(holder, None) is not None:
@@ -113,7 +84,7 @@ class MemoryAccount:
         self._throttled.pop(holder, None)
         return was_deferred
 
-    def _slow_down(self, holder: AccountedConnection) -> None:
+    def _slow_down(self, holder: Connection) -> None:
         if self._is_throttling:
             self._defer(holder)
             return
@@ -125,7 +96,7 @@ class MemoryAccount:
         for other in list(self._holders):
             self._defer(other)
 
-    def _defer(self, holder: AccountedConnection) -> None:
+    def _defer(self, holder: Connection) -> None:
         if holder in self._turns or holder in self._throttled:
             return
         self._throttled[holder] = None
@@ -136,7 +107,7 @@ class MemoryAccount:
         if self._check_timer is None or not seconds:
             if self._check_timer is not None:
                 self._check_timer.cancel()
-            self._check_timer = self._clock.call_later(seconds, self._check)
+            self._check_timer = self._loop.call_later(seconds, self._check)
 
     def _check(self) -> None:
         self._check_timer = None
@@ -153,7 +124,7 @@ class MemoryAccount:
             self._check_in(_PAUSE)
 
     def _watch_turns(self) -> None:
-        now = self._clock.time()
+        now = self._loop.time()
         for holder, (since, size) in list(self._turns.items()):
             held = self._holders[holder]
             is_unfinished = holder.is_receiving or held >= _LEAST_PROGRESS
@@ -170,10 +141,10 @@ class MemoryAccount:
             # `resume` of the connections before this one may have removed it from the line.
             if holder in self._throttled:
                 del self._throttled[holder]
-                self._turns[holder] = self._clock.time(), self._holders[holder]
+                self._turns[holder] = self._loop.time(), self._holders[holder]
                 holder.resume()
 
-    def _evict(self, holder: AccountedConnection) -> None:
+    def _evict(self, holder: Connection) -> None:
         size = self._holders[holder]
         self.held -= size
         self.evicted += 1
@@ -183,7 +154,7 @@ class MemoryAccount:
 
     def _warn(self, what: str, size: int) -> None:
         """Log a kind of event at most once in ten seconds; INFO has the exact numbers."""
-        now = self._clock.time()
+        now = self._loop.time()
         if now - self._warned_at.get(what, -_WARN_EVERY) >= _WARN_EVERY:
             self._warned_at[what] = now
             logger.warning(what, size >> 20, self.limit >> 20)

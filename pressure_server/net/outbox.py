@@ -19,10 +19,13 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from pressure_server.net.tcp_info import TlsRecords, bytes_sent, counts_of
 from pressure_server.queues.operations.operation import Operation
+
+if TYPE_CHECKING:
+    from pressure_server.net.connection import Connection
 
 # Unread input is discarded in pieces of this many bytes. No kernel buffer holds more pieces than this.
 _PIECE = 1 << 20
@@ -234,23 +237,16 @@ class Outbox:
                 operation.put_back()
 
 
-class WrittenConnection(Protocol):
-    """A connection with written replies."""
-
-    def acknowledge_sent(self) -> bool:
-        """Acknowledge and count what the socket has accepted. Return whether that is everything."""
-
-
 class Deliveries:
     """The connections with written replies that the socket may not have accepted yet."""
 
     def __init__(self) -> None:
-        self._fresh: dict[WrittenConnection, None] = {}
-        self._slow: dict[WrittenConnection, None] = {}
+        self._fresh: dict[Connection, None] = {}
+        self._slow: dict[Connection, None] = {}
         self._loop = asyncio.get_running_loop()
         self._is_looking = False
 
-    def watch(self, connection: WrittenConnection) -> None:
+    def watch(self, connection: Connection) -> None:
         """Check the connection in the loop's next iteration, and regularly until everything is sent."""
         if not self._fresh:
             self._loop.call_soon(self._look_at_fresh)

@@ -7,12 +7,13 @@ in. They have no entry in the memory account: no other client is throttled becau
 from __future__ import annotations
 
 import logging
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from pressure_server.auth.peer_address import Addresses
 from pressure_server.errors import StrangerLimitError
 from pressure_server.log_limits import LogThrottle
-from pressure_server.net.memory import AccountedConnection
+
+if TYPE_CHECKING:
+    from pressure_server.net.connection import Connection
 
 logger = logging.getLogger(__name__)
 
@@ -22,16 +23,6 @@ LOGIN_TIMEOUT = 60.0
 _LEAST_TIME = 2.0
 # The budget is this part of --max-buffered-bytes.
 _PART = 16
-
-
-class StrangeConnection(AccountedConnection, Protocol):
-    """The connection of a client that has not logged in."""
-
-    since: float  # when the client connected, by the loop's clock
-    addresses: Addresses
-
-    def break_off(self, reason: str = "") -> None:
-        """End the connection at once. The log has the reason, if one is given."""
 
 
 class Strangers:
@@ -45,8 +36,8 @@ class Strangers:
         self.held = 0
         self.evicted = 0
         # Both have the oldest first.
-        self._connected: dict[StrangeConnection, None] = {}
-        self._holders: dict[AccountedConnection, int] = {}
+        self._connected: dict[Connection, None] = {}
+        self._holders: dict[Connection, int] = {}
         self._log = LogThrottle(
             logger, "client disconnected before its login", "clients disconnected before their logins"
         )
@@ -58,11 +49,11 @@ class Strangers:
         """Return how many there are."""
         return len(self._connected)
 
-    def add(self, connection: StrangeConnection) -> None:
+    def add(self, connection: Connection) -> None:
         """Add the connection of a new client."""
         self._connected[connection] = None
 
-    def remove(self, connection: StrangeConnection) -> bool:
+    def remove(self, connection: Connection) -> bool:
         """Remove a connection whose client has logged in or disconnected. Return whether it was here."""
         if connection not in self._connected:
             return False
@@ -70,7 +61,7 @@ class Strangers:
         self.held -= self._holders.pop(connection, 0)
         return True
 
-    def update(self, holder: AccountedConnection, size: int) -> None:
+    def update(self, holder: Connection, size: int) -> None:
         """Set the bytes that the connection holds; 0 removes it. Evict connections if needed."""
         self.held += size - self._holders.get(holder, 0)
         if size:

@@ -34,6 +34,10 @@ def exception_for(name: bytes, text: str) -> PressureError:
         return _PLAIN[code](queue)
     if code == "TOOLARGE":
         return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
+    if code == "TOOLONG":
+        return PressureError(
+            f"queue '{queue}' is not read: the commands before in the transaction have taken the backend a second"
+        )
     return BackendError(f"the backend answered for queue '{queue}': {text}")
 
 

@@ -685,6 +685,26 @@ def test_a_transaction_that_is_too_large_is_refused(backend: Valkey, start_serve
         assert transact(waiter, "RPUSH q a") == [1]
 
 
+@pytest.mark.parametrize("kind", ["fifo", "jobs"])
+def test_a_transaction_that_keeps_the_backend_busy_reads_no_more(
+    client: Client, waiter: Waiter, kind: str
+) -> None:
+    # The estimated work of a read (lua/core/call.lua) is 15 milliseconds or more: 100 take longer than a second.
+    numbers = [b"%d" % number for number in range(30_000)]
+    create(client, "q", "TYPE", kind)
+    client.rpush("q", *numbers)
+    commands = [("LRANGE", "q", 0, -1)] * 100 + [("LPOP", "q"), ("RPUSH", "q", "last"), ("LLEN", "q")]
+    waiter.send("MULTI")
+    for command in commands:
+        waiter.send(*command)
+    waiter.send("EXEC")
+    *_, replies = [waiter.reply() for _ in range(len(commands) + 2)]
+    read = sum(reply == numbers for reply in replies)
+    assert 1 < read < 100
+    assert all(is_refused(reply, "ERR queue 'q' is not read:") for reply in replies[read:101])
+    assert replies[101:] == [30_001, 30_001]
+
+
 @pytest.mark.parametrize("words", [("BLPOP", "q", 0), ("PRESSURE.GET", "q")], ids=lambda words: words[0])
 def test_the_second_of_two_gets_on_a_closed_queue_fails(
     client: Client, waiter: Waiter, words: tuple[str | int, ...]

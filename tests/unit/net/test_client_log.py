@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import pytest
 
@@ -11,6 +11,7 @@ from pressure_server.auth.peer_address import Addresses
 from pressure_server.auth.users import NOBODY, User
 from pressure_server.net import client_log
 from pressure_server.net.client_log import ConnectionLog, UnknownCommands
+from pressure_server.net.session import Session
 
 _USER = User("default", queues=("*",), rights=frozenset())
 
@@ -22,7 +23,7 @@ class _Sender:
     id = 1
     user_name = "default"
 
-    def __init__(self, address: str, library: str = "", user: User = _USER) -> None:
+    def __init__(self, address: str, library: str, user: User) -> None:
         self.addresses = Addresses(address, "server", address)
         self.library_name = library
         self.user = user
@@ -32,6 +33,10 @@ class _Sender:
         return command if isinstance(command, int) else 1
 
 
+def _sender(address: str, library: str = "", user: User = _USER) -> Session:
+    return cast(Session, _Sender(address, library, user))
+
+
 @pytest.fixture
 def unknown(caplog: pytest.LogCaptureFixture) -> UnknownCommands:
     caplog.set_level(logging.INFO)
@@ -39,7 +44,7 @@ def unknown(caplog: pytest.LogCaptureFixture) -> UnknownCommands:
 
 
 def _note(
-    unknown: UnknownCommands, sender: _Sender, name: bytes = b"zadd", *, loses_work: bool = False
+    unknown: UnknownCommands, sender: Session, name: bytes = b"zadd", *, loses_work: bool = False
 ) -> None:
     unknown.note(sender, [name], "-ERR", loses_work=loses_work)
 
@@ -52,7 +57,7 @@ def test_unnamed_clients_are_told_apart_by_their_host(
     unknown: UnknownCommands, caplog: pytest.LogCaptureFixture
 ) -> None:
     for address in ("10.0.0.1:5", "10.0.0.1:6", "10.0.0.2:5", "[::1]:5", "[::1]:6", "unix"):
-        _note(unknown, _Sender(address))
+        _note(unknown, _sender(address))
     assert _senders(caplog) == ["10.0.0.1:5", "10.0.0.2:5", "[::1]:5", "unix"]
     assert "unknown library" in caplog.text
     assert "logged once for each host and command" in caplog.text
@@ -62,14 +67,14 @@ def test_a_library_is_logged_once_whatever_its_host(
     unknown: UnknownCommands, caplog: pytest.LogCaptureFixture
 ) -> None:
     for address in ("10.0.0.1:5", "10.0.0.2:5"):
-        _note(unknown, _Sender(address, "redis-py 8"))
+        _note(unknown, _sender(address, "redis-py 8"))
     assert _senders(caplog) == ["10.0.0.1:5"]
     assert "logged once for each library and command" in caplog.text
 
 
 def test_what_loses_work_is_a_warning(unknown: UnknownCommands, caplog: pytest.LogCaptureFixture) -> None:
-    _note(unknown, _Sender("a:1"), b"one")
-    _note(unknown, _Sender("a:1"), b"other", loses_work=True)
+    _note(unknown, _sender("a:1"), b"one")
+    _note(unknown, _sender("a:1"), b"other", loses_work=True)
     assert [(record.levelname, record.getMessage().split()[0]) for record in caplog.records] == [
         ("INFO", "unknown"),
         ("WARNING", "refused"),
@@ -79,8 +84,8 @@ def test_what_loses_work_is_a_warning(unknown: UnknownCommands, caplog: pytest.L
 def test_garbage_and_clients_without_a_login_are_left_out(
     unknown: UnknownCommands, caplog: pytest.LogCaptureFixture
 ) -> None:
-    _note(unknown, _Sender("a:1", user=NOBODY))
-    confused = _Sender("b:1")
+    _note(unknown, _sender("a:1", user=NOBODY))
+    confused = _sender("b:1")
     for name in (b"\x80", b"zadd"):
         _note(unknown, confused, name)
     assert [record.getMessage().split(" from ")[0] for record in caplog.records] == [
@@ -92,7 +97,7 @@ def test_after_the_most_pairs_no_more_are_logged(
     unknown: UnknownCommands, caplog: pytest.LogCaptureFixture
 ) -> None:
     for number in range(client_log._MAX_PAIRS + 2):
-        _note(unknown, _Sender("a:1"), b"c%d" % number)
+        _note(unknown, _sender("a:1"), b"c%d" % number)
     assert len(caplog.records) == client_log._MAX_PAIRS + 1
     assert caplog.records[-1].getMessage().startswith("256 unknown commands are in the log")
     assert [record.levelname for record in caplog.records if "C255" in record.getMessage()] == ["INFO"]
@@ -114,7 +119,7 @@ def test_the_life_of_a_connection_is_logged(
     caplog.set_level(logging.DEBUG)
     now = [100.0]
     monkeypatch.setattr(client_log, "perf_counter", lambda: now[0])
-    log, client, other = ConnectionLog(), _Sender("a:1"), _Sender("b:2")
+    log, client, other = ConnectionLog(), _sender("a:1"), _sender("b:2")
     log.opened(client)
     log.opened(other)
     log.received(client, [b"x", 5])
@@ -137,6 +142,6 @@ def test_the_life_of_a_connection_is_logged(
 def test_a_connection_that_was_open_before_the_log_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     log = ConnectionLog()
-    log.received(_Sender("a:1"), [b"x"])
-    log.closed(_Sender("a:1"), "it was idle")
+    log.received(_sender("a:1"), [b"x"])
+    log.closed(_sender("a:1"), "it was idle")
     assert caplog.records == []

@@ -6,11 +6,13 @@ import asyncio
 import logging
 from collections.abc import Callable
 from operator import itemgetter
+from typing import cast
 from unittest import mock
 
 import pytest
 
-from pressure_server.errors import BufferLimitError
+from pressure_server.errors import PressureError
+from pressure_server.net.connection import Connection
 from pressure_server.net.memory import MemoryAccount
 
 MB = 1 << 20
@@ -42,12 +44,15 @@ class _Clock:
         self._now = end
 
 
-class _Connection:
+class _Connection(Connection):
+    """A connection of which the account sees what the test sets."""
+
+    can_proceed = True
+    is_receiving = True
+    is_throttled = False
+
     def __init__(self) -> None:
-        self.can_proceed = True
-        self.is_receiving = True
-        self.is_throttled = False
-        self.eviction: BufferLimitError | None = None
+        self.eviction: PressureError | None = None
 
     def throttle(self) -> None:
         self.is_throttled = True
@@ -55,7 +60,7 @@ class _Connection:
     def resume(self) -> None:
         self.is_throttled = False
 
-    def evict(self, why: BufferLimitError) -> None:
+    def evict(self, why: PressureError) -> None:
         self.eviction = why
 
 
@@ -83,7 +88,7 @@ def clock() -> _Clock:
 @pytest.fixture
 def memory(clock: _Clock) -> MemoryAccount:
     """An account of 100 MiB, which throttles above 75 MiB; the largest request has 10 MiB."""
-    return MemoryAccount(100 * MB, 10 * MB, clock)
+    return MemoryAccount(100 * MB, 10 * MB, cast(asyncio.AbstractEventLoop, clock))
 
 
 def test_no_client_is_throttled_below_the_limit(memory: MemoryAccount) -> None:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from pressure_server.net.connection import Connection
 from pressure_server.net.outbox import Deliveries, Outbox
 from pressure_server.net.tcp_info import TcpCounts, counts_of
 from pressure_server.queues.operations.operation import Delivery, Operation
@@ -362,7 +363,7 @@ def test_over_tls_whose_records_are_not_counted_nothing_is_known_after_the_end(s
 # ---------------------------------------------------------------- looking at the outboxes
 
 
-class Connection:
+class LookedAt(Connection):
     """A connection that is looked at until its socket has taken everything."""
 
     def __init__(self, looks: int) -> None:
@@ -383,7 +384,7 @@ def test_a_connection_is_looked_at_in_the_next_iteration_and_then_until_it_is_do
     runner: asyncio.Runner,
 ) -> None:
     async def play() -> None:
-        deliveries, quick, slow = Deliveries(), Connection(1), Connection(3)
+        deliveries, quick, slow = Deliveries(), LookedAt(1), LookedAt(3)
         for connection in (quick, slow, quick):
             deliveries.watch(connection)
         assert (quick.left, slow.left) == (1, 3)
@@ -399,7 +400,7 @@ def test_a_connection_is_looked_at_in_the_next_iteration_and_then_until_it_is_do
 
 def test_a_connection_is_looked_at_again_for_each_reply(runner: asyncio.Runner) -> None:
     async def play() -> None:
-        deliveries, looks = Deliveries(), Connection(1)
+        deliveries, looks = Deliveries(), LookedAt(1)
         for left in (0, -1, -2):
             deliveries.watch(looks)
             await asyncio.sleep(0)
@@ -420,7 +421,7 @@ def test_many_slow_connections_are_looked_at_less_often(runner: asyncio.Runner) 
             patch.setattr(loop, "call_later", call_later)
             for count in (1, 999):
                 for _ in range(count):
-                    deliveries.watch(Connection(3))
+                    deliveries.watch(LookedAt(3))
                 await asyncio.sleep(0)
                 deliveries._look_at_slow()
         assert pauses == [0.01, 0.01, pytest.approx(999 * 20e-6)]

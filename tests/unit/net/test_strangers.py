@@ -9,8 +9,9 @@ import pytest
 
 from pressure_server.auth.peer_address import Addresses
 from pressure_server.auth.users import User
-from pressure_server.errors import BufferLimitError
+from pressure_server.errors import PressureError
 from pressure_server.net import strangers as module
+from pressure_server.net.connection import Connection
 from pressure_server.net.outbox import Outbox
 from pressure_server.net.strangers import LOGIN_TIMEOUT, Strangers
 from tests.support.waiters import packed
@@ -19,9 +20,9 @@ from tests.unit.net.fake_server import Server
 MB = 1 << 20
 
 
-class _Connection:
-    can_proceed = True
-    is_receiving = True
+class _Connection(Connection):
+    """A connection of which the strangers see what the test sets."""
+
     addresses = Addresses("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1")
 
     def __init__(self, since: float) -> None:
@@ -34,7 +35,7 @@ class _Connection:
     def resume(self) -> None:
         raise AssertionError("a stranger is resumed")
 
-    def evict(self, why: BufferLimitError) -> None:
+    def evict(self, why: PressureError) -> None:
         self.end = str(why)
 
     def break_off(self, reason: str = "") -> None:

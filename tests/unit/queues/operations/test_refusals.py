@@ -40,6 +40,7 @@ from pressure_server.queues.operations.wait import WaitCondition
         ("AHEAD 7", OffsetAheadError),
         ("GONE 7", OffsetGoneError),
         ("TOOLARGE", PressureError),
+        ("TOOLONG", PressureError),
         ("ERR user_script:1: a bug", BackendError),
         ("NOQUEUES", BackendError),
     ],
