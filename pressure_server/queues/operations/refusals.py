@@ -35,9 +35,7 @@ def exception_for(name: bytes, text: str) -> PressureError:
     if code == "TOOLARGE":
         return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
     if code == "TOOLONG":
-        return PressureError(
-            f"queue '{queue}' is not read: the commands before in the transaction have taken the backend a second"
-        )
+        return PressureError(f"queue '{queue}' is not read: the transaction has taken the backend a second")
     return BackendError(f"the backend answered for queue '{queue}': {text}")
 
 

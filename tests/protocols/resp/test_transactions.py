@@ -689,7 +689,7 @@ def test_a_transaction_that_is_too_large_is_refused(backend: Valkey, start_serve
 def test_a_transaction_that_keeps_the_backend_busy_reads_no_more(
     client: Client, waiter: Waiter, kind: str
 ) -> None:
-    # The estimated work of a read (lua/core/call.lua) is 15 milliseconds or more: 100 take longer than a second.
+    # The estimated work of a read (lua/core/call.lua) is at least 15 ms, and of 100 more than a second.
     numbers = [b"%d" % number for number in range(30_000)]
     create(client, "q", "TYPE", kind)
     client.rpush("q", *numbers)
