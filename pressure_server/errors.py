@@ -298,7 +298,7 @@ class BackendError(PressureError):
 
 
 class BackendAwayError(BackendError):
-    """The backend cannot be reached: nothing has been done."""
+    """The backend cannot be reached: nothing has been done. Commands that wait do not fail with it."""
 
 
 class OutcomeUnknownError(BackendError):
@@ -315,7 +315,8 @@ class UnansweredError(BackendError):
         super().__init__("the backend was lost before it answered: ask again")
 
 
-# A read, or a take whose messages go back, may be tried again after these, when the backend is back.
+# After these a read, or a take whose messages go back, may be tried again when the backend is back. So a
+# command that waits on several queues goes on waiting.
 BACKEND_LOST = (BackendAwayError, OutcomeUnknownError, UnansweredError)
 
 

@@ -13,6 +13,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import id_of as job_id_of
+from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.text import printable
 from pressure_server.web.clients_page import client_row
 from pressure_server.web.http_requests import (
@@ -71,17 +72,20 @@ class QueuePage:
     async def _info(self, database: Database, name: bytes) -> dict[str, Any]:
         """Return the settings of a queue, its statistics and the holders of its roles."""
         try:
-            about = (await database.run(verbs.INFO, name))[0]
+            about: QueueInfo = (await database.run(verbs.INFO, name))[0]
         except QueueDoesNotExistError:
             return {}
         return {
-            "put": about[7], "put_bytes": about[8], "taken": about[9], "taken_bytes": about[10],
-            "overflow": printable(about[11]), "paused_ms": about[17], "unique": printable(about[19]),
-            "max_deliveries": about[20],
-            "dead_letter": printable(about[21].removeprefix(database.prefix_of(name) + b":")),
-            "timeouts": about[22], "dropped": about[23], "max_bytes": about[29],
-            "producer": printable(about[4]), "producer_role": "free" if about[3] else "held",
-            "consumer": printable(about[6]), "consumer_role": "free" if about[5] else "held",
+            "put": about.produced, "put_bytes": about.produced_bytes,
+            "taken": about.consumed, "taken_bytes": about.consumed_bytes,
+            "overflow": printable(about.overflow), "paused_ms": about.paused,
+            "unique": printable(about.unique), "max_deliveries": about.max_deliveries,
+            "dead_letter": printable(about.dead_letter.removeprefix(database.prefix_of(name) + b":")),
+            "timeouts": about.timeouts, "dropped": about.dropped, "max_bytes": about.max_bytes,
+            "producer": printable(about.producer),
+            "producer_role": "free" if about.producer_is_free else "held",
+            "consumer": printable(about.consumer),
+            "consumer_role": "free" if about.consumer_is_free else "held",
         }  # fmt: skip
 
     async def _clients(self, key: tuple[int, bytes], user: User) -> list[dict[str, Any]]:

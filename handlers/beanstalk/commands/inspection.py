@@ -7,7 +7,6 @@ import platform
 import time
 from collections import Counter
 from functools import partial
-from typing import Any
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.reports import is_in_use, report_on_all, report_on_tube
@@ -16,6 +15,7 @@ from handlers.beanstalk.table import FOLLOWED_VERSION, UINT64, command, is_tube,
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import JobInfo, id_of, word_of
 from pressure_server.queues.operations.operation import Line
+from pressure_server.queues.operations.queue_info import QueueInfo
 
 _COUNTED = (
     "put", "peek", "peek-ready", "peek-delayed", "peek-buried", "reserve", "reserve-with-timeout", "delete",
@@ -54,10 +54,9 @@ for _state in ("ready", "delayed", "buried"):
     )
 
 
-def _jobs_of(about: list[Any]) -> dict[str, int]:
-    """Return the numbers of jobs by state, from a reply of INFO."""
-    ready, delayed, reserved, buried, _paused, urgent = about[13:19]
-    return dict(zip(_STATES, (urgent, ready, reserved, delayed, buried), strict=True))
+def _jobs_of(about: QueueInfo) -> dict[str, int]:
+    """Return the numbers of jobs by state."""
+    return {state: getattr(about, state) for state in _STATES}
 
 
 def _current(counts: dict[str, int]) -> dict[str, object]:
@@ -106,13 +105,13 @@ async def stats_tube(client: BeanstalkSession, name: bytes) -> bytes:
         return replies.NOT_FOUND
     report = await report_on_tube(client, name)
     waiting = await client.context.workers.waiting(client.database.database_number, [name])
-    exists = isinstance(about, list)
-    paused = about[17] if exists else 0
+    exists = isinstance(about, QueueInfo)
+    paused = about.paused if exists else 0
     return replies.yaml_dictionary(
         {
             "name": name,
             **_current(_jobs_of(about) if exists else {}),
-            "total-jobs": about[7] if exists else 0,
+            "total-jobs": about.produced if exists else 0,
             "current-using": report.using,
             "current-watching": report.watching,
             "current-waiting": waiting[name][Line.CONSUMERS],
@@ -134,10 +133,10 @@ async def stats(client: BeanstalkSession, _nothing: None) -> bytes:
     jobs: Counter[str] = Counter()
     total = timeouts = 0
     for about in await client.database.run_each(verbs.INFO, names):
-        if isinstance(about, list):
+        if isinstance(about, QueueInfo):
             jobs.update(_jobs_of(about))
-            total += about[7]
-            timeouts += about[22]
+            total += about.produced
+            timeouts += about.timeouts
     tubes = list(filter(is_tube, names))
     report, totals = await report_on_all(client), await client.context.workers.totals()
     return replies.yaml_dictionary(

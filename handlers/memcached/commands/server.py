@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import time
-from typing import Any
 from urllib.parse import quote
 
 from handlers.memcached.arguments import number_of
@@ -17,6 +16,7 @@ from pressure_server import __version__
 from pressure_server.errors import PressureError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
+from pressure_server.queues.operations.queue_info import QueueInfo
 
 # Queue names are percent-encoded but for these bytes: Redis clients may give a queue any name, which would
 # break a line of the reply. python-memcached also stops reading at other characters than ASCII.
@@ -156,17 +156,17 @@ async def _queues(client: MemcachedSession) -> dict[str, dict[str, int]]:
     return found
 
 
-def _queue_statistics(about: list[Any], waiters: int, open_reads: int) -> dict[str, int]:
-    """Return a queue's numbers under kestrel's names, in its order. `about` is the reply to verbs.INFO."""
-    length, produced, produced_bytes, consumed_bytes = about[1], about[7], about[8], about[10]
+def _queue_statistics(about: QueueInfo, waiters: int, open_reads: int) -> dict[str, int]:
+    """Return a queue's numbers under kestrel's names, in its order."""
+    size = max(0, about.produced_bytes - about.consumed_bytes)
     return {
-        "items": length,
-        "bytes": max(0, produced_bytes - consumed_bytes),
-        "total_items": produced,
-        "mem_items": length,
-        "mem_bytes": max(0, produced_bytes - consumed_bytes),
+        "items": about.length,
+        "bytes": size,
+        "total_items": about.produced,
+        "mem_items": about.length,
+        "mem_bytes": size,
         "waiters": waiters,
         "open_transactions": open_reads,
-        "bound": int(about[0]),
-        "closed": min(1, about[2]),
+        "bound": about.bound,
+        "closed": about.is_closed,
     }

@@ -24,6 +24,7 @@ from pressure_server.errors import (
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
+from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.queues.transaction import Transaction
 from pressure_server.text import printable
 
@@ -190,7 +191,8 @@ async def _replace(
 ) -> None:
     """Purge the queue and put the messages, if no queue has changed. Raise a PressureError."""
     try:
-        bound, _, is_closed = (await database.run(verbs.INFO, queue))[0][:3]
+        about: QueueInfo = (await database.run(verbs.INFO, queue))[0]
+        bound, is_closed = about.bound, about.is_closed
     except QueueDoesNotExistError:
         if not messages:
             return

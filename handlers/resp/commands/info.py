@@ -8,7 +8,6 @@ import re
 import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
-from typing import Any
 from urllib.parse import quote
 
 from handlers.resp.session import RespSession
@@ -22,6 +21,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import queues_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
+from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.queues.upkeep import stored_bytes
 
 # Monitoring calls INFO every few seconds. So a scan of limited length finds the queues of each database, and
@@ -78,21 +78,22 @@ async def queue_fields(client: RespSession) -> dict[str, object]:
 
 
 def _fields_of(
-    client: RespSession, database: Database, name: bytes, about: list[Any], waiting: Waiting
+    client: RespSession, database: Database, name: bytes, about: QueueInfo, waiting: Waiting
 ) -> Iterator[str]:
-    """Yield the fields of a queue's line. `about` is the reply to verbs.INFO."""
-    yield f"length={about[1]},bound={about[0]},closed={about[2]}"
-    yield f"produced={about[7]},produced_bytes={about[8]},consumed={about[9]},consumed_bytes={about[10]}"
+    """Yield the fields of a queue's line."""
+    yield f"length={about.length},bound={about.bound},closed={about.is_closed}"
+    yield f"produced={about.produced},produced_bytes={about.produced_bytes}"
+    yield f"consumed={about.consumed},consumed_bytes={about.consumed_bytes}"
     yield f"waiting_producers={waiting[Line.PRODUCERS]},waiting_consumers={waiting[Line.CONSUMERS]}"
     survey = client.context.survey
     surveyed = survey and survey.queues.get((database.database_number, name))
     if surveyed:
-        yield f"oldest_seconds={surveyed.age if about[1] else 0:.0f}"
-    kind = about[12].decode()
+        yield f"oldest_seconds={surveyed.age if about.length else 0:.0f}"
+    kind = about.type.decode()
     yield f"type={kind}"
     if kind not in ("fifo", "log"):
-        ready, delayed, reserved, buried, paused = about[13:18]
-        yield f"ready={ready},delayed={delayed},reserved={reserved},buried={buried},paused_ms={paused}"
+        yield f"ready={about.ready},delayed={about.delayed},reserved={about.reserved},buried={about.buried}"
+        yield f"paused_ms={about.paused}"
 
 
 def shown_name(statistics: CommandStatistics) -> str:

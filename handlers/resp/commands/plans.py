@@ -22,6 +22,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.outcomes import first_word
+from pressure_server.queues.operations.queue_info import QueueInfo
 
 # Messages of a command that are put in one step; more jobs would take the backend tens of milliseconds.
 _MOST_AT_ONCE = 2000
@@ -134,8 +135,8 @@ async def _put_in_portions(client: RespSession, name: bytes, messages: list[byte
     """
     database = client.database
     try:
-        about = (await database.run(verbs.INFO, name))[0]
-        has_limit = bool(about[0] or about[-1])  # its bound, and its limit of bytes
+        about: QueueInfo = (await database.run(verbs.INFO, name))[0]
+        has_limit = bool(about.bound or about.max_bytes)
     except QueueDoesNotExistError:
         if options.must_exist:
             return 0

@@ -36,6 +36,7 @@ from pressure_server.queues.operations.creation import (
 )
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.options import Options
+from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.policy import BLOCK, ERROR
 from pressure_server.text import Glob
@@ -200,7 +201,8 @@ async def length(client: Caller, words: Words) -> object:
 )
 async def closed(client: Caller, words: Words) -> object:
     """Return whether the queue is closed (pressure 0.15, Closed)."""
-    return (await client.database.run(verbs.INFO, words[1]))[0][2]
+    about: QueueInfo = (await client.database.run(verbs.INFO, words[1]))[0]
+    return about.is_closed
 
 
 @command(
@@ -261,42 +263,42 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
 
     The waiting operations are those of this server's clients.
     """
-    about = (await client.database.run(verbs.INFO, words[1]))[0]
+    about: QueueInfo = (await client.database.run(verbs.INFO, words[1]))[0]
     session = client.session
     number = session.database.database_number
     waiting = (await session.context.workers.waiting(number, words[1:2]))[words[1]]
     prefix = client.database.prefix_of(words[1])
     return {
-        b"bound": about[0],
-        b"length": about[1],
-        b"closed": about[2],
-        b"overflow": about[11],
-        b"dropped_messages": about[23],
-        b"producer": about[4],
-        b"producer_role": b"free" if about[3] else b"held",
-        b"consumer": about[6],
-        b"consumer_role": b"free" if about[5] else b"held",
-        b"produced_messages": about[7],
-        b"produced_bytes": about[8],
-        b"consumed_messages": about[9],
-        b"consumed_bytes": about[10],
+        b"bound": about.bound,
+        b"length": about.length,
+        b"closed": about.is_closed,
+        b"overflow": about.overflow,
+        b"dropped_messages": about.dropped,
+        b"producer": about.producer,
+        b"producer_role": b"free" if about.producer_is_free else b"held",
+        b"consumer": about.consumer,
+        b"consumer_role": b"free" if about.consumer_is_free else b"held",
+        b"produced_messages": about.produced,
+        b"produced_bytes": about.produced_bytes,
+        b"consumed_messages": about.consumed,
+        b"consumed_bytes": about.consumed_bytes,
         b"waiting_producers": waiting[Line.PRODUCERS],
         b"waiting_consumers": waiting[Line.CONSUMERS],
-        b"type": about[12],
-        b"ready": about[13],
-        b"delayed": about[14],
-        b"reserved": about[15],
-        b"buried": about[16],
-        b"paused_ms": about[17],
-        b"unique": about[19],
-        b"max_deliveries": about[20],
-        b"dead_letter": about[21].removeprefix(prefix + b":"),
-        b"head_offset": int(about[24]) if about[24] else None,
-        b"tail_offset": int(about[25]) if about[25] else None,
-        b"groups": about[26],
-        b"group_of": about[27].removeprefix(prefix + b":"),
-        b"missed_messages": about[28],
-        b"max_bytes": about[29],
+        b"type": about.type,
+        b"ready": about.ready,
+        b"delayed": about.delayed,
+        b"reserved": about.reserved,
+        b"buried": about.buried,
+        b"paused_ms": about.paused,
+        b"unique": about.unique,
+        b"max_deliveries": about.max_deliveries,
+        b"dead_letter": about.dead_letter.removeprefix(prefix + b":"),
+        b"head_offset": int(about.head) if about.head else None,
+        b"tail_offset": int(about.tail) if about.tail else None,
+        b"groups": about.groups,
+        b"group_of": about.log.removeprefix(prefix + b":"),
+        b"missed_messages": about.missed,
+        b"max_bytes": about.max_bytes,
         b"prefix": prefix,
     }
 

@@ -21,12 +21,7 @@ local function counts_of_jobs()
   return counts
 end
 
--- Returns  bound, length, closed, for each role its tokens and last holder, the statistics, overflow, the type,
---          the counts of jobs (jobs.lua), the settings of jobs: unique, max_deliveries, dead_letter; how many
---          reservations have timed out; how many messages have been dropped to make room for others; and of a
---          log the offsets of its head and its tail, else '', and how many groups read it; of a group's queue the
---          base key of its log, else '', and how many messages it has missed; and the limit
---          of bytes, 0 for none
+-- Returns  the fields of QueueInfo (queues/operations/queue_info.py)
 function info.info()
   local base = queue.base
   local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:produced_bytes',

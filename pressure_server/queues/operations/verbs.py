@@ -11,6 +11,7 @@ from typing import Any
 
 from pressure_server.queues.operations import runs
 from pressure_server.queues.operations.operation import Line, Operation, Verb
+from pressure_server.queues.operations.queue_info import QueueInfo
 
 
 def _share_deleted(operations: Sequence[Operation], reply: Any) -> bool:
@@ -18,6 +19,10 @@ def _share_deleted(operations: Sequence[Operation], reply: Any) -> bool:
         operations[0].verb = FINISH_DELETE
         return True
     return runs.repeat_value(operations, reply)
+
+
+def _share_info(operations: Sequence[Operation], reply: list[Any]) -> bool:
+    return runs.repeat_value(operations, QueueInfo(*reply))
 
 
 def _asking(
@@ -154,7 +159,7 @@ CONTAINS = Verb(
 )
 LENGTH = _asking(b"length")
 EXISTS = _asking(b"exists")
-INFO = _asking(b"info")
+INFO = replace(_asking(b"info"), distribute=_share_info)
 VERSION = _asking(b"version")
 EXAMINE = _asking(b"examine")
 RANGE = _asking(b"range", runs.pack_arguments, folds=False)
