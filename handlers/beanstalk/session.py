@@ -15,7 +15,7 @@ from pressure_server.auth.users import NOBODY
 from pressure_server.errors import ErrorKind, PressureError, QueueDoesNotExistError
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
-from pressure_server.net.pipeline import HeldCommand
+from pressure_server.net.pipeline import TooEarly
 from pressure_server.net.session import Session
 from pressure_server.queues.operations.operation import Operation, Verb
 
@@ -178,7 +178,7 @@ class BeanstalkSession(Session):
         self.statistics.commands[entry.name] += 1
         try:
             running = entry.function(self, arguments)
-        except HeldCommand:
+        except TooEarly:
             self.statistics.commands[entry.name] -= 1  # it will be executed again
             raise
         self.command_statistics.calls += 1

@@ -14,7 +14,6 @@ from handlers.resp.parser import (
     RequestParser,
     Words,
 )
-from handlers.resp.refusals import RefusedCommandError, refusal_of
 from handlers.resp.replies import (
     CommandError,
     UnknownCommandError,
@@ -25,11 +24,12 @@ from handlers.resp.replies import (
     wrong_arity,
 )
 from handlers.resp.table import BY_SPELLING, COMMANDS, PROTOCOL, Command, find, find_subcommand
+from handlers.resp.unsupported import UnsupportedCommandError, unsupported
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
-from pressure_server.net.pipeline import REPLIES, HeldCommand, ReplyMode
+from pressure_server.net.pipeline import REPLIES, ReplyMode, TooEarly
 from pressure_server.net.session import Session
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.operation import Encode, Operation, Owner, Verb
@@ -176,7 +176,7 @@ class RespSession(Session):
         self.reply_mode = ReplyMode.SKIPPING
         try:
             running = self.execute(command)
-        except HeldCommand:
+        except TooEarly:
             self.reply_mode = ReplyMode.SKIP
             raise
         if self.reply_mode is ReplyMode.SKIPPING:
@@ -261,7 +261,7 @@ class RespSession(Session):
             return None
 
     def _unknown(self, command: Words) -> CommandError:
-        refusal = refusal_of(command, self.context.settings.documentation)
+        refusal = unsupported(command, self.context.settings.documentation)
         if refusal is not None and self.user is NOBODY:
             return CommandError(_NOT_LOGGED_IN)
         return refusal or unknown_command(command)
@@ -275,7 +275,7 @@ class RespSession(Session):
             self.transaction.is_broken = True
         reply = self.refuse(reason)
         if isinstance(reason, UnknownCommandError):
-            is_refused = isinstance(reason, RefusedCommandError)
+            is_refused = isinstance(reason, UnsupportedCommandError)
             shown = "-ERR unknown subcommand" if len(reason.name) > 1 else "-ERR unknown command"
             told = f"-{reason}" if is_refused else shown
             self.clients.unknown_commands.note(self, reason.name, told, loses_work=is_refused)

@@ -31,7 +31,7 @@ UNANSWERED_BYTES = 1 << 20
 _SMALL_REPLY = UNANSWERED_BYTES // MAX_UNANSWERED
 
 
-class HeldCommand(BaseException):  # not an error, and no handler may take it for one
+class TooEarly(BaseException):  # not an error, and no handler may take it for one
     """The command may not be executed yet: execute it again when the commands before it have replies."""
 
 
@@ -145,7 +145,7 @@ class PipelinedClient(Client, Owner):
         operation, whose `sizes` has an entry a command; `encode` returns all their replies.
 
         Pass `wait` for a command that waits for a message. Until it has its reply, the next command is held:
-        HeldCommand is raised, and the command is executed again afterwards. After a put that may have to wait
+        TooEarly is raised, and the command is executed again afterwards. After a put that may have to wait
         for room, equal puts are not held.
         """
         barrier = self._barrier
@@ -156,7 +156,7 @@ class PipelinedClient(Client, Owner):
             or barrier.name != name
             or barrier.options != options
         ):
-            raise HeldCommand
+            raise TooEarly
         if self.reply_mode is not REPLIES:
             encode = unanswered(encode)
         last = self._replies[-1] if self._replies else None

@@ -18,7 +18,7 @@ from pressure_server.errors import PressureError
 from pressure_server.net.command_table import TableEntry
 from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED, OPEN
 from pressure_server.net.lone_command import LoneCommand
-from pressure_server.net.pipeline import HeldCommand, PipelinedClient, ReplyMode
+from pressure_server.net.pipeline import PipelinedClient, ReplyMode, TooEarly
 from pressure_server.net.waits import Waits
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.batch import MAX_BYTES
@@ -170,7 +170,7 @@ class Session(PipelinedClient):
                 return
             try:
                 coroutine = execute(command)
-            except HeldCommand:
+            except TooEarly:
                 backlog.append(command)
                 break
             if coroutine is not None:

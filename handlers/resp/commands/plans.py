@@ -17,7 +17,7 @@ from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import CommandError
 from handlers.resp.session import Caller, RespSession
 from pressure_server.errors import PressureError, QueueDoesNotExistError
-from pressure_server.net.pipeline import HeldCommand
+from pressure_server.net.pipeline import TooEarly
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
@@ -81,7 +81,7 @@ class Put(Plan):
         options = self.options._replace(once=True)
         try:
             client.submit(verbs.PUT, name, messages, len(messages), self.encode, options=options)
-        except HeldCommand:
+        except TooEarly:
             session.transaction_id = transaction  # the command will be executed again
             raise
 

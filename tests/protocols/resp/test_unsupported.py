@@ -9,8 +9,8 @@ import pytest
 import redis
 
 from handlers.resp import commands
-from handlers.resp.refusals import PAGE, REFUSED
 from handlers.resp.table import COMMANDS
+from handlers.resp.unsupported import PAGE, UNSUPPORTED
 from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, StartServer, Valkey
 from tests.support.waiters import Waiter, create
@@ -34,7 +34,7 @@ def test_every_command_of_the_backend_is_known_or_refused(direct: Client) -> Non
     names = {name.decode().upper() for name in direct.execute_command("COMMAND LIST")}
     assert len(names) > 200
     ours = {name.decode() for name in COMMANDS}
-    refused = {name.decode() for name in REFUSED}
+    refused = {name.decode() for name in UNSUPPORTED}
     assert sorted(name for name in names - ours - refused - _OF_SERVERS if "|" not in name) == []
     assert sorted(refused & ours) == []
 

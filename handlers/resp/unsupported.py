@@ -45,7 +45,7 @@ _REASONS = {
     "WAITAOF": _DURABILITY,
 }
 # By name: why the command is refused.
-REFUSED = {
+UNSUPPORTED = {
     name.encode(): f"this is a queue server, and has no {kind}"
     for kind, names in _BY_KIND.items()
     for name in names.split()
@@ -55,20 +55,20 @@ _MODULES = (b"BF.", b"CF.", b"CMS.", b"FT.", b"JSON.", b"TDIGEST.", b"TOPK.", b"
 _OF_MODULE = "this is a queue server, and has no documents, series or filters"
 
 
-class RefusedCommandError(UnknownCommandError):
+class UnsupportedCommandError(UnknownCommandError):
     """The error for a command of Redis that works on other data than queues."""
 
 
-def refusal_of(command: Words, documentation: str) -> RefusedCommandError | None:
+def unsupported(command: Words, documentation: str) -> UnsupportedCommandError | None:
     """Return the error for a command of Redis that is not in the table; None if Redis does not know it.
 
     The error names the page, and says by `documentation` where it is.
     """
     name = command[0].upper()
-    why = _OF_MODULE if name.startswith(_MODULES) else REFUSED.get(name)
+    why = _OF_MODULE if name.startswith(_MODULES) else UNSUPPORTED.get(name)
     if why is None:
         return None
     shown = name[:32].decode("ascii", "backslashreplace")
-    return RefusedCommandError(
+    return UnsupportedCommandError(
         f"UNSUPPORTED '{shown}' is not a queue command: {why}; see '{PAGE}' {documentation}", [name[:32]]
     )
