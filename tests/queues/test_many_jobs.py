@@ -221,6 +221,21 @@ def test_equal_messages_are_found_and_removed_in_short_calls(client: Client, dir
     assert not direct.hexists("__pressure__:q:ext:settings", "removing")
 
 
+@pytest.mark.alone
+def test_copies_are_removed_in_short_calls(client: Client, direct: Client) -> None:
+    create(client, "q", "TYPE", "jobs")
+    fill(client, "q", [b"same"] * 6000 + [b"other"] + [b"same"] * 6000)
+    with short_calls(direct):
+        assert client.lrem("q", -7000, "same") == 7000
+        assert client.lrem("q", 2500, "same") == 2500
+    assert client.lrange("q", 0, -1) == [b"same"] * 2500 + [b"other"]
+    with short_calls(direct):
+        assert client.lrem("q", 0, "same") == 2500
+        assert client.lrem("q", 0, "same") == 0
+        assert client.lrem("q", 9999, "other") == 1
+    assert client.llen("q") == 0
+
+
 def test_a_removal_in_steps_has_removed_something_even_if_others_take_the_rest(
     client: Client, direct: Client
 ) -> None:

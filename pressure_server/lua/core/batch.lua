@@ -42,8 +42,9 @@ local dead_letters = require 'kinds/dead_letters'
 
 local batch = {}
 -- Limits in bytes of a block's answers. After the first, the rest is left for the next call. A transaction
--- cannot be split: after the second, or after this much work (call.lua), its runs with long answers are refused.
-local ANSWERED_BYTES, ANSWERED_TOGETHER, WORK_TOGETHER = 1048576, 64 * 1048576, 1000000
+-- cannot be split: after the second, its runs with long answers are refused, and after this much work (call.lua) all but
+-- puts.
+local ANSWERED_BYTES, ANSWERED_TOGETHER, WORK_TOGETHER = 1048576, 64 * 1048576, 500000
 
 -- Return whether more jobs of the queue are due, or more messages of native clients to be adopted, than one call can do:
 -- then it is not known what comes next, and the rest of the block is left for another call. Put-backs do not depend on
@@ -155,7 +156,7 @@ local function add_run(name, first, count)
     result = {}
   elseif block.answered > ANSWERED_TOGETHER and is_long then
     result = { err = 'TOOLARGE' }
-  elseif not block.patient and the_call.work > WORK_TOGETHER and is_long then
+  elseif not block.patient and the_call.work > WORK_TOGETHER and verb ~= 'put' then
     result = { err = 'TOOLONG' }
   else
     block.running = number

@@ -322,7 +322,7 @@ function job_queue.remove(messages)
   return removed, #messages - #removed
 end
 
--- See list.lua.
+-- See list.lua. If more copies may be left than one call deletes, returns { how many have been removed, 1 }, 1.
 function job_queue.remove_copies(wanted, message)
   local refusal = queue.length > 0 and job_queue.refusal_to_remove(true)
   if refusal then
@@ -332,10 +332,13 @@ function job_queue.remove_copies(wanted, message)
   if not queue.jobs.source and not can_find('equal') then
     return {}, 1
   end
-  local ids = job_index.ids_of('equal', message, wanted == 0 and -1 or math.abs(wanted), wanted < 0)
+  local most = wanted == 0 and -1 or math.abs(wanted)
+  if block.patient and (most < 0 or most > jobs.DELETED_AT_ONCE) then most = jobs.DELETED_AT_ONCE end
+  local ids = job_index.ids_of('equal', message, most, wanted < 0)
   jobs.delete(ids)
   room.settle()
-  return { #ids }, 0
+  local is_more = #ids == most and most ~= math.abs(wanted)
+  return { #ids, is_more and 1 or nil }, is_more and 1 or 0
 end
 
 job_queue.adopt = job_puts.adopt_rest

@@ -35,7 +35,9 @@ def exception_for(name: bytes, text: str) -> PressureError:
     if code == "TOOLARGE":
         return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
     if code == "TOOLONG":
-        return PressureError(f"queue '{queue}' is not read: the transaction has taken the backend a second")
+        return PressureError(
+            f"not done on queue '{queue}': the transaction keeps the backend busy for too long"
+        )
     return BackendError(f"the backend answered for queue '{queue}': {text}")
 
 

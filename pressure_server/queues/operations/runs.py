@@ -116,6 +116,25 @@ def _is_error(value: object) -> bool:
     return isinstance(value, Exception)
 
 
+def distribute_removed(operations: Sequence[Operation], reply: list[int]) -> bool:
+    """Give the only operation the number of copies that it has removed.
+
+    If there may be more, the reply has a second number: the operation is sent again for the others, and its
+    third message is the number so far. An empty reply says that the copies cannot be found yet.
+    """
+    (operation,) = operations
+    if reply:
+        wanted, message, *before = operation.messages
+        left, removed = int(wanted), reply[0]
+        total = removed + (int(before[0]) if before else 0)
+        if len(reply) == 1:
+            operation.results = [total]
+        else:
+            left = left - removed if left > 0 else left + removed if left < 0 else 0
+            operation.messages = [b"%d" % left, message, b"%d" % total]
+    return False
+
+
 def distribute_peeked(operations: Sequence[Operation], reply: list[bytes] | None) -> bool:
     """Give every command the list of the oldest message, with its flags; empty if there is none.
 

@@ -108,7 +108,7 @@ REMOVE = Verb(
 REMOVE_COPIES = Verb(
     b"remove_copies",
     runs.pack_arguments,
-    runs.distribute_values,
+    runs.distribute_removed,
     Operation.commands_left,
     can_fold=False,
     line=Line.CONSUMERS,

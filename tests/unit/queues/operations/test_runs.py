@@ -18,6 +18,7 @@ from pressure_server.queues.operations.runs import (
     distribute_messages,
     distribute_moved,
     distribute_peeked,
+    distribute_removed,
     distribute_values,
     flags_of,
     pack_arguments,
@@ -302,6 +303,24 @@ def test_a_move_that_does_not_wait_ends_without_a_message() -> None:
 
 
 # ---------------------------------------------------------------- replies to questions and events
+
+
+@pytest.mark.parametrize(
+    ("wanted", "after_first", "after_second"), [(b"0", b"0", b"0"), (b"9", b"6", b"2"), (b"-9", b"-6", b"-2")]
+)
+def test_copies_that_are_removed_in_several_calls_are_summed(
+    wanted: bytes, after_first: bytes, after_second: bytes
+) -> None:
+    operation = Operation(verbs.REMOVE_COPIES, b"q", [wanted, b"m"], 1, Recorder())
+    for reply, messages in (
+        ([], [wanted, b"m"]),
+        ([3, 1], [after_first, b"m", b"3"]),
+        ([4, 1], [after_second, b"m", b"7"]),
+    ):
+        assert not distribute_removed([operation], reply)
+        assert (operation.messages, operation.results) == (messages, [])
+    assert not distribute_removed([operation], [1])
+    assert operation.results == [8]
 
 
 def test_each_message_has_its_value() -> None:
