@@ -307,6 +307,24 @@ def test_the_replies_of_a_transaction_have_a_limit(limited: Server) -> None:
         assert client.scard("q") == 17
 
 
+def test_the_replies_to_commands_on_no_queue_in_a_transaction_have_the_same_limit(limited: Server) -> None:
+    with limited.client() as client, Waiter(limited.port) as waiter:
+        names = [b"%03d" % number + b"n" * 8000 for number in range(500)]  # KEYS replies with 4 MB
+        pipeline = client.pipeline(transaction=False)
+        for name in names:
+            pipeline.rpush(name, "m")
+        pipeline.execute()
+        waiter.send("MULTI")
+        for _ in range(30):
+            waiter.send("KEYS", "*")
+        waiter.send("EXEC")
+        replies = [waiter.reply() for _ in range(32)][-1]
+        whole = [reply for reply in replies if isinstance(reply, list)]
+        assert len(whole) == 17  # so many exceed 64 MiB
+        assert all(sorted(reply) == names for reply in replies[:17])
+        assert all(is_refused(reply, "ERR") for reply in replies[17:])
+
+
 def test_the_replies_of_a_transaction_in_several_steps_have_a_limit(limited: Server) -> None:
     # PING divides the transaction into steps with a call each.
     with limited.client() as client, Waiter(limited.port) as waiter:

@@ -48,13 +48,16 @@ async def execute(
     for database, versions in watched.items():
         await Transaction(database, session).commit(versions)
     replies: list[bytes] = []
-    has_changed = False
+    too_much = session.error_reply(CommandError(_TOO_MUCH))
+    has_changed, size = False, 0
     for on_queues, commands in _parts(queued):
-        if sum(map(len, replies)) > _MAX_REPLIED:
-            replies += [session.error_reply(CommandError(_TOO_MUCH))] * len(commands)
+        if size > _MAX_REPLIED:
+            replies += [too_much] * len(commands)
         elif on_queues:
             try:
-                replies += await _execute_in_one_call(session, commands, here)
+                found = await _execute_in_one_call(session, commands, here)
+                replies += found
+                size += sum(map(len, found))
                 has_changed = True
             except PressureError as reason:
                 if not replies or (isinstance(reason, StoppingError) and not has_changed):
@@ -67,8 +70,12 @@ async def execute(
                 await Transaction(session.database, session).commit(here)
                 here = {}
             for entry, words in commands:
+                if size > _MAX_REPLIED:
+                    replies.append(too_much)
+                    continue
                 begun = _start(TransactionCaller(session, session.database), entry, words)
                 replies.append(await _reply_of(session, entry, begun))
+                size += len(replies[-1])
             await asyncio.sleep(0)
     if here:
         await Transaction(session.database, session).commit(here)
