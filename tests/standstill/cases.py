@@ -17,8 +17,9 @@ KINDS = ("fifo", "jobs", "lifo", "random", "log", "group")
 MAX_PATTERN = 4096
 # Commands that end the connection, or reply with a stream.
 STREAMS = {"quit", "monitor"}
-# Commands that end a transaction, or are not queued in one.
-_ENDS = {"multi", "exec", "discard", "reset", "watch"}
+# Commands that are not sent in a transaction: they end it, are not queued in one, or delete, again and again,
+# what the others put and wait for.
+_NOT_IN_MULTI = {"multi", "exec", "discard", "reset", "watch", "flushdb", "flushall"}
 
 
 @dataclass(frozen=True)
@@ -151,8 +152,10 @@ def _of(command: Command, kind: str, size: Size) -> Iterator[Case]:
 
     names = {argument.name for argument in command.arguments}
     yield case("")
-    if command.name not in _ENDS and kind in ("", "fifo", "jobs"):
+    if command.name not in _NOT_IN_MULTI and kind in ("", "fifo", "jobs"):
         yield replace(case("in MULTI"), times=size.transaction)
+    if command.name == "client|kill":
+        return  # its filters choose the clients that measure
     if command.names_queues and kind not in ("fifo", "fat") and not names & {"key", "source"}:
         return
     if "pattern" in names:
