@@ -40,7 +40,7 @@ class BeanstalkSession(Session):
 
     PROTOCOL = PROTOCOL
     ERRORS = (replies.OUT_OF_MEMORY, replies.DRAINING, replies.INTERNAL_ERROR)
-    BATCH = Puts
+    MANY = Puts
     # It closes: the rest of the message must not be read as commands.
     TOO_LARGE = Refused(replies.UNAUTHENTICATED, closes=True)
     __slots__ = (

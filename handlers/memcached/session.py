@@ -128,7 +128,7 @@ class MemcachedSession(Session):
 
     PROTOCOL = PROTOCOL
     ERRORS = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
-    BATCH = Repeated
+    MANY = Repeated
     TOO_LARGE = RequestError(_UNAUTHENTICATED, closes=True)
     __slots__ = ("_commands", "context", "counts", "open_reads", "options", "report", "values")
 
@@ -190,7 +190,7 @@ class MemcachedSession(Session):
         self.command_statistics = entry.statistics if entry is not None else _UNKNOWN
         if type(command) is Repeated:
             may_repeat = entry is not None and self._may(entry, command)
-            self.execute_batch(entry if may_repeat else None, command)
+            self.execute_repeated(entry if may_repeat else None, command)
             return None
         if entry is None and self.is_http(command.words[0]):
             return None

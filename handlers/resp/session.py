@@ -95,7 +95,7 @@ class RespSession(Session):
 
     PROTOCOL = PROTOCOL
     ERRORS = (b"-",)
-    BATCH = Repeated
+    MANY = Repeated
     TOO_LARGE = RequestError("Protocol error: unauthenticated bulk or multibulk length")
     __slots__ = (
         "context",
@@ -294,7 +294,7 @@ class RespSession(Session):
             and entry.accepts(command.size)
             and (entry in self.user.allowed or self._may(entry, command.words))
         )
-        self.execute_batch(entry if can_repeat else None, command)
+        self.execute_repeated(entry if can_repeat else None, command)
 
     def _may(self, entry: Command, words: Words) -> bool:
         return self.user is not NOBODY and entry.refuses(self.user, words) is None

@@ -59,7 +59,7 @@ class Durability:
         self._timeouts = timeouts
         self._address = route.address  # of the connection
         self._connection: _SyncConnection | None = None
-        self._run = ""
+        self._run_id = ""
         self._command: tuple[bytes, ...] | None = None
         # The error of the last write; None if it succeeded.
         self._unwritten: Exception | None = None
@@ -103,23 +103,23 @@ class Durability:
             self._giving_up.cancel()
         self._fail(held, "the server is stopping")
 
-    def when_durable(self, run: str, follows: Follows) -> None:
+    def when_durable(self, run_id: str, follows: Follows) -> None:
         """Call `follows` with None when everything that this run of the backend has answered is safe.
 
         That is at once if replies alone are proof. If the backend does not confirm, `follows` gets an error.
         """
-        if not self.is_enabled or (self._connection is not None and self._is_proof(run)):
+        if not self.is_enabled or (self._connection is not None and self._is_proof(run_id)):
             follows(None)
             return
-        self._answered.append((run, self._loop.time(), follows))
+        self._answered.append((run_id, self._loop.time(), follows))
         if self._connection is None:
             self._begin_to_give_up()
         elif len(self._answered) == 1 and not self._under_way:
             # In the next iteration of the loop, so that one wait covers all answers of this one.
             self._loop.call_soon(self._cover)
 
-    def _is_proof(self, run: str) -> bool:
-        return self._command is None and run == self._run
+    def _is_proof(self, run_id: str) -> bool:
+        return self._command is None and run_id == self._run_id
 
     def _cover(self) -> None:
         if self._connection is None or not self._connection.is_open or self._under_way or not self._answered:
@@ -159,10 +159,10 @@ class Durability:
         self._cover()
 
     def _release(self, held: list[tuple[str, float, Follows]]) -> None:
-        for run, _, follows in held:
+        for run_id, _, follows in held:
             # A restarted backend may have lost changes that it had answered before.
             anew = NotSafeError(str(self._level), "the backend has restarted since")
-            follows(None if run == self._run else anew)
+            follows(None if run_id == self._run_id else anew)
 
     def _fail(self, held: list[tuple[str, float, Follows]], why: str) -> None:
         for _, _, follows in held:
@@ -260,7 +260,7 @@ class Durability:
         except BaseException:
             connection.close()
             raise
-        self._connection, self._run = connection, greeting.run
+        self._connection, self._run_id = connection, greeting.run_id
         self._address = address
         self._moved()
         self._cover()

@@ -40,7 +40,7 @@ class Greeting:
     """
 
     version: str
-    run: str
+    run_id: str
     client: int
     is_cluster: bool
 
@@ -72,7 +72,7 @@ async def greet(
     run = re.search(r"^run_id:(\S+)", info, re.MULTILINE)
     client = await channel.command(b"CLIENT", b"ID")
     greeting = Greeting(version, run[1] if run else "", client, is_cluster)
-    if before is not None and before.run == greeting.run:
+    if before is not None and before.run_id == greeting.run_id:
         # The backend may not have noticed the loss. Calls on queues do not depend on this: they have epochs.
         with suppress(BackendReplyError):
             await channel.command(b"CLIENT", b"KILL", b"ID", b"%d" % before.client)

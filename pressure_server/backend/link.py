@@ -201,9 +201,9 @@ class Link:
         return self._greeting.version if self._greeting is not None else ""
 
     @property
-    def run(self) -> str:
+    def run_id(self) -> str:
         """The id of the backend's run that was reached last; it changes when the backend restarts."""
-        return self._greeting.run if self._greeting is not None else ""
+        return self._greeting.run_id if self._greeting is not None else ""
 
     async def open(self) -> None:
         """Try once to open a channel, then send what is held.
@@ -249,7 +249,7 @@ class Link:
             if self._layout:
                 await check_layout(channel, self._layout, is_user=self.heartbeats is not None)
             signed = await self._sign(channel, self.heartbeats) if self.heartbeats is not None else None
-            is_new = self._greeting is None or self._greeting.run != greeting.run
+            is_new = self._greeting is None or self._greeting.run_id != greeting.run_id
             # A peer has taken this server for dead, and recovered the records that would tell what was done.
             was_buried = signed != self._last_heartbeat_reply
             if is_new and self._greeting is not None and self.is_other_run is not None and not was_buried:

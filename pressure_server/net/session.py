@@ -36,7 +36,7 @@ _REPLY_COST = 512
 _HTTP_WORDS = (b"post", b"host:")
 
 
-class RequestBatch(Protocol):
+class ManyCommands(Protocol):
     """A request that stands for many commands."""
 
     @property
@@ -44,7 +44,7 @@ class RequestBatch(Protocol):
         """The number of commands."""
 
 
-class RepeatedRequest(RequestBatch, Protocol):
+class RepeatedRequest(ManyCommands, Protocol):
     """Many equal requests in a row."""
 
     def split(self, count: int) -> list[Any]:
@@ -94,7 +94,7 @@ class Session(PipelinedClient):
     __slots__ = ("_alone", "_parser", "_request_bytes", "_waits")
     # The protocol's type of a request that stands for many commands, and the request that takes the place of
     # one that is too large before a login.
-    BATCH: ClassVar[type[RequestBatch]]
+    MANY: ClassVar[type[ManyCommands]]
     TOO_LARGE: ClassVar[Any]
 
     def __init__(self, database: Database, parser: Parser) -> None:
@@ -110,7 +110,7 @@ class Session(PipelinedClient):
 
     def count_of(self, command: Any) -> int:
         """Return the number of commands for which a parsed request stands."""
-        return command.count if type(command) is self.BATCH else 1
+        return command.count if type(command) is self.MANY else 1
 
     @property
     def details(self) -> Mapping[str, Any]:
@@ -134,9 +134,9 @@ class Session(PipelinedClient):
         if self.user is NOBODY and parser.exceeds_login_limits and not any(map(self.may_log_in, commands)):
             commands.append(self.TOO_LARGE)
         clients.commands += len(commands)
-        batch = self.BATCH
+        many = self.MANY
         for command in commands:
-            if type(command) is batch:
+            if type(command) is many:
                 clients.commands += command.count - 1
         self._measures_next = True
         for observer in clients.observers:
@@ -191,24 +191,24 @@ class Session(PipelinedClient):
             self._give_up_reserved()
             connection.close_when_sent()
 
-    def execute_batch(self, entry: TableEntry | None, batch: RepeatedRequest) -> None:
+    def execute_repeated(self, entry: TableEntry | None, repeated: RepeatedRequest) -> None:
         """Execute many equal requests at once, if the command can; one by one if `entry` is None.
 
         If they are refused, each is: one by one, they get their own replies.
         """
-        if batch.count > self.may_submit:
-            self.execute_instead(batch.split(self.may_submit))
+        if repeated.count > self.may_submit:
+            self.execute_instead(repeated.split(self.may_submit))
             return
         if entry is not None and entry.repeated is not None:
             self.command_statistics = entry.statistics
             try:
-                entry.repeated(self, batch)
+                entry.repeated(self, repeated)
             except Exception:
                 logger.debug("repeated requests are executed one by one", exc_info=True)
             else:
-                entry.statistics.calls += batch.count
+                entry.statistics.calls += repeated.count
                 return
-        self.execute_instead(batch.requests())
+        self.execute_instead(repeated.requests())
 
     def is_http(self, word: bytes) -> bool:
         """Return whether an unknown request begins a line of HTTP; then end the connection, as Redis does.

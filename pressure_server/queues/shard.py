@@ -400,7 +400,7 @@ class Shard:
 
     def when_durable(self, follows: Follows) -> None:
         """Call `follows` when the backend's last replies are as durable as configured, or with an error."""
-        self._durability.when_durable(self._link.run, follows)
+        self._durability.when_durable(self._link.run_id, follows)
 
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call `follows` when the backend is back; if it is up but has refused something, after a pause."""

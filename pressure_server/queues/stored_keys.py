@@ -103,7 +103,7 @@ class StoredKeys:
             if not known.done():
                 known.set_result(error)
 
-        self._durability.when_durable(self._link.run, told)
+        self._durability.when_durable(self._link.run_id, told)
         if error := await known:
             raise error
 

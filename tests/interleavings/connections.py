@@ -26,7 +26,7 @@ class ModelLink:
     """A link that does the calls in order, and answers them in order, when the model asks for it."""
 
     number = 0
-    run = ""
+    run_id = ""
     pause_after_deaths = 0.0
     is_up = True
     heartbeats = object()
