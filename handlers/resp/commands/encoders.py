@@ -5,7 +5,7 @@ Reading or taking from a queue that does not exist is no error: the reply is zer
 
 from __future__ import annotations
 
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 from handlers.resp.replies import INTEGERS, NULL, NullArray, bulk, encode, error, set_sign
 from handlers.resp.session import Caller
@@ -14,14 +14,13 @@ from pressure_server.queues.operations.jobs import ReservedJob, id_of, ids_of
 from pressure_server.queues.operations.operation import Operation
 
 
-class _Speaker(Protocol):
-    """The attribute of a client that encoders use: its RESP version."""
+def _protocol_of(operation: Operation) -> int:
+    """Return the RESP version of the operation's client."""
+    return cast(Caller, operation.owner).protocol
 
-    protocol: int
 
-
-def _client_of(operation: Operation) -> _Speaker:
-    return cast(_Speaker, operation.owner)
+def _null_array(operation: Operation) -> bytes:
+    return encode(NullArray(), _protocol_of(operation))
 
 
 def _failed(operation: Operation, when_missing: bytes) -> bytes:
@@ -53,7 +52,7 @@ def integers(operation: Operation) -> bytes:
 
 def value(operation: Operation, reply: Any) -> bytes:
     """Return any reply, in the client's version of RESP."""
-    return encode(reply, _client_of(operation).protocol)
+    return encode(reply, _protocol_of(operation))
 
 
 def ones(operation: Operation) -> bytes:
@@ -105,7 +104,7 @@ def one_message(operation: Operation) -> bytes:
     messages = operation.results
     if len(messages) == len(operation.sizes) == 1:
         return b"$%d\r\n%b\r\n" % (len(messages[0]), messages[0])
-    null = NULL[_client_of(operation).protocol]
+    null = NULL[_protocol_of(operation)]
     if operation.error is not None:
         return _failed(operation, null)
     missing = len(operation.sizes) - len(messages)
@@ -116,7 +115,7 @@ def message_or_null(operation: Operation) -> bytes:
     """Return the message that a command has waited for, or null if none has come."""
     if operation.error is not None:
         return error(operation.error)
-    return bulk(operation.results[0]) if operation.results else NULL[_client_of(operation).protocol]
+    return bulk(operation.results[0]) if operation.results else NULL[_protocol_of(operation)]
 
 
 def queue_and_message(operation: Operation) -> bytes:
@@ -124,7 +123,7 @@ def queue_and_message(operation: Operation) -> bytes:
     if operation.error is not None:
         return error(operation.error)
     if not operation.results:
-        return encode(NullArray(), _client_of(operation).protocol)
+        return _null_array(operation)
     return b"*2\r\n" + bulk(operation.name) + bulk(operation.results[0])
 
 
@@ -138,7 +137,7 @@ def _lists(operation: Operation, sign: bytes) -> bytes:
 
 def message_sets(operation: Operation) -> bytes:
     """Return the messages of each command as a set, which is an array in RESP2."""
-    sign = set_sign(_client_of(operation).protocol)
+    sign = set_sign(_protocol_of(operation))
     if operation.error is not None:
         return _failed(operation, sign + b"0\r\n")
     return _lists(operation, sign)
@@ -146,7 +145,7 @@ def message_sets(operation: Operation) -> bytes:
 
 def message_lists(operation: Operation) -> bytes:
     """Return the messages of each command as an array, or null if there are none, as for a missing list."""
-    null = encode(NullArray(), _client_of(operation).protocol)
+    null = _null_array(operation)
     if operation.error is not None:
         return _failed(operation, null)
     if not operation.results and any(operation.sizes):
@@ -174,7 +173,7 @@ def _not_reserved(operation: Operation, null: bytes) -> bytes:
 
 def reserved_job(operation: Operation) -> bytes:
     """Return one reserved job or null per command."""
-    null = encode(NullArray(), _client_of(operation).protocol)
+    null = _null_array(operation)
     if operation.error is not None:
         return _not_reserved(operation, null)
     jobs = [_job(operation.name, result) for result in operation.results]
@@ -183,7 +182,7 @@ def reserved_job(operation: Operation) -> bytes:
 
 def reserved_jobs(operation: Operation) -> bytes:
     """Return the reserved jobs of each command as an array, or null if there are none."""
-    null = encode(NullArray(), _client_of(operation).protocol)
+    null = _null_array(operation)
     if operation.error is not None:
         return _not_reserved(operation, null)
     return b"".join(
@@ -196,8 +195,7 @@ def reserved_jobs(operation: Operation) -> bytes:
 
 def delivered_jobs(operation: Operation) -> bytes:
     """Return [id, message, reserves, offset] of each reserved job; null for a command without any."""
-    protocol = _client_of(operation).protocol
-    null = encode(NullArray(), protocol)
+    protocol, null = _protocol_of(operation), _null_array(operation)
     if operation.error is not None:
         return _failed(operation, null)
     replies: list[bytes] = []
