@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Iterable
 from itertools import chain
+from typing import NamedTuple
 
 from aiohttp import web
-from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector
+from prometheus_client import CONTENT_TYPE_LATEST, ProcessCollector, generate_latest
 from prometheus_client.metrics_core import Metric
 
-from pressure_server.auth.users import User
+from pressure_server.web import server_metrics
 from pressure_server.web.http_requests import USER, HttpContext
-from pressure_server.web.metric_families import text_of
 from pressure_server.web.queue_metrics import MeasuredQueues, queue_metrics, total_metrics
-from pressure_server.web.server_metrics import (
-    backend_metrics,
-    build_metrics,
-    call_metrics,
-    client_metrics,
-    command_metrics,
-)
 
 
 class Metrics:
@@ -35,21 +28,30 @@ class Metrics:
 
     async def answer(self, request: web.Request) -> web.Response:
         """Answer with the metrics in Prometheus's text format."""
+        context, workers = self._context, self._context.server.workers
         async with self._is_busy:
+            families = chain(
+                await server_metrics.backend_metrics(context),
+                server_metrics.build_metrics(await context.not_ready_for_more()),
+                total_metrics(context.survey),
+                queue_metrics(context.survey, self._queues.current(), request[USER], await context.waiting()),
+                server_metrics.command_metrics(await workers.statistics()),
+                server_metrics.client_metrics(await workers.totals()),
+                server_metrics.call_metrics(context.server.broker, await workers.calls()),
+                self._process.collect(),
+            )
             pieces: list[bytes] = []
-            for family in chain(await backend_metrics(self._context), await self._families(request[USER])):
-                pieces.append(text_of(family))
+            for family in families:
+                pieces.append(generate_latest(_One(family)))
                 await asyncio.sleep(0)
         return web.Response(body=b"".join(pieces), headers={"Content-Type": CONTENT_TYPE_LATEST})
 
-    async def _families(self, user: User) -> Iterator[Metric]:
-        context, workers = self._context, self._context.server.workers
-        return chain(
-            build_metrics(await context.not_ready_for_more()),
-            total_metrics(context.survey),
-            queue_metrics(context, self._queues.current(), user, await context.waiting()),
-            command_metrics(await workers.statistics()),
-            client_metrics(await workers.totals()),
-            call_metrics(context, await workers.calls()),
-            self._process.collect(),
-        )
+
+class _One(NamedTuple):
+    """A collector of one family."""
+
+    family: Metric
+
+    def collect(self) -> Iterable[Metric]:
+        """Return the family."""
+        return [self.family]
