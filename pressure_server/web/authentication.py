@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import base64
 import hashlib
 import secrets
@@ -15,11 +14,11 @@ from aiohttp import web
 
 from pressure_server import __version__
 from pressure_server.auth.users import DEFAULT, NOBODY, RIGHTS, User
-from pressure_server.web.http_requests import USER, HttpContext, json_object, text_in
+from pressure_server.web.http_requests import USER, HttpContext, json_object, text_in, transport_of
 from pressure_server.web.places import Owner
 
 # Seconds for which a session lasts without a request, and the most sessions: the oldest ends.
-_MAX_IDLE = 12 * 3600.0
+_MAX_IDLE = 12 * 3600
 _MAX_SESSIONS = 1000
 # Failed logins whose replies are delayed at the same time; more are refused at once.
 _MAX_FAILING = 32
@@ -38,62 +37,40 @@ class ConsoleSession:
         self.ends = 0.0
 
 
-class ConsoleSessions:
-    """The sessions by token. Only digests of tokens are kept."""
-
-    def __init__(self) -> None:
-        self._by_digest: OrderedDict[bytes, ConsoleSession] = OrderedDict()
-
-    def current(self) -> list[ConsoleSession]:
-        """Return the sessions."""
-        return list(self._by_digest.values())
-
-    def begin(self, user: User) -> str:
-        """Return the token of a new session."""
-        token = secrets.token_urlsafe(32)
-        self._by_digest[_digest(token)] = ConsoleSession(user)
-        while len(self._by_digest) > _MAX_SESSIONS:
-            self._by_digest.popitem(last=False)
-        return token
-
-    def find(self, token: str) -> ConsoleSession | None:
-        """Return the session with this token, unless it has ended. Its time begins anew."""
-        digest = _digest(token)
-        session = self._by_digest.pop(digest, None)
-        if session is None or monotonic() > session.ends:
-            return None
-        session.ends = monotonic() + _MAX_IDLE
-        self._by_digest[digest] = session
-        return session
-
-    def end(self, token: str) -> None:
-        """End the session with this token, if there is one."""
-        self._by_digest.pop(_digest(token), None)
-
-
 class Authentication:
-    """The users of requests to one listener, and the handlers of requests about logins."""
+    """The users of requests to one listener, their sessions, and the handlers of requests about logins."""
 
     def __init__(self, context: HttpContext) -> None:
-        self.sessions = ConsoleSessions()
+        # By the digests of their tokens; the one that was used last is at the end.
+        self._sessions: OrderedDict[bytes, ConsoleSession] = OrderedDict()
         self._access = context.server.clients.access
         self._identity = context.server.broker.identity
         self._is_secure = context.settings.listen.tls
         self._failing = 0
+
+    def sessions(self) -> list[ConsoleSession]:
+        """Return the sessions."""
+        return list(self._sessions.values())
 
     async def user_of(self, request: web.Request) -> User:
         """Return the user by the password of the request, by its cookie, or the initial one."""
         header = request.headers.get("Authorization")
         if header is not None:
             return await self._log_in(request, *_basic(header))
-        token = request.cookies.get(_COOKIE)
-        session = self.sessions.find(token) if token else None
-        return session.user if session is not None else self._access.users.initial
+        digest = _digest(request.cookies.get(_COOKIE, ""))
+        session = self._sessions.pop(digest, None)
+        if session is None or monotonic() > session.ends:
+            return self._access.users.initial
+        session.ends = monotonic() + _MAX_IDLE
+        self._sessions[digest] = session
+        return session.user
 
-    def owner_of(self, transport: asyncio.BaseTransport, user: User) -> Owner:
-        """Return to whom the connection of a request by this user counts."""
-        has_logged_in = user is not self._access.users.initial
-        return Owner(is_user=True, name=user.name) if has_logged_in else Owner.stranger(transport)
+    def owner_of(self, request: web.Request) -> Owner:
+        """Return to whom the connection of a request counts."""
+        user = request[USER]
+        if user is self._access.users.initial:
+            return Owner.stranger(transport_of(request))
+        return Owner(is_user=True, name=user.name)
 
     async def _log_in(self, request: web.Request, name: str, password: bytes) -> User:
         """Return the user with this password. Raise an HTTPException after the delay of a failed login."""
@@ -104,8 +81,7 @@ class Authentication:
             raise web.HTTPTooManyRequests(text="too many failed logins at once: try again later\n")
         self._failing += 1
         try:
-            if request.transport is not None:
-                await self._access.logins.fail(request.transport, name.encode("utf-8", "replace")[:128], 0)
+            await self._access.logins.fail(transport_of(request), name.encode("utf-8", "replace")[:128], 0)
         finally:
             self._failing -= 1
         raise unauthorized(request)
@@ -119,20 +95,19 @@ class Authentication:
         body = await json_object(request)
         name, password = text_in(body, "user") or DEFAULT, text_in(body, "password")
         user = await self._log_in(request, name, password.encode())
+        token = secrets.token_urlsafe(32)
+        self._sessions[_digest(token)] = ConsoleSession(user)
+        if len(self._sessions) > _MAX_SESSIONS:
+            self._sessions.popitem(last=False)
         response = web.json_response(self._description(user))
         response.set_cookie(
-            _COOKIE,
-            self.sessions.begin(user),
-            max_age=int(_MAX_IDLE),
-            httponly=True,
-            secure=self._is_secure,
-            samesite="Strict",
+            _COOKIE, token, max_age=_MAX_IDLE, httponly=True, secure=self._is_secure, samesite="Strict"
         )
         return response
 
     async def end_session(self, request: web.Request) -> web.Response:
         """End the session."""
-        self.sessions.end(request.cookies.get(_COOKIE, ""))
+        self._sessions.pop(_digest(request.cookies.get(_COOKIE, "")), None)
         response = web.json_response({})
         response.del_cookie(_COOKIE)
         return response

@@ -10,10 +10,10 @@ from typing import Any
 
 from aiohttp import web
 
-from pressure_server.auth.users import NOBODY, User
+from pressure_server.auth.users import User
 from pressure_server.errors import PressureError
 from pressure_server.web.authentication import Authentication
-from pressure_server.web.http_requests import CONTEXT, USER
+from pressure_server.web.http_requests import CONTEXT, USER, transport_of
 from pressure_server.web.places import Places
 
 logger = logging.getLogger(__name__)
@@ -36,38 +36,33 @@ class EventStreams:
 
     async def answer(self, view: View, request: web.Request) -> web.StreamResponse:
         """Send the view until the client leaves, loses its right to read, or the server stops."""
-        transport = request.transport
-        if transport is None:
-            raise ConnectionResetError("the client has left")
-        owner = self._authentication.owner_of(transport, request[USER])
+        transport, owner = transport_of(request), self._authentication.owner_of(request)
         if not self._places.is_due(owner):
             raise web.HTTPServiceUnavailable(text="too many consoles are open\n")
         if (other := self._places.take(transport, owner)) is not None:
             other.abort()
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
+        user, sent = request[USER], b""
         try:
-            sent = await _data(request, view, await self._authentication.user_of(request))
-            await response.prepare(request)
-            await _write(response, sent)
-            while not request.app[CONTEXT].server.is_stopping:
+            while "read" in user.rights:
+                data = await _data(request, view, user)
+                await response.prepare(request)
+                async with asyncio.timeout(_WRITE_TIMEOUT):
+                    # A comment shows that the connection is alive.
+                    await response.write(data if data != sent else b":\n\n")
+                sent = data
+                if request.app[CONTEXT].server.is_stopping:
+                    break
                 await asyncio.sleep(_SECOND)
                 user = await self._authentication.user_of(request)
-                if user is NOBODY or "read" not in user.rights:
-                    break
-                data = await _data(request, view, user)
-                # A comment shows that the connection is alive.
-                await _write(response, data if data != sent else b":\n\n")
-                sent = data
         except (ConnectionError, TimeoutError):
             transport.close()
-        except web.HTTPException:
-            # The user has lost a right. The browser asks again, and gets the reason then.
+        except Exception as error:
             if not response.prepared:
                 raise
-        except Exception:
-            if not response.prepared:
-                raise
-            logger.exception("error in a stream of %s; it ends", request.path)
+            # The user may have lost a right. The browser asks again, and gets the reason then.
+            if not isinstance(error, web.HTTPException):
+                logger.exception("error in a stream of %s; it ends", request.path)
         finally:
             self._places.leave(transport)
         return response
@@ -80,8 +75,3 @@ async def _data(request: web.Request, view: View, user: User) -> bytes:
         shown = {"error": f"{error.code} {error}"}
     shown["not_ready"] = request.app[CONTEXT].not_ready
     return b"data: " + json.dumps(shown).encode() + b"\n\n"
-
-
-async def _write(response: web.StreamResponse, data: bytes) -> None:
-    async with asyncio.timeout(_WRITE_TIMEOUT):
-        await response.write(data)

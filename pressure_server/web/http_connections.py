@@ -17,6 +17,7 @@ from aiohttp.http_exceptions import HttpProcessingError
 from pressure_server.auth.peer_address import address_of
 from pressure_server.log_limits import LogThrottle
 from pressure_server.text import printable
+from pressure_server.web.http_requests import transport_of
 from pressure_server.web.places import Owner, Places
 
 _logger = logging.getLogger(__name__)
@@ -38,54 +39,56 @@ class HttpConnections:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        # Creates aiohttp's protocol for a connection. It exists only after the application that `note` is in.
-        self.server: Callable[[], asyncio.Protocol] | None = None
-        self._connected: dict[asyncio.BaseTransport | None, _HttpConnection] = {}
         self._places = Places(most, _RESERVED)
         self._buffer = bytearray(_READ)
-        self._log = LogThrottle(_logger, "closed HTTP connection", "closed HTTP connections")
+        self._closed = LogThrottle(_logger, "closed HTTP connection", "closed HTTP connections")
+        self._malformed = LogThrottle(_logger, "malformed HTTP request")
+        # For aiohttp's server.
+        self.logger = logging.getLogger(f"{__name__}.aiohttp")
+        self.logger.addFilter(self._throttle_malformed)
 
-    def connect(self) -> asyncio.BaseProtocol:
-        """Return the protocol of a new connection."""
-        assert self.server is not None  # noqa: S101 -- connections come after it is set
-        return _HttpConnection(self.server(), self, self._buffer)
-
-    def add(self, transport: asyncio.Transport, connection: _HttpConnection) -> None:
-        """Add a new connection. If there are too many, close another one."""
-        self._connected[transport] = connection
-        self.use(transport, Owner.stranger(transport))
+    def connect(self, server: web.Server) -> asyncio.BaseProtocol:
+        """Return the protocol of a new connection to aiohttp's server."""
+        return _HttpConnection(server(), self, self._buffer)
 
     def use(self, transport: asyncio.Transport, owner: Owner) -> None:
-        """Note whose request has come on a connection. The connection is then the newest of this owner."""
-        if transport not in self._connected:
-            return
+        """Note to whom a connection counts, and that it is the newest of this owner.
+
+        If there are too many connections, close another one.
+        """
         if (other := self._places.take(transport, owner)) is not None:
             address = address_of(other)
-            self._log.warn(
+            self._closed.warn(
                 f"closed the HTTP connection of {address}: more than {self._most} are open",
                 {"client": address},
             )
-            del self._connected[other]
             other.abort()
 
     def remove(self, transport: asyncio.Transport) -> None:
         """Remove a connection that has ended."""
         self._places.leave(transport)
-        self._connected.pop(transport, None)
 
     @web.middleware
     async def note(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Note that the head of a request is complete, and later that the request has its response."""
-        transport = request.transport
-        if (connection := self._connected.get(transport)) is not None:
-            connection.request_began(request)
+        connection = cast(_HttpConnection, transport_of(request).get_protocol())
+        connection.request_began(request)
         try:
             return await handler(request)
         finally:
-            if (connection := self._connected.get(transport)) is not None:
+            if request.transport is not None:
                 connection.start_timer()
+
+    def _throttle_malformed(self, record: logging.LogRecord) -> bool:
+        """Return whether aiohttp's record is logged as it is: not if it is about a malformed request."""
+        error = record.exc_info[1] if record.exc_info else None
+        if not isinstance(error, HttpProcessingError):
+            return True
+        reason = printable(" ".join(str(error.message).split()).encode())
+        self._malformed.warn(f"refused a malformed HTTP request: {reason}")
+        return False
 
 
 class _HttpConnection(asyncio.BufferedProtocol):
@@ -104,7 +107,7 @@ class _HttpConnection(asyncio.BufferedProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio: a client has connected."""
         self._transport = cast(asyncio.Transport, transport)
-        self._connections.add(self._transport, self)
+        self._connections.use(self._transport, Owner.stranger(transport))
         self._protocol.connection_made(transport)
         self.start_timer()
 
@@ -165,29 +168,3 @@ def _size(request: web.Request) -> int:
     """Return about how many bytes a request has."""
     fields = sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
     return len(request.raw_path) + fields + request.content.total_bytes
-
-
-class _MalformedRequests(logging.Filter):
-    """Passes on everything but errors about malformed requests, which are throttled."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._throttle = LogThrottle(_logger, "malformed HTTP request")
-
-    def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is logged as it is."""
-        error = record.exc_info[1] if record.exc_info else None
-        if not isinstance(error, HttpProcessingError):
-            return True
-        reason = printable(" ".join(str(error.message).split()).encode())
-        self._throttle.warn(f"refused a malformed HTTP request: {reason}")
-        return False
-
-
-def request_logger() -> logging.Logger:
-    """Return the logger for aiohttp's server."""
-    logger = logging.getLogger(f"{__name__}.aiohttp")
-    for old in list(logger.filters):
-        logger.removeFilter(old)
-    logger.addFilter(_MalformedRequests())
-    return logger

@@ -10,13 +10,13 @@ from typing import cast
 from aiohttp import web
 
 from pressure_server.log_limits import LogThrottle
-from pressure_server.net.listener import BoundSockets, Listener, ListenerUrl
+from pressure_server.net.listener import BoundSockets, Listener
 from pressure_server.text import printable
 from pressure_server.web.actions import Actions
 from pressure_server.web.authentication import Authentication, ConsoleSession
 from pressure_server.web.clients_page import ClientsPage
 from pressure_server.web.events import EventStreams
-from pressure_server.web.http_connections import HttpConnections, request_logger
+from pressure_server.web.http_connections import HttpConnections
 from pressure_server.web.http_requests import CONTEXT, HttpContext, json_object, text_in
 from pressure_server.web.metrics import Metrics
 from pressure_server.web.overview import Overview
@@ -34,23 +34,29 @@ _SHUTDOWN_TIMEOUT = 2.0
 
 
 class HttpListener:
-    """The listener and what it serves."""
+    """The listener and what it serves.
+
+    `listen` is the URL, with the chosen port if port 0 was requested. `is_reachable` says whether clients on
+    other machines may reach it.
+    """
 
     def __init__(self, listener: Listener, runner: web.AppRunner, authentication: Authentication) -> None:
         self._listener = listener
         self._runner = runner
         self._authentication = authentication
+        self.listen = listener.listen
+        self.is_reachable = listener.is_reachable
 
     @classmethod
     async def open(cls, context: HttpContext) -> HttpListener:
         """Listen, and serve the objects of the context. Raise OSError."""
-        settings = context.settings
+        settings, access = context.settings, context.server.clients.access
         connections, authentication = HttpConnections(settings.max_connections), Authentication(context)
         runner = web.AppRunner(
             _application(context, connections, authentication),
             handle_signals=False,
             access_log=None,
-            logger=request_logger(),
+            logger=connections.logger,
             shutdown_timeout=_SHUTDOWN_TIMEOUT,
             # A stream ends, and a message that is being taken goes back, as soon as the browser has left.
             handler_cancellation=True,
@@ -59,29 +65,18 @@ class HttpListener:
             auto_decompress=False,
         )
         await runner.setup()
-        connections.server = cast(web.Server, runner.server)
-        access = context.server.clients.access
+        connect = partial(connections.connect, cast(web.Server, runner.server))
         try:
             bound = await BoundSockets.bind(settings.listen, settings.keepalive)
-            listener = await Listener.open(bound, connections.connect, access.tls, settings.max_handshakes)
+            listener = await Listener.open(bound, connect, access.tls, settings.max_handshakes)
         except OSError:
             await runner.cleanup()
             raise
         return cls(listener, runner, authentication)
 
-    @property
-    def listen(self) -> ListenerUrl:
-        """The URL, with the chosen port if port 0 was requested."""
-        return self._listener.listen
-
-    @property
-    def is_reachable(self) -> bool:
-        """Whether clients on other machines may reach it."""
-        return self._listener.is_reachable
-
     def sessions(self) -> list[ConsoleSession]:
         """Return the sessions of the console."""
-        return self._authentication.sessions.current()
+        return self._authentication.sessions()
 
     async def close(self) -> None:
         """Stop listening, and end all connections."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections import defaultdict
 from collections.abc import Mapping
@@ -75,6 +76,13 @@ CONTEXT = web.AppKey("context", HttpContext)
 USER = web.RequestKey("user", User)
 
 
+def transport_of(request: web.Request) -> asyncio.Transport:
+    """Return the transport of a request. Raise ConnectionResetError if the client has left."""
+    if request.transport is None:
+        raise ConnectionResetError("the client has left")
+    return request.transport
+
+
 async def json_object(request: web.Request, most: int = MAX_BODY) -> dict[str, Any]:
     """Return the JSON object in the body, which may have `most` bytes. Raise an HTTPException.
 
@@ -82,14 +90,12 @@ async def json_object(request: web.Request, most: int = MAX_BODY) -> dict[str, A
     """
     if "Content-Encoding" in request.headers:
         raise web.HTTPUnsupportedMediaType(text="send the body without Content-Encoding\n")
-    too_large = f"the body may have {most} bytes\n"
-    if (request.content_length or 0) > most:
-        raise web.HTTPRequestEntityTooLarge(most, text=too_large)
-    body = bytearray()
-    while piece := await request.content.readany():
+    size, body = request.content_length or 0, bytearray()
+    while size <= most and (piece := await request.content.readany()):
         body += piece
-        if len(body) > most:
-            raise web.HTTPRequestEntityTooLarge(most, text=too_large)
+        size = max(size, len(body))
+    if size > most:
+        raise web.HTTPRequestEntityTooLarge(most, text=f"the body may have {most} bytes\n")
     try:
         found = json.loads(body)
     except (ValueError, RecursionError):

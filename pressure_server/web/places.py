@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections import defaultdict
+from collections import Counter
+from operator import itemgetter
 from typing import NamedTuple
 
 from pressure_server.auth.peer_address import network_of
@@ -31,37 +32,34 @@ class Places:
     def __init__(self, most: int, reserved: int = 0) -> None:
         self._most = most
         self._reserved = max(1, min(reserved, most // 2))
-        self._owners: dict[asyncio.Transport, Owner] = {}
         # The oldest first.
-        self._held: defaultdict[Owner, dict[asyncio.Transport, None]] = defaultdict(dict)
+        self._owners: dict[asyncio.Transport, Owner] = {}
 
     def take(self, holder: asyncio.Transport, owner: Owner) -> asyncio.Transport | None:
         """Give a place to the holder, which may have one already. Return who has lost its place for it."""
         self.leave(holder)
-        loser = self._loser() if len(self._owners) >= self._most else None
-        if loser is not None:
+        loser = None
+        if len(self._owners) >= self._most:
+            greediest, _ = self._greediest()
+            loser = next(one for one, its_owner in self._owners.items() if its_owner == greediest)
             self.leave(loser)
         self._owners[holder] = owner
-        self._held[owner][holder] = None
         return loser
 
     def is_due(self, owner: Owner) -> bool:
         """Return whether there is a place, or another owner has at least two more than this one."""
         if len(self._owners) < self._most:
             return True
-        own = len(self._held[owner]) if owner in self._held else 0
-        return len(self._held[self._owners[self._loser()]]) > own + 1
+        own = sum(one == owner for one in self._owners.values())
+        return self._greediest()[1] > own + 1
 
     def leave(self, holder: asyncio.Transport) -> None:
         """Free the place of the holder, if it has one."""
-        owner = self._owners.pop(holder, None)
-        if owner is not None:
-            del self._held[owner][holder]
-            if not self._held[owner]:
-                del self._held[owner]
+        self._owners.pop(holder, None)
 
-    def _loser(self) -> asyncio.Transport:
-        strangers = sum(len(held) for owner, held in self._held.items() if not owner.is_user)
+    def _greediest(self) -> tuple[Owner, int]:
+        """Return the owner who loses a place if all are taken, and how many places it has."""
+        held = Counter(self._owners.values())
+        strangers = sum(count for owner, count in held.items() if not owner.is_user)
         of_users = strangers < self._reserved
-        held = max((held for owner, held in self._held.items() if owner.is_user == of_users), key=len)
-        return next(iter(held))
+        return max((one for one in held.items() if one[0].is_user == of_users), key=itemgetter(1))

@@ -19,7 +19,7 @@ from aiohttp import web
 from pressure_server.auth.users import NOBODY
 from pressure_server.web.authentication import Authentication, unauthorized
 from pressure_server.web.http_connections import HttpConnections
-from pressure_server.web.http_requests import CONTEXT, USER
+from pressure_server.web.http_requests import CONTEXT, USER, transport_of
 
 logger = logging.getLogger(__name__)
 
@@ -77,14 +77,12 @@ class Protection:
     async def _serve(self, request: web.Request, answer: Answer) -> web.StreamResponse:
         context = request.app[CONTEXT]
         access = context.server.clients.access
-        if request.transport is None or not access.admits(request.transport):
+        if not access.admits(transport_of(request)):
             raise web.HTTPForbidden(
                 text="protected mode: only clients on this machine are served, because no password is set\n"
             )
-        user = await self._authentication.user_of(request)
-        request[USER] = user
-        if request.transport is not None:
-            self._connections.use(request.transport, self._authentication.owner_of(request.transport, user))
+        user = request[USER] = await self._authentication.user_of(request)
+        self._connections.use(transport_of(request), self._authentication.owner_of(request))
         needs_no_login = user is not NOBODY and user is access.users.initial
         # Without a login only the host name shows whether the request is from our own page.
         if needs_no_login and not _is_own_host(request.host, context.settings.hosts):
@@ -96,9 +94,9 @@ class Protection:
         elif request.headers.get("Sec-Fetch-Site") == "cross-site" and request.path.startswith("/api/"):
             raise _of_other_site()
         is_open = request.path in _OPEN or request.path.startswith(_OPEN_FOLDER)
-        if not is_open and user is NOBODY:
+        if user is NOBODY and not is_open:
             raise unauthorized(request)
-        if not is_open and "read" not in user.rights:
+        if "read" not in user.rights and not is_open:
             raise web.HTTPForbidden(text="this user has no right to read\n")
         async with asyncio.timeout(None if request.path.endswith("/events") else _TIMEOUT):
             return await answer(request)
