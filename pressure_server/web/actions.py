@@ -17,16 +17,15 @@ import hiredis
 from aiohttp import web
 
 from pressure_server.errors import BackendError
+from pressure_server.queues.database import Database
 from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.text import counted
 from pressure_server.web.http_requests import (
     CONTEXT,
     MAX_BODY,
     USER,
-    database_of,
     json_object,
-    name_of,
-    require_access,
+    queue_of,
     require_administrator,
     text_in,
 )
@@ -41,11 +40,7 @@ _READ = 1 << 16
 _TIMEOUT = 20.0
 
 Body = dict[str, Any]
-Key = tuple[int, bytes]
-
-
-class ActionFailedError(Exception):
-    """An action was refused; the text is the error reply."""
+Execute = Callable[..., Awaitable[Any]]
 
 
 def _text(body: Body, name: str) -> bytes:
@@ -70,131 +65,65 @@ def _message(body: Body) -> bytes:
     return _text(body, "message")
 
 
-@dataclass(frozen=True)
-class Action:
-    """An action on a queue: its command, and what it says; {} stands for the reply to the command."""
-
-    command: str
-    says: str
-    arguments: Callable[[Body], Sequence[bytes]] = lambda _: ()
-
-
-ACTIONS = {
-    "create": Action(
-        "PRESSURE.CREATE",
-        "the queue was created",
-        lambda body: _options(body, "bound", "overflow", "type"),
-    ),
-    "put": Action(
-        "PRESSURE.PUT",
-        "the message was put",
-        lambda body: [_message(body), b"NOWAIT", *_options(body, "priority", "delay")],
-    ),
-    "kick": Action("PRESSURE.KICK", "jobs kicked: {}", lambda body: [_text(body, "count") or b"1"]),
-    "pause": Action("PRESSURE.PAUSE", "the pause was set", lambda body: [_text(body, "seconds")]),
-    "alter": Action(
-        "PRESSURE.ALTER",
-        "the queue was altered",
-        lambda body: _options(body, "bound", "overflow", "max_bytes", "ttl", "max_deliveries", "dead_letter"),
-    ),
-    "close": Action("PRESSURE.CLOSE", "the queue was closed"),
-    "purge": Action(
-        "PRESSURE.PURGE",
-        "messages deleted: {}",
-        lambda body: [_text(body, "state").upper()] if _text(body, "state") else [],
-    ),
-    "delete": Action("PRESSURE.DELETE", "the queue was deleted"),
-}
-
-
-class Actions:
-    """The handlers of requests for actions."""
-
-    def __init__(self) -> None:
-        self._large_turns = asyncio.Semaphore(_LARGE_AT_ONCE)
-
-    async def act(self, request: web.Request) -> web.StreamResponse:
-        """Execute {"action": …, "db": …, "queue": …, arguments} and answer with what was done."""
-        if (request.content_length or _MAX_BODY) <= MAX_BODY:
-            return await self._act(request, await json_object(request))
-        async with self._large_turns:
-            return await self._act(request, await json_object(request, _MAX_BODY))
-
-    async def _act(self, request: web.Request, body: Body) -> web.StreamResponse:
-        name = text_in(body, "action")
-        try:
-            if name in _OTHER_ACTIONS:
-                return await _OTHER_ACTIONS[name](request, body)
-            if name not in ACTIONS:
-                raise web.HTTPBadRequest(text="there is no such action\n")
-            action = ACTIONS[name]
-            async with _private_client(request, body) as client:
-                reply = await client.do(action.command, *action.arguments(body))
-            survey = request.app[CONTEXT].survey
-            if client.key not in survey.queues:
-                # Show a queue that is new: the next look of the survey may be minutes away.
-                with contextlib.suppress(BackendError):
-                    await survey.look_at([client.key])
-            return _answer(action.says.format(reply))
-        except ActionFailedError as error:
-            return _answer(str(error), is_done=False)
-        except ConnectionError:
-            return _answer(
-                "ERR the command could not be executed: are there too many clients?", is_done=False
-            )
-
-
 def _answer(text: str, *, is_done: bool = True) -> web.Response:
     return web.json_response({"done": is_done, "text": text})
 
 
-class _PrivateClient:
-    """The client's end of a RESP connection inside the process, for commands on the queue with this key."""
-
-    def __init__(self, key: Key, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.key = key
-        self._reader = reader
-        self._writer = writer
-        self._replies = hiredis.Reader()
-
-    async def do(self, command: str, *arguments: bytes) -> Any:
-        """Return the reply to a command on the queue.
-
-        Raise ActionFailedError for an error reply; or ConnectionError or TimeoutError.
-        """
-        words = (command.encode(), self.key[1], *arguments)
-        self._writer.write(hiredis.pack_command(words))  # type: ignore[arg-type] # the stub knows one word only
-        async with asyncio.timeout(_TIMEOUT):
-            while (reply := self._replies.gets()) is False:
-                data = await self._reader.read(_READ)
-                if not data:
-                    raise ConnectionError("the server has closed the connection")
-                self._replies.feed(data)
-        if isinstance(reply, hiredis.ReplyError):
-            raise ActionFailedError(str(reply))
-        return reply
-
-
 @contextlib.asynccontextmanager
-async def _private_client(request: web.Request, body: Body) -> AsyncIterator[_PrivateClient]:
-    """Yield a client that acts as the user of the request, for the queue that the request names."""
-    context, user, queue = request.app[CONTEXT], request[USER], name_of(body.get("queue"))
-    require_access(user, queue)
-    database = database_of(context.server.broker, body.get("db", 0))
+async def _private_client(request: web.Request, database: Database) -> AsyncIterator[Execute]:
+    """Yield a function that executes commands, as the user of the request, and returns their replies.
+
+    They come over a RESP connection inside the process. The function raises hiredis.ReplyError for an error
+    reply; or ConnectionError or TimeoutError.
+    """
+    context = request.app[CONTEXT]
     connection = context.resp.connect()
     session = connection.session
     ours, theirs = socket.socketpair()
     ours.setblocking(False)
     await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, ours)
-    session.user = user
+    session.user, session.name, session.database = request[USER], b"console", database
     context.server.clients.welcome(connection)
-    session.name = b"console"
-    session.database = database
     reader, writer = await asyncio.open_connection(sock=theirs)
+    replies = hiredis.Reader()
+
+    async def execute(command: str, *words: bytes) -> Any:
+        packed = hiredis.pack_command((command.encode(), *words))  # type: ignore[arg-type] # its stub says tuple of one
+        writer.write(packed)
+        async with asyncio.timeout(_TIMEOUT):
+            while (reply := replies.gets()) is False:
+                data = await reader.read(_READ)
+                if not data:
+                    raise ConnectionError("the server has closed the connection")
+                replies.feed(data)
+        if isinstance(reply, hiredis.ReplyError):
+            raise reply
+        return reply
+
     try:
-        yield _PrivateClient((database.database_number, queue), reader, writer)
+        yield execute
     finally:
         writer.close()
+
+
+@dataclass(frozen=True)
+class _Command:
+    """An action that is one command on a queue, and what it says; {} stands for the reply to the command."""
+
+    command: str
+    says: str
+    arguments: Callable[[Body], Sequence[bytes]] = lambda _: ()
+
+    async def __call__(self, request: web.Request, body: Body) -> web.Response:
+        database, queue = queue_of(request, body.get("queue"), body.get("db", 0))
+        async with _private_client(request, database) as execute:
+            reply = await execute(self.command, queue, *self.arguments(body))
+        survey, key = request.app[CONTEXT].survey, (database.database_number, queue)
+        if key not in survey.queues:
+            # Show a queue that is new: the next look of the survey may be minutes away.
+            with contextlib.suppress(BackendError):
+                await survey.look_at([key])
+        return _answer(self.says.format(reply))
 
 
 async def _take(request: web.Request, body: Body) -> web.StreamResponse:
@@ -202,8 +131,9 @@ async def _take(request: web.Request, body: Body) -> web.StreamResponse:
 
     The message is reserved until the answer is written.
     """
-    async with _private_client(request, body) as client:
-        reserved = await client.do("PRESSURE.RESERVE")
+    database, queue = queue_of(request, body.get("queue"), body.get("db", 0))
+    async with _private_client(request, database) as execute:
+        reserved = await execute("PRESSURE.RESERVE", queue)
         if reserved is None:
             return _answer("there is no message to take", is_done=False)
         _, job, message, _ = reserved
@@ -214,30 +144,29 @@ async def _take(request: web.Request, body: Body) -> web.StreamResponse:
         await response.prepare(request)
         await response.write_eof()
         if request.transport is not None and not request.transport.is_closing():
-            await client.do("PRESSURE.ACK", b"%d" % job)
+            await execute("PRESSURE.ACK", queue, b"%d" % job)
         return response
 
 
 async def _bury(request: web.Request, body: Body) -> web.StreamResponse:
     """Bury the next job."""
-    async with _private_client(request, body) as client:
-        reserved = await client.do("PRESSURE.RESERVE")
+    database, queue = queue_of(request, body.get("queue"), body.get("db", 0))
+    async with _private_client(request, database) as execute:
+        reserved = await execute("PRESSURE.RESERVE", queue)
         if reserved is None:
             return _answer("there is no job to bury", is_done=False)
         job = b"%d" % reserved[1]
-        if not await client.do("PRESSURE.BURY", job):
+        if not await execute("PRESSURE.BURY", queue, job):
             return _answer("the job could not be buried", is_done=False)
         return _answer(f"job {job.decode()} was buried")
 
 
 async def _repair(request: web.Request, body: Body) -> web.StreamResponse:
     """Repair the problems of a queue that last for some seconds."""
-    user = request[USER]
-    queue = name_of(body.get("queue"))
-    require_access(user, queue)
-    if "administer" not in user.rights:
-        raise ActionFailedError("NOPERM this user has no right to administer")
-    doctor = Doctor(database_of(request.app[CONTEXT].server.broker, body.get("db", 0)), PATIENCE, queue)
+    database, queue = queue_of(request, body.get("queue"), body.get("db", 0))
+    if "administer" not in request[USER].rights:
+        return _answer("NOPERM this user has no right to administer", is_done=False)
+    doctor = Doctor(database, PATIENCE, queue)
     await doctor.look_for([queue])
     await doctor.confirm()
     if not doctor.cases:
@@ -250,16 +179,63 @@ async def _repair(request: web.Request, body: Body) -> web.StreamResponse:
 
 async def _disconnect(request: web.Request, body: Body) -> web.StreamResponse:
     """Disconnect a client."""
-    require_administrator(request[USER])
+    require_administrator(request)
     client = body.get("client")
     if type(client) is not int or not await request.app[CONTEXT].server.workers.disconnect([client], ""):
         return _answer("the client has left", is_done=False)
     return _answer(f"client {client} was disconnected")
 
 
-_OTHER_ACTIONS: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]] = {
+_ACTIONS: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]] = {
+    "create": _Command(
+        "PRESSURE.CREATE",
+        "the queue was created",
+        lambda body: _options(body, "bound", "overflow", "type"),
+    ),
+    "put": _Command(
+        "PRESSURE.PUT",
+        "the message was put",
+        lambda body: [_message(body), b"NOWAIT", *_options(body, "priority", "delay")],
+    ),
+    "kick": _Command("PRESSURE.KICK", "jobs kicked: {}", lambda body: [_text(body, "count") or b"1"]),
+    "pause": _Command("PRESSURE.PAUSE", "the pause was set", lambda body: [_text(body, "seconds")]),
+    "alter": _Command(
+        "PRESSURE.ALTER",
+        "the queue was altered",
+        lambda body: _options(body, "bound", "overflow", "max_bytes", "ttl", "max_deliveries", "dead_letter"),
+    ),
+    "close": _Command("PRESSURE.CLOSE", "the queue was closed"),
+    "purge": _Command(
+        "PRESSURE.PURGE",
+        "messages deleted: {}",
+        lambda body: [_text(body, "state").upper()] if _text(body, "state") else [],
+    ),
+    "delete": _Command("PRESSURE.DELETE", "the queue was deleted"),
     "take": _take,
     "bury": _bury,
     "repair": _repair,
     "disconnect": _disconnect,
 }
+
+
+class Actions:
+    """The handlers of requests for actions."""
+
+    def __init__(self) -> None:
+        self._large_turns = asyncio.Semaphore(_LARGE_AT_ONCE)
+
+    async def act(self, request: web.Request) -> web.StreamResponse:
+        """Execute {"action": …, "db": …, "queue": …, arguments} and answer with what was done."""
+        is_small = 0 < (request.content_length or 0) <= MAX_BODY
+        async with contextlib.nullcontext() if is_small else self._large_turns:
+            body = await json_object(request, _MAX_BODY)
+            name = text_in(body, "action")
+            if name not in _ACTIONS:
+                raise web.HTTPBadRequest(text="there is no such action\n")
+            try:
+                return await _ACTIONS[name](request, body)
+            except hiredis.ReplyError as error:
+                return _answer(str(error), is_done=False)
+            except ConnectionError:
+                text = "ERR the command could not be executed: are there too many clients?"
+                return _answer(text, is_done=False)

@@ -6,11 +6,16 @@ from typing import Any
 
 from aiohttp import web
 
-from pressure_server.auth.users import User
 from pressure_server.net.client_facts import SORTS, ClientFacts, Selection
 from pressure_server.text import printable
-from pressure_server.web.http_requests import HttpContext, id_of, page_number, require_administrator
-from pressure_server.web.overview import PAGE
+from pressure_server.web.http_requests import (
+    CONTEXT,
+    PAGE,
+    id_of,
+    last_page,
+    page_number,
+    require_administrator,
+)
 
 # Queues that are shown of those on which one client waits.
 _MOST_QUEUES = 5
@@ -43,22 +48,16 @@ def client_row(facts: ClientFacts) -> dict[str, Any]:
     }
 
 
-class ClientsPage:
-    """The connected clients."""
-
-    def __init__(self, context: HttpContext) -> None:
-        self._context = context
-
-    async def view(self, request: web.Request, user: User) -> dict[str, Any]:
-        """Return one page of the clients. Raise an HTTPException."""
-        require_administrator(user)
-        sort, text = request.query.get("sort", "id"), request.query.get("filter", "")
-        if sort not in SORTS or len(text) > _MAX_FILTER:
-            raise web.HTTPBadRequest(text="sort or filter is wrong\n")
-        wanted = page_number(request)
-        selection = Selection(sort, request.query.get("order") == "down", text, (wanted + 1) * PAGE)
-        found = await self._context.server.workers.selected_clients(selection)
-        pages = max(1, -(-found.matching // PAGE))
-        page = min(wanted, pages - 1)
-        rows = [client_row(facts) for _, facts in found.first[page * PAGE : (page + 1) * PAGE]]
-        return {"rows": rows, "matching": found.matching, "page": page, "pages": pages}
+async def clients_view(request: web.Request) -> dict[str, Any]:
+    """Return one page of the connected clients. Raise an HTTPException."""
+    require_administrator(request)
+    sort, text = request.query.get("sort", "id"), request.query.get("filter", "")
+    if sort not in SORTS or len(text) > _MAX_FILTER:
+        raise web.HTTPBadRequest(text="sort or filter is wrong\n")
+    wanted = page_number(request)
+    selection = Selection(sort, request.query.get("order") == "down", text, (wanted + 1) * PAGE)
+    found = await request.app[CONTEXT].server.workers.selected_clients(selection)
+    last = last_page(found.matching)
+    page = min(wanted, last)
+    rows = [client_row(facts) for _, facts in found.first[page * PAGE : (page + 1) * PAGE]]
+    return {"rows": rows, "matching": found.matching, "page": page, "pages": last + 1}

@@ -10,7 +10,6 @@ from typing import Any
 
 from aiohttp import web
 
-from pressure_server.auth.users import User
 from pressure_server.errors import PressureError
 from pressure_server.web.authentication import Authentication
 from pressure_server.web.http_requests import CONTEXT, USER, transport_of
@@ -24,7 +23,7 @@ _SECOND = 1.0
 # Seconds after which a client that does not read is disconnected.
 _WRITE_TIMEOUT = 20.0
 
-View = Callable[[web.Request, User], Awaitable[dict[str, Any]]]
+View = Callable[[web.Request], Awaitable[dict[str, Any]]]
 
 
 class EventStreams:
@@ -42,10 +41,10 @@ class EventStreams:
         if (other := self._places.take(transport, owner)) is not None:
             other.abort()
         response = web.StreamResponse(headers={"Content-Type": "text/event-stream"})
-        user, sent = request[USER], b""
+        sent = b""
         try:
-            while "read" in user.rights:
-                data = await _data(request, view, user)
+            while "read" in request[USER].rights:
+                data = await _data(request, view)
                 await response.prepare(request)
                 async with asyncio.timeout(_WRITE_TIMEOUT):
                     # A comment shows that the connection is alive.
@@ -54,7 +53,7 @@ class EventStreams:
                 if request.app[CONTEXT].server.is_stopping:
                     break
                 await asyncio.sleep(_SECOND)
-                user = await self._authentication.user_of(request)
+                request[USER] = await self._authentication.user_of(request)
         except (ConnectionError, TimeoutError):
             transport.close()
         except Exception as error:
@@ -68,9 +67,9 @@ class EventStreams:
         return response
 
 
-async def _data(request: web.Request, view: View, user: User) -> bytes:
+async def _data(request: web.Request, view: View) -> bytes:
     try:
-        shown = await view(request, user)
+        shown = await view(request)
     except PressureError as error:
         shown = {"error": f"{error.code} {error}"}
     shown["not_ready"] = request.app[CONTEXT].not_ready

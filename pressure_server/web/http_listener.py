@@ -14,15 +14,14 @@ from pressure_server.net.listener import BoundSockets, Listener
 from pressure_server.text import printable
 from pressure_server.web.actions import Actions
 from pressure_server.web.authentication import Authentication, ConsoleSession
-from pressure_server.web.clients_page import ClientsPage
+from pressure_server.web.clients_page import clients_view
 from pressure_server.web.events import EventStreams
 from pressure_server.web.http_connections import HttpConnections
 from pressure_server.web.http_requests import CONTEXT, HttpContext, json_object, text_in
 from pressure_server.web.metrics import Metrics
 from pressure_server.web.overview import Overview
-from pressure_server.web.problem_watch import ProblemWatch
 from pressure_server.web.protection import Protection, set_headers
-from pressure_server.web.queue_page import QueuePage
+from pressure_server.web.queue_page import queue_view
 
 logger = logging.getLogger(__name__)
 
@@ -91,9 +90,8 @@ def _application(
     application = web.Application(middlewares=[connections.note, protection.check])
     application[CONTEXT] = context
     application.on_response_prepare.append(set_headers)
-    problems = ProblemWatch(context.survey)
-    application.on_cleanup.append(problems.stopped)
-    overview, streams = Overview(context, problems), EventStreams(authentication)
+    overview, streams = Overview(context), EventStreams(authentication)
+    application.on_cleanup.append(overview.problems.stopped)
     page_errors = LogThrottle(logger, "error in the console's page", "errors in the console's page")
     application.add_routes(
         [
@@ -106,8 +104,8 @@ def _application(
             web.post("/api/actions", Actions().act),
             web.post("/api/errors", partial(_log_page_error, page_errors)),
             web.get("/api/overview/events", partial(streams.answer, overview.view)),
-            web.get("/api/queue/events", partial(streams.answer, QueuePage(context, overview).view)),
-            web.get("/api/clients/events", partial(streams.answer, ClientsPage(context).view)),
+            web.get("/api/queue/events", partial(streams.answer, partial(queue_view, overview))),
+            web.get("/api/clients/events", partial(streams.answer, clients_view)),
             web.get("/", _page),
             web.static("/static", _STATIC),
         ]

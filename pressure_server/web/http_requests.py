@@ -17,7 +17,6 @@ from pressure_server.backend.embedded import Embedded
 from pressure_server.errors import PressureError
 from pressure_server.net.handler import Context, Handler
 from pressure_server.net.workers import Waiting
-from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import is_queue_name
 from pressure_server.queues.operations.operation import Line
@@ -27,6 +26,10 @@ from pressure_server.web.http_settings import HttpSettings
 
 # The limit in bytes of most bodies.
 MAX_BODY = 16 << 10
+# The states of jobs.
+STATES = ("ready", "delayed", "reserved", "buried")
+# Rows on a page of a table.
+PAGE = 50
 # The longest id of a queue: three characters for each byte of a long name.
 _MAX_ID = 20_000
 
@@ -72,7 +75,7 @@ class HttpContext:
 
 
 CONTEXT = web.AppKey("context", HttpContext)
-# The user of a request; NOBODY without a login.
+# The user of a request; NOBODY without a login. A stream of events renews it.
 USER = web.RequestKey("user", User)
 
 
@@ -113,6 +116,11 @@ def text_in(body: dict[str, Any], name: str) -> str:
     return value
 
 
+def last_page(count: int) -> int:
+    """Return the number of the last page, from 0, if there are so many rows."""
+    return max(0, count - 1) // PAGE
+
+
 def page_number(request: web.Request) -> int:
     """Return the page that a request asks for, from 0. Raise HTTPBadRequest."""
     text = request.query.get("page", "0")
@@ -126,36 +134,29 @@ def id_of(name: bytes) -> str:
     return quote(name, safe="")
 
 
-def name_of(queue_id: object) -> bytes:
-    """Return the name of the queue with this id. Raise HTTPBadRequest."""
-    if isinstance(queue_id, str) and 0 < len(queue_id) <= _MAX_ID:
-        name = unquote_to_bytes(queue_id)
-        if is_queue_name(name):
-            return name
-    raise web.HTTPBadRequest(text="this cannot be a queue\n")
+def queue_of(request: web.Request, queue_id: object, number: object) -> tuple[Database, bytes]:
+    """Return the database with this number, and the name of the queue with this id.
 
-
-def database_of(broker: Broker, number: object) -> Database:
-    """Return the database with this number, if it is in use. Raise HTTPNotFound."""
-    text = str(number)
-    for database in broker.databases:
-        if text == str(database.database_number):
-            return database
+    Raise HTTPBadRequest if it cannot be a queue, HTTPForbidden if the user may not see it, and HTTPNotFound
+    if the database is not in use.
+    """
+    name = unquote_to_bytes(queue_id) if isinstance(queue_id, str) and len(queue_id) <= _MAX_ID else b""
+    if not name or not is_queue_name(name):
+        raise web.HTTPBadRequest(text="this cannot be a queue\n")
+    if not request[USER].may_access(name):
+        raise web.HTTPForbidden(text="this user has no right to the queue\n")
+    for database in request.app[CONTEXT].server.broker.databases:
+        if str(number) == str(database.database_number):
+            return database, name
     raise web.HTTPNotFound(text="this database is not in use\n")
 
 
-def require_access(user: User, name: bytes) -> None:
-    """Raise HTTPForbidden if the user may not see the queue."""
-    if not user.may_access(name):
-        raise web.HTTPForbidden(text="this user has no right to the queue\n")
-
-
-def is_administrator(user: User) -> bool:
+def is_administrator(request: web.Request) -> bool:
     """Return whether the user may administer the whole server."""
-    return "administer" in user.rights and user.has_all_queues
+    return "administer" in request[USER].rights and request[USER].has_all_queues
 
 
-def require_administrator(user: User) -> None:
+def require_administrator(request: web.Request) -> None:
     """Raise HTTPForbidden unless the user may administer the whole server."""
-    if not is_administrator(user):
+    if not is_administrator(request):
         raise web.HTTPForbidden(text="this needs the right to administer all queues\n")

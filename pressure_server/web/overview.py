@@ -6,9 +6,8 @@ The page is made here, not in the browser, so that 100 000 queues do not travel 
 from __future__ import annotations
 
 import asyncio
-from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from heapq import merge
 from itertools import islice
@@ -23,13 +22,12 @@ from pressure_server.net.workers import Waiting
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import Surveyed
 from pressure_server.text import Glob, printable
-from pressure_server.web.http_requests import HttpContext, id_of, page_number
+from pressure_server.web.http_requests import PAGE, USER, HttpContext, id_of, last_page, page_number
 from pressure_server.web.problem_watch import ProblemWatch, warnings_of
 
-PAGE = 50
 _MAX_FILTER = 256
 # Seconds for which an order is kept: longer if there are many queues, so that sorting takes about a hundredth
-# of the time. An order of 100 000 queues takes up to 5 MB.
+# of the time. An order of 100 000 queues takes a megabyte.
 _KEPT = 1.0
 _KEPT_PER_QUEUE = 1 / 5000
 _MAX_ORDERS = 16
@@ -82,106 +80,82 @@ class _Query(NamedTuple):
     state: str
 
     @classmethod
-    def of(cls, request: web.Request, user: User) -> _Query:
+    def of(cls, request: web.Request) -> _Query:
         """Return the query of a request. Raise HTTPBadRequest."""
         query = request.query
         sort, text, state = query.get("sort", "name"), query.get("filter", ""), query.get("state", "")
         known = (sort in _SORTS or sort in _MORE_SORTS) and (state in _SHOWN or state in ("", "problem"))
         if not known or query.get("order", "up") not in ("up", "down") or len(text) > _MAX_FILTER:
             raise web.HTTPBadRequest(text="sort, order, filter or state is wrong\n")
-        return cls(user, sort, query.get("order") == "down", text, state)
+        return cls(request[USER], sort, query.get("order") == "down", text, state)
 
-    def wants(self) -> Callable[[bytes], bool]:
-        """Return whether a name contains the filter, or matches it as a pattern, and the user may see it."""
-        filtered, user = self._filters(), self.user
-        if user.has_all_queues:
-            return filtered
-        return lambda name: filtered(name) and user.may_access(name)
-
-    def _filters(self) -> Callable[[bytes], bool]:
-        wanted = self.filter.encode()
+    def names(self) -> Callable[[bytes], bool]:
+        """Return whether the user may see a name, and it contains the filter or matches it as a pattern."""
+        wanted, may_access = self.filter.encode(), self.user.may_access
         if b"*" in wanted or b"?" in wanted:
-            return Glob(wanted).matches
-        return lambda name: wanted in name
+            matches = Glob(wanted).matches
+            return lambda name: matches(name) and may_access(name)
+        return lambda name: wanted in name and may_access(name)
 
 
-class SortedQueues:
-    """The keys of queues in an order; `count` is their number.
+async def _sorted(
+    queues: Mapping[Key, Surveyed],
+    value_of: Callable[[Surveyed], Any],
+    wants: Callable[[Surveyed], bool],
+    *,
+    descending: bool,
+) -> list[Key]:
+    """Return the keys of the queues that are wanted, in the order of their values.
 
-    Some queues at a time become a sorted run. Runs are merged only as far as a page needs it, as one merge of
-    100 000 queues would block the event loop for 50 ms.
+    Some queues at a time become a sorted run, and then part of the result. To sort 100 000 queues at once
+    would block the event loop for 50 ms.
     """
-
-    def __init__(self, count: int, keys: Iterator[Key]) -> None:
-        self.count = count
-        self._found: list[Key] = []
-        self._rest = keys
-
-    @classmethod
-    async def of(
-        cls,
-        queues: Mapping[Key, Surveyed],
-        value_of: Callable[[Surveyed], Any],
-        wants: Callable[[bytes], bool],
-        *,
-        descending: bool,
-        shows: Callable[[Surveyed], Any] = lambda _: True,
-    ) -> SortedQueues:
-        """Sort the queues whose names are wanted, and that are in the state to show."""
-        everything = list(queues)
-        keys: list[Key] = []
-        values: list[Any] = []
-        # Numbers in arrays instead of tuples: the garbage collector would look at each tuple.
-        runs: list[array[int]] = []
-        for first in range(0, len(everything), _AT_ONCE):
-            begin = len(keys)
-            for key in everything[first : first + _AT_ONCE]:
-                queue = queues.get(key)
-                if queue is not None and wants(key[1]) and shows(queue):
-                    keys.append(key)
-                    values.append(value_of(queue))
-            if len(keys) > begin:
-                run = range(begin, len(keys))
-                runs.append(array("L", sorted(run, key=values.__getitem__, reverse=descending)))
-            await asyncio.sleep(0)
-        order = merge(*runs, key=values.__getitem__, reverse=descending)
-        return cls(len(keys), map(keys.__getitem__, order))
-
-    async def between(self, first: int, last: int) -> list[Key]:
-        """Return the keys from the position `first` to before `last`. Only one task may do so at a time."""
-        while len(self._found) < min(last, self.count):
-            self._found += islice(self._rest, min(_AT_ONCE, last - len(self._found)))
-            await asyncio.sleep(0)
-        return self._found[first:last]
+    everything, found = list(queues), list[Key]()
+    values: dict[Key, Any] = {}
+    runs: list[list[Key]] = []
+    for first in range(0, len(everything), _AT_ONCE):
+        run = [key for key in everything[first : first + _AT_ONCE] if key in queues and wants(queues[key])]
+        values |= {key: value_of(queues[key]) for key in run}
+        runs.append(sorted(run, key=values.__getitem__, reverse=descending))
+        await asyncio.sleep(0)
+    merged = merge(*runs, key=values.__getitem__, reverse=descending)
+    while some := list(islice(merged, _AT_ONCE)):
+        found += some
+        await asyncio.sleep(0)
+    return found
 
 
 class Overview:
     """The overview of all queues."""
 
-    def __init__(self, context: HttpContext, problems: ProblemWatch) -> None:
+    def __init__(self, context: HttpContext) -> None:
         self._context = context
-        self._problems = problems
+        self.problems = ProblemWatch(context.server.broker, context.survey)
         # The queues in the order of each query, and until when that is used.
-        self._orders: OrderedDict[_Query, tuple[float, SortedQueues]] = OrderedDict()
+        self._orders: OrderedDict[_Query, tuple[float, list[Key]]] = OrderedDict()
         self._sorting = asyncio.Lock()
 
-    async def view(self, request: web.Request, user: User) -> dict[str, Any]:
+    async def view(self, request: web.Request) -> dict[str, Any]:
         """Return what the console shows. Raise HTTPBadRequest."""
-        try:
-            count, page, keys = await self._page_of(_Query.of(request, user), page_number(request))
-        except PatternError as error:
-            raise web.HTTPBadRequest(text=f"{error}\n") from error
+        query, wanted = _Query.of(request), page_number(request)
+        async with self._sorting:
+            try:
+                order = await self._order_of(query)
+            except PatternError as error:
+                raise web.HTTPBadRequest(text=f"{error}\n") from error
+        last = last_page(len(order))
+        page = min(wanted, last)
+        keys = order[page * PAGE : (page + 1) * PAGE]
         await self.look_at(keys)
         survey = self._context.survey
         waiting = await self._context.waiting()
-        rows = [self.row(survey.queues[key], waiting) for key in keys if key in survey.queues]
         return {
             "server": await self._server(),
             "stale": _old(survey.looked),
-            "rows": rows,
-            "matching": count,
+            "rows": [self.row(survey.queues[key], waiting) for key in keys if key in survey.queues],
+            "matching": len(order),
             "page": page,
-            "pages": max(1, -(-count // PAGE)),
+            "pages": last + 1,
         }
 
     async def look_at(self, keys: Sequence[Key]) -> None:
@@ -189,27 +163,24 @@ class Overview:
 
         Queues whose shard is away keep their figures, which become stale.
         """
-        self._problems.look_at(self._context.server.broker.databases, keys)
+        self.problems.look_at(keys)
         with suppress(BackendError):
             await self._context.survey.look_at(keys)
 
-    async def _page_of(self, query: _Query, page: int) -> tuple[int, int, list[Key]]:
-        """Return the number of queues, the number of the page, at most the last one, and its keys."""
-        async with self._sorting:
-            until, order = self._orders.get(query, (0.0, None))
-            if order is None or monotonic() >= until:
-                order = await self._sorted(query)
-            page = min(page, max(0, order.count - 1) // PAGE)
-            return order.count, page, await order.between(page * PAGE, (page + 1) * PAGE)
-
-    async def _sorted(self, query: _Query) -> SortedQueues:
-        """Return the queues in the order of a query, and keep them for some time."""
-        queues = self._context.survey.queues
-        waiting = await self._context.waiting()
+    async def _order_of(self, query: _Query) -> list[Key]:
+        """Return the queues in the order of a query, which is kept for some time."""
+        until, order = self._orders.get(query, (0.0, None))
+        if order is not None and monotonic() < until:
+            return order
+        queues, waiting = self._context.survey.queues, await self._context.waiting()
         values = {**_SORTS, "waiting": lambda one: sum(waiting[_key(one)].values()), "states": self._urgency}
-        shown = {"": lambda _: True, "problem": self._has_problem, **_SHOWN}[query.state]
-        order = await SortedQueues.of(
-            queues, values[query.sort], query.wants(), descending=query.descending, shows=shown
+        is_shown = {"": lambda _: True, "problem": self._has_problem, **_SHOWN}[query.state]
+        has_name = query.names()
+        order = await _sorted(
+            queues,
+            values[query.sort],
+            lambda one: has_name(one.name) and is_shown(one),
+            descending=query.descending,
         )
         now = monotonic()
         for old in [one for one, (until, _) in self._orders.items() if until < now]:
@@ -220,7 +191,7 @@ class Overview:
         return order
 
     def _has_problem(self, queue: Surveyed) -> bool:
-        return bool(self._problems.of(queue.database, queue.name))
+        return bool(self.problems.of(queue.database, queue.name))
 
     def _urgency(self, queue: Surveyed) -> int:
         """Return a number by which queues that need attention are sorted: problems count most."""
@@ -236,6 +207,7 @@ class Overview:
     def row(self, queue: Surveyed, waiting_operations: Mapping[Key, Waiting]) -> dict[str, Any]:
         """Return the figures of a queue. `waiting_operations` has the counts of all queues."""
         figures, waiting = queue.figures, waiting_operations[_key(queue)]
+        same = ("bytes", "bound", "delayed", "reserved", "buried")
         states = (("closed", figures.is_closed), ("full", figures.is_full), ("paused", figures.paused))
         return {
             "db": queue.database,
@@ -243,20 +215,16 @@ class Overview:
             "name": printable(queue.name),
             "type": figures.type.decode(),
             "messages": figures.length,
-            "bytes": figures.bytes,
-            "bound": figures.bound,
+            **{name: getattr(figures, name) for name in same},
             "age": round(queue.age),
             "put": round(queue.put_rate, 1),
             "taken": round(queue.taken_rate, 1),
             "waiting_producers": waiting[Line.PRODUCERS],
             "waiting_consumers": waiting[Line.CONSUMERS],
-            "delayed": figures.delayed,
-            "reserved": figures.reserved,
-            "buried": figures.buried,
             "states": [name for name, is_so in states if is_so],
             "stale": _old(queue.at),
             "lengths": list(queue.lengths or ()),
-            "problems": self._problems.of(queue.database, queue.name),
+            "problems": self.problems.of(queue.database, queue.name),
             "warnings": warnings_of(queue, waiting[Line.PRODUCERS]),
         }
 
@@ -292,7 +260,7 @@ class Overview:
             "throttled": clients.throttled,
             "commands": clients.commands_per_second,
             "lost_calls": sum(one.lost for one in calls.values()),
-            "problems": self._problems.count,
+            "problems": self.problems.count,
             "shards": self._shards(),
             "is_complete": self._context.survey.rounds > 0,
         }

@@ -9,7 +9,7 @@ from itertools import islice
 from time import monotonic
 
 from pressure_server.errors import BackendError
-from pressure_server.queues.database import Database
+from pressure_server.queues.broker import Broker
 from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.queues.survey import Survey, Surveyed
 
@@ -31,20 +31,19 @@ _MAX_CASES = 1000
 class ProblemWatch:
     """The problems of the queues of all databases in use."""
 
-    def __init__(self, survey: Survey) -> None:
+    def __init__(self, broker: Broker, survey: Survey) -> None:
+        self._broker = broker
         self._survey = survey
-        self._doctors: dict[Database, Doctor] = {}
+        self._doctors: dict[int, Doctor] = {}  # by the number of the database
         self._in_view: dict[tuple[int, bytes], float] = {}
         self._examined: dict[tuple[int, bytes], float] = {}
         self._unseen: list[tuple[int, bytes]] = []
-        self._databases: dict[int, Database] = {}
         self._task: asyncio.Task[None] | None = None
         self._looked_at = 0.0
 
-    def look_at(self, databases: Iterable[Database], keys: Iterable[tuple[int, bytes]]) -> None:
+    def look_at(self, keys: Iterable[tuple[int, bytes]]) -> None:
         """Note that a console shows these queues: they are examined first."""
         self._looked_at = monotonic()
-        self._databases = {database.database_number: database for database in databases}
         self._in_view |= dict.fromkeys(keys, self._looked_at)
         if self._task is None or self._task.done():
             # Nobody has looked for some time: a queue may have been well meanwhile.
@@ -58,11 +57,10 @@ class ProblemWatch:
 
     def of(self, database: int, name: bytes) -> list[str]:
         """Return the problems of a queue that have lasted for some seconds, in words."""
-        doctor = self._doctors.get(self._databases[database]) if database in self._databases else None
-        case = doctor.cases.get(name) if doctor else None
-        if case is None:
-            return []
-        return [f"{finding.means} ({finding.evidence})" for finding in case.lasting(PATIENCE)]
+        doctor = self._doctors.get(database)
+        case = doctor.cases.get(name) if doctor is not None else None
+        findings = case.lasting(PATIENCE) if case is not None else []
+        return [f"{finding.means} ({finding.evidence})" for finding in findings]
 
     @property
     def count(self) -> int:
@@ -87,8 +85,9 @@ class ProblemWatch:
         self._examined |= dict.fromkeys(keys, now)
         for _ in range(min(_AT_ONCE, len(self._unseen))):
             keys[self._unseen.pop()] = None
-        for number, database in self._databases.items():
-            doctor = self._doctors.setdefault(database, Doctor(database, PATIENCE))
+        for database in self._broker.databases:
+            number = database.database_number
+            doctor = self._doctors.setdefault(number, Doctor(database, PATIENCE))
             await doctor.look_again()
             if len(doctor.cases) < _MAX_CASES:
                 await doctor.look_for([name for of, name in keys if of == number])

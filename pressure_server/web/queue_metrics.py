@@ -14,9 +14,9 @@ from pressure_server.net.workers import Waiting
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.survey import Survey, Surveyed
 from pressure_server.text import Glob, printable
+from pressure_server.web.http_requests import STATES
 from pressure_server.web.metric_families import counter, counters, gauge, gauges
 
-STATES = ("ready", "delayed", "reserved", "buried")
 _LABELS = ("database", "queue")
 _OF_COUNT = {
     "put": ("messages_put", "Messages put"),

@@ -16,83 +16,65 @@ from pressure_server.queues.operations.jobs import id_of as job_id_of
 from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.text import printable
 from pressure_server.web.clients_page import client_row
-from pressure_server.web.http_requests import (
-    HttpContext,
-    database_of,
-    id_of,
-    is_administrator,
-    name_of,
-    require_access,
-)
+from pressure_server.web.http_requests import CONTEXT, STATES, USER, id_of, is_administrator, queue_of
 from pressure_server.web.overview import Overview
 
 # Messages and jobs in each state that are shown, and bytes of each.
 _MOST = 20
 _MOST_BYTES = 4096
 _MOST_CLIENTS = 100
-_STATES = ("ready", "delayed", "reserved", "buried")
 
 
-class QueuePage:
-    """The page of one queue."""
+async def queue_view(overview: Overview, request: web.Request) -> dict[str, Any]:
+    """Return what the console shows of a queue. Raise an HTTPException or BackendError."""
+    context = request.app[CONTEXT]
+    database, name = queue_of(request, request.query.get("id"), request.query.get("db", "0"))
+    key = (database.database_number, name)
+    await overview.look_at([key])
+    shard = database.shard_of(name)
+    if not shard.is_up:
+        # A call would wait for --backend-grace.
+        raise BackendError("the backend that has the queue is away")
+    looked = await shard.keys.call_script(
+        look_script(), [base_key(shard.prefix, name)], [b"%d" % _MOST, b"%d" % _MOST_BYTES], once=False
+    )
+    about = {"db": key[0], "id": id_of(name), "name": printable(name)}
+    if looked is None or key not in context.survey.queues:
+        return {**about, "gone": True}
+    messages, states = looked
+    # Other users see only how many clients wait.
+    clients = (
+        await context.server.workers.waiting_clients(*key, _MOST_CLIENTS) if is_administrator(request) else []
+    )
+    return {
+        **about,
+        "row": overview.row(context.survey.queues[key], await context.waiting()),
+        "info": await _info(database, name),
+        "list": [{"size": size, **_as_text(data)} for size, data in messages],
+        "jobs": {state: list(map(_job, jobs)) for state, jobs in zip(STATES, states, strict=True)},
+        "groups": await _groups(database, name, request[USER]),
+        "clients": list(map(client_row, clients)),
+    }
 
-    def __init__(self, context: HttpContext, overview: Overview) -> None:
-        self._context = context
-        self._overview = overview
 
-    async def view(self, request: web.Request, user: User) -> dict[str, Any]:
-        """Return what the console shows. Raise an HTTPException or BackendError."""
-        name = name_of(request.query.get("id"))
-        require_access(user, name)
-        database = database_of(self._context.server.broker, request.query.get("db", "0"))
-        key = (database.database_number, name)
-        survey = self._context.survey
-        await self._overview.look_at([key])
-        about = {"db": key[0], "id": id_of(name), "name": printable(name)}
-        shard = database.shard_of(name)
-        if not shard.is_up:
-            # A call would wait for --backend-grace.
-            raise BackendError("the backend that has the queue is away")
-        looked = await shard.keys.call_script(
-            look_script(), [base_key(shard.prefix, name)], [b"%d" % _MOST, b"%d" % _MOST_BYTES], once=False
-        )
-        if looked is None or key not in survey.queues:
-            return {**about, "gone": True}
-        messages, states = looked
-        return {
-            **about,
-            "row": self._overview.row(survey.queues[key], await self._context.waiting()),
-            "info": await self._info(database, name),
-            "list": [{"size": size, **_as_text(data)} for size, data in messages],
-            "jobs": {state: list(map(_job, jobs)) for state, jobs in zip(_STATES, states, strict=True)},
-            "groups": await _groups(database, name, user),
-            "clients": await self._clients(key, user),
-        }
-
-    async def _info(self, database: Database, name: bytes) -> dict[str, Any]:
-        """Return the settings of a queue, its statistics and the holders of its roles."""
-        try:
-            about: QueueInfo = (await database.run(verbs.INFO, name))[0]
-        except QueueDoesNotExistError:
-            return {}
-        return {
-            "put": about.produced, "put_bytes": about.produced_bytes,
-            "taken": about.consumed, "taken_bytes": about.consumed_bytes,
-            "overflow": printable(about.overflow), "paused_ms": about.paused,
-            "unique": printable(about.unique), "max_deliveries": about.max_deliveries,
-            "dead_letter": printable(about.dead_letter.removeprefix(database.prefix_of(name) + b":")),
-            "timeouts": about.timeouts, "dropped": about.dropped, "max_bytes": about.max_bytes,
-            "producer": printable(about.producer),
-            "producer_role": "free" if about.producer_is_free else "held",
-            "consumer": printable(about.consumer),
-            "consumer_role": "free" if about.consumer_is_free else "held",
-        }  # fmt: skip
-
-    async def _clients(self, key: tuple[int, bytes], user: User) -> list[dict[str, Any]]:
-        """Return the clients of this server that wait on the queue; others see only how many these are."""
-        if not is_administrator(user):
-            return []
-        return list(map(client_row, await self._context.server.workers.waiting_clients(*key, _MOST_CLIENTS)))
+async def _info(database: Database, name: bytes) -> dict[str, Any]:
+    """Return the settings of a queue, its statistics and the holders of its roles."""
+    try:
+        about: QueueInfo = (await database.run(verbs.INFO, name))[0]
+    except QueueDoesNotExistError:
+        return {}
+    return {
+        "put": about.produced, "put_bytes": about.produced_bytes,
+        "taken": about.consumed, "taken_bytes": about.consumed_bytes,
+        "overflow": printable(about.overflow), "paused_ms": about.paused,
+        "unique": printable(about.unique), "max_deliveries": about.max_deliveries,
+        "dead_letter": printable(about.dead_letter.removeprefix(database.prefix_of(name) + b":")),
+        "timeouts": about.timeouts, "dropped": about.dropped, "max_bytes": about.max_bytes,
+        "producer": printable(about.producer),
+        "producer_role": "free" if about.producer_is_free else "held",
+        "consumer": printable(about.consumer),
+        "consumer_role": "free" if about.consumer_is_free else "held",
+    }  # fmt: skip
 
 
 def _as_text(data: bytes) -> dict[str, str]:
