@@ -69,14 +69,18 @@ def _answer(text: str, *, is_done: bool = True) -> web.Response:
     return web.json_response({"done": is_done, "text": text})
 
 
-@contextlib.asynccontextmanager
-async def _private_client(request: web.Request, database: Database) -> AsyncIterator[Execute]:
-    """Yield a function that executes commands, as the user of the request, and returns their replies.
+def _queue_of(request: web.Request, body: Body) -> tuple[Database, bytes]:
+    return queue_of(request, body.get("queue"), body.get("db", 0))
 
-    They come over a RESP connection inside the process. The function raises hiredis.ReplyError for an error
-    reply; or ConnectionError or TimeoutError.
+
+@contextlib.asynccontextmanager
+async def _private_client(request: web.Request, body: Body) -> AsyncIterator[Execute]:
+    """Yield a function that executes a command on the queue of the body, and returns its reply.
+
+    The commands go over a RESP connection inside the process, as those of the request's user. The function
+    raises hiredis.ReplyError for an error reply; or ConnectionError or TimeoutError.
     """
-    context = request.app[CONTEXT]
+    context, (database, queue) = request.app[CONTEXT], _queue_of(request, body)
     connection = context.resp.connect()
     session = connection.session
     ours, theirs = socket.socketpair()
@@ -87,9 +91,9 @@ async def _private_client(request: web.Request, database: Database) -> AsyncIter
     reader, writer = await asyncio.open_connection(sock=theirs)
     replies = hiredis.Reader()
 
-    async def execute(command: str, *words: bytes) -> Any:
-        packed = hiredis.pack_command((command.encode(), *words))  # type: ignore[arg-type] # its stub says tuple of one
-        writer.write(packed)
+    async def execute(command: str, *arguments: bytes) -> Any:
+        words = (command.encode(), queue, *arguments)
+        writer.write(hiredis.pack_command(words))  # type: ignore[arg-type] # the stub knows one word only
         async with asyncio.timeout(_TIMEOUT):
             while (reply := replies.gets()) is False:
                 data = await reader.read(_READ)
@@ -115,9 +119,9 @@ class _Command:
     arguments: Callable[[Body], Sequence[bytes]] = lambda _: ()
 
     async def __call__(self, request: web.Request, body: Body) -> web.Response:
-        database, queue = queue_of(request, body.get("queue"), body.get("db", 0))
-        async with _private_client(request, database) as execute:
-            reply = await execute(self.command, queue, *self.arguments(body))
+        async with _private_client(request, body) as execute:
+            reply = await execute(self.command, *self.arguments(body))
+        database, queue = _queue_of(request, body)
         survey, key = request.app[CONTEXT].survey, (database.database_number, queue)
         if key not in survey.queues:
             # Show a queue that is new: the next look of the survey may be minutes away.
@@ -131,9 +135,8 @@ async def _take(request: web.Request, body: Body) -> web.StreamResponse:
 
     The message is reserved until the answer is written.
     """
-    database, queue = queue_of(request, body.get("queue"), body.get("db", 0))
-    async with _private_client(request, database) as execute:
-        reserved = await execute("PRESSURE.RESERVE", queue)
+    async with _private_client(request, body) as execute:
+        reserved = await execute("PRESSURE.RESERVE")
         if reserved is None:
             return _answer("there is no message to take", is_done=False)
         _, job, message, _ = reserved
@@ -144,26 +147,25 @@ async def _take(request: web.Request, body: Body) -> web.StreamResponse:
         await response.prepare(request)
         await response.write_eof()
         if request.transport is not None and not request.transport.is_closing():
-            await execute("PRESSURE.ACK", queue, b"%d" % job)
+            await execute("PRESSURE.ACK", b"%d" % job)
         return response
 
 
 async def _bury(request: web.Request, body: Body) -> web.StreamResponse:
     """Bury the next job."""
-    database, queue = queue_of(request, body.get("queue"), body.get("db", 0))
-    async with _private_client(request, database) as execute:
-        reserved = await execute("PRESSURE.RESERVE", queue)
+    async with _private_client(request, body) as execute:
+        reserved = await execute("PRESSURE.RESERVE")
         if reserved is None:
             return _answer("there is no job to bury", is_done=False)
         job = b"%d" % reserved[1]
-        if not await execute("PRESSURE.BURY", queue, job):
+        if not await execute("PRESSURE.BURY", job):
             return _answer("the job could not be buried", is_done=False)
         return _answer(f"job {job.decode()} was buried")
 
 
 async def _repair(request: web.Request, body: Body) -> web.StreamResponse:
     """Repair the problems of a queue that last for some seconds."""
-    database, queue = queue_of(request, body.get("queue"), body.get("db", 0))
+    database, queue = _queue_of(request, body)
     if "administer" not in request[USER].rights:
         return _answer("NOPERM this user has no right to administer", is_done=False)
     doctor = Doctor(database, PATIENCE, queue)
@@ -188,9 +190,7 @@ async def _disconnect(request: web.Request, body: Body) -> web.StreamResponse:
 
 _ACTIONS: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]] = {
     "create": _Command(
-        "PRESSURE.CREATE",
-        "the queue was created",
-        lambda body: _options(body, "bound", "overflow", "type"),
+        "PRESSURE.CREATE", "the queue was created", lambda body: _options(body, "bound", "overflow", "type")
     ),
     "put": _Command(
         "PRESSURE.PUT",

@@ -20,31 +20,23 @@ from pressure_server.web.http_requests import (
 # Queues that are shown of those on which one client waits.
 _MOST_QUEUES = 5
 _MAX_FILTER = 256
+# The facts that are shown as they are.
+_AS_THEY_ARE = ("id", "address", "protocol", "user", "age", "idle", "command")
 
 
 def client_row(facts: ClientFacts) -> dict[str, Any]:
     """Return what the console shows of a client."""
-    states = (
-        ("waits", facts.is_waiting),
-        ("throttled", facts.is_throttled),
-        ("monitor", facts.is_monitor),
-    )
+    states = {"waits": facts.is_waiting, "throttled": facts.is_throttled, "monitor": facts.is_monitor}
     return {
-        "id": facts.id,
-        "address": facts.address,
+        **{name: getattr(facts, name) for name in _AS_THEY_ARE},
         "name": printable(facts.name.encode()),
-        "protocol": facts.protocol,
-        "user": facts.user,
         "library": printable(facts.library.encode()),
-        "age": facts.age,
-        "idle": facts.idle,
-        "command": facts.command,
         "db": facts.database,
         "queues": [{"id": id_of(name), "name": printable(name)} for name in facts.waits_on[:_MOST_QUEUES]],
         "more_queues": max(0, len(facts.waits_on) - _MOST_QUEUES),
         "bytes": facts.held_bytes,
         "reserved": facts.reserved_jobs,
-        "states": [name for name, is_so in states if is_so],
+        "states": [state for state, is_so in states.items() if is_so],
     }
 
 

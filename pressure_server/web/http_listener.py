@@ -53,7 +53,6 @@ class HttpListener:
         connections, authentication = HttpConnections(settings.max_connections), Authentication(context)
         runner = web.AppRunner(
             _application(context, connections, authentication),
-            handle_signals=False,
             access_log=None,
             logger=connections.logger,
             shutdown_timeout=_SHUTDOWN_TIMEOUT,

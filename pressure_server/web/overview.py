@@ -6,7 +6,6 @@ The page is made here, not in the browser, so that 100 000 queues do not travel 
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from heapq import merge
@@ -51,6 +50,8 @@ _SORTS: dict[str, Callable[[Surveyed], Any]] = {
 }
 # Further orders, by what the survey does not know: see Overview.
 _MORE_SORTS = ("waiting", "states")
+# The figures that are shown as they are.
+_AS_THEY_ARE = ("bytes", "bound", "delayed", "reserved", "buried")
 # The states of the queues that a console may ask for; "problem" is one that the survey does not know.
 _SHOWN: dict[str, Callable[[Surveyed], Any]] = {
     "full": lambda queue: queue.figures.is_full,
@@ -102,7 +103,6 @@ async def _sorted(
     queues: Mapping[Key, Surveyed],
     value_of: Callable[[Surveyed], Any],
     wants: Callable[[Surveyed], bool],
-    *,
     descending: bool,
 ) -> list[Key]:
     """Return the keys of the queues that are wanted, in the order of their values.
@@ -131,8 +131,8 @@ class Overview:
     def __init__(self, context: HttpContext) -> None:
         self._context = context
         self.problems = ProblemWatch(context.server.broker, context.survey)
-        # The queues in the order of each query, and until when that is used.
-        self._orders: OrderedDict[_Query, tuple[float, list[Key]]] = OrderedDict()
+        # Until when the order of a query is used, and the queues in this order.
+        self._orders: dict[_Query, tuple[float, list[Key]]] = {}
         self._sorting = asyncio.Lock()
 
     async def view(self, request: web.Request) -> dict[str, Any]:
@@ -169,25 +169,20 @@ class Overview:
 
     async def _order_of(self, query: _Query) -> list[Key]:
         """Return the queues in the order of a query, which is kept for some time."""
-        until, order = self._orders.get(query, (0.0, None))
-        if order is not None and monotonic() < until:
-            return order
+        now = monotonic()
+        self._orders = {one: kept for one, kept in self._orders.items() if now < kept[0]}
+        if query in self._orders:
+            return self._orders[query][1]
         queues, waiting = self._context.survey.queues, await self._context.waiting()
         values = {**_SORTS, "waiting": lambda one: sum(waiting[_key(one)].values()), "states": self._urgency}
         is_shown = {"": lambda _: True, "problem": self._has_problem, **_SHOWN}[query.state]
-        has_name = query.names()
+        has_name, value_of = query.names(), values[query.sort]
         order = await _sorted(
-            queues,
-            values[query.sort],
-            lambda one: has_name(one.name) and is_shown(one),
-            descending=query.descending,
+            queues, value_of, lambda one: has_name(one.name) and is_shown(one), query.descending
         )
-        now = monotonic()
-        for old in [one for one, (until, _) in self._orders.items() if until < now]:
-            del self._orders[old]
-        self._orders[query] = now + max(_KEPT, len(queues) * _KEPT_PER_QUEUE), order
+        self._orders[query] = monotonic() + max(_KEPT, len(queues) * _KEPT_PER_QUEUE), order
         if len(self._orders) > _MAX_ORDERS:
-            self._orders.popitem(last=False)
+            del self._orders[next(iter(self._orders))]
         return order
 
     def _has_problem(self, queue: Surveyed) -> bool:
@@ -207,21 +202,20 @@ class Overview:
     def row(self, queue: Surveyed, waiting_operations: Mapping[Key, Waiting]) -> dict[str, Any]:
         """Return the figures of a queue. `waiting_operations` has the counts of all queues."""
         figures, waiting = queue.figures, waiting_operations[_key(queue)]
-        same = ("bytes", "bound", "delayed", "reserved", "buried")
-        states = (("closed", figures.is_closed), ("full", figures.is_full), ("paused", figures.paused))
+        states = {"closed": figures.is_closed, "full": figures.is_full, "paused": figures.paused}
         return {
             "db": queue.database,
             "id": id_of(queue.name),
             "name": printable(queue.name),
             "type": figures.type.decode(),
             "messages": figures.length,
-            **{name: getattr(figures, name) for name in same},
+            **{name: getattr(figures, name) for name in _AS_THEY_ARE},
             "age": round(queue.age),
             "put": round(queue.put_rate, 1),
             "taken": round(queue.taken_rate, 1),
             "waiting_producers": waiting[Line.PRODUCERS],
             "waiting_consumers": waiting[Line.CONSUMERS],
-            "states": [name for name, is_so in states if is_so],
+            "states": [state for state, is_so in states.items() if is_so],
             "stale": _old(queue.at),
             "lengths": list(queue.lengths or ()),
             "problems": self.problems.of(queue.database, queue.name),

@@ -81,16 +81,15 @@ class ProblemWatch:
         if not self._unseen:
             self._unseen = list(self._survey.queues)
         due = (key for key in self._in_view if key not in self._examined)
-        keys = dict.fromkeys(islice(due, _MOST_IN_VIEW))
-        self._examined |= dict.fromkeys(keys, now)
-        for _ in range(min(_AT_ONCE, len(self._unseen))):
-            keys[self._unseen.pop()] = None
+        in_view = list(islice(due, _MOST_IN_VIEW))
+        self._examined |= dict.fromkeys(in_view, now)
+        others, self._unseen = self._unseen[:_AT_ONCE], self._unseen[_AT_ONCE:]
         for database in self._broker.databases:
             number = database.database_number
             doctor = self._doctors.setdefault(number, Doctor(database, PATIENCE))
             await doctor.look_again()
             if len(doctor.cases) < _MAX_CASES:
-                await doctor.look_for([name for of, name in keys if of == number])
+                await doctor.look_for({name for of, name in (*in_view, *others) if of == number})
 
 
 def warnings_of(queue: Surveyed, waiting_producers: int) -> list[str]:

@@ -39,6 +39,7 @@ _HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cache-Control": "no-store",
+    "Server": "pressure-server",
 }
 _HOST = re.compile(r"(?:\[(?P<ipv6>[0-9A-Fa-f:.]+)\]|(?P<name>[A-Za-z0-9_.-]+))(?::\d{1,5})?")
 # Names with these ends are resolved inside one machine or network only.
@@ -57,7 +58,7 @@ class Protection:
         """Serve a request that is allowed, as the user that it names; refuse others with the reason."""
         try:
             response = await self._serve(request, handler)
-        except (ConnectionError, asyncio.CancelledError):
+        except ConnectionError:
             raise
         except web.HTTPException as error:
             # If it is raised further, aiohttp makes a reference cycle of the exception, its traceback and
@@ -104,9 +105,7 @@ class Protection:
 
 async def set_headers(_request: web.Request, response: web.StreamResponse) -> None:
     """Set the security headers just before a response is sent."""
-    for name, value in _HEADERS.items():
-        response.headers.setdefault(name, value)
-    response.headers["Server"] = "pressure-server"
+    response.headers.update(_HEADERS)
 
 
 def _is_own_host(header: str, own: Sequence[str]) -> bool:

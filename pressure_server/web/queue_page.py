@@ -23,6 +23,7 @@ from pressure_server.web.overview import Overview
 _MOST = 20
 _MOST_BYTES = 4096
 _MOST_CLIENTS = 100
+_COUNTS_OF_GROUP = ("next", "lag", "reserved", "buried", "missed")
 
 
 async def queue_view(overview: Overview, request: web.Request) -> dict[str, Any]:
@@ -116,12 +117,8 @@ async def _groups(database: Database, name: bytes, user: User) -> list[dict[str,
         {
             "name": printable(key[len(base) + 1 :]),
             "id": id_of(key[len(prefix) + 1 :]),
-            "next": following,
-            "lag": lag,
-            "reserved": reserved,
-            "buried": buried,
-            "missed": missed,
+            **dict(zip(_COUNTS_OF_GROUP, counts, strict=True)),
         }
-        for key, following, lag, reserved, buried, missed in found
+        for key, *counts in found
         if user.may_access(key[len(prefix) + 1 :])
     ]
