@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import hashlib
 import secrets
@@ -46,7 +47,7 @@ class Authentication:
         self._access = context.server.clients.access
         self._identity = context.server.broker.identity
         self._is_secure = context.settings.listen.tls
-        self._failing = 0
+        self._failing = asyncio.Semaphore(_MAX_FAILING)
 
     def sessions(self) -> list[ConsoleSession]:
         """Return the sessions."""
@@ -77,13 +78,10 @@ class Authentication:
         user = self._access.users.log_in(name, password)
         if user is not None:
             return user
-        if self._failing >= _MAX_FAILING:
+        if self._failing.locked():
             raise web.HTTPTooManyRequests(text="too many failed logins at once: try again later\n")
-        self._failing += 1
-        try:
+        async with self._failing:
             await self._access.logins.fail(transport_of(request), name.encode("utf-8", "replace")[:128], 0)
-        finally:
-            self._failing -= 1
         raise unauthorized(request)
 
     async def me(self, request: web.Request) -> web.Response:

@@ -39,7 +39,7 @@ class HttpConnections:
 
     def __init__(self, most: int) -> None:
         self._most = most
-        self._places = Places(most, _RESERVED)
+        self.places = Places(most, _RESERVED)
         self._buffer = bytearray(_READ)
         self._closed = LogThrottle(_logger, "closed HTTP connection", "closed HTTP connections")
         self._malformed = LogThrottle(_logger, "malformed HTTP request")
@@ -56,17 +56,13 @@ class HttpConnections:
 
         If there are too many connections, close another one.
         """
-        if (other := self._places.take(transport, owner)) is not None:
+        if (other := self.places.take(transport, owner)) is not None:
             address = address_of(other)
             self._closed.warn(
                 f"closed the HTTP connection of {address}: more than {self._most} are open",
                 {"client": address},
             )
             other.abort()
-
-    def remove(self, transport: asyncio.Transport) -> None:
-        """Remove a connection that has ended."""
-        self._places.leave(transport)
 
     @web.middleware
     async def note(
@@ -95,6 +91,7 @@ class _HttpConnection(asyncio.BufferedProtocol):
     """Passes everything on to aiohttp's protocol."""
 
     _transport: asyncio.Transport
+    _timer: asyncio.TimerHandle
 
     def __init__(self, protocol: asyncio.Protocol, connections: HttpConnections, buffer: bytearray) -> None:
         self._protocol = protocol
@@ -102,7 +99,6 @@ class _HttpConnection(asyncio.BufferedProtocol):
         self._buffer = buffer
         self._heads = 0  # bytes of heads that wait
         self._request: web.Request | None = None  # the present or the last one
-        self._timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Called by asyncio: a client has connected."""
@@ -113,18 +109,11 @@ class _HttpConnection(asyncio.BufferedProtocol):
 
     def start_timer(self) -> None:
         """Close the connection unless the head of a request is complete in time."""
-        self.stop_timer()
         self._timer = asyncio.get_running_loop().call_later(_HEAD_TIMEOUT, self._transport.abort)
-
-    def stop_timer(self) -> None:
-        """Let the connection stay."""
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
 
     def request_began(self, request: web.Request) -> None:
         """Note that this is the request whose head came first."""
-        self.stop_timer()
+        self._timer.cancel()
         self._request = request
         if request.content.is_eof():
             self._heads = max(0, self._heads - _size(request))
@@ -159,8 +148,8 @@ class _HttpConnection(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio: the connection has ended."""
-        self.stop_timer()
-        self._connections.remove(self._transport)
+        self._timer.cancel()
+        self._connections.places.leave(self._transport)
         self._protocol.connection_lost(exc)
 
 

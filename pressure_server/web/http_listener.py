@@ -50,6 +50,7 @@ class HttpListener:
     async def open(cls, context: HttpContext) -> HttpListener:
         """Listen, and serve the objects of the context. Raise OSError."""
         settings, access = context.settings, context.server.clients.access
+        bound = await BoundSockets.bind(settings.listen, settings.keepalive)
         connections, authentication = HttpConnections(settings.max_connections), Authentication(context)
         runner = web.AppRunner(
             _application(context, connections, authentication),
@@ -64,12 +65,7 @@ class HttpListener:
         )
         await runner.setup()
         connect = partial(connections.connect, cast(web.Server, runner.server))
-        try:
-            bound = await BoundSockets.bind(settings.listen, settings.keepalive)
-            listener = await Listener.open(bound, connect, access.tls, settings.max_handshakes)
-        except OSError:
-            await runner.cleanup()
-            raise
+        listener = await Listener.open(bound, connect, access.tls, settings.max_handshakes)
         return cls(listener, runner, authentication)
 
     def sessions(self) -> list[ConsoleSession]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import accumulate
@@ -159,15 +160,16 @@ def _memory_metrics(fields: Mapping[str, str], max_stored_bytes: int, machine: i
 
 def _disk_metrics(data_dir: Path) -> Iterator[Metric]:
     """Yield the families about the embedded backend's files, and the disk that has them."""
-    size, disk = 0, os.statvfs(data_dir)
+    size, disk = 0, shutil.disk_usage(data_dir)
     for folder, _, names in os.walk(data_dir):
         for name in names:
             with suppress(OSError):  # the backend may have removed it
                 size += os.lstat(os.path.join(folder, name)).st_size
     yield gauge("backend_disk_bytes", "Size of the embedded backend's files.", size)
-    text = "Bytes that are free for the embedded backend on its disk."
-    yield gauge("backend_disk_free_bytes", text, disk.f_bavail * disk.f_frsize)
-    yield gauge("backend_disk_size_bytes", "Size of that disk.", disk.f_blocks * disk.f_frsize)
+    yield gauge(
+        "backend_disk_free_bytes", "Bytes that are free for the embedded backend on its disk.", disk.free
+    )
+    yield gauge("backend_disk_size_bytes", "Size of that disk.", disk.total)
 
 
 def build_metrics(not_ready: str | None) -> Iterator[Metric]:
