@@ -116,7 +116,9 @@ class _HttpConnection(asyncio.BufferedProtocol):
         self._timer.cancel()
         self._request = request
         if request.content.is_eof():
-            self._heads = max(0, self._heads - _size(request))
+            fields = sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
+            size = len(request.raw_path) + fields + request.content.total_bytes  # about
+            self._heads = max(0, self._heads - size)
         else:
             self._heads = 0
 
@@ -151,9 +153,3 @@ class _HttpConnection(asyncio.BufferedProtocol):
         self._timer.cancel()
         self._connections.places.leave(self._transport)
         self._protocol.connection_lost(exc)
-
-
-def _size(request: web.Request) -> int:
-    """Return about how many bytes a request has."""
-    fields = sum(len(name) + len(value) + 4 for name, value in request.raw_headers)
-    return len(request.raw_path) + fields + request.content.total_bytes

@@ -12,7 +12,6 @@ from pressure_server.net.listener import MAX_HANDSHAKES, ListenerUrl, SettingsEr
 
 # The most connections: browsers open up to six each. Fewer if the process may open few files.
 MAX_CONNECTIONS = 512
-_SCHEME = "http"
 
 
 @dataclass(frozen=True)
@@ -40,7 +39,7 @@ class HttpSettings:
 
 def check_http(listen: ListenerUrl) -> None:
     """Raise SettingsError if the URL cannot be that of an HTTP listener."""
-    if listen.handler != _SCHEME:
+    if listen.handler != "http":
         raise SettingsError(f"{listen} must be http://HOST:PORT, https://HOST:PORT or http+unix:///PATH")
     if unknown := sorted({name for name, _ in listen.options} - {"host"}):
         raise SettingsError(f"{listen}: unknown option '{unknown[0]}': the only option is host")

@@ -27,7 +27,6 @@ Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # Paths that need no login: they show nothing of the queues.
 _OPEN = ("/", "/healthz", "/readyz", "/api/login", "/api/logout", "/api/me", "/favicon.ico")
-_OPEN_FOLDER = "/static/"
 # Seconds for a request, apart from streams of events.
 _TIMEOUT = 30.0
 _HEADERS = {
@@ -94,7 +93,7 @@ class Protection:
             _check_origin(request)
         elif request.headers.get("Sec-Fetch-Site") == "cross-site" and request.path.startswith("/api/"):
             raise _of_other_site()
-        is_open = request.path in _OPEN or request.path.startswith(_OPEN_FOLDER)
+        is_open = request.path in _OPEN or request.path.startswith("/static/")
         if user is NOBODY and not is_open:
             raise unauthorized(request)
         if "read" not in user.rights and not is_open:

@@ -43,15 +43,10 @@ def command_metrics(found: Sequence[CommandStatistics]) -> Iterator[Metric]:
     )
     for one in found:
         if any(one.latencies):
-            histogram.add_metric((one.protocol, one.name), _buckets(one), one.seconds)
+            sums = list(accumulate(map(float, one.latencies)))
+            buckets = [(f"{upper_limit(bucket):g}", sums[bucket]) for bucket in _LIMITS]
+            histogram.add_metric((one.protocol, one.name), [*buckets, ("+Inf", sums[-1])], one.seconds)
     yield histogram
-
-
-def _buckets(statistics: CommandStatistics) -> list[tuple[str, float]]:
-    """Return the number of commands up to each limit."""
-    sums = list(accumulate(statistics.latencies))
-    finite = [(f"{upper_limit(bucket):g}", float(sums[bucket])) for bucket in _LIMITS]
-    return [*finite, ("+Inf", float(sums[-1]))]
 
 
 def client_metrics(totals: Totals) -> Iterator[Metric]:
