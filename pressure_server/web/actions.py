@@ -84,7 +84,6 @@ async def _private_client(request: web.Request, body: Body) -> AsyncIterator[Exe
     connection = context.resp.connect()
     session = connection.session
     ours, theirs = socket.socketpair()
-    ours.setblocking(False)
     await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, ours)
     session.user, session.name, session.database = request[USER], b"console", database
     context.server.clients.welcome(connection)
@@ -140,10 +139,7 @@ async def _take(request: web.Request, body: Body) -> web.StreamResponse:
         if reserved is None:
             return _answer("there is no message to take", is_done=False)
         _, job, message, _ = reserved
-        response = web.Response(
-            body=message,
-            headers={"Content-Type": "application/octet-stream", "Content-Disposition": "attachment"},
-        )
+        response = web.Response(body=message, headers={"Content-Disposition": "attachment"})
         await response.prepare(request)
         await response.write_eof()
         if request.transport is not None and not request.transport.is_closing():

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 from typing import cast
 
 from aiohttp import web
 from aiohttp.http_exceptions import HttpProcessingError
+from aiohttp.typedefs import Handler
 
 from pressure_server.auth.peer_address import address_of
 from pressure_server.log_limits import LogThrottle
@@ -40,7 +40,6 @@ class HttpConnections:
     def __init__(self, most: int) -> None:
         self._most = most
         self.places = Places(most, _RESERVED)
-        self._buffer = bytearray(_READ)
         self._closed = LogThrottle(_logger, "closed HTTP connection", "closed HTTP connections")
         self._malformed = LogThrottle(_logger, "malformed HTTP request")
         # For aiohttp's server.
@@ -49,7 +48,7 @@ class HttpConnections:
 
     def connect(self, server: web.Server) -> asyncio.BaseProtocol:
         """Return the protocol of a new connection to aiohttp's server."""
-        return _HttpConnection(server(), self, self._buffer)
+        return _HttpConnection(server(), self)
 
     def use(self, transport: asyncio.Transport, owner: Owner) -> None:
         """Note to whom a connection counts, and that it is the newest of this owner.
@@ -65,9 +64,7 @@ class HttpConnections:
             other.abort()
 
     @web.middleware
-    async def note(
-        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
-    ) -> web.StreamResponse:
+    async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Note that the head of a request is complete, and later that the request has its response."""
         connection = cast(_HttpConnection, transport_of(request).get_protocol())
         connection.request_began(request)
@@ -90,13 +87,13 @@ class HttpConnections:
 class _HttpConnection(asyncio.BufferedProtocol):
     """Passes everything on to aiohttp's protocol."""
 
+    _buffer = bytearray(_READ)
     _transport: asyncio.Transport
     _timer: asyncio.TimerHandle
 
-    def __init__(self, protocol: asyncio.Protocol, connections: HttpConnections, buffer: bytearray) -> None:
+    def __init__(self, protocol: asyncio.Protocol, connections: HttpConnections) -> None:
         self._protocol = protocol
         self._connections = connections
-        self._buffer = buffer
         self._heads = 0  # bytes of heads that wait
         self._request: web.Request | None = None  # the present or the last one
 

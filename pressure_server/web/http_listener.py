@@ -13,7 +13,7 @@ from pressure_server.log_limits import LogThrottle
 from pressure_server.net.listener import BoundSockets, Listener
 from pressure_server.text import printable
 from pressure_server.web.actions import Actions
-from pressure_server.web.authentication import Authentication, ConsoleSession
+from pressure_server.web.authentication import Authentication
 from pressure_server.web.clients_page import clients_view
 from pressure_server.web.events import EventStreams
 from pressure_server.web.http_connections import HttpConnections
@@ -36,13 +36,13 @@ class HttpListener:
     """The listener and what it serves.
 
     `listen` is the URL, with the chosen port if port 0 was requested. `is_reachable` says whether clients on
-    other machines may reach it.
+    other machines may reach it. `sessions` returns the sessions of the console.
     """
 
     def __init__(self, listener: Listener, runner: web.AppRunner, authentication: Authentication) -> None:
         self._listener = listener
         self._runner = runner
-        self._authentication = authentication
+        self.sessions = authentication.sessions
         self.listen = listener.listen
         self.is_reachable = listener.is_reachable
 
@@ -67,10 +67,6 @@ class HttpListener:
         connect = partial(connections.connect, cast(web.Server, runner.server))
         listener = await Listener.open(bound, connect, access.tls, settings.max_handshakes)
         return cls(listener, runner, authentication)
-
-    def sessions(self) -> list[ConsoleSession]:
-        """Return the sessions of the console."""
-        return self._authentication.sessions()
 
     async def close(self) -> None:
         """Stop listening, and end all connections."""

@@ -11,10 +11,11 @@ import asyncio
 import ipaddress
 import logging
 import re
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 from aiohttp import web
+from aiohttp.typedefs import Handler
 
 from pressure_server.auth.users import NOBODY
 from pressure_server.web.authentication import Authentication, unauthorized
@@ -22,8 +23,6 @@ from pressure_server.web.http_connections import HttpConnections
 from pressure_server.web.http_requests import CONTEXT, USER, transport_of
 
 logger = logging.getLogger(__name__)
-
-Answer = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 # Paths that need no login: they show nothing of the queues.
 _OPEN = ("/", "/healthz", "/readyz", "/api/login", "/api/logout", "/api/me", "/favicon.ico")
@@ -53,7 +52,7 @@ class Protection:
         self._connections = connections
 
     @web.middleware
-    async def check(self, request: web.Request, handler: Answer) -> web.StreamResponse:
+    async def check(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         """Serve a request that is allowed, as the user that it names; refuse others with the reason."""
         try:
             response = await self._serve(request, handler)
@@ -74,7 +73,7 @@ class Protection:
             response.force_close()  # nobody reads the rest of the body
         return response
 
-    async def _serve(self, request: web.Request, answer: Answer) -> web.StreamResponse:
+    async def _serve(self, request: web.Request, handler: Handler) -> web.StreamResponse:
         context = request.app[CONTEXT]
         access = context.server.clients.access
         if not access.admits(transport_of(request)):
@@ -99,7 +98,7 @@ class Protection:
         if "read" not in user.rights and not is_open:
             raise web.HTTPForbidden(text="this user has no right to read\n")
         async with asyncio.timeout(None if request.path.endswith("/events") else _TIMEOUT):
-            return await answer(request)
+            return await handler(request)
 
 
 async def set_headers(_request: web.Request, response: web.StreamResponse) -> None:
