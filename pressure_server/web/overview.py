@@ -91,7 +91,7 @@ class _Query(NamedTuple):
         return cls(request[USER], sort, query.get("order") == "down", text, state)
 
     def names(self) -> Callable[[bytes], bool]:
-        """Return whether the user may see a name, and it contains the filter or matches it as a pattern."""
+        """Return a test of names: whether the user may see one, and the filter is in it or matches it."""
         wanted, may_access = self.filter.encode(), self.user.may_access
         if b"*" in wanted or b"?" in wanted:
             matches = Glob(wanted).matches
@@ -111,16 +111,22 @@ async def _sorted(
     would block the event loop for 50 ms.
     """
     everything, found = list(queues), list[Key]()
-    values: dict[Key, Any] = {}
-    runs: list[list[Key]] = []
+    # The runs have positions in these, because keys take longer to look up.
+    keys: list[Key] = []
+    values: list[Any] = []
+    runs: list[list[int]] = []
     for first in range(0, len(everything), _AT_ONCE):
-        run = [key for key in everything[first : first + _AT_ONCE] if key in queues and wants(queues[key])]
-        values |= {key: value_of(queues[key]) for key in run}
-        runs.append(sorted(run, key=values.__getitem__, reverse=descending))
+        begin = len(keys)
+        for key in everything[first : first + _AT_ONCE]:
+            queue = queues.get(key)
+            if queue is not None and wants(queue):
+                keys.append(key)
+                values.append(value_of(queue))
+        runs.append(sorted(range(begin, len(keys)), key=values.__getitem__, reverse=descending))
         await asyncio.sleep(0)
     merged = merge(*runs, key=values.__getitem__, reverse=descending)
     while some := list(islice(merged, _AT_ONCE)):
-        found += some
+        found += map(keys.__getitem__, some)
         await asyncio.sleep(0)
     return found
 
