@@ -44,7 +44,7 @@ Execute = Callable[..., Awaitable[Any]]
 
 
 def _text(body: Body, name: str) -> bytes:
-    return text_in(body, name).encode("utf-8", "surrogateescape")
+    return text_in(body, name).encode()
 
 
 def _options(body: Body, *names: str) -> list[bytes]:

@@ -113,6 +113,10 @@ def text_in(body: dict[str, Any], name: str) -> str:
     value = body.get(name, "")
     if not isinstance(value, str):
         raise web.HTTPBadRequest(text=f"{name} must be a string\n")
+    try:
+        value.encode()
+    except UnicodeEncodeError:  # JSON can have half of a surrogate pair
+        raise web.HTTPBadRequest(text=f"{name} must be Unicode text\n") from None
     return value
 
 

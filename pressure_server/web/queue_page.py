@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from codecs import getincrementaldecoder
 from typing import Any
 
 from aiohttp import web
@@ -23,6 +24,7 @@ from pressure_server.web.overview import Overview
 _MOST = 20
 _MOST_BYTES = 4096
 _MOST_CLIENTS = 100
+_Utf8Decoder = getincrementaldecoder("utf-8")
 _COUNTS_OF_GROUP = ("next", "lag", "reserved", "buried", "missed")
 
 
@@ -51,7 +53,7 @@ async def queue_view(overview: Overview, request: web.Request) -> dict[str, Any]
         **about,
         "row": overview.row(context.survey.queues[key], await context.waiting()),
         "info": await _info(database, name),
-        "list": [{"size": size, **_as_text(data)} for size, data in messages],
+        "list": [{"size": size, **_as_text(data, size)} for size, data in messages],
         "jobs": {state: list(map(_job, jobs)) for state, jobs in zip(STATES, states, strict=True)},
         "groups": await _groups(database, name, request[USER]),
         "clients": list(map(client_row, clients)),
@@ -78,15 +80,15 @@ async def _info(database: Database, name: bytes) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _as_text(data: bytes) -> dict[str, str]:
-    """Return a message as text if it is UTF-8 without control characters, else as hexadecimal digits."""
+def _as_text(data: bytes, size: int) -> dict[str, str]:
+    """Return the beginning of a message: text if it is UTF-8 without control characters, else digits in hex.
+
+    `size` is that of the whole message. If this is not all, it may end in the middle of a character.
+    """
     try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        # The end may be in the middle of a character.
-        if error.end < len(data) or error.start < len(data) - 3:
-            return {"hex": data.hex()}
-        text = data[: error.start].decode()
+        text = _Utf8Decoder().decode(data, final=len(data) == size)
+    except UnicodeDecodeError:
+        return {"hex": data.hex()}
     if any(not (char.isprintable() or char in "\r\n\t") for char in text):
         return {"hex": data.hex()}
     return {"text": text}
@@ -101,7 +103,7 @@ def _job(job: list[Any]) -> dict[str, Any]:
         "reserves": reserves,
         "age": age // 1000,
         "size": size,
-        **_as_text(data),
+        **_as_text(data, size),
     }
 
 

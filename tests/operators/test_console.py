@@ -281,14 +281,15 @@ def test_events_come_when_something_changes(console: Server, queues: Client) -> 
 
 def test_a_queue_shows_its_messages_and_takes_none(console: Server, queues: Client) -> None:
     binary, long = b"\x00\xff\x80", b"a" * 10_000
-    queues.rpush("q", "text é", '{"a": [1]}', binary, long, b"x" * 4095 + "é".encode())
+    queues.rpush("q", "text é", '{"a": [1]}', binary, long, b"x" * 4095 + "é".encode(), b"cut \xc3")
     shown = _queue(console, "q")["list"]
     assert shown[0] == {"size": 7, "text": "text é"}
     assert shown[1]["text"] == '{"a": [1]}'
     assert shown[2] == {"size": 3, "hex": "00ff80"}
     assert (shown[3]["size"], len(shown[3]["text"])) == (10_000, 4096)
     assert shown[4] == {"size": 4097, "text": "x" * 4095}
-    assert queues.llen("q") == 5
+    assert shown[5] == {"size": 5, "hex": "63757420c3"}
+    assert queues.llen("q") == 6
 
 
 def test_at_most_twenty_messages_are_shown(console: Server, queues: Client) -> None:
@@ -414,7 +415,7 @@ def test_a_message_that_was_taken_is_consumed(console: Server, queues: Client, k
     [
         {"action": "drop everything"}, {"action": 1}, {}, {"action": "put"}, {"action": "put", "queue": 5},
         {"action": "put", "queue": "q", "db": 77, "message": "x"},
-        {"action": "put", "queue": "q", "message": 5},
+        {"action": "put", "queue": "q", "message": 5}, {"action": "put", "queue": "q", "message": "\ud800"},
         {"action": "put", "queue": "q", "hex": "zz"}, {"action": "put", "queue": "x:ext:y", "message": "x"},
     ],
 )  # fmt: skip
