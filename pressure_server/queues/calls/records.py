@@ -101,8 +101,7 @@ class Records:
 
     def shared_out(self, delivery: Delivery) -> None:
         """Note that all operations with messages of the delivery are registered."""
-        delivery.end_sharing_out()
-        if not delivery.is_complete:
+        if not delivery.end_sharing_out():
             self._slow.add(delivery)
 
     def failed(self, call: Call, error: Exception) -> None:

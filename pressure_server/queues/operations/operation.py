@@ -331,10 +331,11 @@ class Delivery:
         if self.is_complete:
             self._on_arrival()
 
-    def end_sharing_out(self) -> None:
-        """Note that all operations with messages of the call are registered."""
+    def end_sharing_out(self) -> bool:
+        """Note that all operations with messages of the call are registered. Return `is_complete`."""
         self.is_shared_out = True
         self.may_be_complete()
+        return not self.undelivered
 
 
 class Line(Enum):

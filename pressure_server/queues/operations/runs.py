@@ -247,9 +247,10 @@ def distribute_messages(operations: Sequence[Operation], reply: list[Any] | None
         reply = attach_flags(reply)
     if len(operations) == 1 and operations[0].commands_in_call is None:
         operations[0].results += reply or ()
+        is_split = False
     else:
         _hand_out(operations, reply or [])
-    is_split = any(operation.commands_in_call is not None for operation in operations)
+        is_split = any(operation.commands_in_call is not None for operation in operations)
     if not options.waits:
         return is_split
     return _wait_for_message(operations, exists=reply is not None) or is_split
