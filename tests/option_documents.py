@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from pressure_server.app.option_types import Option
-from pressure_server.app.server_options import GROUPS
+from pressure_server.app.options import GROUPS
 
 _HEADER = """\
 # Configuration of pressure-server: pressure-server serve --config FILE

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import click
 
-from pressure_server.app.server_options import shared_options
+from pressure_server.app.options import shared_options
 from pressure_server.app.store import EMBEDDED
 from pressure_server.backend.backups.archive import Description, read_archive, write_archive
 from pressure_server.backend.backups.data_check import check_data, repair_data

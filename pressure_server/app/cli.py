@@ -18,10 +18,10 @@ from pressure_server.app.backup_commands import backup_command, check_data_comma
 from pressure_server.app.demo_command import demo_command
 from pressure_server.app.doctor_command import doctor_command
 from pressure_server.app.option_types import GroupedCommand
+from pressure_server.app.options import shared_options
 from pressure_server.app.process import hide_secrets
 from pressure_server.app.queues_command import queues_command, top_command, where_command
 from pressure_server.app.server import serve
-from pressure_server.app.server_options import shared_options
 from pressure_server.app.settings import Settings
 from pressure_server.auth.users import MAX_PASSWORD_BYTES, password_digest
 from pressure_server.errors import BackendError, PatternError, StartError

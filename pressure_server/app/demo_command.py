@@ -14,7 +14,7 @@ from typing import NamedTuple
 import click
 
 from pressure_server.app.option_types import Seconds
-from pressure_server.app.server_options import shared_options
+from pressure_server.app.options import shared_options
 from pressure_server.net.handler import connect
 from pressure_server.net.listener import ListenerUrl
 from pressure_server.text import reason_of

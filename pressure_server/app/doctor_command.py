@@ -9,7 +9,7 @@ import click
 import uvloop
 
 from pressure_server.app.option_types import Seconds
-from pressure_server.app.server_options import STORE_OPTIONS, shared_options
+from pressure_server.app.options import STORE_OPTIONS, shared_options
 from pressure_server.app.store import Store, open_store
 from pressure_server.errors import BackendError
 from pressure_server.net.listener import SettingsError

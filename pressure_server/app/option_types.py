@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Callable
+from dataclasses import field
 from itertools import groupby
+from pathlib import Path
 from typing import Any
 
 import click
@@ -13,6 +16,7 @@ from click.types import OptionHelpExtra
 from pressure_server.backend.levels import Level
 
 VARIABLE_PREFIX = "PRESSURE_"
+FILE = click.Path(path_type=Path)
 _SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 
 
@@ -72,9 +76,19 @@ class Bytes(Integer):
 
 
 class Option(click.Option):
-    """An option that belongs to a `group` of the help."""
+    """An option that is also a variable PRESSURE_…, under the heading `group` of the help."""
 
-    group = ""
+    def __init__(self, name: str, help: str, group: str = "", **attributes: Any) -> None:  # noqa: A002 -- click's
+        """`group` is empty if it is that of the option before."""
+        self.group = group
+        flag, is_switch = name.replace("_", "-"), isinstance(attributes.get("default"), bool)
+        super().__init__(
+            [f"--{flag}/--no-{flag}" if is_switch else f"--{flag}"],
+            help=help,
+            envvar=VARIABLE_PREFIX + name.upper(),
+            show_envvar=True,
+            **{"show_default": True, **attributes},
+        )
 
     def get_help_extra(self, ctx: click.Context) -> OptionHelpExtra:
         """Return the default without click's parentheses, and the least value of a time with its unit."""
@@ -100,18 +114,29 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
 
-def option(flag: str, help_text: str, **attributes: Any) -> Option:
-    """Return an option that is also a variable of the environment."""
-    variable = VARIABLE_PREFIX + flag.split("/")[0].lstrip("-").upper().replace("-", "_")
-    attributes = {"show_default": True, **attributes}
-    return Option([flag], help=help_text, envvar=variable, show_envvar=True, **attributes)
+def setting(help_text: str, **attributes: Any) -> Any:
+    """Return a field of a dataclass that is also an option of this name: see Option."""
+    return field(metadata={"help": help_text, **attributes})
 
 
-def time_option(
-    flag: str, help_text: str, default: float | None, least: float = 0, most: float = 2**31
-) -> Option:
-    """Return an option whose value is a time in seconds. If `default` is None, the help tells the default."""
+def time_setting(
+    help_text: str, default: float | None, least: float = 0, most: float = 2**31, group: str = ""
+) -> Any:
+    """Return a setting that is a time in seconds. If `default` is None, the help tells the default."""
     # In the largest unit of which it is a multiple.
     unit = next((unit for unit in ("h", "m", "s") if default and default % _SECONDS[unit] == 0), "ms")
     shown = f"{default / _SECONDS[unit]:g}{unit}" if default else default is not None and "0"
-    return option(flag, help_text, default=default, show_default=shown, type=Seconds(least, most))
+    seconds = Seconds(least, most)
+    return setting(help_text, group=group, default=default, show_default=shown, type=seconds)
+
+
+def checked(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:
+    """Return a callback that gives an option the value that `parse` makes of it, or raises ValueError for."""
+
+    def callback(ctx: click.Context, parameter: click.Parameter, value: Any) -> Any:
+        try:
+            return parse(value)
+        except ValueError as error:
+            raise click.BadParameter(str(error), ctx, parameter) from error
+
+    return callback

@@ -90,7 +90,7 @@ class Server:
             raise StartError(str(error)) from error
         self._manager = ServiceManager(os.environ if assignment is None else {})
         self._embedded: Embedded | None = None
-        address = None if settings.backend == EMBEDDED else settings.address()
+        address = None if settings.backend == EMBEDDED else settings.address(settings.keepalive)
         if address is None:
             embedded = Embedded(settings.data_dir, fsync=settings.durability.fsync)
             address = Address(embedded.url)

@@ -1,76 +1,329 @@
-"""The settings of the server, as checked values, and what they mean for its parts."""
+"""The settings of the server: the options that `serve` has besides those of the store, and their meaning."""
 
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field
+import re
+from dataclasses import dataclass
 from pathlib import Path
 
+import click
+
+from pressure_server.app.log_output import FORMATS, LEVELS
+from pressure_server.app.option_types import (
+    FILE,
+    Bytes,
+    DurabilityType,
+    Integer,
+    checked,
+    setting,
+    time_setting,
+)
 from pressure_server.app.process import processors
 from pressure_server.app.store import EMBEDDED, Store
 from pressure_server.auth.access_policy import AccessPolicy, TlsFiles
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Timeouts
-from pressure_server.keepalive import Keepalive
-from pressure_server.net.handler import HandlerSettings
+from pressure_server.keepalive import DEFAULT_SECONDS, MAX_SECONDS, Keepalive
+from pressure_server.net.handler import HandlerSettings, find_handler
 from pressure_server.net.listener import ListenerUrl, SettingsError
-from pressure_server.queues.policy import Policy
-from pressure_server.web.http_settings import HttpSettings
+from pressure_server.queues.policy import BLOCK, ERROR, Policy
+from pressure_server.web.http_settings import HttpSettings, check_http
 
-DEFAULT_LISTEN = ("resp://127.0.0.1:4000",)
-MIN_BUFFERED_BYTES = 64 << 20
+_MIN_BUFFERED_BYTES = 64 << 20
 # Seconds. The default of --auto-repair-after with --allow-eviction, because eviction leaves queues stuck.
 _REPAIR_AFTER_EVICTION = 30.0
 # What errors say of the page that they name.
 _NO_DOCUMENTATION_URL = "in the documentation of pressure-server"
 
 
-@dataclass(frozen=True)
-class Settings(Store):
-    """All settings of `pressure-server serve`; times in seconds, sizes in bytes."""
+def _listeners(urls: tuple[str, ...]) -> tuple[ListenerUrl, ...]:
+    """Parse listener URLs, and check each with its handler."""
+    listeners = tuple(map(ListenerUrl.parse, urls))
+    for listen in listeners:
+        find_handler(listen.handler).check(listen)
+    return listeners
 
-    listen: tuple[ListenerUrl, ...]
-    http: ListenerUrl | None
-    workers: int
-    metrics_queues: int
-    metrics_match: str
-    default_bound: int
-    auto_create: bool
-    overflow: str
-    put_timeout: float
-    role_timeout: float
-    implicit_queue_ttl: float
-    outcome_ttl: float
-    max_outcomes: int
-    default_max_bytes: int
-    auto_repair_after: float
-    allow_eviction: bool
-    backend_timeout: float
-    backend_grace: float | None
-    proxy_timeout: float
-    durability: Level
-    max_clients: int
-    idle_timeout: float
-    tcp_keepalive: float
-    max_message_bytes: int
-    drain_delay: float
-    max_buffered_bytes: int
-    max_waiting: int
-    max_queues: int
-    max_stored_bytes: int
-    drain_timeout: float
-    slowlog_slower_than: float
-    slowlog_max_len: int
-    password: str | None = field(repr=False)
-    password_file: Path | None
-    users: Path | None
-    protected_mode: bool
-    tls_certificate: Path | None
-    tls_key: Path | None
-    tls_client_ca: Path | None
-    documentation_url: str | None
-    log_level: str
-    log_format: str
+
+def _http(url: str | None) -> ListenerUrl | None:
+    """Parse the URL of the HTTP listener."""
+    if not url:
+        return None
+    listen = ListenerUrl.parse(url)
+    check_http(listen)
+    return listen
+
+
+def _documentation_url(url: str | None) -> str | None:
+    """Check the address: error replies and log lines have it."""
+    if url and not re.fullmatch(r"https?://[!-~]+", url):
+        raise SettingsError("write https://HOST/PATH, without spaces")
+    return url
+
+
+@dataclass(frozen=True, repr=False)
+class ListenerSettings:
+    """The options of listeners: in the help they come before those of the store."""
+
+    listen: tuple[ListenerUrl, ...] = setting(
+        "The address to listen on, and its protocol: resp://HOST:PORT, memcached://HOST:PORT or "
+        "beanstalk://HOST:PORT, with an s for TLS (resps://), or resp+unix:///PATH for a Unix socket. "
+        "Repeat the option for more listeners; in the variable, separate URLs by spaces. Port 0 chooses "
+        "a free port. A name stands for all its addresses; 0.0.0.0 stands for all IPv4 addresses of the "
+        "machine, and [::] for all of IPv4 and IPv6. Options of a listener are at its end: "
+        "memcached://…?mode=kv, beanstalk://…?max_job_size=65535.",
+        multiple=True,
+        default=("resp://127.0.0.1:4000",),
+        metavar="URL",
+        callback=checked(_listeners),
+    )
+    http: ListenerUrl | None = setting(
+        "The address of the HTTP listener with health checks, metrics and the console: http://HOST:PORT, "
+        "https://HOST:PORT, or http+unix:///PATH. Without it there is none. Options at its end: "
+        "?host=NAME allows a name under which a server without passwords may be called.",
+        metavar="URL",
+        callback=checked(_http),
+    )
+    documentation_url: str | None = setting(
+        "Where the developers of your applications find this documentation. Errors that refuse a command "
+        "name the page that helps, and this address.",
+        metavar="URL",
+        callback=checked(_documentation_url),
+    )
+    workers: int = setting(
+        "The number of processes that serve clients; 0 means one for each processor. They share the "
+        "listeners, and the limits on clients, waiting operations and buffers. Several pay off when one "
+        "processor is busy.",
+        default=1,
+        type=Integer(0, 128),
+    )
+    metrics_queues: int = setting(
+        "The most queues with metrics of their own. Sums over all queues are always there.",
+        default=100,
+        type=Integer(0),
+    )
+    metrics_match: str = setting(
+        "A pattern of the names of queues with metrics of their own, as for KEYS.",
+        default="*",
+        metavar="PATTERN",
+    )
+
+
+@dataclass(frozen=True, repr=False)
+class Settings(Store, ListenerSettings):
+    """All settings of `pressure-server serve`; times in seconds, sizes in bytes.
+
+    Its fields are the options, in the order of the help. `repr` is off because of the passwords.
+    """
+
+    default_bound: int = setting(
+        "The bound of queues that a put creates: the most messages such a queue holds. 0: unbounded.",
+        group="Queues",
+        default=0,
+        type=Integer(0, 2**53),
+    )
+    default_max_bytes: int = setting(
+        "The most bytes of messages of a queue that is created without MAX-BYTES. A queue that has "
+        "reached it is full. 0: any number.",
+        default=0,
+        type=Bytes(0, 2**53),
+    )
+    auto_create: bool = setting(
+        "Whether a put creates its queue if the queue does not exist. If off, such a put fails with "
+        "-NOQUEUE.",
+        default=True,
+    )
+    overflow: str = setting(
+        "What a put on a full queue does: wait for room (block), or fail with -FULL (error). A queue can "
+        "override this when it is created.",
+        default=BLOCK,
+        type=click.Choice([BLOCK, ERROR]),
+    )
+    put_timeout: float = time_setting(
+        "How long a put waits for room in a full queue before it fails with -FULL. 0: no limit. Set a "
+        "time shorter than the read timeout of the clients, so that they receive the error.",
+        0.0,
+    )
+    role_timeout: float = time_setting(
+        "How long an operation waits if a native client, which uses the backend directly, holds the "
+        "producer or consumer role of the queue. After that it fails with -INUSE. 0: fail at once. A get "
+        "on an empty queue waits for its own timeout instead.",
+        Policy.role_timeout,
+    )
+    implicit_queue_ttl: float = time_setting(
+        "How long a queue that a put created may be empty and unused before the server deletes it. "
+        "0: never delete.",
+        3600.0,
+    )
+    outcome_ttl: float = time_setting(
+        "How long a queue remembers the outcome of a put with a transaction id. Within this time, the "
+        "same id puts nothing again.",
+        Policy.outcome_ttl,
+        least=1,
+    )
+    max_outcomes: int = setting(
+        "The maximum number of outcomes that a queue remembers, about 200 bytes each. With more puts in "
+        "--outcome-ttl, the oldest outcomes are forgotten earlier.",
+        default=Policy.max_outcomes,
+        type=Integer(1, 100_000_000),
+    )
+    auto_repair_after: float = time_setting(
+        "How long a queue must be stuck before the server repairs it. A native client that dies while "
+        "it holds a role leaves its queue stuck. Use a time longer than any pause of a live client. "
+        "0: never repair; with --allow-eviction, repair after 30 seconds.",
+        0.0,
+    )
+    backend_timeout: float = time_setting(
+        "How long the server waits for a reply from the backend before it closes the connection and "
+        "reconnects.",
+        5.0,
+        least=0.001,
+        group="Reliability",
+    )
+    backend_grace: float | None = time_setting(
+        "How long commands wait for a lost connection to the backend to be restored, before they fail "
+        "with -BACKEND. 0: fail at once. By default 5 seconds, or 20 with Sentinel or a cluster.",
+        None,
+    )
+    proxy_timeout: float = time_setting(
+        "The time within which undelivered messages of a dead server on the same backend are put back. A "
+        "server is considered dead after 0.7 of it without a heartbeat. If the times of two servers "
+        "differ, the longer one applies.",
+        15.0,
+        least=0.1,
+    )
+    durability: Level = setting(
+        "What must have happened to a change before the client receives its reply: none (the backend "
+        "has the change in memory), replica[:N] (N replicas have it too, 1 by default), or fsync (it is "
+        "on the backend's disk).",
+        default="none",
+        type=DurabilityType(),
+    )
+    allow_eviction: bool = setting(
+        "Whether to accept a backend whose maxmemory-policy evicts arbitrary keys when its memory is "
+        "full. Such a backend loses messages. Queues that lose some of their keys are repaired after 30 "
+        "seconds, or after --auto-repair-after.",
+        default=False,
+    )
+    max_clients: int = setting(
+        "The maximum number of connected clients. A further client takes the place of one that has not "
+        "logged in, although it must, or is refused. A low limit on open files lowers it.",
+        group="Limits",
+        default=10000,
+        type=Integer(1, 1_000_000),
+    )
+    idle_timeout: float = time_setting(
+        "How long a client may stay idle, without sending a command, before it is disconnected. Clients "
+        "that wait for a message, for room or for a role are not idle, and neither are clients that have "
+        "reserved jobs or opened reads. 0: no limit.",
+        0.0,
+    )
+    tcp_keepalive: float = time_setting(
+        "How long a TCP connection, of a client or to the backend, may be silent before the kernel asks "
+        "whether the other side is still there. The connection ends after twice this time without an "
+        "answer. 0: never ask.",
+        DEFAULT_SECONDS,
+        most=MAX_SECONDS,
+    )
+    max_message_bytes: int = setting(
+        "The largest message, or other argument of a command, in bytes. A client that sends a larger one "
+        "receives a protocol error and is disconnected.",
+        default=32 << 20,
+        show_default="32mb",
+        type=Bytes(1, 512 << 20),
+    )
+    max_buffered_bytes: int = setting(
+        "The maximum size of buffered requests and replies, for all clients together. Above three "
+        "quarters of it, clients with more than 4kb are throttled. Above it, the client with the largest "
+        "buffers receives -OOM and is disconnected. 0: a quarter of the memory of the machine or "
+        "container, but at least 64mb.",
+        default=0,
+        show_default="0",
+        type=Bytes(0, 2**53),
+    )
+    max_waiting: int = setting(
+        "The maximum number of operations that wait at the same time, for messages, room or roles. "
+        "Further ones fail with -OVERLOAD. Each waiting operation takes about 4 KiB of memory.",
+        default=Policy.max_waiting,
+        type=Integer(0, 100_000_000),
+    )
+    max_queues: int = setting(
+        "The most queues that servers create in a database of the backend. Further ones fail with "
+        "-MAXQUEUES. Queues of native clients do not count. 0: any number.",
+        default=0,
+        type=Integer(0, 2**53),
+    )
+    max_stored_bytes: int = setting(
+        "The most memory that the backend may use. Above it, puts fail with -BACKEND … OOM. 0: any "
+        "amount; the backend's own maxmemory applies in any case.",
+        default=0,
+        type=Bytes(0, 2**53),
+    )
+    password: str | None = setting(
+        "Require clients to log in with this password, as the user 'default'. Prefer --password-file: "
+        "command lines and variables can be visible to other users.",
+        group="Security",
+    )
+    password_file: Path | None = setting(
+        "A file with the password of the user 'default' on one line, instead of --password.",
+        type=FILE,
+    )
+    users: Path | None = setting(
+        "A TOML file with users: their password hashes, rights, and the queues they may use.",
+        type=FILE,
+    )
+    protected_mode: bool = setting(
+        "Refuse clients on other machines unless a password or users are set.",
+        default=True,
+    )
+    tls_certificate: Path | None = setting(
+        "A PEM file with the certificate for TLS listeners, followed by its chain.",
+        type=FILE,
+    )
+    tls_key: Path | None = setting(
+        "A PEM file with the private key of the certificate, if --tls-certificate does not contain it.",
+        type=FILE,
+    )
+    tls_client_ca: Path | None = setting(
+        "A PEM file with CA certificates. If set, TLS clients must present a certificate signed by one "
+        "of them.",
+        type=FILE,
+    )
+    drain_delay: float = time_setting(
+        "How long the server continues to serve old and new clients after SIGTERM or SIGINT, while its "
+        "readiness check already fails. Gives load balancers time to notice. 0: drain at once.",
+        0.0,
+        group="Stopping",
+    )
+    drain_timeout: float = time_setting(
+        "How long the server may take, after --drain-delay, to finish the commands that have begun, "
+        "disconnect its clients, and put undelivered messages back. The connections of clients that wait "
+        "end at once, without a reply.",
+        10.0,
+    )
+    slowlog_slower_than: float = time_setting(
+        "The slow log (SLOWLOG) keeps commands that took this time or longer, apart from commands that "
+        "waited for a message, for room or for a role. 0: all measured commands. Negative: none.",
+        0.01,
+        least=-(2.0**31),
+        group="Slow log",
+    )
+    slowlog_max_len: int = setting(
+        "How many commands the slow log keeps.",
+        default=128,
+        type=Integer(0, 1_000_000),
+    )
+    log_level: str = setting(
+        "Log messages of this severity and above.",
+        group="Logs",
+        default="info",
+        type=click.Choice(LEVELS),
+    )
+    log_format: str = setting(
+        "The format of the log: lines of text, or one JSON object per line.",
+        default="text",
+        type=click.Choice(FORMATS),
+    )
 
     def __post_init__(self) -> None:
         """Check that the values can be used together. Raise SettingsError."""
@@ -150,4 +403,4 @@ class Settings(Store):
 
     def buffered_bytes(self, memory: int) -> int:
         """Return the memory budget in bytes for all clients, on a machine with `memory` bytes."""
-        return self.max_buffered_bytes or max(MIN_BUFFERED_BYTES, memory // 4)
+        return self.max_buffered_bytes or max(_MIN_BUFFERED_BYTES, memory // 4)

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
-from dataclasses import dataclass, field
+import os
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
+import click
+from click.core import ParameterSource
+
+from pressure_server.app.option_types import FILE, Integer, setting
 from pressure_server.auth.access_policy import read_password
 from pressure_server.backend.address import Address
 from pressure_server.backend.addresses import BackendAddress, address_of
@@ -16,6 +21,7 @@ from pressure_server.backend.link import Timeouts
 from pressure_server.keepalive import DEFAULT, Keepalive
 from pressure_server.net.listener import SettingsError
 from pressure_server.queues.broker import Broker
+from pressure_server.queues.placement import MOST_SHARDS
 from pressure_server.queues.policy import Policy
 
 EMBEDDED = "embedded:"
@@ -23,15 +29,67 @@ EMBEDDED = "embedded:"
 _SETTLE_TIMEOUT = 2.0
 
 
-@dataclass(frozen=True)
+def _backend(ctx: click.Context, _parameter: click.Parameter, value: str) -> str:
+    """Use REDIS_SERVER, REDIS_PORT and REDIS_DB if neither --backend nor PRESSURE_BACKEND is given."""
+    if ctx.get_parameter_source("backend") not in (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP):
+        return value
+    return backend_from_redis_variables(os.environ) or value
+
+
+def backend_from_redis_variables(environment: Mapping[str, str]) -> str | None:
+    """Return the URL of the backend that the variables of pressure 0.15 (Message Brokers) select.
+
+    Any of REDIS_SERVER, REDIS_PORT and REDIS_DB selects Redis; the others have defaults. Return None if none
+    of them is set. Raise SettingsError if a number is invalid.
+    """
+    names = ("REDIS_SERVER", "REDIS_PORT", "REDIS_DB")
+    if not any(environment.get(name) for name in names):
+        return None
+    server = environment.get("REDIS_SERVER") or "127.0.0.1"
+    numbers = {}
+    for name, default, largest in (("REDIS_PORT", "6379", 65535), ("REDIS_DB", "0", 9999)):
+        text = environment.get(name) or default
+        if not text.isascii() or not text.isdigit() or int(text) > largest:
+            raise SettingsError(f"{name}='{text}' must be a number from 0 to {largest}")
+        numbers[name] = int(text)
+    host = f"[{server}]" if ":" in server else server
+    return f"redis://{host}:{numbers['REDIS_PORT']}/{numbers['REDIS_DB']}"
+
+
+@dataclass(frozen=True, repr=False)
 class Store:
     """The location of the queues: the settings of every command that accesses them."""
 
-    backend: str = field(repr=False)
-    data_dir: Path
-    prefix: str
-    shards: int
-    backend_password_file: Path | None
+    backend: str = setting(
+        "The Redis or Valkey that stores the queues: redis://HOST:PORT/DATABASE, rediss:// for TLS, "
+        "unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DATABASE, "
+        "redis+cluster://HOST:PORT,HOST:PORT, or embedded: to run a "
+        "Valkey inside this server. If neither this option nor its variable is set, REDIS_SERVER, "
+        "REDIS_PORT and REDIS_DB select a Redis.",
+        default=EMBEDDED,
+        metavar="URL",
+        callback=_backend,
+    )
+    backend_password_file: Path | None = setting(
+        "A file with the backend's password on one line, instead of a password in the --backend URL.",
+        type=FILE,
+    )
+    data_dir: Path = setting(
+        "The directory in which the embedded backend stores its data.",
+        default=Path("pressure-data"),
+        type=FILE,
+    )
+    prefix: str = setting(
+        "The prefix of all keys in the backend. Servers and native clients that share queues must use "
+        "the same prefix.",
+        default="__pressure__",
+    )
+    shards: int = setting(
+        "On a cluster: into how many shards the queues are divided. It cannot be changed later. A node "
+        "serves its part of them, so have several for each.",
+        default=16,
+        type=Integer(1, MOST_SHARDS),
+    )
 
     def __post_init__(self) -> None:
         """Check the values, without connecting to the backend. Raise SettingsError."""
@@ -47,22 +105,16 @@ class Store:
         elif self.backend_password_file is not None:
             raise SettingsError("the embedded backend has no password: remove --backend-password-file")
 
-    @property
-    def keepalive(self) -> Keepalive:
-        """The keepalive of connections."""
-        return DEFAULT
-
-    def address(self) -> BackendAddress:
+    def address(self, keepalive: Keepalive = DEFAULT) -> BackendAddress:
         """Return the address of a backend that is not embedded. Raise SettingsError."""
         try:
-            address = address_of(self.backend, self.keepalive)
+            address = address_of(self.backend, keepalive)
             if self.backend_password_file is None:
                 return address
             if address.password is not None:
                 raise ValueError("its password is given twice, in its URL and by --backend-password-file")
-            return address_of(
-                _with_password(self.backend, read_password(self.backend_password_file)), self.keepalive
-            )
+            url = _with_password(self.backend, read_password(self.backend_password_file))
+            return address_of(url, keepalive)
         except ValueError as error:
             raise SettingsError(f"the backend cannot be used: {error}") from error
 
@@ -73,7 +125,7 @@ async def open_store(store: Store) -> AsyncIterator[Broker]:
 
     If no server runs the embedded backend, start it for that time.
     """
-    async with _backend(store) as address:
+    async with _running_backend(store) as address:
         broker = Broker(
             address, prefix=store.prefix, shards=store.shards, policy=Policy(), timeouts=Timeouts(grace=0)
         )
@@ -86,7 +138,7 @@ async def open_store(store: Store) -> AsyncIterator[Broker]:
 
 
 @contextlib.asynccontextmanager
-async def _backend(store: Store) -> AsyncIterator[BackendAddress]:
+async def _running_backend(store: Store) -> AsyncIterator[BackendAddress]:
     """Yield the backend's address."""
     if store.backend != EMBEDDED:
         yield store.address()

@@ -18,8 +18,8 @@ import click
 import pytest
 import redis
 
-from pressure_server.app.option_sources import backend_from_redis_variables
 from pressure_server.app.option_types import Seconds
+from pressure_server.app.store import backend_from_redis_variables
 from pressure_server.net.listener import SettingsError
 from tests.support.paths import ROOT
 from tests.support.programs import (

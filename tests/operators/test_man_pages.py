@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from pressure_server.app.cli import cli
-from pressure_server.app.server_options import GROUPS
+from pressure_server.app.options import GROUPS
 from tests.man_pages import write_pages
 from tests.support.programs import TIMEOUT
 from tests.support.requirements import need

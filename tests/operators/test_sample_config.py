@@ -6,7 +6,7 @@ import re
 import tomllib
 from pathlib import Path
 
-from pressure_server.app.server_options import GROUPS
+from pressure_server.app.options import GROUPS
 from tests.support.guards import settings_of
 from tests.support.paths import ROOT
 

@@ -1,26 +1,40 @@
-"""Sources of option values besides the command line: the configuration file and the environment."""
+"""The options of the commands, and their values from the environment and the configuration file.
+
+Each field of Settings is an option, a variable PRESSURE_… and a key of the TOML file. Parsing, `--help` and
+docs/reference/options.md are generated from them.
+"""
 
 from __future__ import annotations
 
 import difflib
+import os
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import click
 
-from pressure_server.app.option_types import VARIABLE_PREFIX, Option
-from pressure_server.net.listener import SettingsError
+from pressure_server.app.option_types import FILE, VARIABLE_PREFIX, Option
+from pressure_server.app.settings import Settings
 from pressure_server.text import reason_of
 
+# The options of commands that look at a store of queues.
+STORE_OPTIONS = ("config", "backend", "backend_password_file", "data_dir", "prefix", "shards")
 # Variables that Kubernetes and Docker links set for a service whose name begins with `pressure`.
 _LINK_VARIABLE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?|NAME|ENV_\w+)")
 # By the type of an option's default: the TOML types that it accepts besides strings.
 _TOML_TYPES: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
 
 
-def read_config(ctx: click.Context, path: Path, all_options: Sequence[Option]) -> None:
+def _config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
+    """Check the environment, and read the configuration file: before the other options have values."""
+    _check_environment()
+    if path is not None:
+        _read_config(ctx, path)
+
+
+def _read_config(ctx: click.Context, path: Path) -> None:
     """Use the values of the TOML file as defaults, so that flags and variables take precedence.
 
     Raise click.UsageError if the file cannot be read, or a key or value is invalid.
@@ -31,7 +45,7 @@ def read_config(ctx: click.Context, path: Path, all_options: Sequence[Option]) -
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         why = reason_of(error) if isinstance(error, OSError) else error
         raise click.UsageError(f"{path} cannot be read: {why}") from error
-    options = {str(option.name).replace("_", "-"): option for option in all_options if option.expose_value}
+    options = {str(option.name).replace("_", "-"): option for option in _OPTIONS if option.expose_value}
     ctx.default_map = {}
     for key, value in found.items():
         where = f"{path}, line {_line_of(key, text)}"
@@ -58,10 +72,10 @@ def _line_of(key: str, text: str) -> int:
     return text.count("\n", 0, found.end()) + 1 if found else 1
 
 
-def check_environment(names: Iterable[str], all_options: Iterable[Option]) -> None:
+def _check_environment() -> None:
     """Raise click.UsageError if a variable PRESSURE_… belongs to no option."""
-    known = [str(option.envvar).removeprefix(VARIABLE_PREFIX) for option in all_options]
-    for name in sorted(names):
+    known = [str(option.envvar).removeprefix(VARIABLE_PREFIX) for option in _OPTIONS]
+    for name in sorted(os.environ):
         suffix = name.removeprefix(VARIABLE_PREFIX)
         if suffix != name and suffix not in known and not _LINK_VARIABLE.fullmatch(suffix):
             likely = difflib.get_close_matches(suffix, known, 1)
@@ -73,21 +87,29 @@ def check_environment(names: Iterable[str], all_options: Iterable[Option]) -> No
             raise click.UsageError(f"unknown variable {name} in the environment: {hint}")
 
 
-def backend_from_redis_variables(environment: Mapping[str, str]) -> str | None:
-    """Return the URL of the backend that the variables of pressure 0.15 (Message Brokers) select.
+_OPTIONS = [
+    Option(
+        "config",
+        "A TOML file with values for these options. Its keys are the option names without the leading "
+        "dashes, such as max-clients = 500.",
+        group="Listeners and backend",
+        type=FILE,
+        callback=_config,
+        is_eager=True,
+        expose_value=False,
+    ),
+    *(Option(one.name, **one.metadata) for one in fields(Settings)),
+]
+# By the group in which help and documents list them.
+GROUPS: dict[str, list[Option]] = {}
+for _one in _OPTIONS:
+    _one.group = _one.group or list(GROUPS)[-1]
+    GROUPS.setdefault(_one.group, []).append(_one)
 
-    Any of REDIS_SERVER, REDIS_PORT and REDIS_DB selects Redis; the others have defaults. Return None if none
-    of them is set. Raise SettingsError if a number is invalid.
+
+def shared_options(*names: str) -> list[click.Parameter]:
+    """Return the options of these names, in Python's spelling (`data_dir`); all options if none is named.
+
+    The --config file may nevertheless contain every option, so that commands can share one file.
     """
-    names = ("REDIS_SERVER", "REDIS_PORT", "REDIS_DB")
-    if not any(environment.get(name) for name in names):
-        return None
-    server = environment.get("REDIS_SERVER") or "127.0.0.1"
-    numbers = {}
-    for name, default, largest in (("REDIS_PORT", "6379", 65535), ("REDIS_DB", "0", 9999)):
-        text = environment.get(name) or default
-        if not text.isascii() or not text.isdigit() or int(text) > largest:
-            raise SettingsError(f"{name}='{text}' must be a number from 0 to {largest}")
-        numbers[name] = int(text)
-    host = f"[{server}]" if ":" in server else server
-    return f"redis://{host}:{numbers['REDIS_PORT']}/{numbers['REDIS_DB']}"
+    return [one for one in _OPTIONS if not names or one.name in names]
