@@ -5,11 +5,9 @@ The workers take fewer messages than the producer puts, and catch up when it has
 
 from __future__ import annotations
 
-import threading
-import time
 from collections.abc import Callable
 from contextlib import closing, suppress
-from typing import NamedTuple
+from threading import Event, Lock, Thread
 
 import click
 
@@ -22,8 +20,6 @@ from pressure_server.text import reason_of
 # Messages a second of the producer, and of each worker while the producer puts.
 _PUTS, _TAKES = 20.0, 8.0
 _WORKERS = 2
-# Seconds between two looks at the clock.
-_LOOK = 0.2
 # Seconds for a connection, or a reply.
 _TIMEOUT = 10.0
 _MAX_LINE = 1000
@@ -51,122 +47,113 @@ class _Client:
         """Return the next line of a reply; empty if the server has closed the connection."""
         return self._replies.readline(_MAX_LINE).rstrip()
 
+    def put(self, message: bytes) -> None:
+        """Put a message into the queue `demo-PROTOCOL`."""
+        raise NotImplementedError
+
+    def take(self) -> bool:
+        """Take a message, for which it waits a second. Return whether there was one."""
+        raise NotImplementedError
+
     def close(self) -> None:
         self._replies.close()
         self._socket.close()
 
 
-class _Protocol(NamedTuple):
-    """How a client of a protocol puts a message into the queue `demo-PROTOCOL`, and takes one.
+class _RespClient(_Client):
+    def put(self, message: bytes) -> None:
+        self.ask(b"SADD demo-resp " + message, b":")
 
-    `take` waits for a second, and returns whether there was a message.
-    """
-
-    put: Callable[[_Client, bytes], object]
-    take: Callable[[_Client], bool]
-
-
-def _resp_take(client: _Client) -> bool:
-    if client.ask(b"BLPOP demo-resp 1", b"*") == b"*-1":
-        return False
-    for _ in range(4):  # the lengths and the values of the queue's name and of the message
-        client.line()
-    return True
+    def take(self) -> bool:
+        if self.ask(b"BLPOP demo-resp 1", b"*") == b"*-1":
+            return False
+        for _ in range(4):  # the lengths and the values of the queue's name and of the message
+            self.line()
+        return True
 
 
-def _memcached_take(client: _Client) -> bool:
-    if client.ask(b"get demo-memcached/t=1000", b"VALUE", b"END") == b"END":
-        return False
-    client.line()
-    client.line()  # END
-    return True
+class _MemcachedClient(_Client):
+    def put(self, message: bytes) -> None:
+        self.ask(b"set demo-memcached 0 0 %d\r\n%b" % (len(message), message), b"STORED")
+
+    def take(self) -> bool:
+        if self.ask(b"get demo-memcached/t=1000", b"VALUE", b"END") == b"END":
+            return False
+        self.line()
+        self.line()  # END
+        return True
 
 
-def _beanstalk_put(client: _Client, message: bytes) -> None:
-    client.ask(b"use demo-beanstalk", b"USING")
-    client.ask(b"put 1024 0 60 %d\r\n%b" % (len(message), message), b"INSERTED")
+class _BeanstalkClient(_Client):
+    def __init__(self, where: ListenerUrl) -> None:
+        super().__init__(where)
+        self.ask(b"use demo-beanstalk", b"USING")
+        self.ask(b"watch demo-beanstalk", b"WATCHING")
+        self.ask(b"ignore default", b"WATCHING")  # its jobs are not the demo's
 
+    def put(self, message: bytes) -> None:
+        self.ask(b"put 1024 0 60 %d\r\n%b" % (len(message), message), b"INSERTED")
 
-def _beanstalk_take(client: _Client) -> bool:
-    client.ask(b"watch demo-beanstalk", b"WATCHING")
-    client.ask(b"ignore default", b"WATCHING")  # its jobs are not the demo's
-    reserved = client.ask(b"reserve-with-timeout 1", b"RESERVED", b"TIMED_OUT").split()
-    if len(reserved) == 1:
-        return False
-    client.line()
-    client.ask(b"delete " + reserved[1], b"DELETED")
-    return True
+    def take(self) -> bool:
+        reserved = self.ask(b"reserve-with-timeout 1", b"RESERVED", b"TIMED_OUT").split()
+        if len(reserved) == 1:
+            return False
+        self.line()
+        self.ask(b"delete " + reserved[1], b"DELETED")
+        return True
 
 
 # By the name of the handler.
-_PROTOCOLS = {
-    "resp": _Protocol(
-        lambda client, message: client.ask(b"SADD demo-resp " + message, b":"),
-        _resp_take,
-    ),
-    "memcached": _Protocol(
-        lambda client, message: client.ask(
-            b"set demo-memcached 0 0 %d\r\n%b" % (len(message), message), b"STORED"
-        ),
-        _memcached_take,
-    ),
-    "beanstalk": _Protocol(_beanstalk_put, _beanstalk_take),
-}
-
-
-class _Phase(NamedTuple):
-    """Events that end a demo: first the producers stop, then each worker that finds no message."""
-
-    stop_putting: threading.Event
-    stop_if_empty: threading.Event
+_CLIENTS = {"resp": _RespClient, "memcached": _MemcachedClient, "beanstalk": _BeanstalkClient}
 
 
 class _Demo:
-    """The clients of one listener, each in a thread of its own. `error` is the first that one of them had."""
+    """The clients of one listener, each in a thread of its own. `error` is the first that one of them had.
 
-    def __init__(self, where: ListenerUrl, phase: _Phase) -> None:
+    Producers put until `stop_putting`, which an error also sets. A worker ends when it finds no message after
+    `stop_if_empty`.
+    """
+
+    def __init__(self, where: ListenerUrl, stop_putting: Event, stop_if_empty: Event) -> None:
         self.where = where
         self.put = 0
         self.taken = 0
         self.error: OSError | None = None
-        self._protocol = _PROTOCOLS[where.handler]
-        self._phase = phase
-        self._lock = threading.Lock()
+        self._stop_putting = stop_putting
+        self._stop_if_empty = stop_if_empty
+        self._lock = Lock()
         self.producer = self._start(self._produce)
         self.workers = [self._start(self._work) for _ in range(_WORKERS)]
 
-    def _start(self, work: Callable[[_Client], None]) -> threading.Thread:
-        thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+    def _start(self, work: Callable[[_Client], None]) -> Thread:
+        thread = Thread(target=self._run, args=(work,), daemon=True)
         thread.start()
         return thread
 
     def _run(self, work: Callable[[_Client], None]) -> None:
         try:
-            with closing(_Client(self.where)) as client:
+            with closing(_CLIENTS[self.where.handler](self.where)) as client:
                 work(client)
         except OSError as error:
             with self._lock:
                 self.error = self.error or error
+            self._stop_putting.set()
 
     def _produce(self, client: _Client) -> None:
-        while not self._phase.stop_putting.wait(1 / _PUTS):
-            self._protocol.put(client, b"message-%d" % (self.put + 1))
+        while not self._stop_putting.wait(1 / _PUTS):
+            client.put(b"message-%d" % (self.put + 1))
             self.put += 1
 
     def _work(self, client: _Client) -> None:
         is_last = False
         while not is_last:
-            ends_if_empty = self._phase.stop_if_empty.is_set()
-            if self._protocol.take(client):
+            ends_if_empty = self._stop_if_empty.is_set()
+            if client.take():
                 with self._lock:
                     self.taken += 1
-                self._phase.stop_if_empty.wait(1 / _TAKES)  # the work on the message; none at the end
+                self._stop_if_empty.wait(1 / _TAKES)  # the work on the message; none at the end
             else:
                 is_last = ends_if_empty
-
-
-def _has_queues(where: ListenerUrl) -> bool:
-    return where.handler in _PROTOCOLS and ("mode", "kv") not in where.options
 
 
 @click.command(
@@ -190,18 +177,20 @@ def demo_command(listen: tuple[ListenerUrl, ...], duration: float) -> None:
 
     Exit status: 0, or 1 if a client received an error.
     """
-    phase = _Phase(threading.Event(), threading.Event())
-    demos = [_Demo(where, phase) for where in listen if _has_queues(where)]
+    stop_putting, stop_if_empty = Event(), Event()
+    demos = [
+        _Demo(where, stop_putting, stop_if_empty)
+        for where in listen
+        if where.handler in _CLIENTS and ("mode", "kv") not in where.options
+    ]
     if not demos:
         raise click.ClickException("no --listen address has queues")
-    end = time.monotonic() + duration
     with suppress(KeyboardInterrupt):
-        while time.monotonic() < end and not any(demo.error for demo in demos):
-            time.sleep(_LOOK)
-    phase.stop_putting.set()
+        stop_putting.wait(duration)
+    stop_putting.set()
     for demo in demos:
         demo.producer.join()
-    phase.stop_if_empty.set()
+    stop_if_empty.set()
     for demo in demos:
         for worker in demo.workers:
             worker.join()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from math import ceil
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 from setproctitle import setproctitle
 
 _CGROUPS = Path("/sys/fs/cgroup")
+_OWN_CGROUP = Path("/proc/self/cgroup")
 # Of cgroups version 2 and 1. Without a limit, a file holds `max` or a number larger than any memory.
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
 _HIDDEN = "***"
@@ -21,38 +22,17 @@ _SECRET_OPTION = "--password"  # noqa: S105 -- the option's name
 _LOGIN_OF_URL = re.compile(r"://.*@")
 
 
-def memory_limit(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
+def memory_limit(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
     """Return the machine's memory in bytes, or the lowest limit of the process's cgroups if that is less."""
     found = [os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")]
     for folder in _folders(cgroups, own):
         for name in _LIMITS:
-            try:
-                text = (folder / name).read_text().strip()
-            except OSError:
-                continue
-            if text.isdigit():
-                found.append(int(text))
+            with suppress(OSError, ValueError):
+                found.append(int((folder / name).read_text()))
     return min(found)
 
 
-def _folders(cgroups: Path, own: Path) -> list[Path]:
-    """Return the folders of the process's cgroup (version 2) and of its parents, and the root.
-
-    In a container, the root shows the limits of the container.
-    """
-    try:
-        lines = own.read_text().splitlines()
-    except OSError:
-        lines = []
-    folders = [cgroups]
-    for line in lines:
-        if line.startswith("0::/"):
-            ours = cgroups / line[len("0::/") :]
-            folders += [ours, *ours.parents]
-    return [folder for folder in dict.fromkeys(folders) if folder == cgroups or cgroups in folder.parents]
-
-
-def processors(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) -> int:
+def processors(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
     """Return how many processors the process may use: fewer than the machine has if its cgroups say so."""
     found = [len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1]
     for folder in _folders(cgroups, own):
@@ -61,6 +41,16 @@ def processors(cgroups: Path = _CGROUPS, own: Path = Path("/proc/self/cgroup")) 
             quota, period = (folder / "cpu.max").read_text().split()
             found.append(ceil(int(quota) / int(period)))
     return max(1, min(found))
+
+
+def _folders(cgroups: Path, own: Path) -> Iterator[Path]:
+    """Yield the root, which has the limits of a container, and the folders of the cgroup and its parents."""
+    yield cgroups
+    with suppress(OSError):
+        # Only version 2 has a line that begins so, and only one.
+        for ours in re.findall(r"^0::/(.+)", own.read_text(), re.MULTILINE):
+            yield cgroups / ours
+            yield from (cgroups / parent for parent in Path(ours).parents)
 
 
 def without_secrets(words: Iterable[str]) -> list[str]:

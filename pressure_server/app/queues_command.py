@@ -26,23 +26,18 @@ from pressure_server.text import Glob, counted, printable
 SORT_KEYS = {"m": "messages", "o": "oldest", "p": "put/s", "t": "taken/s", "n": "queue", "b": "bytes"}
 # Seconds between two looks at the keyboard.
 _TICK = 0.1
-_MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
 class Column(NamedTuple):
-    """A column: its title, a value for sorting and for JSON, and the text of a cell."""
+    """A column: its title, a value for sorting and for JSON, and what makes a value the text of a cell."""
 
     title: str
-    value: Callable[[Surveyed], str | int | float]
-    text: Callable[[Surveyed], str]
+    value: Callable[[Surveyed], Any]
+    text: Callable[[Any], str] = str
 
 
-def _number(title: str, field: str) -> Column:
-    return Column(
-        title,
-        lambda queue: int(getattr(queue.figures, field)),
-        lambda queue: str(getattr(queue.figures, field) or "-"),
-    )
+def _number(field: str) -> Column:
+    return Column(field, lambda queue: getattr(queue.figures, field), lambda value: str(value or "-"))
 
 
 def state_of(queue: Surveyed) -> str:
@@ -54,35 +49,32 @@ def state_of(queue: Surveyed) -> str:
 
 def duration(seconds: float) -> str:
     """Return a duration in its two largest units."""
-    whole = int(seconds)
-    if whole < _MINUTE:
-        return f"{whole}s"
-    if whole < _HOUR:
-        return f"{whole // _MINUTE}m{whole % _MINUTE:02}s"
-    if whole < _DAY:
-        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02}m"
-    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02}h"
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    days, hour = divmod(hours, 24)
+    if days:
+        return f"{days}d{hour:02}h"
+    if hours:
+        return f"{hours}h{minute:02}m"
+    return f"{minutes}m{second:02}s" if minutes else f"{second}s"
 
 
-_NAME = Column("queue", lambda queue: printable(queue.name), lambda queue: printable(queue.name))
-_TYPE = Column("type", lambda queue: queue.figures.type.decode(), lambda queue: queue.figures.type.decode())
-_STATE = Column("state", state_of, state_of)
-_MESSAGES = Column("messages", lambda queue: queue.figures.length, lambda queue: str(queue.figures.length))
-_SIZE = (_number("bound", "bound"), _number("bytes", "bytes"))
-_JOBS = (_number("delayed", "delayed"), _number("reserved", "reserved"), _number("buried", "buried"))
+_BASICS = (
+    Column("queue", lambda queue: printable(queue.name)),
+    Column("type", lambda queue: queue.figures.type.decode()),
+    Column("messages", lambda queue: queue.figures.length),
+    _number("bound"),
+    _number("bytes"),
+)
+_JOBS = (_number("delayed"), _number("reserved"), _number("buried"))
+_STATE = Column("state", state_of)
 # One look at the queues shows totals, several looks show rates.
-TOTALS = (
-    _NAME, _TYPE, _MESSAGES, *_SIZE, _number("put", "put"), _number("taken", "taken"), *_JOBS,
-    _number("dead_letters", "dead_letters"), _STATE,
-)  # fmt: skip
+TOTALS = (*_BASICS, _number("put"), _number("taken"), *_JOBS, _number("dead_letters"), _STATE)
 RATES = (
-    _NAME,
-    _TYPE,
-    _MESSAGES,
-    *_SIZE,
-    Column("oldest", lambda queue: queue.age, lambda queue: duration(queue.age) if queue.age else "-"),
-    Column("put/s", lambda queue: queue.put_rate, lambda queue: f"{queue.put_rate:.1f}"),
-    Column("taken/s", lambda queue: queue.taken_rate, lambda queue: f"{queue.taken_rate:.1f}"),
+    *_BASICS,
+    Column("oldest", lambda queue: queue.age, lambda age: duration(age) if age else "-"),
+    Column("put/s", lambda queue: queue.put_rate, "{:.1f}".format),
+    Column("taken/s", lambda queue: queue.taken_rate, "{:.1f}".format),
     *_JOBS,
     _STATE,
 )
@@ -100,7 +92,7 @@ def sorted_by_column(queues: Iterable[Surveyed], columns: Sequence[Column], titl
 def lines_of(queues: Sequence[Surveyed], columns: Sequence[Column]) -> list[str]:
     """Return the lines of the table, with its head."""
     rows = [[column.title for column in columns]]
-    rows += [[column.text(queue) for column in columns] for queue in queues]
+    rows += [[column.text(column.value(queue)) for column in columns] for queue in queues]
     widths = [max(len(row[at]) for row in rows) for at in range(len(columns))]
     return [
         "  ".join(
@@ -203,7 +195,7 @@ def _matching(survey: Survey, pattern: str) -> list[Surveyed]:
 async def _show_live(store: Store, pattern: str, interval: float) -> None:
     async with open_store(store) as broker:
         survey = Survey(broker)
-        with suppress(BackendError):  # the table says what is missing
+        with suppress(BackendError):  # the table says what is missing; ages and rates need two looks
             await survey.run_once()
         screen = curses.initscr()
         try:
