@@ -10,6 +10,7 @@ from pathlib import Path
 
 import click
 
+from pressure_server.app.option_types import FILE
 from pressure_server.app.options import shared_options
 from pressure_server.app.store import EMBEDDED
 from pressure_server.backend.backups.archive import Description, read_archive, write_archive
@@ -25,12 +26,11 @@ from pressure_server.text import counted
 # Standard input or output, as a FILE.
 _STANDARD = Path("-")
 _STOPPING = (signal.SIGTERM, signal.SIGHUP)
-_FILE = click.Path(path_type=Path)
 _STORE_OPTIONS = ("config", "backend", "data_dir")
 
 
 @click.command("backup", short_help="Back up embedded data.", params=shared_options(*_STORE_OPTIONS))
-@click.argument("file", type=_FILE)
+@click.argument("file", type=FILE)
 @click.option("--force", is_flag=True, help="Replace FILE if it exists.")
 def backup_command(backend: str, data_dir: Path, file: Path, force: bool) -> None:
     """Back up the data of the embedded backend to FILE.
@@ -40,8 +40,8 @@ def backup_command(backend: str, data_dir: Path, file: Path, force: bool) -> Non
 
     Exit status: 0 if the backup is complete, 1 if it failed, 2 if an option is wrong.
     """
-    _require_embedded(backend)
-    with _work_on(file), open_snapshot(DataDirectory(data_dir)) as snapshot:
+    data = _embedded_data(backend, data_dir)
+    with _work_on(file), open_snapshot(data) as snapshot:
         if file == _STANDARD:
             if sys.stdout.isatty():
                 raise SettingsError("a backup is not text: redirect the output to a file")
@@ -57,7 +57,7 @@ def backup_command(backend: str, data_dir: Path, file: Path, force: bool) -> Non
 
 
 @click.command("restore", short_help="Restore a backup.", params=shared_options(*_STORE_OPTIONS))
-@click.argument("file", type=_FILE)
+@click.argument("file", type=FILE)
 @click.option(
     "--force",
     is_flag=True,
@@ -72,9 +72,9 @@ def restore_command(backend: str, data_dir: Path, file: Path, force: bool) -> No
 
     Exit status: 0 if the data were restored, 1 if not, 2 if an option is wrong.
     """
-    _require_embedded(backend)
+    data = _embedded_data(backend, data_dir)
     with _work_on(file), click.open_file(file, "rb") as source:
-        description, former = restore(source, DataDirectory(data_dir), replace=force)
+        description, former = restore(source, data, replace=force)
     click.echo(f"{data_dir} has the data of the backup: {_described(description)}")
     if former is not None:
         click.echo(f"the former data are in {former}")
@@ -85,7 +85,7 @@ def restore_command(backend: str, data_dir: Path, file: Path, force: bool) -> No
     short_help="Check embedded data, or a backup.",
     params=shared_options(*_STORE_OPTIONS),
 )
-@click.argument("file", type=_FILE, required=False)
+@click.argument("file", type=FILE, required=False)
 @click.option(
     "--repair",
     is_flag=True,
@@ -101,8 +101,7 @@ def check_data_command(backend: str, data_dir: Path, file: Path | None, repair: 
     """
     try:
         if file is None:
-            _require_embedded(backend)
-            return _check_directory(DataDirectory(data_dir), repair=repair)
+            return _check_directory(_embedded_data(backend, data_dir), repair=repair)
         if repair:
             raise SettingsError("a backup cannot be repaired: remove --repair")
         with _work_on(file), click.open_file(file, "rb") as source:
@@ -141,12 +140,13 @@ def _check_directory(data: DataDirectory, *, repair: bool) -> int:
     return 0
 
 
-def _require_embedded(backend: str) -> None:
-    """Raise SettingsError if the queues are in a backend that has backups of its own."""
+def _embedded_data(backend: str, data_dir: Path) -> DataDirectory:
+    """Return the data directory. Raise SettingsError if the backend is one that has backups of its own."""
     if backend != EMBEDDED:
         raise SettingsError(
             "this command is for the embedded backend; your own Redis or Valkey (--backend) has its own"
         )
+    return DataDirectory(data_dir)
 
 
 def _described(description: Description) -> str:

@@ -14,16 +14,17 @@ from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
-from pressure_server.app.open_files import Connections, take_files
+from pressure_server.app.open_files import take_files
 from pressure_server.app.process import memory_limit
 from pressure_server.app.service_manager import ServiceManager
 from pressure_server.app.settings import Settings
 from pressure_server.app.store import EMBEDDED
-from pressure_server.app.workers.assignment import Assignment, numbers_of, share_of
-from pressure_server.app.workers.channel import ASK_ALL, MONITORS, READY, Channel, ChannelClosedError
+from pressure_server.app.workers.assignment import Assignment, numbers_of
+from pressure_server.app.workers.channel import ASK_ALL, READY, Channel, ChannelClosedError
 from pressure_server.app.workers.crew import Crew
 from pressure_server.auth.access_policy import Access, AccessError
 from pressure_server.backend.address import Address
+from pressure_server.backend.addresses import BackendAddress
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.errors import PressureError, StartError
@@ -32,7 +33,7 @@ from pressure_server.net.handler import Context, find_handler
 from pressure_server.net.listener import BoundSockets, Listener, ListenerUrl, SettingsError
 from pressure_server.net.memory import MemoryAccount
 from pressure_server.net.slow_log import SlowLog
-from pressure_server.net.workers import AskAll, Process, Workers
+from pressure_server.net.workers import MONITORS, Process, Workers
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.peers import PeerDetection
@@ -52,8 +53,6 @@ _CLIENTS_PART = 0.8
 _STOPPING = (signal.SIGTERM, signal.SIGINT)
 # Seconds that a stop may take besides the times of the drain: Valkey gets 60 to write its data.
 _STOP_MARGIN = 65.0
-# Seconds that workers may take to end, besides the times of the drain.
-_WORKERS_MARGIN = 5.0
 # Seconds for the supervisor to answer: a second for each worker that hangs.
 _ASK_TIMEOUT = 3.0
 # Seconds between looks at which databases the workers use.
@@ -83,75 +82,66 @@ class Server:
         self._assignment = assignment
         self._supervisor = supervisor
         self._crew: Crew | None = None
-        self._handlers = {listen: find_handler(listen.handler) for listen in settings.listen}
         try:
             self._access = Access(settings.access_policy)
         except AccessError as error:
             raise StartError(str(error)) from error
         self._manager = ServiceManager(os.environ if assignment is None else {})
+        self._connections = take_files(settings)
         self._embedded: Embedded | None = None
-        address = None if settings.backend == EMBEDDED else settings.address(settings.keepalive)
-        if address is None:
+        if settings.backend == EMBEDDED:
             embedded = Embedded(settings.data_dir, fsync=settings.durability.fsync)
-            address = Address(embedded.url)
+            address: BackendAddress = Address(embedded.url)
             self._embedded = embedded if assignment is None else None  # the supervisor runs it
-        is_alone = settings.backend == EMBEDDED and settings.workers == 1 and assignment is None
+        else:
+            address = settings.address(settings.keepalive)
+        is_alone = settings.workers == 1 and assignment is None
+        peers_possible = not is_alone or settings.backend != EMBEDDED
         self._broker = Broker(
             address,
             prefix=settings.prefix,
             shards=settings.shards,
             policy=settings.policy,
             timeouts=settings.timeouts,
-            peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=not is_alone),
+            peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=peers_possible),
             durability=settings.durability,
             allow_eviction=settings.allow_eviction,
         )
-        self._background = (
-            Expiry(self._broker, settings.implicit_queue_ttl).run,
-            AutoRepair(self._broker, settings.repair_after).run,
-            Libraries(self._broker).run,
-            partial(sweep, self._broker),
-            partial(limit_storage, self._broker),
+        # Numbers that no other process of the server gives.
+        number, workers = (assignment.number, assignment.workers) if assignment else (0, settings.workers)
+        first, step = numbers_of(number, workers)
+        self._clients = Clients(
+            self._connections.clients,
+            settings.idle_timeout,
+            self._access,
+            MemoryAccount(settings.buffered_bytes(memory_limit()), settings.max_message_bytes),
+            SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len, count(first - 1, step)),
+            count(first, step),
         )
+        self._process = Process(self._clients, self._broker, accepts=settings.workers == 1)
+        processes = Workers.alone(self._process) if is_alone else Workers(self._ask_all)
+        self._context = Context(settings.handler_settings, self._broker, self._clients, processes)
         self._tasks: list[asyncio.Task[None]] = []
-        self._survey = Survey(self._broker)
         self._bound: list[BoundSockets] = []
         self._listeners: list[Listener] = []
         self._http: HttpListener | None = None
         self._is_to_stop = asyncio.Event()
-        # Set when the backend is started.
-        self._process: Process | None = None
-        self._connections: Connections
-        self._clients: Clients
-        self._context: Context
 
     def stop(self) -> None:
         """Stop, as after SIGTERM."""
         self._is_to_stop.set()
 
-    async def answer(self, question: str, arguments: tuple[Any, ...]) -> Any:
-        """Answer the supervisor of this worker; None while the server is starting."""
-        if self._process is None:
-            return None
-        if question == MONITORS:
-            others_watch, lines = arguments
-            self._clients.show_to_others(wanted=others_watch)
-            if lines:
-                self._clients.monitors.show(lines)
-            return None
-        return await self._process.answer(question, arguments)
-
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raise StartError or BackendError."""
         loop = asyncio.get_running_loop()
         for number in _STOPPING:
-            loop.add_signal_handler(number, self._is_to_stop.set)
+            loop.add_signal_handler(number, self.stop)
         loop.add_signal_handler(signal.SIGHUP, self._access.reload)
         try:
             await self._start()
-            await self._until_stop()
+            await self._is_to_stop.wait()
             await self._drain()
-            if self._crew is not None and self._crew.is_lost.is_set():
+            if self._crew is not None and self._crew.is_lost:
                 raise StartError("no worker can be started any longer: the log has the reasons")
         except (StartError, SettingsError, BackendRefusedError, _StoppedError) as error:
             # Sign off, so that peers do not consider this server dead.
@@ -167,47 +157,28 @@ class Server:
     async def _start(self) -> None:
         """Start the backend and the background tasks, then listen. Raise _StoppedError if told to stop."""
         self._manager.starting()
-        self._connections = take_files(self._settings)
         if self._embedded is not None:
             await self._unless_stopped(self._embedded.start())
-        await self._unless_stopped(self._broker.start())
-        self._tasks = [asyncio.create_task(run()) for run in self._background]
-        settings = self._settings
-        memory = MemoryAccount(settings.buffered_bytes(memory_limit()), settings.max_message_bytes)
-        # Numbers that no other process of the server gives.
-        first, step = numbers_of(0, settings.workers)
-        if self._assignment is not None:
-            first, step = numbers_of(self._assignment.number, self._assignment.workers)
-        slow_log = SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len, count(first - 1, step))
-        self._clients = Clients(
-            self._connections.clients,
-            settings.idle_timeout,
-            self._access,
-            memory,
-            slow_log,
-            count(first, step),
+        broker, settings = self._broker, self._settings
+        await self._unless_stopped(broker.start())
+        background = (
+            Expiry(broker, settings.implicit_queue_ttl).run(),
+            AutoRepair(broker, settings.repair_after).run(),
+            Libraries(broker).run(),
+            sweep(broker),
+            limit_storage(broker),
         )
+        self._tasks = list(map(asyncio.create_task, background))
         if self._supervisor is not None:
+            self._supervisor.answer = self._process.answer
             self._clients.monitors.tell_others = partial(self._supervisor.tell, MONITORS)
-        process = self._process = Process(self._clients, self._broker, accepts=settings.workers == 1)
-        is_alone = settings.workers == 1 and self._supervisor is None
-        workers = Workers.alone(process) if is_alone else Workers(self._ask_all(process))
-        self._context = Context(settings.handler_settings, self._broker, self._clients, workers)
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGHUP, self._reload)
         loop.add_signal_handler(signal.SIGUSR1, self._refuse_jobs)
-        await self._listen(process)
+        await self._listen()
         gc.freeze()
         gc.set_threshold(*_GARBAGE_THRESHOLDS)
         self._announce()
-
-    async def _until_stop(self) -> None:
-        """Wait until the server is told to stop, or has no workers any longer."""
-        if self._crew is None:
-            await self._is_to_stop.wait()
-            return
-        with contextlib.suppress(_StoppedError):
-            await self._unless_stopped(self._crew.is_lost.wait())
 
     async def _unless_stopped(self, starting: Coroutine[Any, Any, object]) -> None:
         """Await `starting`. If the server is told to stop first, cancel it and raise _StoppedError."""
@@ -220,39 +191,27 @@ class Server:
         except asyncio.CancelledError:
             raise _StoppedError from None
 
-    async def _listen(self, process: Process) -> None:
+    async def _listen(self) -> None:
         """Open the listeners, or start the workers that do. Raise StartError."""
         await self._bind()
+        limits = self._connections
         if self._settings.workers > 1:
-            await self._unless_stopped(self._start_workers(process))
+            crew = self._crew = Crew(
+                self._settings, self._bound, self._process, self._clients, self._broker, self.stop
+            )
+            self._context.check_workers = crew.check_readiness
+            self._tasks.append(asyncio.create_task(self._follow_databases()))
+            await self._unless_stopped(crew.start())
         else:
-            for bound, handler in zip(self._bound, self._handlers.values(), strict=True):
-                connect = handler(self._context, bound.listen).connect
-                self._listeners.append(
-                    await Listener.open(bound, connect, self._access.tls, self._connections.handshakes)
-                )
+            for bound in self._bound:
+                connect = find_handler(bound.listen.handler)(self._context, bound.listen).connect
+                opened = await Listener.open(bound, connect, self._access.tls, limits.handshakes)
+                self._listeners.append(opened)
         if (http := self._settings.http_settings) is not None:
-            limits = self._connections
             await self._listen_http(
                 replace(http, max_connections=limits.http, max_handshakes=limits.handshakes)
             )
         self._context.listening += [bound.listen for bound in self._bound]
-
-    async def _start_workers(self, process: Process) -> None:
-        """Start the workers, and let this process be one server with them. Raise StartError."""
-        settings, clients = self._settings, self._clients
-        crew = self._crew = Crew(
-            share_of(settings, memory_limit()),
-            settings.workers,
-            self._bound,
-            process,
-            has_ended=self._broker.note_end,
-            show_to_workers=lambda wanted: clients.show_to_others(wanted=wanted),
-        )
-        clients.monitors.tell_others = lambda _has_monitors, lines: crew.show(lines)
-        self._context.check_workers = crew.check_readiness
-        self._tasks.append(asyncio.create_task(self._follow_databases()))
-        await crew.start()
 
     async def _listen_http(self, settings: HttpSettings) -> None:
         """Open the HTTP listener. Raise StartError."""
@@ -260,13 +219,13 @@ class Server:
         from pressure_server.web.http_listener import HttpListener
         from pressure_server.web.http_requests import HttpContext
 
-        self._tasks.append(asyncio.create_task(self._survey.run()))
-        self._context.survey = self._survey
+        survey = self._context.survey = Survey(self._broker)
+        self._tasks.append(asyncio.create_task(survey.run()))
         resp = find_handler("resp")(self._context, ListenerUrl("resp"))
         with _listening_on(settings.listen):
             self._http = await HttpListener.open(
                 HttpContext(
-                    self._context, self._survey, settings, self._embedded, resp, machine_memory=memory_limit()
+                    self._context, survey, settings, self._embedded, resp, machine_memory=memory_limit()
                 )
             )
         logger.info("listening on %s: console, metrics and health checks", self._http.listen)
@@ -277,29 +236,26 @@ class Server:
             self._bound = self._assignment.sockets()
             return
         any_ipv4 = "0.0.0.0"  # noqa: S104 -- the user's choice
-        with_any_ipv4 = {listen.port for listen in self._handlers if listen.host == any_ipv4 and listen.port}
-        for listen in self._handlers:
+        listens = dict.fromkeys(self._settings.listen)
+        with_any_ipv4 = {listen.port for listen in listens if listen.host == any_ipv4 and listen.port}
+        for listen in listens:
             # `::` can be combined with 0.0.0.0 and the same port.
             leave = (any_ipv4,) if listen.host != any_ipv4 and listen.port in with_any_ipv4 else ()
             with _listening_on(listen):
                 self._bound.append(await BoundSockets.bind(listen, self._settings.keepalive, leave=leave))
 
-    def _ask_all(self, process: Process) -> AskAll:
-        """Return what asks all processes a question; `process` is this one."""
-
-        async def ask_all(question: str, *arguments: Any) -> list[Any]:
-            if self._crew is not None:
-                return await self._crew.ask(question, *arguments)
+    async def _ask_all(self, question: str, *arguments: Any) -> list[Any]:
+        """Ask all processes of the server a question."""
+        if self._crew is not None:
+            return await self._crew.ask(question, *arguments)
+        if self._supervisor is not None:
             with contextlib.suppress(TimeoutError, ChannelClosedError):
                 async with asyncio.timeout(_ASK_TIMEOUT):
-                    if self._supervisor is not None:
-                        answers: list[Any] | None = await self._supervisor.ask(ASK_ALL, question, *arguments)
-                        if answers:
-                            return answers
-            # The workers are not started yet, or there is no supervisor any longer.
-            return [await process.answer(question, arguments)]
-
-        return ask_all
+                    answers: list[Any] | None = await self._supervisor.ask(ASK_ALL, question, *arguments)
+                    if answers:
+                        return answers
+        # The workers are not started yet, or there is no supervisor any longer.
+        return [await self._process.answer(question, arguments)]
 
     async def _follow_databases(self) -> None:
         """Open the databases that the workers use, so that the console and the metrics show them."""
@@ -370,8 +326,8 @@ class Server:
         settings = self._settings
         self._context.is_stopping = True
         self._manager.stopping(settings.drain_delay + settings.drain_timeout + _STOP_MARGIN)
-        stopping = None if self._crew is None else asyncio.create_task(self._stop_workers(self._crew))
-        is_orphan = self._supervisor is not None and self._supervisor.closed.is_set()
+        stopping = None if self._crew is None else asyncio.create_task(self._crew.stop())
+        is_orphan = self._supervisor is not None and self._supervisor.closed.done()
         if settings.drain_delay and not is_orphan:
             logger.info(
                 "stopping: not ready for new clients; draining begins in %s",
@@ -397,9 +353,6 @@ class Server:
                 "restart, recovers them"
             )
 
-    async def _stop_workers(self, crew: Crew) -> None:
-        await crew.stop(self._settings.drain_delay + self._settings.drain_timeout + _WORKERS_MARGIN)
-
     def _close_listeners(self) -> None:
         for listener in self._listeners:
             listener.close()
@@ -415,7 +368,7 @@ class Server:
             if self._http is not None:
                 await self._http.close()
             if self._crew is not None:
-                await self._stop_workers(self._crew)
+                await self._crew.stop()
             self._close_listeners()
             await self._broker.close()
         finally:

@@ -37,8 +37,8 @@ class ServiceManager:
     def starting(self) -> None:
         """Ask for more time until `ready`, and report the event loop as alive until `close`."""
         if self._address:
-            extension = f"EXTEND_TIMEOUT_USEC={_microseconds(_STARTUP_EXTENSION)}"
-            self._starting = asyncio.create_task(self._repeat(_EXTEND_EVERY, "STATUS=starting", extension))
+            lines = "STATUS=starting", _extension(_STARTUP_EXTENSION)
+            self._starting = asyncio.create_task(self._repeat(_EXTEND_EVERY, *lines))
             if self._watchdog_interval:
                 self._watching = asyncio.create_task(self._repeat(self._watchdog_interval, "WATCHDOG=1"))
 
@@ -59,7 +59,7 @@ class ServiceManager:
     def stopping(self, seconds: float) -> None:
         """Report that the server stops, which may take that long."""
         _cancel(self._starting)
-        self._send("STOPPING=1", "STATUS=stopping", f"EXTEND_TIMEOUT_USEC={_microseconds(seconds)}")
+        self._send("STOPPING=1", "STATUS=stopping", _extension(seconds))
 
     def close(self) -> None:
         """Stop the periodic messages."""
@@ -93,8 +93,8 @@ def _watchdog_seconds(environment: Mapping[str, str]) -> float:
     return int(text) / 1e6 if text.isascii() and text.isdigit() else 0.0
 
 
-def _microseconds(seconds: float) -> int:
-    return int(seconds * 1e6)
+def _extension(seconds: float) -> str:
+    return f"EXTEND_TIMEOUT_USEC={seconds * 1e6:.0f}"
 
 
 def _cancel(task: asyncio.Task[None] | None) -> None:

@@ -33,6 +33,8 @@ from pressure_server.queues.operations.operation import Line
 # Asks all processes that serve clients, and returns their answers.
 AskAll = Callable[..., Awaitable[list[Any]]]
 RESET_STATISTICS = "reset statistics"
+# Tells a process whether others have monitors, and lines for its own.
+MONITORS = "monitors"
 # Seconds for the reply to an operation of a client that is unblocked; less than workers have for an answer.
 _UNBLOCK_TIMEOUT = 0.5
 # How many clients of each line wait on a queue.
@@ -209,6 +211,11 @@ class Process:
         report = self._clients.reports.get(name)  # the supervisor has no listeners
         return None if report is None else report(argument)
 
+    def _watch(self, others_watch: bool, lines: bytes) -> None:
+        self._clients.show_to_others(wanted=others_watch)
+        if lines:
+            self._clients.monitors.show(lines)
+
 
 _ANSWERS: dict[str, Callable[..., Any]] = {
     "clients": Process._clients_facts,
@@ -224,6 +231,7 @@ _ANSWERS: dict[str, Callable[..., Any]] = {
     "waiting": Process._waiting,
     "calls": Process._calls,
     "report": Process._report,
+    MONITORS: Process._watch,
 }
 
 

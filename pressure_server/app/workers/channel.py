@@ -24,15 +24,13 @@ _MAX_UNSENT = 8 << 20
 # The number of messages that want no answer.
 _TELLS = 0
 
-# The supervisor tells a worker what to do, and asks whether it is alive. The other questions that it asks are
-# those of net/workers.py.
+# Asked by either end, and answered by the channel of the other.
+_ALIVE = "alive"
+# A worker asks for its assignment, tells that it accepts clients, and asks all workers a question of
+# net/workers.py. The supervisor asks it those questions.
 WORK = "work"
-ALIVE = "alive"
-# A worker tells the supervisor that it accepts clients, and asks all workers a question of net/workers.py.
 READY = "ready"
 ASK_ALL = "ask all"
-# Either tells the other whether it has, or other workers have, monitors, and lines for them.
-MONITORS = "monitors"
 
 # Answers a question of the other end.
 Answer = Callable[[str, tuple[Any, ...]], Awaitable[Any]]
@@ -42,21 +40,25 @@ class ChannelClosedError(Exception):
     """The other end has gone."""
 
 
+async def _nothing(_question: str, _arguments: tuple[Any, ...]) -> None:
+    """Answer nothing."""
+
+
 class Channel:
-    """One end of a channel. `closed` is set when the other end has gone."""
+    """One end of a channel. `closed` is done when the other end has gone; `answer` answers its questions."""
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
-        self.closed = asyncio.Event()
+        self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.answer = answer
         self._writer = writer
-        self._answer = answer
         self._numbers = count(_TELLS + 1)
         self._asked: dict[int, asyncio.Future[Any]] = {}
         self._answering: set[asyncio.Task[None]] = set()
         self._reading = asyncio.create_task(self._read(reader))
 
     @classmethod
-    async def over(cls, end: socket.socket, answer: Answer) -> Channel:
-        """Return this end of the channel over a connected socket; `answer` answers the other end."""
+    async def over(cls, end: socket.socket, answer: Answer = _nothing) -> Channel:
+        """Return this end of the channel over a connected socket."""
         return cls(*await asyncio.open_unix_connection(sock=end), answer)
 
     async def ask(self, question: str, *arguments: Any) -> Any:
@@ -71,6 +73,10 @@ class Channel:
         finally:
             del self._asked[number]
 
+    async def check(self) -> None:
+        """Return when the other end has shown that its event loop runs. Raises ChannelClosedError."""
+        await self.ask(_ALIVE)
+
     def tell(self, what: str, *arguments: Any) -> None:
         """Tell the other end something. It is left out if that end reads too slowly, or has gone."""
         if not self._is_closing and self._writer.transport.get_write_buffer_size() < _MAX_UNSENT:
@@ -79,7 +85,7 @@ class Channel:
     @property
     def _is_closing(self) -> bool:
         # The transport knows earlier than the reader that the other end has gone.
-        return self.closed.is_set() or self._writer.transport.is_closing()
+        return self.closed.done() or self._writer.transport.is_closing()
 
     def close(self) -> None:
         """Close this end."""
@@ -106,7 +112,7 @@ class Channel:
 
     async def _reply(self, number: int, question: str, arguments: tuple[Any, ...]) -> None:
         try:
-            answer = await self._answer(question, arguments)
+            answer = None if question == _ALIVE else await self.answer(question, arguments)
         except Exception:  # the other end must get an answer all the same
             logger.exception("error while answering '%s' of another process of this server", question)
             answer = None
@@ -114,7 +120,8 @@ class Channel:
             self._send(number, None, answer)
 
     def _end(self) -> None:
-        self.closed.set()
+        if not self.closed.done():
+            self.closed.set_result(None)
         self._writer.close()
         for answered in self._asked.values():
             if not answered.done():

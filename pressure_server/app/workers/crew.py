@@ -19,20 +19,21 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
+from pressure_server.app.process import memory_limit
 from pressure_server.app.settings import Settings
-from pressure_server.app.workers.assignment import Assignment
+from pressure_server.app.workers.assignment import Assignment, share_of
 from pressure_server.app.workers.channel import (
-    ALIVE,
     ASK_ALL,
-    MONITORS,
     READY,
     WORK,
     Channel,
     ChannelClosedError,
 )
 from pressure_server.errors import BackendError, StartError
+from pressure_server.net.clients import Clients
 from pressure_server.net.listener import BoundSockets
-from pressure_server.net.workers import COUNTED, RESET_STATISTICS, Process
+from pressure_server.net.workers import COUNTED, MONITORS, RESET_STATISTICS, Process
+from pressure_server.queues.broker import Broker
 from pressure_server.text import counted
 
 logger = logging.getLogger(__name__)
@@ -47,6 +48,8 @@ _STABLE_AFTER = 30.0
 _CHECK_EVERY = 1.0
 _HANGS_AFTER = 10.0
 _STARTS_WITHIN = 60.0
+# Seconds that workers may take to end, besides the times of the drain.
+_STOP_MARGIN = 5.0
 # Seconds for the others to answer a question; what a worker that hangs would say is left out.
 _ANSWER_TIMEOUT = 1.0
 # The supervisor gives up when no worker is ready and each has failed to start this many times in a row.
@@ -89,35 +92,33 @@ class _Worker:
 
 
 class Crew:
-    """The workers. `is_lost` is set when no worker can start again."""
+    """The workers. `is_lost` is whether none can start again; then the crew has called `give_up`."""
 
     def __init__(
         self,
         settings: Settings,
-        workers: int,
         bound: Sequence[BoundSockets],
         own: Process,
-        *,
-        has_ended: Callable[[str], None],
-        show_to_workers: Callable[[bool], None],
+        clients: Clients,
+        broker: Broker,
+        give_up: Callable[[], None],
     ) -> None:
-        """Each worker gets `settings`. `own` answers for this process.
-
-        When a worker has ended, `has_ended` is called with its identity. `show_to_workers` is told whether
-        a client of a worker has sent MONITOR, and must be shown what clients of this process send.
-        """
+        """`settings` are those of the server; `own`, `clients` and `broker` those of this process."""
+        self.is_lost = False
+        self._share = share_of(settings, memory_limit())
+        self._stop_timeout = settings.drain_delay + settings.drain_timeout + _STOP_MARGIN
+        self._bound = bound
         self._own = own
-        self._has_ended = has_ended
-        self._show_to_workers = show_to_workers
+        self._clients = clients
+        self._broker = broker
+        self._give_up = give_up
         self._counted_by_ended: dict[str, Any] = {}
         self._lasting: set[signal.Signals] = set()
-        self.is_lost = asyncio.Event()
-        self._settings = settings
-        self._bound = bound
-        self._workers = [_Worker(number) for number in range(1, workers + 1)]
+        self._workers = [_Worker(number) for number in range(1, settings.workers + 1)]
         self._keeping: list[asyncio.Task[None]] = []
         self._is_to_stop = asyncio.Event()
         self._changed = asyncio.Event()
+        clients.monitors.tell_others = lambda _has_monitors, lines: self._tell_of_monitors(lines=lines)
 
     async def start(self) -> None:
         """Start all workers, and wait until each has become ready or has failed once. Raise StartError."""
@@ -143,13 +144,13 @@ class Crew:
             else:
                 worker.missed.add(number)
 
-    async def stop(self, timeout: float) -> None:
-        """Let all workers drain and end; kill those that have not ended after `timeout` seconds."""
+    async def stop(self) -> None:
+        """Let all workers drain and end; kill those that do not. May be called again."""
         self._is_to_stop.set()
         self._kill_all(signal.SIGTERM)
         if not self._keeping:
             return
-        _, late = await asyncio.wait(self._keeping, timeout=timeout)
+        _, late = await asyncio.wait(self._keeping, timeout=self._stop_timeout)
         if late:
             logger.error("killing %s that did not stop", counted(len(late), "worker"))
             self._kill_all(signal.SIGKILL)
@@ -200,7 +201,8 @@ class Crew:
             if self._is_to_stop.is_set():
                 return
             if all(not one.is_ready and one.failures >= _MOST_FAILURES for one in self._workers):
-                self.is_lost.set()
+                self.is_lost = True
+                self._give_up()
             pause = 0.0 if time.monotonic() - started > _STABLE_AFTER else pause
             logger.error("%s: it is started again in %s", why, counted(pause, "second"))
             with suppress(TimeoutError):
@@ -213,13 +215,13 @@ class Crew:
         was_ready, worker.is_ready, worker.has_monitors = worker.is_ready, False, False
         worker.failures = 0 if was_ready else worker.failures + 1
         for question, answer in worker.counted.items():
-            before = self._counted_by_ended.get(question)
+            ended = self._counted_by_ended.get(question)
             self._counted_by_ended[question] = COUNTED[question](
-                [one for one in (before, answer) if one is not None]
+                [answer] if ended is None else [ended, answer]
             )
         worker.counted.clear()
         if was_ready:
-            self._has_ended(worker.identity)
+            self._broker.note_end(worker.identity)
         self._changed.set()
         self._tell_of_monitors()
 
@@ -238,7 +240,6 @@ class Crew:
             worker.kill(signal.SIGTERM)  # it was told while the process was made
         channel = await Channel.over(ours, lambda what, arguments: self._answer(worker, what, arguments))
         worker.channel = channel
-        channel.tell(WORK, self._assignment(worker))
         watching = asyncio.create_task(self._watch(worker, channel))
         try:
             return await worker.process.wait()
@@ -247,10 +248,6 @@ class Crew:
             worker.channel = None
             channel.close()
 
-    def _assignment(self, worker: _Worker) -> Assignment:
-        listening = tuple((one.listen, tuple(each.fileno() for each in one.sockets)) for one in self._bound)
-        return Assignment(worker.number, len(self._workers), self._settings, listening)
-
     async def _watch(self, worker: _Worker, channel: Channel) -> None:
         """Kill a worker whose event loop stands still."""
         patience = _STARTS_WITHIN
@@ -258,7 +255,7 @@ class Crew:
             while True:
                 try:
                     async with asyncio.timeout(patience):
-                        await channel.ask(ALIVE)
+                        await channel.check()
                 except TimeoutError:
                     silent = counted(patience, "second")
                     logger.error("%s does not answer for %s: killing it", worker, silent)
@@ -269,6 +266,9 @@ class Crew:
 
     async def _answer(self, worker: _Worker, what: str, arguments: tuple[Any, ...]) -> Any:
         """Answer a worker."""
+        if what == WORK:
+            files = tuple((one.listen, tuple(each.fileno() for each in one.sockets)) for one in self._bound)
+            return Assignment(worker.number, len(self._workers), self._share, files)
         if what == READY:
             worker.is_ready, worker.identity = True, arguments[0]
             for number in worker.missed | self._lasting:
@@ -283,13 +283,12 @@ class Crew:
             self._tell_of_monitors(worker, lines)
         return None
 
-    def show(self, lines: bytes) -> None:
-        """Show the monitors of the workers what clients of this process send."""
-        self._tell_of_monitors(lines=lines)
-
     def _tell_of_monitors(self, sender: _Worker | None = None, lines: bytes = b"") -> None:
-        """Tell each worker whether others have monitors, and show theirs the lines of the sender."""
-        self._show_to_workers(any(one.has_monitors for one in self._workers))
+        """Tell each worker whether others have monitors, and show theirs the lines of the sender.
+
+        Without a sender, the lines are those of this process.
+        """
+        self._clients.show_to_others(wanted=any(one.has_monitors for one in self._workers))
         for worker in self._workers:
             others = [one for one in self._workers if one is not worker and one.has_monitors]
             if worker.channel is None or (worker is sender and lines):

@@ -105,7 +105,7 @@ def test_an_end_learns_that_the_other_has_gone(when: str) -> None:
             asking = asyncio.create_task(one.ask("never")) if when == "before the answer" else None
             await asyncio.sleep(0)
             other.close()
-            await one.closed.wait()
+            await one.closed
             with pytest.raises(ChannelClosedError):
                 await (asking or one.ask("never"))
             one.tell("nothing")
