@@ -11,9 +11,7 @@ import resource
 import sys
 from dataclasses import dataclass, replace
 
-from pressure_server.app.process import memory_limit
 from pressure_server.app.settings import Settings
-from pressure_server.app.workers.assignment import share_of
 from pressure_server.errors import StartError
 from pressure_server.net.listener import MAX_HANDSHAKES
 from pressure_server.text import counted
@@ -41,38 +39,23 @@ class Connections:
 
 @dataclass(frozen=True)
 class Demand:
-    """What a process wants to open.
-
-    `clients_use_tls` is whether some of them do. `tls_listeners` includes the HTTP listener.
-    """
+    """What a process wants to open: clients with `files_each`, and files for connections beside them."""
 
     clients: int
-    clients_use_tls: bool = False
-    tls_listeners: int = 0
-    has_http: bool = False
+    files_each: int = 1
+    files_beside: int = 0
 
     @classmethod
     def of(cls, settings: Settings) -> Demand:
         """Return the demand of a process with these settings. The supervisor of workers has no clients."""
-        serves = settings.workers == 1
+        serves, http = settings.workers == 1, settings.http
         tls_listeners = sum(listen.tls for listen in settings.listen) if serves else 0
-        http = settings.http
+        handshakes = MAX_HANDSHAKES * (tls_listeners + (http is not None and http.tls))
         return cls(
             settings.max_clients if serves else 0,
-            tls_listeners > 0,
-            tls_listeners + (http is not None and http.tls),
-            has_http=http is not None,
+            _FILES_OF_TLS if tls_listeners else 1,
+            handshakes + (0 if http is None else _FILES_OF_HTTP * MAX_CONNECTIONS),
         )
-
-    @property
-    def files_each(self) -> int:
-        """The files of one client."""
-        return _FILES_OF_TLS if self.clients_use_tls else 1
-
-    @property
-    def files_beside(self) -> int:
-        """The files of handshakes and HTTP connections."""
-        return self.tls_listeners * MAX_HANDSHAKES + self.has_http * _FILES_OF_HTTP * MAX_CONNECTIONS
 
     @property
     def files(self) -> int:
@@ -108,13 +91,13 @@ def take_files(settings: Settings) -> Connections:
     most = sys.maxsize if hard == resource.RLIM_INFINITY else hard
     if settings.workers > 1:
         # Workers take their files themselves, within the same limit. Raise their error before they start.
-        Demand.of(share_of(settings, memory_limit())).within(most)
+        Demand.of(settings.of_worker()).within(most)
     allowed = demand.within(most)
     wanted = min(demand.files, most)
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if wanted < demand.files:
-        http = f", {counted(allowed.http, 'HTTP connection')}" if demand.has_http else ""
+        http = f", {counted(allowed.http, 'HTTP connection')}" if settings.http is not None else ""
         logger.warning(
             "serving %s%s at most: the hard limit on open files is %d",
             counted(allowed.clients, "client"),

@@ -16,10 +16,10 @@ _CGROUPS = Path("/sys/fs/cgroup")
 _OWN_CGROUP = Path("/proc/self/cgroup")
 # Of cgroups version 2 and 1. Without a limit, a file holds `max` or a number larger than any memory.
 _LIMITS = ("memory.max", "memory/memory.limit_in_bytes")
-_HIDDEN = "***"
-_SECRET_OPTION = "--password"  # noqa: S105 -- the option's name
+# In a command line whose words are separated by zeros.
+_PASSWORD = re.compile(r"((?:^|\0)--password[=\0])[^\0]*")
 # The user and password of a URL. Greedy, because a password may contain an unescaped slash or @.
-_LOGIN_OF_URL = re.compile(r"://.*@")
+_LOGIN_OF_URL = re.compile(r"://[^\0]*@")
 
 
 def memory_limit(cgroups: Path = _CGROUPS, own: Path = _OWN_CGROUP) -> int:
@@ -55,15 +55,8 @@ def _folders(cgroups: Path, own: Path) -> Iterator[Path]:
 
 def without_secrets(words: Iterable[str]) -> list[str]:
     """Return the command line with the passwords in options and URLs replaced by ***."""
-    shown: list[str] = []
-    for word in words:
-        if shown and shown[-1] == _SECRET_OPTION:
-            shown.append(_HIDDEN)
-        elif word.startswith(f"{_SECRET_OPTION}="):
-            shown.append(f"{_SECRET_OPTION}={_HIDDEN}")
-        else:
-            shown.append(_LOGIN_OF_URL.sub(f"://{_HIDDEN}@", word))
-    return shown
+    line = _PASSWORD.sub(r"\1***", "\0".join(words))
+    return _LOGIN_OF_URL.sub("://***@", line).split("\0")
 
 
 def hide_secrets() -> None:

@@ -9,7 +9,6 @@ import logging
 import os
 import signal
 from collections.abc import Coroutine, Iterator
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
@@ -19,14 +18,15 @@ from pressure_server.app.process import memory_limit
 from pressure_server.app.service_manager import ServiceManager
 from pressure_server.app.settings import Settings
 from pressure_server.app.store import EMBEDDED
-from pressure_server.app.workers.assignment import Assignment, numbers_of
+from pressure_server.app.workers.assignment import Assignment
 from pressure_server.app.workers.channel import ASK_ALL, READY, Channel, ChannelClosedError
 from pressure_server.app.workers.crew import Crew
-from pressure_server.auth.access_policy import Access, AccessError
+from pressure_server.auth.access_policy import Access
 from pressure_server.backend.address import Address
 from pressure_server.backend.addresses import BackendAddress
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError
+from pressure_server.backend.link import Timeouts
 from pressure_server.errors import PressureError, StartError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, find_handler
@@ -82,10 +82,7 @@ class Server:
         self._assignment = assignment
         self._supervisor = supervisor
         self._crew: Crew | None = None
-        try:
-            self._access = Access(settings.access_policy)
-        except AccessError as error:
-            raise StartError(str(error)) from error
+        self._access = Access(settings.access_policy)
         self._manager = ServiceManager(os.environ if assignment is None else {})
         self._connections = take_files(settings)
         self._embedded: Embedded | None = None
@@ -102,19 +99,19 @@ class Server:
             prefix=settings.prefix,
             shards=settings.shards,
             policy=settings.policy,
-            timeouts=settings.timeouts,
+            timeouts=Timeouts(answer=settings.backend_timeout, grace=settings.backend_grace),
             peer_detection=PeerDetection(settings.proxy_timeout, peers_possible=peers_possible),
             durability=settings.durability,
             allow_eviction=settings.allow_eviction,
         )
         # Numbers that no other process of the server gives.
-        number, workers = (assignment.number, assignment.workers) if assignment else (0, settings.workers)
-        first, step = numbers_of(number, workers)
+        step = assignment.processes if assignment else settings.processes
+        first = assignment.number if assignment else step
         self._clients = Clients(
             self._connections.clients,
             settings.idle_timeout,
             self._access,
-            MemoryAccount(settings.buffered_bytes(memory_limit()), settings.max_message_bytes),
+            MemoryAccount(settings.max_buffered_bytes, settings.max_message_bytes),
             SlowLog(settings.slowlog_slower_than, settings.slowlog_max_len, count(first - 1, step)),
             count(first, step),
         )
@@ -207,13 +204,11 @@ class Server:
                 connect = find_handler(bound.listen.handler)(self._context, bound.listen).connect
                 opened = await Listener.open(bound, connect, self._access.tls, limits.handshakes)
                 self._listeners.append(opened)
-        if (http := self._settings.http_settings) is not None:
-            await self._listen_http(
-                replace(http, max_connections=limits.http, max_handshakes=limits.handshakes)
-            )
+        if self._settings.http is not None:
+            await self._listen_http(self._settings.http)
         self._context.listening += [bound.listen for bound in self._bound]
 
-    async def _listen_http(self, settings: HttpSettings) -> None:
+    async def _listen_http(self, listen: ListenerUrl) -> None:
         """Open the HTTP listener. Raise StartError."""
         # A server without --http need not have aiohttp in memory; see web/http_settings.py.
         from pressure_server.web.http_listener import HttpListener
@@ -222,11 +217,18 @@ class Server:
         survey = self._context.survey = Survey(self._broker)
         self._tasks.append(asyncio.create_task(survey.run()))
         resp = find_handler("resp")(self._context, ListenerUrl("resp"))
-        with _listening_on(settings.listen):
+        settings, limits = self._settings, self._connections
+        http = HttpSettings(
+            listen,
+            settings.metrics_queues,
+            settings.metrics_match,
+            settings.keepalive,
+            limits.http,
+            limits.handshakes,
+        )
+        with _listening_on(listen):
             self._http = await HttpListener.open(
-                HttpContext(
-                    self._context, survey, settings, self._embedded, resp, machine_memory=memory_limit()
-                )
+                HttpContext(self._context, survey, http, self._embedded, resp, machine_memory=memory_limit())
             )
         logger.info("listening on %s: console, metrics and health checks", self._http.listen)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -19,22 +20,19 @@ from pressure_server.app.option_types import (
     setting,
     time_setting,
 )
-from pressure_server.app.process import processors
+from pressure_server.app.process import memory_limit, processors
 from pressure_server.app.store import EMBEDDED, Store
 from pressure_server.auth.access_policy import AccessPolicy, TlsFiles
 from pressure_server.backend.levels import Level
-from pressure_server.backend.link import Timeouts
 from pressure_server.keepalive import DEFAULT_SECONDS, MAX_SECONDS, Keepalive
 from pressure_server.net.handler import HandlerSettings, find_handler
 from pressure_server.net.listener import ListenerUrl, SettingsError
 from pressure_server.queues.policy import BLOCK, ERROR, Policy
-from pressure_server.web.http_settings import HttpSettings, check_http
+from pressure_server.web.http_settings import check_http
 
 _MIN_BUFFERED_BYTES = 64 << 20
 # Seconds. The default of --auto-repair-after with --allow-eviction, because eviction leaves queues stuck.
 _REPAIR_AFTER_EVICTION = 30.0
-# What errors say of the page that they name.
-_NO_DOCUMENTATION_URL = "in the documentation of pressure-server"
 
 
 def _listeners(urls: tuple[str, ...]) -> tuple[ListenerUrl, ...]:
@@ -330,6 +328,8 @@ class Settings(Store, ListenerSettings):
         super().__post_init__()
         if not self.workers:
             object.__setattr__(self, "workers", processors())
+        if not self.max_buffered_bytes:
+            object.__setattr__(self, "max_buffered_bytes", max(_MIN_BUFFERED_BYTES, memory_limit() // 4))
         if self.password is not None and self.password_file is not None:
             raise SettingsError("the password is given twice, by --password and by --password-file")
         if self.tls_certificate is None:
@@ -363,22 +363,10 @@ class Settings(Store, ListenerSettings):
             self.idle_timeout,
             self.tcp_keepalive,
             is_embedded=self.backend == EMBEDDED,
-            documentation=(
-                f"at {self.documentation_url}" if self.documentation_url else _NO_DOCUMENTATION_URL
-            ),
+            documentation=f"at {url}"
+            if (url := self.documentation_url)
+            else "in the documentation of pressure-server",
         )
-
-    @property
-    def http_settings(self) -> HttpSettings | None:
-        """The settings of the HTTP listener, if there is one."""
-        if self.http is None:
-            return None
-        return HttpSettings(self.http, self.metrics_queues, self.metrics_match, self.keepalive)
-
-    @property
-    def timeouts(self) -> Timeouts:
-        """The timeouts of the backend."""
-        return Timeouts(answer=self.backend_timeout, grace=self.backend_grace)
 
     @property
     def repair_after(self) -> float:
@@ -401,6 +389,13 @@ class Settings(Store, ListenerSettings):
             max_stored_bytes=self.max_stored_bytes,
         )
 
-    def buffered_bytes(self, memory: int) -> int:
-        """Return the memory budget in bytes for all clients, on a machine with `memory` bytes."""
-        return self.max_buffered_bytes or max(_MIN_BUFFERED_BYTES, memory // 4)
+    @property
+    def processes(self) -> int:
+        """The number of processes: the workers and their supervisor, or one."""
+        return self.workers + 1 if self.workers > 1 else 1
+
+    def of_worker(self) -> Settings:
+        """Return the settings of each worker: its share of the limits."""
+        limits = ("max_clients", "max_waiting", "max_buffered_bytes")
+        shares: dict[str, Any] = {name: -(-getattr(self, name) // self.workers) for name in limits}
+        return replace(self, workers=1, http=None, **shares)

@@ -26,12 +26,13 @@ from pressure_server.auth.users import (
     users_with_password,
     users_without_login,
 )
+from pressure_server.errors import StartError
 from pressure_server.text import counted
 
 logger = logging.getLogger(__name__)
 
 
-class AccessError(ValueError):
+class AccessError(StartError, ValueError):
     """A setting, or a file that it names, cannot be used; the text gives the reason and shows no secret."""
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from pressure_server.keepalive import Keepalive
-from pressure_server.net.listener import MAX_HANDSHAKES, ListenerUrl, SettingsError
+from pressure_server.net.listener import ListenerUrl, SettingsError
 
 # The most connections: browsers open up to six each. Fewer if the process may open few files.
 MAX_CONNECTIONS = 512
@@ -27,8 +27,8 @@ class HttpSettings:
     metrics_queues: int
     metrics_match: str
     keepalive: Keepalive
-    max_connections: int = MAX_CONNECTIONS
-    max_handshakes: int = MAX_HANDSHAKES
+    max_connections: int
+    max_handshakes: int
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -19,9 +19,8 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
 
-from pressure_server.app.process import memory_limit
 from pressure_server.app.settings import Settings
-from pressure_server.app.workers.assignment import Assignment, share_of
+from pressure_server.app.workers.assignment import Assignment
 from pressure_server.app.workers.channel import (
     ASK_ALL,
     READY,
@@ -105,7 +104,7 @@ class Crew:
     ) -> None:
         """`settings` are those of the server; `own`, `clients` and `broker` those of this process."""
         self.is_lost = False
-        self._share = share_of(settings, memory_limit())
+        self._of_worker = settings.of_worker()
         self._stop_timeout = settings.drain_delay + settings.drain_timeout + _STOP_MARGIN
         self._bound = bound
         self._own = own
@@ -268,7 +267,7 @@ class Crew:
         """Answer a worker."""
         if what == WORK:
             files = tuple((one.listen, tuple(each.fileno() for each in one.sockets)) for one in self._bound)
-            return Assignment(worker.number, len(self._workers), self._share, files)
+            return Assignment(worker.number, len(self._workers) + 1, self._of_worker, files)
         if what == READY:
             worker.is_ready, worker.identity = True, arguments[0]
             for number in worker.missed | self._lasting:
