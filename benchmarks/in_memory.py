@@ -39,7 +39,7 @@ from pressure_server.net.clients import Clients
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context
 from pressure_server.net.memory import MemoryAccount
-from pressure_server.net.workers import Process, Workers
+from pressure_server.net.workers import Workers
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
@@ -152,7 +152,7 @@ class _World:
         self._clients = clients
         broker = Mock()
         broker.default_database = self.database
-        context = Context(Mock(), broker, clients, Workers.alone(Process(clients, broker)))
+        context = Context(Mock(), broker, clients, Workers(Mock()))
         self.connections: list[Connection] = []
         for _ in range(_CLIENTS):
             connection = Connection(clients, RespSession(context, Limits(1 << 25)))

@@ -157,17 +157,10 @@ def run() -> None:
     hide_secrets()
     try:
         status = cli.main(standalone_mode=False)
-    except (click.UsageError, SettingsError, PatternError) as error:
-        _fail(error, 2)
-    except (click.ClickException, StartError, BackendError) as error:
-        _fail(error, 1)
+    except (click.ClickException, SettingsError, PatternError, StartError, BackendError) as error:
+        text = error.format_message() if isinstance(error, click.ClickException) else str(error)
+        click.echo("pressure-server: " + " ".join(text.split()), err=True)
+        sys.exit(2 if isinstance(error, click.UsageError | SettingsError | PatternError) else 1)
     except (click.Abort, KeyboardInterrupt, asyncio.CancelledError):
         sys.exit(130)
-    else:
-        sys.exit(status if isinstance(status, int) else 0)
-
-
-def _fail(error: Exception, status: int) -> None:
-    text = error.format_message() if isinstance(error, click.ClickException) else str(error)
-    click.echo("pressure-server: " + " ".join(text.split()), err=True)
-    sys.exit(status)
+    sys.exit(status if isinstance(status, int) else 0)

@@ -97,11 +97,7 @@ def take_files(settings: Settings) -> Connections:
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
     if wanted < demand.files:
+        clients = counted(allowed.clients, "client")
         http = f", {counted(allowed.http, 'HTTP connection')}" if settings.http is not None else ""
-        logger.warning(
-            "serving %s%s at most: the hard limit on open files is %d",
-            counted(allowed.clients, "client"),
-            http,
-            hard,
-        )
+        logger.warning("serving %s%s at most: the hard limit on open files is %d", clients, http, hard)
     return replace(allowed, clients=settings.max_clients) if settings.workers > 1 else allowed

@@ -81,7 +81,6 @@ class Server:
         self._settings = settings
         self._assignment = assignment
         self._supervisor = supervisor
-        self._crew: Crew | None = None
         self._access = Access(settings.access_policy)
         self._manager = ServiceManager(os.environ if assignment is None else {})
         self._connections = take_files(settings)
@@ -92,8 +91,7 @@ class Server:
             self._embedded = embedded if assignment is None else None  # the supervisor runs it
         else:
             address = settings.address(settings.keepalive)
-        is_alone = settings.workers == 1 and assignment is None
-        peers_possible = not is_alone or settings.backend != EMBEDDED
+        peers_possible = settings.backend != EMBEDDED or settings.workers > 1 or assignment is not None
         self._broker = Broker(
             address,
             prefix=settings.prefix,
@@ -116,8 +114,10 @@ class Server:
             count(first, step),
         )
         self._process = Process(self._clients, self._broker, accepts=settings.workers == 1)
-        processes = Workers.alone(self._process) if is_alone else Workers(self._ask_all)
-        self._context = Context(settings.handler_settings, self._broker, self._clients, processes)
+        self._crew = Crew(settings, self._process, self._clients, self._broker, self.stop)
+        workers = Workers(self._ask_all)
+        self._context = Context(settings.handler_settings, self._broker, self._clients, workers)
+        self._context.check_workers = self._crew.check_readiness
         self._tasks: list[asyncio.Task[None]] = []
         self._bound: list[BoundSockets] = []
         self._listeners: list[Listener] = []
@@ -138,7 +138,7 @@ class Server:
             await self._start()
             await self._is_to_stop.wait()
             await self._drain()
-            if self._crew is not None and self._crew.is_lost:
+            if self._crew.is_lost:
                 raise StartError("no worker can be started any longer: the log has the reasons")
         except (StartError, SettingsError, BackendRefusedError, _StoppedError) as error:
             # Sign off, so that peers do not consider this server dead.
@@ -193,12 +193,8 @@ class Server:
         await self._bind()
         limits = self._connections
         if self._settings.workers > 1:
-            crew = self._crew = Crew(
-                self._settings, self._bound, self._process, self._clients, self._broker, self.stop
-            )
-            self._context.check_workers = crew.check_readiness
             self._tasks.append(asyncio.create_task(self._follow_databases()))
-            await self._unless_stopped(crew.start())
+            await self._unless_stopped(self._crew.start(self._bound))
         else:
             for bound in self._bound:
                 connect = find_handler(bound.listen.handler)(self._context, bound.listen).connect
@@ -248,16 +244,14 @@ class Server:
 
     async def _ask_all(self, question: str, *arguments: Any) -> list[Any]:
         """Ask all processes of the server a question."""
-        if self._crew is not None:
-            return await self._crew.ask(question, *arguments)
         if self._supervisor is not None:
             with contextlib.suppress(TimeoutError, ChannelClosedError):
                 async with asyncio.timeout(_ASK_TIMEOUT):
                     answers: list[Any] | None = await self._supervisor.ask(ASK_ALL, question, *arguments)
                     if answers:
                         return answers
-        # The workers are not started yet, or there is no supervisor any longer.
-        return [await self._process.answer(question, arguments)]
+        # A worker is in the crew of its supervisor; it answers alone if that has gone.
+        return await self._crew.ask(question, *arguments)
 
     async def _follow_databases(self) -> None:
         """Open the databases that the workers use, so that the console and the metrics show them."""
@@ -313,14 +307,12 @@ class Server:
             sessions = self._http.sessions() if self._http is not None else ()
             self._access.reload([*self._clients.connected, *sessions])
             self._clients.users_changed()
-        if self._crew is not None:
-            self._crew.forward(signal.SIGHUP)
+        self._crew.forward(signal.SIGHUP)
 
     def _refuse_jobs(self) -> None:
         """Accept no more jobs from beanstalk clients, as beanstalkd does after SIGUSR1."""
         self._context.is_draining = True
-        if self._crew is not None:
-            self._crew.forward(signal.SIGUSR1)
+        self._crew.forward(signal.SIGUSR1)
         logger.info("drain mode (SIGUSR1): puts of beanstalk clients get DRAINING")
 
     async def _drain(self) -> None:
@@ -328,7 +320,7 @@ class Server:
         settings = self._settings
         self._context.is_stopping = True
         self._manager.stopping(settings.drain_delay + settings.drain_timeout + _STOP_MARGIN)
-        stopping = None if self._crew is None else asyncio.create_task(self._crew.stop())
+        stopping = asyncio.create_task(self._crew.stop())
         is_orphan = self._supervisor is not None and self._supervisor.closed.done()
         if settings.drain_delay and not is_orphan:
             logger.info(
@@ -336,12 +328,11 @@ class Server:
                 counted(settings.drain_delay, "second"),
             )
             await asyncio.sleep(settings.drain_delay)
-        if self._crew is None:
+        if settings.workers == 1:
             logger.info("draining: accepting no new clients, %d connected", len(self._clients.connected))
         self._close_listeners()
         self._broker.end_waits()
-        if stopping is not None:
-            await stopping
+        await stopping
         seconds = _CLIENTS_PART * settings.drain_timeout
         if cut_off := await self._clients.drain(seconds):
             logger.warning(
@@ -369,8 +360,7 @@ class Server:
             # Until here, so that /readyz tells that the server is stopping.
             if self._http is not None:
                 await self._http.close()
-            if self._crew is not None:
-                await self._crew.stop()
+            await self._crew.stop()
             self._close_listeners()
             await self._broker.close()
         finally:

@@ -267,15 +267,6 @@ class Workers:
     def __init__(self, ask_all: AskAll) -> None:
         self._ask_all = ask_all
 
-    @classmethod
-    def alone(cls, process: Process) -> Workers:
-        """Return the workers of a server that is one process."""
-
-        async def ask_all(question: str, *arguments: Any) -> list[Any]:
-            return [await process.answer(question, arguments)]
-
-        return cls(ask_all)
-
     async def clients(self) -> list[ClientFacts]:
         """Return the facts about all clients, by id."""
         found = [one for answer in await self._ask_all("clients") for one in answer]

@@ -24,8 +24,8 @@ _MAX_UNSENT = 8 << 20
 # The number of messages that want no answer.
 _TELLS = 0
 
-# Asked by either end, and answered by the channel of the other.
-_ALIVE = "alive"
+# Whether the event loop of the other end runs: its channel answers.
+ALIVE = "alive"
 # A worker asks for its assignment, tells that it accepts clients, and asks all workers a question of
 # net/workers.py. The supervisor asks it those questions.
 WORK = "work"
@@ -40,14 +40,12 @@ class ChannelClosedError(Exception):
     """The other end has gone."""
 
 
-async def _nothing(_question: str, _arguments: tuple[Any, ...]) -> None:
-    """Answer nothing."""
-
-
 class Channel:
     """One end of a channel. `closed` is done when the other end has gone; `answer` answers its questions."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer) -> None:
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, answer: Answer | None
+    ) -> None:
         self.closed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.answer = answer
         self._writer = writer
@@ -57,7 +55,7 @@ class Channel:
         self._reading = asyncio.create_task(self._read(reader))
 
     @classmethod
-    async def over(cls, end: socket.socket, answer: Answer = _nothing) -> Channel:
+    async def over(cls, end: socket.socket, answer: Answer | None = None) -> Channel:
         """Return this end of the channel over a connected socket."""
         return cls(*await asyncio.open_unix_connection(sock=end), answer)
 
@@ -72,10 +70,6 @@ class Channel:
             return await answered
         finally:
             del self._asked[number]
-
-    async def check(self) -> None:
-        """Return when the other end has shown that its event loop runs. Raises ChannelClosedError."""
-        await self.ask(_ALIVE)
 
     def tell(self, what: str, *arguments: Any) -> None:
         """Tell the other end something. It is left out if that end reads too slowly, or has gone."""
@@ -112,7 +106,7 @@ class Channel:
 
     async def _reply(self, number: int, question: str, arguments: tuple[Any, ...]) -> None:
         try:
-            answer = None if question == _ALIVE else await self.answer(question, arguments)
+            answer = await self.answer(question, arguments) if question != ALIVE and self.answer else None
         except Exception:  # the other end must get an answer all the same
             logger.exception("error while answering '%s' of another process of this server", question)
             answer = None

@@ -1,4 +1,4 @@
-"""The crew: the workers of one server, as their supervisor sees them.
+"""The crew: the workers of one server, as their supervisor sees them. A server that is one process has none.
 
 A worker is a server of its own that accepts clients on sockets that all workers share. The crew starts them,
 starts one again that has ended or hangs, forwards signals, and hands on the questions that they ask each
@@ -21,13 +21,7 @@ from typing import Any
 
 from pressure_server.app.settings import Settings
 from pressure_server.app.workers.assignment import Assignment
-from pressure_server.app.workers.channel import (
-    ASK_ALL,
-    READY,
-    WORK,
-    Channel,
-    ChannelClosedError,
-)
+from pressure_server.app.workers.channel import ALIVE, ASK_ALL, READY, WORK, Channel, ChannelClosedError
 from pressure_server.errors import BackendError, StartError
 from pressure_server.net.clients import Clients
 from pressure_server.net.listener import BoundSockets
@@ -55,14 +49,6 @@ _ANSWER_TIMEOUT = 1.0
 _MOST_FAILURES = 3
 
 
-# Signals whose effect lasts: a worker that is started later gets them, too.
-_LASTING = frozenset({signal.SIGUSR1})
-
-
-class NoWorkerError(BackendError):
-    """No worker is ready for clients."""
-
-
 class _Worker:
     """One worker, whichever process it is at present. `failures` to start are counted since it was ready."""
 
@@ -71,6 +57,7 @@ class _Worker:
         self.process: asyncio.subprocess.Process | None = None
         self.channel: Channel | None = None
         self.identity = ""  # as a server on the backend, since it was ready
+        self.has_begun = asyncio.Event()  # it has become ready, or has failed once
         self.is_ready = False
         self.has_monitors = False
         self.failures = 0
@@ -96,7 +83,6 @@ class Crew:
     def __init__(
         self,
         settings: Settings,
-        bound: Sequence[BoundSockets],
         own: Process,
         clients: Clients,
         broker: Broker,
@@ -104,38 +90,41 @@ class Crew:
     ) -> None:
         """`settings` are those of the server; `own`, `clients` and `broker` those of this process."""
         self.is_lost = False
-        self._of_worker = settings.of_worker()
+        self._settings = settings
         self._stop_timeout = settings.drain_delay + settings.drain_timeout + _STOP_MARGIN
-        self._bound = bound
+        self._bound: Sequence[BoundSockets] = ()
         self._own = own
         self._clients = clients
         self._broker = broker
         self._give_up = give_up
         self._counted_by_ended: dict[str, Any] = {}
+        # Signals whose effect lasts: a worker that is started later gets them, too.
         self._lasting: set[signal.Signals] = set()
-        self._workers = [_Worker(number) for number in range(1, settings.workers + 1)]
+        self._workers = [_Worker(number) for number in range(1, settings.processes)]
         self._keeping: list[asyncio.Task[None]] = []
         self._is_to_stop = asyncio.Event()
-        self._changed = asyncio.Event()
         clients.monitors.tell_others = lambda _has_monitors, lines: self._tell_of_monitors(lines=lines)
 
-    async def start(self) -> None:
+    async def start(self, bound: Sequence[BoundSockets]) -> None:
         """Start all workers, and wait until each has become ready or has failed once. Raise StartError."""
+        self._bound = bound
         self._keeping = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
-        while not all(worker.is_ready or worker.failures for worker in self._workers):
-            self._changed.clear()
-            await self._changed.wait()
-        if not any(worker.is_ready for worker in self._workers):
+        for worker in self._workers:
+            await worker.has_begun.wait()
+        if self._is_down():
             raise StartError("no worker can start: the log has the reasons")
 
+    def _is_down(self) -> bool:
+        return bool(self._workers) and not any(worker.is_ready for worker in self._workers)
+
     def check_readiness(self) -> None:
-        """Raise NoWorkerError if no worker is ready for clients."""
-        if not any(worker.is_ready for worker in self._workers):
-            raise NoWorkerError("no worker is ready")
+        """Raise BackendError if no worker is ready for clients."""
+        if self._is_down():
+            raise BackendError("no worker is ready")
 
     def forward(self, number: signal.Signals) -> None:
         """Send a signal to all workers: at once, or when they are ready, as it would end one that starts."""
-        if number in _LASTING:
+        if number == signal.SIGUSR1:
             self._lasting.add(number)
         for worker in self._workers:
             if worker.is_ready:
@@ -221,7 +210,7 @@ class Crew:
         worker.counted.clear()
         if was_ready:
             self._broker.note_end(worker.identity)
-        self._changed.set()
+        worker.has_begun.set()
         self._tell_of_monitors()
 
     async def _run(self, worker: _Worker) -> int:
@@ -230,8 +219,10 @@ class Crew:
         files = [one.fileno() for bound in self._bound for one in bound.sockets]
         with its, ExitStack() as unless_started:
             unless_started.push(ours)
+            # It imports from the same folders as this process, and no other.
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
             worker.process = await create_subprocess_exec(
-                sys.executable, "-P", "-m", _MODULE, str(its.fileno()), env=_environment(),
+                sys.executable, "-P", "-m", _MODULE, str(its.fileno()), env=environment,
                 stdin=DEVNULL, pass_fds=(its.fileno(), *files), start_new_session=True,
             )  # fmt: skip
             unless_started.pop_all()
@@ -254,7 +245,7 @@ class Crew:
             while True:
                 try:
                     async with asyncio.timeout(patience):
-                        await channel.check()
+                        await channel.ask(ALIVE)
                 except TimeoutError:
                     silent = counted(patience, "second")
                     logger.error("%s does not answer for %s: killing it", worker, silent)
@@ -267,13 +258,13 @@ class Crew:
         """Answer a worker."""
         if what == WORK:
             files = tuple((one.listen, tuple(each.fileno() for each in one.sockets)) for one in self._bound)
-            return Assignment(worker.number, len(self._workers) + 1, self._of_worker, files)
+            return Assignment(worker.number, self._settings.processes, self._settings.of_worker(), files)
         if what == READY:
             worker.is_ready, worker.identity = True, arguments[0]
             for number in worker.missed | self._lasting:
                 worker.kill(number)
             worker.missed.clear()
-            self._changed.set()
+            worker.has_begun.set()
             self._tell_of_monitors()
         elif what == ASK_ALL:
             return await self.ask(*arguments)
@@ -294,11 +285,6 @@ class Crew:
                 continue
             if not lines or worker.has_monitors:
                 worker.channel.tell(MONITORS, bool(others), lines)
-
-
-def _environment() -> dict[str, str]:
-    """Return the environment of a worker: it imports from the same folders as this process, and no other."""
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
 
 
 def _described(status: int) -> str:

@@ -91,7 +91,12 @@ class Server:
         broker.default_database = self.database
         broker.waiters = WaiterCount(100)
         settings = Mock(max_message_bytes=1 << 20)
-        self.context = Context(settings, broker, self.clients, Workers.alone(Process(self.clients, broker)))
+        process = Process(self.clients, broker)
+
+        async def ask_all(question: str, *arguments: Any) -> list[Any]:
+            return [await process.answer(question, arguments)]
+
+        self.context = Context(settings, broker, self.clients, Workers(ask_all))
 
     def connect(self) -> tuple[Connection, FakeTransport]:
         transport = FakeTransport()
