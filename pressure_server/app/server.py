@@ -18,8 +18,7 @@ from pressure_server.app.process import memory_limit
 from pressure_server.app.service_manager import ServiceManager
 from pressure_server.app.settings import Settings
 from pressure_server.app.store import EMBEDDED
-from pressure_server.app.workers.assignment import Assignment
-from pressure_server.app.workers.channel import ASK_ALL, READY, Channel, ChannelClosedError
+from pressure_server.app.workers.channel import ASK_ALL, READY, Assignment, Channel, ChannelClosedError
 from pressure_server.app.workers.crew import Crew
 from pressure_server.auth.access_policy import Access
 from pressure_server.backend.address import Address

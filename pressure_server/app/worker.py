@@ -11,8 +11,7 @@ from setproctitle import setproctitle
 
 from pressure_server.app import log_output
 from pressure_server.app.server import Server
-from pressure_server.app.workers.assignment import Assignment
-from pressure_server.app.workers.channel import WORK, Channel, ChannelClosedError
+from pressure_server.app.workers.channel import WORK, Assignment, Channel, ChannelClosedError
 from pressure_server.errors import BackendError, StartError
 from pressure_server.net.listener import SettingsError
 

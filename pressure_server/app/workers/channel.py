@@ -13,8 +13,12 @@ import socket
 import struct
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
+from dataclasses import dataclass
 from itertools import count
 from typing import Any
+
+from pressure_server.app.settings import Settings
+from pressure_server.net.listener import BoundSockets, ListenerUrl
 
 logger = logging.getLogger(__name__)
 
@@ -26,7 +30,7 @@ _TELLS = 0
 
 # Whether the event loop of the other end runs: its channel answers.
 ALIVE = "alive"
-# A worker asks for its assignment, tells that it accepts clients, and asks all workers a question of
+# A worker asks for its Assignment, tells that it accepts clients, and asks all workers a question of
 # net/workers.py. The supervisor asks it those questions.
 WORK = "work"
 READY = "ready"
@@ -34,6 +38,26 @@ ASK_ALL = "ask all"
 
 # Answers a question of the other end.
 Answer = Callable[[str, tuple[Any, ...]], Awaitable[Any]]
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The assignment of a worker. Workers are numbered from 1; with the supervisor they are `processes`.
+
+    `listening` has the URL of each listener, and the file descriptors of its sockets in the worker.
+    """
+
+    number: int
+    processes: int
+    settings: Settings
+    listening: tuple[tuple[ListenerUrl, tuple[int, ...]], ...]
+
+    def sockets(self) -> list[BoundSockets]:
+        """Return the sockets of the listeners, for the worker. Call it once."""
+        return [
+            BoundSockets(listen, [socket.socket(fileno=one) for one in files])
+            for listen, files in self.listening
+        ]
 
 
 class ChannelClosedError(Exception):

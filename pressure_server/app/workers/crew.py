@@ -20,8 +20,15 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from pressure_server.app.settings import Settings
-from pressure_server.app.workers.assignment import Assignment
-from pressure_server.app.workers.channel import ALIVE, ASK_ALL, READY, WORK, Channel, ChannelClosedError
+from pressure_server.app.workers.channel import (
+    ALIVE,
+    ASK_ALL,
+    READY,
+    WORK,
+    Assignment,
+    Channel,
+    ChannelClosedError,
+)  # fmt: skip
 from pressure_server.errors import BackendError, StartError
 from pressure_server.net.clients import Clients
 from pressure_server.net.listener import BoundSockets
