@@ -17,10 +17,11 @@ import click
 
 from pressure_server.app.option_types import FILE, VARIABLE_PREFIX, Option
 from pressure_server.app.settings import Settings
+from pressure_server.app.store import Store
 from pressure_server.text import reason_of
 
 # The options of commands that look at a store of queues.
-STORE_OPTIONS = ("config", "backend", "backend_password_file", "data_dir", "prefix", "shards")
+STORE_OPTIONS = ("config", *(one.name for one in fields(Store)))
 # Variables that Kubernetes and Docker links set for a service whose name begins with `pressure`.
 _LINK_VARIABLE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?|NAME|ENV_\w+)")
 # By the type of an option's default: the TOML types that it accepts besides strings.

@@ -21,8 +21,6 @@ from pressure_server.app.store import EMBEDDED
 from pressure_server.app.workers.channel import ASK_ALL, READY, Assignment, Channel, ChannelClosedError
 from pressure_server.app.workers.crew import Crew
 from pressure_server.auth.access_policy import Access
-from pressure_server.backend.address import Address
-from pressure_server.backend.addresses import BackendAddress
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.link import Timeouts
@@ -84,15 +82,11 @@ class Server:
         self._manager = ServiceManager(os.environ if assignment is None else {})
         self._connections = take_files(settings)
         self._embedded: Embedded | None = None
-        if settings.backend == EMBEDDED:
-            embedded = Embedded(settings.data_dir, fsync=settings.durability.fsync)
-            address: BackendAddress = Address(embedded.url)
-            self._embedded = embedded if assignment is None else None  # the supervisor runs it
-        else:
-            address = settings.address(settings.keepalive)
+        if settings.backend == EMBEDDED and assignment is None:  # the supervisor runs it
+            self._embedded = Embedded(settings.data_dir, fsync=settings.durability.fsync)
         peers_possible = settings.backend != EMBEDDED or settings.workers > 1 or assignment is not None
         self._broker = Broker(
-            address,
+            settings.address(settings.keepalive),
             prefix=settings.prefix,
             shards=settings.shards,
             policy=settings.policy,

@@ -106,7 +106,9 @@ class Store:
             raise SettingsError("the embedded backend has no password: remove --backend-password-file")
 
     def address(self, keepalive: Keepalive = DEFAULT) -> BackendAddress:
-        """Return the address of a backend that is not embedded. Raise SettingsError."""
+        """Return the backend's address. Raise SettingsError."""
+        if self.backend == EMBEDDED:
+            return Address(Embedded(self.data_dir).url)
         try:
             address = address_of(self.backend, keepalive)
             if self.backend_password_file is None:
@@ -125,38 +127,28 @@ async def open_store(store: Store) -> AsyncIterator[Broker]:
 
     If no server runs the embedded backend, start it for that time.
     """
-    async with _running_backend(store) as address:
+    async with contextlib.AsyncExitStack() as stack:
+        if store.backend == EMBEDDED:
+            if not store.data_dir.is_dir():
+                raise SettingsError(
+                    f"there is no data directory {store.data_dir.absolute()}: set --data-dir or --backend as "
+                    "for the server (its unit of systemd sets /var/lib/pressure-server)"
+                )
+            embedded = Embedded(store.data_dir)
+            if not embedded.is_running():
+                stack.push_async_callback(embedded.stop)
+                await embedded.start()
         broker = Broker(
-            address, prefix=store.prefix, shards=store.shards, policy=Policy(), timeouts=Timeouts(grace=0)
+            store.address(),
+            prefix=store.prefix,
+            shards=store.shards,
+            policy=Policy(),
+            timeouts=Timeouts(grace=0),
         )
-        try:
-            await broker.start(to_look=True)
-            yield broker
-        finally:
-            await broker.settle(_SETTLE_TIMEOUT)
-            await broker.close()
-
-
-@contextlib.asynccontextmanager
-async def _running_backend(store: Store) -> AsyncIterator[BackendAddress]:
-    """Yield the backend's address."""
-    if store.backend != EMBEDDED:
-        yield store.address()
-        return
-    if not store.data_dir.is_dir():
-        raise SettingsError(
-            f"there is no data directory {store.data_dir.absolute()}: set --data-dir or --backend as for the "
-            "server (its unit of systemd sets /var/lib/pressure-server)"
-        )
-    embedded = Embedded(store.data_dir)
-    if embedded.is_running():
-        yield Address(embedded.url)
-        return
-    try:
-        await embedded.start()
-        yield Address(embedded.url)
-    finally:
-        await embedded.stop()
+        stack.push_async_callback(broker.close)
+        stack.push_async_callback(broker.settle, _SETTLE_TIMEOUT)
+        await broker.start(to_look=True)
+        yield broker
 
 
 def _with_password(url: str, password: bytes) -> str:

@@ -96,7 +96,7 @@ def test_top_needs_a_terminal(backend: Valkey) -> None:
 
 def test_top_is_live_until_q(server: Server, backend: Valkey) -> None:
     ours, theirs = pty.openpty()
-    command = [
+    command = (
         sys.executable,
         "-m",
         "pressure_server",
@@ -105,7 +105,7 @@ def test_top_is_live_until_q(server: Server, backend: Valkey) -> None:
         "100ms",
         "--backend",
         backend.url,
-    ]
+    )
     environment = {**os.environ, "TERM": "xterm", "LINES": "24", "COLUMNS": "120"}
     top = subprocess.Popen(command, stdin=theirs, stdout=theirs, env=environment)
     try:

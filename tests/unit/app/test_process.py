@@ -11,6 +11,13 @@ from pressure_server.app.process import memory_limit, processors
 MB = 1 << 20
 
 
+def _write(folder: Path, files: dict[str, str], own: str) -> None:
+    for name, text in files.items():
+        (folder / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / "groups" / name).write_text(text)
+    (folder / "own").write_text(own)
+
+
 @pytest.mark.parametrize(
     ("files", "own", "found"),
     [
@@ -25,10 +32,7 @@ MB = 1 << 20
 def test_a_container_s_memory_limit_is_found(
     tmp_path: Path, files: dict[str, str], own: str, found: int | None
 ) -> None:
-    for name, text in files.items():
-        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "groups" / name).write_text(text)
-    (tmp_path / "own").write_text(own)
+    _write(tmp_path, files, own)
     whole = memory_limit(tmp_path / "none", tmp_path / "none")
     assert whole > 64 * MB
     assert memory_limit(tmp_path / "groups", tmp_path / "own") == (found or whole)
@@ -47,10 +51,7 @@ def test_a_container_s_memory_limit_is_found(
 def test_a_container_s_share_of_the_processors_is_found(
     tmp_path: Path, files: dict[str, str], found: int | None
 ) -> None:
-    for name, text in files.items():
-        (tmp_path / "groups" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "groups" / name).write_text(text)
-    (tmp_path / "own").write_text("0::/a\n")
+    _write(tmp_path, files, "0::/a\n")
     whole = processors(tmp_path / "none", tmp_path / "none")
     assert whole >= 1
     assert processors(tmp_path / "groups", tmp_path / "own") == (found or whole)
