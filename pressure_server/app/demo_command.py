@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import closing, suppress
+from dataclasses import dataclass
 from threading import Event, Lock, Thread
 
 import click
@@ -107,6 +108,7 @@ class _BeanstalkClient(_Client):
 _CLIENTS = {"resp": _RespClient, "memcached": _MemcachedClient, "beanstalk": _BeanstalkClient}
 
 
+@dataclass
 class _Demo:
     """The clients of one listener, each in a thread of its own. `error` is the first that one of them had.
 
@@ -114,13 +116,14 @@ class _Demo:
     `stop_if_empty`.
     """
 
-    def __init__(self, where: ListenerUrl, stop_putting: Event, stop_if_empty: Event) -> None:
-        self.where = where
-        self.put = 0
-        self.taken = 0
-        self.error: OSError | None = None
-        self._stop_putting = stop_putting
-        self._stop_if_empty = stop_if_empty
+    where: ListenerUrl
+    stop_putting: Event
+    stop_if_empty: Event
+    put: int = 0
+    taken: int = 0
+    error: OSError | None = None
+
+    def __post_init__(self) -> None:
         self._lock = Lock()
         self.producer = self._start(self._produce)
         self.workers = [self._start(self._work) for _ in range(_WORKERS)]
@@ -137,23 +140,22 @@ class _Demo:
         except OSError as error:
             with self._lock:
                 self.error = self.error or error
-            self._stop_putting.set()
+            self.stop_putting.set()
 
     def _produce(self, client: _Client) -> None:
-        while not self._stop_putting.wait(1 / _PUTS):
+        while not self.stop_putting.wait(1 / _PUTS):
             client.put(b"message-%d" % (self.put + 1))
             self.put += 1
 
     def _work(self, client: _Client) -> None:
-        is_last = False
-        while not is_last:
-            ends_if_empty = self._stop_if_empty.is_set()
+        while True:
+            ends_if_empty = self.stop_if_empty.is_set()
             if client.take():
                 with self._lock:
                     self.taken += 1
-                self._stop_if_empty.wait(1 / _TAKES)  # the work on the message; none at the end
-            else:
-                is_last = ends_if_empty
+                self.stop_if_empty.wait(1 / _TAKES)  # the work on the message; none at the end
+            elif ends_if_empty:
+                return
 
 
 @click.command(
