@@ -71,8 +71,7 @@ class Bytes(Integer):
         if found:
             number, unit, is_binary = found.groups()
             value = int(number) * (1024 if is_binary else 1000) ** (1 + "kmg".index(unit))
-        bytes_: int = super().convert(value, param, ctx)
-        return bytes_
+        return int(super().convert(value, param, ctx))
 
 
 class Option(click.Option):

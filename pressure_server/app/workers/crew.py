@@ -64,7 +64,6 @@ class _Worker:
         self.process: asyncio.subprocess.Process | None = None
         self.channel: Channel | None = None
         self.identity = ""  # as a server on the backend, since it was ready
-        self.has_begun = asyncio.Event()  # it has become ready, or has failed once
         self.is_ready = False
         self.has_monitors = False
         self.failures = 0
@@ -110,14 +109,16 @@ class Crew:
         self._workers = [_Worker(number) for number in range(1, settings.processes)]
         self._keeping: list[asyncio.Task[None]] = []
         self._is_to_stop = asyncio.Event()
+        self._changed = asyncio.Event()
         clients.monitors.tell_others = lambda _has_monitors, lines: self._tell_of_monitors(lines=lines)
 
     async def start(self, bound: Sequence[BoundSockets]) -> None:
         """Start all workers, and wait until each has become ready or has failed once. Raise StartError."""
         self._bound = bound
         self._keeping = [asyncio.create_task(self._keep(worker)) for worker in self._workers]
-        for worker in self._workers:
-            await worker.has_begun.wait()
+        while not all(worker.is_ready or worker.failures for worker in self._workers):
+            self._changed.clear()
+            await self._changed.wait()
         if self._is_down():
             raise StartError("no worker can start: the log has the reasons")
 
@@ -217,7 +218,7 @@ class Crew:
         worker.counted.clear()
         if was_ready:
             self._broker.note_end(worker.identity)
-        worker.has_begun.set()
+        self._changed.set()
         self._tell_of_monitors()
 
     async def _run(self, worker: _Worker) -> int:
@@ -271,7 +272,7 @@ class Crew:
             for number in worker.missed | self._lasting:
                 worker.kill(number)
             worker.missed.clear()
-            worker.has_begun.set()
+            self._changed.set()
             self._tell_of_monitors()
         elif what == ASK_ALL:
             return await self.ask(*arguments)
