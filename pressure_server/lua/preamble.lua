@@ -1,4 +1,4 @@
--- The beginning of the library, and of a script that uses modules of it (scripts.py).
+-- The beginning of the library, and of each script that uses its modules (scripts.py).
 --
 -- A module is a file: a function that is called once, and returns a table of functions, or the state of the call, the
 -- block or the queue (core/call.lua, core/blocks.lua, core/queue.lua). No module writes into the table of another,

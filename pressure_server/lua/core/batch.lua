@@ -3,27 +3,28 @@
 -- Takes    ARGV[block.first…block.last]  runs: a name (a verb, and words for its options), a count, and as
 --                                        many arguments
 -- Returns  how many units of the last run (messages, or commands of a put) are left: the caller sends these,
---          and the runs after them, again. 0: none. -1: none, and puts may wait, as the queue has a bound. -2:
---          none, and there is no queue. Then a result for each run done. A refused run has an error: NOQUEUE,
---          EXISTS, CLOSED, INUSE role holder, CREATING, DELETING. Nothing of it has been done. If only some of its
---          units are refused, the result is a list with an error in the place of each of these. If there is no
---          result, many jobs are due at once, or many messages become jobs: the caller sends the runs again
+--          and the runs after them, again. 0: none. -1: none, and the queue has a bound or a limit of bytes, so puts
+--          may wait. -2: none, and there is no queue. Then a result for each run that was done: an error if the run is
+--          refused (NOQUEUE, EXISTS, CLOSED, INUSE role holder, CREATING, DELETING) and nothing of it has been done; a
+--          list with errors if some of its units are refused. If there is no result, many jobs are due at once, or
+--          many messages become jobs: the caller sends the runs again
 --
--- An error ends a run, and refuses it. What the run has taken goes back. Earlier runs are done, and keep their results.
--- Later runs are left for the next call; in a transaction they are done. An operator causes such errors: a key of the
--- queue gets a wrong type, or the server loses the right to a command or a key.
+-- An error ends and refuses a run, and the messages that it has taken go back. Earlier runs are done, and keep their
+-- results. Later runs are left for the next call; in a transaction they are done. An operator causes such errors: a key
+-- of the queue gets a wrong type, or the server loses the right to a command or a key.
 --
--- Runs that lack a message, or room, wait within the call. After each later run that has changed the queue
--- they are tried again, first come, first served. If some got further, the first value of the reply is
--- instead { left, run, result, run, result, … }, with what they got then; runs count from 1. Run 0 reports a
--- role that waiting runs need and a native client holds; 'others', if messages were left for other servers
--- (waiting.lua); 'due', with the milliseconds until there may be another job (-1: never) and the value of :ext:due
--- (jobs.lua); 'room', with the milliseconds until a message expires that is in the way of puts that wait; or 'source',
--- if the queue is a group's, with the number of bytes by which the group's name is longer than its log's (groups.lua),
--- except in a transaction, in which nothing waits.
+-- Runs that lack a message or room wait within the call. After each later run that has changed the queue they are
+-- tried again, first come, first served. If they get further, or if there is news for the caller, the first value of
+-- the reply is { left, run, result, run, result, … }. Runs count from 1; run 0 is news:
+--   producer, consumer  a native client holds this role, and waiting runs need it
+--   others              messages were left for clients of other servers (waiting.lua)
+--   due                 the milliseconds until there may be another job, -1 for never, and :ext:due (job_times.lua)
+--   room                the milliseconds until a message expires that is in the way of puts; not in a transaction
+--   source              the queue is a group's: the bytes by which its name is longer than its log's (groups.lua); not
+--                       in a transaction
 --
 -- Three names are not operations and have no result. They make a transaction of the runs that follow:
---   on         switch to the queue of that base key; no run waits from here on
+--   on         switch to the queue of that base key; from here on no run waits
 --   unchanged  refuse the whole block with CHANGED unless the queue has this version
 --   free       refuse the whole block with INUSE if a role is named that is held and needed
 -- The reply of a refused block is { 'refused', base key, error }: nothing has been done. The error is DUE if many
@@ -46,9 +47,9 @@ local batch = {}
 -- puts.
 local ANSWERED_BYTES, ANSWERED_TOGETHER, WORK_TOGETHER = 1048576, 64 * 1048576, 500000
 
--- Return whether more jobs of the queue are due, or more messages of native clients to be adopted, than one call can do:
--- then it is not known what comes next, and the rest of the block is left for another call. Put-backs do not depend on
--- that, and a transaction cannot be split.
+-- Return whether more jobs of the queue are due, or more messages must be adopted, than one call can do: then the next
+-- message is not known, and the rest of the block is left for another call. Put-backs do not depend on that, and a
+-- transaction cannot be split.
 local function is_late(name)
   local is_behind = queue.jobs and queue.jobs.has_due or queue.kind.is_behind and queue.kind.is_behind()
   if not is_behind or not the_call.has_records() then
@@ -99,7 +100,7 @@ local function note(result, place, how)
   end
 end
 
--- Add a run's later result, or with the number 0 what the caller should know, to the reply.
+-- Add to the reply a run's later result, or with the number 0 news for the caller.
 local function tell(number, result)
   local more = block.more
   more[#more + 1], more[#more + 2] = number, result
@@ -143,7 +144,7 @@ local function answer()
   return records.keep(reply)
 end
 
--- Do a run of the block, and add its result to the reply. Return whether the runs after it are left for another call.
+-- Do a run of the block, and add its result to the reply. Return whether later runs are left for another call.
 local function add_run(name, first, count)
   local number, is_last = #block.reply, first + count > block.last
   local verb, options = block.read_name(name)
@@ -160,7 +161,7 @@ local function add_run(name, first, count)
     result = { err = 'TOOLONG' }
   else
     block.running = number
-    queue.enter(block.base) -- after an error it has been left
+    queue.enter(block.base) -- an error has left it
     result, left, go_on = verbs.execute(verb, options, first, count)
     block.running = nil
     if result == nil then
@@ -186,7 +187,7 @@ local function add_run(name, first, count)
   return left and left > 0 or block.patient and block.answered > ANSWERED_BYTES
 end
 
--- Tell other servers, and the caller, what waits; leave the queue.
+-- Tell other servers and the caller which runs wait; leave the queue.
 local function finish()
   local runs = block.waiting
   if queue.bound and block.has_takers and (block.how == 'note' or block.how == 'share') then
@@ -235,7 +236,7 @@ local function do_runs()
   return answer()
 end
 
--- End a run that an error has stopped: put back what it has taken. The error is its result; or the result of the whole block,
+-- End a run that an error has stopped: put back what it has taken. The error is its result, or that of the whole block
 -- if nothing has been done.
 local function fail(reason)
   recovery.leave_after_error()

@@ -1,4 +1,4 @@
--- Blocks: a call has one for each queue, and its reply one value for each. fast.lua does those that it can do, and
+-- Blocks: a call has one for each queue, and its reply has one value for each. fast.lua does the most frequent ones, and
 -- batch.lua the others.
 --
 -- Takes    KEYS[1…]                base keys of queues: those of the first block, then those of the next
@@ -26,7 +26,7 @@ function block.next()
   block.home, block.how = the_call.keys[next_key], arguments[at + BLOCK_HOW]
   block.first, block.last = first, first + tonumber(arguments[at + BLOCK_ARGUMENTS]) - 1
   next_key, next_argument = next_key + tonumber(arguments[at + BLOCK_KEYS]), block.last + 1
-  block.changed = false -- whether the block has done anything that must not be done twice
+  block.changed = false -- whether the block has changed anything, so that it must not be done twice
   if #block.taken > 0 then block.taken = {} end -- what has been taken (records.lua)
   return true
 end
@@ -36,7 +36,7 @@ function block.is_shared()
   return block.first > HEADER_SIZE + 1 + BLOCK_SIZE or block.last < #the_call.arguments
 end
 
--- Begin a run. What earlier runs of the block have taken is noted, and stays taken.
+-- Begin a run. Messages that earlier runs of the block have taken are noted, and stay taken.
 function block.begin_run()
   block.reserved_before = #the_call.reserved
   if #block.popped > 0 or next(block.taken_marks) then
@@ -56,7 +56,7 @@ function block.begin_runs()
   block.has_failed = false -- whether an error has ended a run
   block.is_ending = false -- whether no run is left to be done
   block.reply = { 0 }
-  block.more = { 0 } -- later results of runs, and what the caller should know
+  block.more = { 0 } -- later results of runs, and news for the caller
   block.waiting = {} -- runs that lack a message, or room
   block.has_taken = false -- whether the last run that takes messages got any
   block.has_takers = false -- whether runs may wait for messages
@@ -65,7 +65,7 @@ function block.begin_runs()
   block.begin_run()
 end
 
--- What has been read of the names of runs, which are few.
+-- The names of runs that have been parsed. There are few.
 local names = {}
 
 -- Return the verb of a run's name, and its options as a set of words.

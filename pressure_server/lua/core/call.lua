@@ -1,8 +1,8 @@
--- The call: what its header says, how much it has done, what it keeps for its record, its clock and its errors.
+-- The call: its header, its work so far, the contents of its record, its clock and its errors.
 --
 -- Takes    KEYS and ARGV (layout.py); the last key is the server's records, if it has any (records.lua)
--- Returns  one table, filled in `begin`. The library's variables live on from call to call: whatever an earlier call
---          was doing when an error ended it, nothing of that is left
+-- Returns  one table, filled in `begin`. The library's variables live on from call to call, but nothing may be left of an
+--          earlier call that an error ended
 
 -- The estimated work of a call, in microseconds measured on one machine: for each block, message or argument, byte of a
 -- job, and list entry walked over. Above MAX_WORK, or MAX_ANSWERED bytes of replies, the call begins no further
@@ -10,7 +10,7 @@
 local the_call = { FAST_BLOCK = 6, BLOCK = 25, MESSAGE = 0.5, BYTE = 0.002, ENTRY = 0.005, MAX_WORK = 2000 }
 local MAX_ANSWERED = 1048576
 
--- Begin a call. `full` is the error if the backend is out of memory, `refusal` if it accepts no writes.
+-- Begin a call. `full` is the backend's error if it is out of memory, `refusal` if it accepts no writes.
 function the_call.begin(keys, arguments, full, refusal)
   call, try = redis.call, redis.pcall
   the_call.keys, the_call.arguments = keys, arguments
@@ -29,12 +29,12 @@ function the_call.begin(keys, arguments, full, refusal)
   the_call.changed_records = {} -- records of other calls (recovery.lua): number -> their entries
 end
 
--- Return whether the remaining blocks are left for the next call.
+-- Return whether the call leaves the remaining blocks for the next one.
 function the_call.is_long_enough()
   return the_call.work > the_call.MAX_WORK or the_call.answered > MAX_ANSWERED
 end
 
--- Return whether the caller has records. The doctor has none: it only notices what has ended.
+-- Return whether the caller has records. The doctor has none: its calls promote due jobs, but adopt no messages.
 function the_call.has_records()
   if the_call.is_server == nil then
     the_call.is_server = string.sub(the_call.records, -#the_call.identity) == the_call.identity
@@ -42,12 +42,12 @@ function the_call.has_records()
   return the_call.is_server
 end
 
--- Return the key of a server's own, or of all servers: ${PREFIX}!name.
+-- Return the key ${PREFIX}!name, which belongs to no queue.
 function the_call.own_key(name)
   return string.sub(the_call.records, 1, -1 - #'calls:' - #the_call.identity) .. name
 end
 
--- Return the milliseconds since 1970 by the backend's clock, as they were when the call first asked.
+-- Return the milliseconds since 1970 by the backend's clock, at the time when the call first asks.
 function the_call.clock()
   if not the_call.now then
     local time = call('TIME')
@@ -67,7 +67,7 @@ function the_call.error_text(reason)
   return string.match(reply, '^%u[%u%d_]* ') and reply or 'ERR ' .. text
 end
 
--- Return the reply of what an error has ended.
+-- Return the reply for a run or block that an error has ended.
 function the_call.error_reply(reason)
   return { err = the_call.error_text(reason) }
 end

@@ -26,7 +26,7 @@ function commands.with_all(command, key, values)
   return sum
 end
 
--- Run `command key name…`, which may be none; return the list of the values.
+-- Run `command key name…`, unless there are no names; return the list of the values.
 function commands.values_of(command, key, names)
   local count = #names
   if count <= CHUNK then

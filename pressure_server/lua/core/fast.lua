@@ -1,12 +1,9 @@
--- The fast path: the most frequent blocks, each one run, done without the parts of the general path (batch.lua), which
--- can do all blocks. The queue is a list, its roles are free, and only this server uses it. Of a log, only plain puts
--- are done here, and only while no group reads it.
+-- The fast path: the most frequent blocks, most of one run, without the parts of the general path (batch.lua), which can
+-- do all blocks. The queue is a list, its roles are free, and only this server uses it. Of a log, only plain puts are
+-- done here, and only while no group reads it. docs/performance.md says what that saves.
 --
 -- Returns  the reply of the block (batch.lua), or nil for any other block; 'new' replaces the counts if all
 --          messages were new
---
--- What the general path takes of a block's time here, alone in its call and among 12: a plain put 1.4 and 1.6, a get 1.4
--- and 1.6, a put of a new message with a mirror 1.7, a get with one 1.5 (Redis 7.0.15).
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
@@ -20,7 +17,7 @@ local GET_MESSAGES, GET_BYTES = 1000, 1048576
 local FAST_BLOCK, MESSAGE, CHUNK = the_call.FAST_BLOCK, the_call.MESSAGE, commands.CHUNK
 local sum_of_bytes = commands.sum_of_bytes
 
--- Return what the index (mirror.lua) holds if nothing is unmirrored or stale.
+-- Return the index (mirror.lua) of a mirror in which nothing is missing or stale.
 local function exact_index(length, consumer)
   local identity = the_call.identity
   return string.format('%d 0 %d %d %s %s', length, length, queue.consumed, identity, consumer or '')
@@ -51,15 +48,15 @@ local function reply(result, verb, messages, bytes, length, waits)
   return records.keep({ waits and -1 or 0, result })
 end
 
--- Return whether one-message commands may put so many messages, and leave the queue below its bound: the put that fills
--- it must also remove the :not_full token.
+-- Return whether commands of one message each may put `count` messages, and leave the queue below its bound: the put
+-- that fills it must also remove the :not_full token.
 local function may_put(count)
   local base = queue.base
   if the_call.arguments[block.first + 2] ~= '' or count >= CHUNK or queue.producer ~= the_call.identity
     or queue.bound > 0 and queue.length + count >= queue.bound then
     return false
   end
-  -- Two tokens must exist, and another key must not: it is asked for three times, so the sum tells.
+  -- Two tokens must exist, and :closed must not: it is named three times, so the sum tells.
   local closed = base .. ':closed'
   return call('EXISTS', base .. ':producer_free', base .. ':not_full', closed, closed, closed) == 2
 end
@@ -77,7 +74,7 @@ local function may_replace(count)
     marks, marks, marks, copies, copies, copies) == 2
 end
 
--- Reply to a put; drop as many of the oldest messages if that fills a ring. Puts into a ring do not wait.
+-- Reply to a put. In a full ring, drop as many of the oldest messages. Puts into a ring do not wait.
 local function reply_to_put(result, messages, is_ring)
   local base, count, length = queue.base, #messages, queue.length + #messages
   if is_ring then
@@ -109,8 +106,8 @@ local function put(count)
   return reply_to_put(result, messages, is_ring)
 end
 
--- A put that creates no queue leaves one :not_full token of two, which clients of pressure 0.1 may leave in a bounded
--- queue.
+-- A put into an existing queue takes the general path if there is a bound: clients of pressure 0.1 may have left two
+-- :not_full tokens, of which that path leaves one.
 local function put_existing(count)
   return queue.bound == 0 and put(count) or nil
 end
@@ -149,7 +146,7 @@ local function put_unique(count)
   return reply_to_put('new', messages, is_ring)
 end
 
--- Take messages, at least so many. There are no marks, and none of the messages is queued twice.
+-- Take messages, if at least `least` are queued, none has marks, and none is queued twice.
 local function take(least)
   local base, length, wanted = queue.base, queue.length, tonumber(the_call.arguments[block.first + 2])
   local marks, copies, identity = base .. ':ext:marks', base .. ':ext:copies', the_call.identity
@@ -182,7 +179,7 @@ local function get()
   return take(1)
 end
 
--- A get that waits for what another run of the block puts: the message is never queued.
+-- Do a get that waits and the put after it: the message is never queued.
 local function pass_on()
   local arguments, first, base, identity = the_call.arguments, block.first, queue.base, the_call.identity
   local name, closed = arguments[first + 3], base .. ':closed'
@@ -215,7 +212,7 @@ local function get_waiting(count)
   elseif call('EXISTS', base .. ':consumer_free', closed, closed) ~= 1 then
     return nil
   end
-  call('HDEL', base .. ':ext:settings', 'since') -- a waiting client counts as use of the queue (life.lua)
+  call('HDEL', base .. ':ext:settings', 'since') -- a waiting client counts as use (housekeeping.lua)
   return records.keep({ queue.bound > 0 and -1 or 0, {} })
 end
 
@@ -232,8 +229,8 @@ local function contains(count)
   return records.keep({ queue.bound > 0 and -1 or 0, found })
 end
 
--- What is done here, by the name of the block's first run. Each function takes how many arguments the block has besides
--- three words: a run's name, their number, and the first of them. `several` if the block may have other runs.
+-- The functions, by the name of the block's first run. Each takes the number of the block's arguments without three: the
+-- run's name, its count, and its first argument. `several` if the block may have other runs.
 local ways = {
   put = { put }, ['put now'] = { put }, ['put existing'] = { put_existing }, ['put existing offset'] = { put_offset },
   ['put unique'] = { put_unique }, ['put unique now'] = { put_unique },
@@ -272,7 +269,7 @@ local function begin()
   return way[1](count)
 end
 
--- Do the current block and those after it while they are fast. Return whether one needs the general path.
+-- Do the current block and the next ones, up to one that needs the general path. Return whether there is such a block.
 function fast.do_blocks()
   local replies = the_call.replies
   repeat

@@ -1,5 +1,5 @@
 -- Garbage: large collections of deleted queues. To free ten million elements stops Valkey for seconds, even in the
--- background, so they are set aside and freed some at a time (sweep.lua).
+-- background. So such collections are set aside, and freed some elements at a time (sweep.lua).
 --
 -- Touches  ${PREFIX}!garbage        a set: the keys below
 --          ${PREFIX}!garbage:${n}   a collection; n is ${PREFIX}!last_garbage
@@ -17,7 +17,7 @@ local COLLECTIONS = {
   [':ext:offsets'] = 'ZCARD', [':ext:outcomes'] = 'HLEN', [':ext:outcome_times'] = 'ZCARD',
 }
 
--- Set aside the queue's collections with these suffixes that are large, all if none are named.
+-- Set aside the queue's large collections with these suffixes, or all large ones if no suffix is given.
 function garbage.set_aside(...)
   local registry = call('HGET', queue.base .. ':ext:settings', 'registry')
   if not registry then
@@ -36,7 +36,7 @@ function garbage.set_aside(...)
   end
 end
 
--- Do so with all collections of the queue that is deleted, unless too few messages have ever been put into it.
+-- Set aside all large collections of a queue that is deleted. A queue with few puts has none.
 function garbage.set_all_aside()
   local produced = call('GET', queue.base .. ':stats:produced_messages')
   if not produced or (tonumber(produced) or 0) > garbage.LARGE then

@@ -3,7 +3,9 @@
 --
 -- Options of get:
 --   existing      do not wait for the queue to be created
---   waits         wait for messages: one for each command, or with `several`, up to that many for one command
+--   waits         wait for messages: one for each command
+--   several       all messages are for one command, which waits only for the first
+--   otherwise     take nothing if the run before, on another queue of the same command, has taken any (batch.lua)
 --   flags         return the messages, then their flags (taking.lua)
 --
 -- Touches  as the queue's kind takes messages, :not_full, and the records
@@ -35,7 +37,7 @@ local function pop(self, wanted)
     bytes, expired = bytes + commands.sum_of_bytes(some), expired + dropped
     if self.claims then self.claims = commands.slice(self.claims, #some + 1, #self.claims) end
     if messages then
-      if is_first then messages, is_first = commands.slice(messages, 1, #messages), false end -- it has been noted (records.lua)
+      if is_first then messages, is_first = commands.slice(messages, 1, #messages), false end -- the original is noted (records.lua)
       for i = 1, #some do messages[#messages + 1] = some[i] end
     else
       messages = some
@@ -63,7 +65,7 @@ local function take(self, wanted)
     if queue.is_finished() then
       return { err = 'CLOSED' }, 0
     end
-    call('HDEL', queue.base .. ':ext:settings', 'since') -- a waiting client counts as use of the queue (life.lua)
+    call('HDEL', queue.base .. ':ext:settings', 'since') -- a waiting client counts as use (housekeeping.lua)
   end
   local messages, left = {}, 0
   local most = queue.bound and waiting.allowed(wanted) or 0 -- without :bound, a native Delete is in progress
@@ -80,9 +82,9 @@ local function take(self, wanted)
   return messages, left
 end
 
--- Return the messages, oldest first, or false if there is no queue, or an error; how many are left for
--- another call; and if messages are waited for, the function to call when there may be more. Return nothing if all is
--- left for another call.
+-- Return the messages, oldest first, or false if there is no queue, or an error; how many are left for another call; and
+-- if the get waits, the function to call when there may be more messages. Return nothing if everything is left for
+-- another call.
 local function get_some(options, wanted, claims)
   if not queue.bound and (options.existing or not options.waits) then
     return { err = 'NOQUEUE' }, 0
@@ -92,7 +94,7 @@ local function get_some(options, wanted, claims)
   if refusal then
     return refusal, 0
   elseif queue.kind ~= kind and queue.jobs.has_due then
-    return nil -- it has become one of jobs, and which comes first is not known yet
+    return nil -- it has become one of jobs, and the first one is not known yet
   end
   local self = taking.new(options, claims)
   local messages, left, missing = (options.waits and take or pop)(self, wanted)

@@ -1,4 +1,4 @@
--- What clients may ask of any queue.
+-- Questions to any queue.
 
 local the_call = require 'core/call'
 local queue = require 'core/queue'
@@ -11,7 +11,7 @@ function info.exists()
   return queue.bound and 1 or 0
 end
 
--- Return how many jobs are ready, delayed, reserved and buried; for how long the queue is paused yet; and how
+-- Return how many jobs are ready, delayed, reserved and buried; for how long the queue remains paused; and how
 -- many of the ready jobs are urgent (beanstalkd: of a priority below 1024).
 local function counts_of_jobs()
   local counts, state = jobs.counts(), queue.jobs

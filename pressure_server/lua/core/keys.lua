@@ -1,4 +1,4 @@
--- The keys of a queue: the protocol's (life.lua depends on their order), and the extensions.
+-- The keys of a queue: those of the protocol (life.lua depends on their order), and those of pressure-server.
 
 local queue = require 'core/queue'
 

@@ -1,7 +1,7 @@
 -- The functions of the library: a call is begun, its blocks are done, and its record is written.
 --
--- Redis refuses a function as a whole if it may not write. So there are three, and a server that is refused by the
--- first calls another (backend/requests.py):
+-- Redis refuses a function as a whole if it may not write. So there are three, and a server whose call of the first is
+-- refused calls another (lua/scripts.py):
 --   LIBRARY       does anything
 --   LIBRARY_full  does what needs no memory, when the backend is out of memory
 --   LIBRARY_read  only reads, when the backend accepts no writes
@@ -19,7 +19,7 @@ require 'kinds/log'
 require 'kinds/job_queue'
 require 'kinds/distinct'
 
--- How a block is done on the general path, by its `how`.
+-- The functions that do a block on the general path, by its `how`.
 local ways = { recover = recovery.recover, cut = recovery.cut }
 
 -- Do the blocks from the present one on, which needs the general path.

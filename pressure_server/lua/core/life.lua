@@ -10,7 +10,7 @@ local garbage = require 'core/garbage'
 local conversion = require 'kinds/conversion'
 
 local life = {}
--- How the queues of a type keep their messages: as a list unless it is here (queue.lua).
+-- The kinds (queue.lua) of the types that are not a list.
 local WORD_OF_TYPE = { jobs = 'jobs', lifo = 'lifo', random = 'random', group = 'jobs', log = 'log' }
 
 -- Delete the keys with these suffixes. Return how many there were.
@@ -48,14 +48,14 @@ function life.drop_groups()
   end
 end
 
--- Delete the extensions, of which those of an earlier queue may be left. Return how many keys there were.
+-- Delete the keys of pressure-server; an earlier queue may have left some. Return how many there were.
 local function forget()
   life.drop_groups()
   life.sign_off()
   return unlink(keys.of_extensions)
 end
 
--- Make the present queue one that does not exist.
+-- Make the present queue a queue that does not exist.
 local function empty()
   forget()
   queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = false, false, false, 0, 0
@@ -66,8 +66,8 @@ end
 -- Takes    the bound, 0 for none; the overflow, block or error, or '' for the server's; 'implicit' if a put
 --          creates the queue, else ''; then other settings, each a name and a value: type, and those of jobs
 --          (jobs.lua)
--- Returns  1, or an error. Keys without :bound mean that a native Delete is in progress. It would also
---          delete new messages, so no queue can be created until it has finished.
+-- Returns  1, or an error. Keys without :bound mean that a native Delete is in progress. It would delete new messages,
+--          too, so no queue can be created until it has finished.
 function life.create(bound, full, implicit, ...)
   if queue.bound then
     return { err = 'EXISTS' }
@@ -115,7 +115,7 @@ function life.alter(...)
     return refusal
   end
   if new.max_deliveries == '' then new.dead_letter = '' end
-  if needs_jobs then -- it is noted anew, for dead letters and groups (job_times.lua)
+  if needs_jobs then -- note_due writes both anew, for dead letters and groups (job_times.lua)
     call('DEL', queue.base .. ':ext:due')
     call('ZREM', the_call.own_key('due'), queue.base)
   end
@@ -135,7 +135,7 @@ function life.alter(...)
     queue.bound = bound
     call('SET', queue.base .. ':bound', bound)
   end
-  -- While there was room, a missing token was with a native client, which returns it.
+  -- If there was room and still is, a native client has taken the missing token, and returns it.
   if was_full or room.is_full() then room.settle() end
   if was_full and new.overflow then queue.try_waiting() end
   return 1
@@ -160,7 +160,7 @@ function life.close()
   return 1
 end
 
--- Let the log drop what all other groups have passed, after the queue of a group has been deleted.
+-- After the queue of a group has been deleted, let the log drop what all other groups have passed.
 local function settle_log(source)
   local home = queue.base
   if source then
@@ -184,7 +184,7 @@ end
 function life.delete()
   local base = queue.base
   if not queue.bound then
-    -- Two concurrent Deletes may leave these keys. No client waits on them, but they prevent a new queue.
+    -- Two concurrent Deletes may leave these keys. No client waits on them, but no queue can be created.
     local all = keys.with(keys.of_protocol)
     if call('EXISTS', unpack(all, 1, 6)) == 0 then
       call('UNLINK', unpack(all, 7))

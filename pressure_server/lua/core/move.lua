@@ -1,14 +1,14 @@
 -- Move: moves a message to another queue, or to the other end of the same queue, in one atomic step.
 --
--- Takes    the other queue's base key, which must also be one of KEYS; and the message, if not the oldest
+-- Takes    the other queue's base key, which must also be one of KEYS; and the message, unless it is the next one
 -- Options  existing  do not wait for the queue to be created
 --          waits     wait for a message
 --          unique    put the message only if it is not queued in the other queue
 --          into      do not create the other queue
 -- Returns  { message }; {} if there is none to move; false if there is no such queue; -1 if there is no room
---          yet; or an error, which begins with OTHER if it is about the other queue. Then 0; then the
---          function to call when that may have changed
--- Touches  both queues: as a get or remove, and as a put.
+--          yet; or an error, which begins with OTHER if it is about the other queue. Then how many moves are left for
+--          another call, 0 or 1; then, if the move waits, the function that tries again
+-- Touches  both queues: one as a get or remove, the other as a put
 
 local block = require 'core/blocks'
 local queue = require 'core/queue'
@@ -17,7 +17,7 @@ local put = require 'core/put'
 
 local move = {}
 
--- Return the message, or nil; the id of the job that it is; and whether more of the queue must be looked at to tell.
+-- Return the message, or nil; the id of its job, if it is one; and whether only another call can tell.
 local function what_to_move(wanted)
   if not queue.bound or queue.kind.length() == 0 then
     return nil

@@ -1,5 +1,5 @@
--- Puts with transaction ids: each command is done whole or not at all, and once. With an id that is known its value is
--- what it was (outcomes.lua). Each command begins with 'seconds most id'; see the option `once` in put.lua.
+-- Puts with transaction ids: each command is done whole or not at all, and once. If the id is known, the command gets the
+-- value of the first time (outcomes.lua). It begins with 'seconds most id'; see the option `once` in put.lua.
 
 local commands = require 'core/commands'
 local the_call = require 'core/call'
@@ -9,12 +9,12 @@ local outcomes = require 'core/outcomes'
 
 local once = {}
 
--- What kind of value a put has: the same transaction id must not be used for another.
+-- Return the kind of a put's value: the same transaction id must not be used for puts of two kinds.
 local function kind_of_value(options)
   return options.job and 'job' or options.offset and 'offset' or options.unique and 'count' or 'length'
 end
 
--- Return the commands: the id, the messages, and the known outcome of each, nil if there is none; and for how long, and
+-- Return the commands, each with its id, the place of its messages, and its known outcome, or nil; and for how long, and
 -- how many, outcomes are kept.
 local function parse(sizes, words)
   local some, ids, at, seconds, most = {}, {}, 1, nil, nil
@@ -37,14 +37,14 @@ local function value_of(noted, options)
   return kind == 'job' and value or tonumber(value)
 end
 
--- Return the text of an outcome. The command has just put `new` messages, and after these came `after` others.
+-- Return the text of an outcome. The command has just put `new` messages, and later commands `after` others.
 local function text_of(options, value, new, after)
   local offset = queue.kind.has_groups and new > 0
     and string.format('%.0f', queue.consumed + queue.length - after - new) or ''
   return string.format('%s %s %s', kind_of_value(options), type(value) == 'number' and string.format('%.0f', value) or value, offset)
 end
 
--- Put the commands that are new, all together: nothing can be refused to one of them alone. Return the values.
+-- Put the new commands all together, because nothing can be refused to one of them alone. Return the values.
 local function put_together(self, some, words, seconds, most, put)
   local messages, sizes, fresh, first_of = {}, {}, {}, {}
   for _, one in ipairs(some) do
@@ -60,7 +60,7 @@ local function put_together(self, some, words, seconds, most, put)
     return {}, #some
   end
   local refusal = type(result) == 'table' and result.err and result or nil
-  -- What waits for a role waits together.
+  -- Commands that wait for a role wait together.
   if refusal and (#fresh == #some or string.match(refusal.err, '^INUSE')) then
     return refusal, 0
   end
@@ -78,7 +78,7 @@ local function put_together(self, some, words, seconds, most, put)
   return values, 0
 end
 
--- Put one command. Return its value, or an error; how many are left for another call; and whether it waits for room.
+-- Put one command. Return its value, or an error; how many messages are left for another call; and whether it waits for room.
 local function put_one(self, one, words, seconds, most, put)
   local noted = one.noted or queue.bound and outcomes.of({ one.id })[1]
   if noted then
@@ -99,7 +99,7 @@ end
 
 local put_in_turn
 
--- Put the commands from the `first` on, one after the other, up to one that waits.
+-- Put the commands from `first` on, one after the other, up to one that waits.
 function put_in_turn(self, some, first, words, seconds, most, put)
   local values = {}
   for i = first, #some do
@@ -122,8 +122,8 @@ function put_in_turn(self, some, first, words, seconds, most, put)
   return values, 0
 end
 
--- Takes    what put.lua puts with; the number of words of each command, and all words; and the functions of put.lua: `any`
---          puts what has no id, `may_wait` tells whether it waits for room, FULL is the value of a refused command
+-- Takes    the put (put.lua); the number of words of each command, and all words; and functions of put.lua: `any` puts
+--          without ids, `may_wait` tells whether that may wait for room; FULL is the value of a refused command
 -- Returns  what `put` does
 function once.put(self, sizes, words, put)
   local some, seconds, most = parse(sizes, words)

@@ -1,7 +1,7 @@
--- Outcomes: puts with a transaction id are done once, however often they are sent; the queue keeps what each has
--- answered for some time.
+-- Outcomes: puts with a transaction id are done once, however often they are sent. For some time, the queue keeps what
+-- each has answered.
 --
--- Touches  :ext:outcomes       a hash: transaction id -> 'kind value offset', as `put_once` writes it
+-- Touches  :ext:outcomes       a hash: transaction id -> 'kind value offset', as `text_of` in once.lua makes it
 --          :ext:outcome_times  a sorted set: transaction id, with the time of its put
 --          :ext:settings       'forgotten': the time of the last put that has been forgotten
 --
@@ -12,16 +12,16 @@ local commands = require 'core/commands'
 local queue = require 'core/queue'
 
 local outcomes = {}
--- Outcomes that one put may forget besides the one that it notes.
+-- Outcomes that one put may forget in addition to the number that it stores.
 local FORGOTTEN_AT_ONCE = 10
 
--- Return what the puts with these ids have answered, as it was noted, or false, for each.
+-- Return for each id the stored text of its outcome, or false.
 function outcomes.of(ids)
   return commands.values_of('HMGET', queue.base .. ':ext:outcomes', ids)
 end
 
--- Note what puts have answered: `texts` has the id and the answer of each. Forget those that are older than `seconds`,
--- and the oldest above `most`.
+-- Store outcomes: `texts` has the id and the text of each. Forget those that are older than `seconds`, and the oldest
+-- above `most`.
 function outcomes.note(texts, seconds, most)
   local key, times = queue.base .. ':ext:outcomes', queue.base .. ':ext:outcome_times'
   local places, now = {}, the_call.clock()

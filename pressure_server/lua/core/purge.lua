@@ -1,4 +1,4 @@
--- Purge: deletes the messages of a queue that are in given states, some at a time. They count as consumed.
+-- Purge: deletes the messages of a queue that are in these states, some at a time. They count as consumed.
 
 local queue = require 'core/queue'
 local room = require 'core/room'

@@ -8,11 +8,11 @@
 -- Options:
 --   existing  do not create the queue
 --   unique    put only messages that are not queued
---   flags     each message follows its marks (marks.lua); each command has one message and does not wait
---   job       each message follows 'priority delay ttr flags expires ' (jobs.lua); the values are ids of jobs,
---             with `unique` also of those that were there already
+--   flags     each message follows its flags and expiry (marks.lua); each command has one message and does not wait
+--   job       each message follows 'priority delay ttr flags expires ' (jobs.lua); the values are ids of jobs; with
+--             `unique`, for a job that is queued already the id of that one
 --   by        each job follows 'n ' and a key of n bytes, which makes it unique in a queue of unique jobs
---   wait      wait for room, whatever the queue's overflow is
+--   wait      wait for room, even if the queue's overflow is not block
 --   now       never wait for room
 --   overfill  put even if there is no room
 --   goes_round  the message has just been taken from the same queue (move.lua)
@@ -21,12 +21,12 @@
 --   once      the first message of each command is 'seconds most id': a transaction id, and for how long and for how
 --             many puts the outcome is kept at least (once.lua)
 --
--- If there is no room, the queue's overflow applies unless an option overrides it:
+-- If there is no room, the queue's overflow applies, unless an option overrides it:
 --   error    a command is accepted whole or not at all; the value of a refused command is -1
 --   block    messages are accepted one by one. If not all fit, the value is { 'part', done, new, values }:
 --            the values of the finished commands; and for the next command, how many of its messages are done
 --            and how many of these were new
---   overwrite  all messages are accepted, and the oldest dropped
+--   overwrite  all messages are accepted, and the oldest ones dropped
 --
 -- Touches  as the queue's kind puts, and :not_full
 
@@ -44,12 +44,12 @@ local conversion = require 'kinds/conversion'
 
 local put = { FULL = -1 }
 local FULL = put.FULL
--- Messages above the bound that a put drops besides as many as it puts: there are some if the bound was lowered.
+-- Messages that a put drops in addition to the number that it puts. There are more if the bound was lowered.
 local DROPPED_AT_ONCE = 1000
 
--- Return why nothing can be put, or nil; create the queue if that is allowed. A native producer that holds
--- the role is not reported here, because a full queue takes precedence. CREATING: a native client that
--- creates the queue pushes :not_full last, and no client has acted in it yet. Puts of jobs need no role.
+-- Return why nothing can be put, or nil; create the queue if that is allowed. A native producer that holds the role is
+-- not reported here, because a full queue takes precedence. CREATING: no client has acted in the queue yet, and the
+-- native client that creates it has not pushed :not_full, which it does last. Puts of jobs need no role.
 function put.refusal(options)
   if not queue.bound then
     local bound = the_call.arguments[HEADER_BOUND]
@@ -69,9 +69,8 @@ function put.refusal(options)
   end
 end
 
--- Return how many messages may be put now, if `wanted` are to be; note whether the oldest ones are to be dropped. A
--- queue counts as full until a native consumer that has taken a message from a full queue has pushed the :not_full
--- token.
+-- Return how many of `wanted` messages may be put now. Note whether the oldest ones must be dropped for that. If a native
+-- consumer has taken a message from a full queue, the queue counts as full until the consumer has pushed :not_full.
 local function space_for(self, wanted)
   local options = self.options
   self.overwrites = false
@@ -93,7 +92,7 @@ local function drop(count)
   queue.kind.drop_oldest(count)
 end
 
--- Drop the oldest messages, if what has been put exceeds the bound, and may.
+-- Drop the oldest messages if the queue overwrites, and the put has exceeded its bound or its limit of bytes.
 local function drop_excess(self, accepted)
   if self.overwrites and queue.bound > 0 and queue.length > queue.bound then
     drop(math.min(queue.length - queue.bound, accepted + DROPPED_AT_ONCE))
@@ -105,7 +104,7 @@ local function may_wait(options)
   return block.patient and not (options.now or options.flags) and (options.wait or queue.overflow() == 'block')
 end
 
--- Return whether messages are put one by one as there is room.
+-- Return whether messages are put one by one when there is room.
 local function waits_for_room(options)
   return not options.once and may_wait(options)
 end
@@ -115,7 +114,7 @@ local function push(self, messages, marks_of)
   local ids = #messages > 0 and queue.kind.push(self, messages, marks_of)
   if self.options.goes_round then records.note_held() end
   room.settle()
-  -- The messages have been put: an error from here on must not refuse that.
+  -- The messages have been put: from here on, an error must not refuse the put.
   if self.overwrites then pcall(drop_excess, self, #messages) end
   return ids
 end
@@ -133,9 +132,8 @@ end
 
 local put_plain, put_new
 
--- Return what is left after `done` messages: the value { 'part', … }, and the function that continues.
--- is_new has 1 or 0 for each message done. `before` is the queue's length, if the commands' values are
--- lengths.
+-- Return the value { 'part', … } after `done` messages, and the function that continues. is_new has 1 or 0 for each
+-- message done. `before` is the queue's length, if the commands' values are lengths.
 local function part(self, sizes, messages, done, is_new, before)
   local values, at, new = {}, 0, 0
   for i = 1, #sizes do
@@ -176,13 +174,13 @@ local function fit_whole(sizes, messages, space)
   return accepted, lengths
 end
 
--- Return what all commands get if there is no room.
+-- Return the values of all commands if there is no room.
 local function all_full(sizes_text, messages)
   local _, values = fit_whole(sizes_of(sizes_text, messages), messages, 0)
   return values
 end
 
--- Return a result with other values of the commands that were accepted; value_of(i) is that of the next one.
+-- Return a result with new values for the commands that were accepted. value_of(i) is called for each, in order.
 local function with_values(result, sizes, value_of)
   local is_list = type(result) == 'table'
   local values = is_list and (result[1] == 'part' and result[4] or result) or {}
@@ -192,8 +190,8 @@ local function with_values(result, sizes, value_of)
   return is_list and result or values
 end
 
--- Return the value of each command in a queue that overwrites: how many messages it drops, if that was asked
--- for, or the length after it. They have been done; `before` is the length before the first.
+-- Return the value of each command in a queue that overwrites: with the option, how many messages it has dropped, else
+-- the length after it. `before` is the length before the first.
 local function values_after_drop(self, sizes, before)
   local values, length = {}, before
   for i, size in ipairs(sizes) do
@@ -229,7 +227,7 @@ local function values_of(self, result, sizes_text, messages, before, offset, ids
   return result
 end
 
--- Return the refusal of a role that the put needs, and how much space there is.
+-- Return the refusal of a role that the put needs, or nil; and for how many messages there is space.
 local function refusal_and_space(self, wanted)
   local kind, space = queue.kind, space_for(self, wanted) -- this may drop expired messages
   local refusal = kind.in_use('producer') or self.overwrites and kind.in_use('consumer')
@@ -296,8 +294,8 @@ local function add_whole(sizes, messages, space)
   return accepted, counts, #sizes - #counts
 end
 
--- Return the messages up to the first that does not fit, those of them that are new, for each whether it is new, and
--- whether the next one is not decided.
+-- Return how many messages are done, up to the first that does not fit; those of them that are new; for each whether it
+-- is new; and whether the call could not decide that of the next one.
 local function fit_in_order(messages, space)
   local accepted, chosen, is_new, done = {}, {}, {}, 0
   while done < #messages do
@@ -348,7 +346,7 @@ function put_new(self, sizes_text, messages)
   local sizes = sizes_of(sizes_text, messages)
   if refusal then
     if space > 0 then return refusal, 0 end
-    -- As in `put_plain`. Messages that are queued already wait as well: without the role there is no answer.
+    -- As in `put_plain`. Messages that are queued already wait, too, because only the role allows an answer.
     if waits_for_room(self.options) then
       local result, go_on = part(self, sizes, messages, 0, {})
       return result, 0, go_on
@@ -369,7 +367,7 @@ function put_new(self, sizes_text, messages)
   return result, left, go_on
 end
 
--- Make this a queue of jobs, because of a put. Return an error, or nil; or a result, if there is no room.
+-- Make this a queue of jobs, because a put needs that. Return an error, or nil; or a result, if there is no room.
 local function convert(self, sizes_text, messages)
   local refusal = conversion.refusal() or self.options.by and { err = 'TYPE not-unique' }
   if not refusal and space_for(self, 1) == 0 and not waits_for_room(self.options) then

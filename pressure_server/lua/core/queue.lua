@@ -1,4 +1,4 @@
--- The queue that the call works on: what is known of it, its roles and its statistics.
+-- The queue that the call works on: its state, its roles and its statistics.
 --
 -- Takes    a base key, ${PREFIX}:${queue}
 -- Touches  the 12 keys of pressure 0.15. A call is atomic, so it need not take a role's token: it only
@@ -7,25 +7,26 @@
 --          The server waited for it in line with native clients; no other client takes it (backend/turns.py)
 --          :ext:settings  a hash: 'overflow' (block, error or overwrite), 'implicit' if a put created the
 --          queue; 'dropped': how many messages have been overwritten
---          :ext:made  when the library created the queue: tells it from earlier queues of that name; '-' if it
---          did not. Then, after a space, how it keeps its messages, unless it is a plain list: 'jobs', 'reserved' if
---          clients have reserved messages of a list (jobs.lua), 'log' (log.lua), or 'limited' for a list with a limit
---          of bytes (room.lua)
---          :ext:due   when servers try waiting operations again (jobs.lua)
--- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind: kinds/list.lua says which
+--          :ext:made  when the library created the queue, to tell it from earlier queues of that name; '-' if a native
+--          client did. Then, after a space, the word of its kind, unless it is a plain list: 'jobs' (job_queue.lua),
+--          'lifo' or 'random' (distinct.lua), 'log' (log.lua), 'reserved' for a list of which clients have reserved
+--          messages (jobs.lua), or 'limited' for a list with a limit of bytes (room.lua)
+--          :ext:due   when servers try waiting operations again (job_times.lua)
+-- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind:
+--          kinds/list.lua says which
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
 
--- For how many milliseconds a queue without jobs keeps :ext:due. A server that has just tried an operation in vain, and
--- is about to watch the keys, reads it then.
+-- For how many milliseconds a queue without jobs keeps :ext:due. Within that time, a server that has just tried an
+-- operation in vain begins to watch the keys, and so reads it.
 local NOTED = 10000
 -- `kinds` has the kinds by the word in :ext:made; '' is that of a plain list.
 local queue = { kinds = {} }
 
 -- Read the state of a queue.
 function queue.read(base)
-  queue.base = nil -- until all is known: an error must not leave this queue with the state of another
+  queue.base = nil -- until all is read: an error must not leave this queue with the state of another
   local values = call('MGET', base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':ext:index',
     base .. ':stats:consumed_messages', base .. ':ext:made')
   local made, word = values[6], nil
@@ -38,16 +39,16 @@ function queue.read(base)
   queue.consumed, queue.made, queue.word = tonumber(values[5]) or 0, made, word
   queue.kind = queue.kinds[word or '']
   if not queue.kind and queue.kinds[''] then
-    error({ err = 'TYPE newer ' .. word }, 0) -- as a list it would be damaged
+    error({ err = 'TYPE newer ' .. word }, 0) -- to use it as a list would damage it
   end
   queue.length = call('LLEN', base)
-  queue.signs = nil -- which keys of its roles and its state are there
+  queue.signs = nil -- which of the keys exist for which `look` asks
   queue.base = base
 end
 
--- Begin with the queue that has been read, on the general path.
+-- Begin to use the queue that has been read, on the general path.
 function queue.begin()
-  queue.turn = nil -- whether a pressure-server has the turn of the role that was asked for last
+  queue.turn = nil -- whether a pressure-server has the turn of the role that `in_use` checked last
   queue.max_bytes = nil -- see room.lua
   queue.mirror, queue.marks = nil, nil -- see mirror.lua, marks.lua
   queue.jobs = nil -- see jobs.lua
@@ -67,7 +68,7 @@ function queue.enter(base)
   end
 end
 
--- Forget the queue, about which memory may be wrong: it must be entered anew.
+-- Forget the queue, whose state here may be wrong: it must be entered anew.
 function queue.forget()
   queue.base, queue.mirror, queue.jobs = nil, nil, nil
 end
@@ -77,7 +78,7 @@ function queue.key_of(name)
   return queue.base .. ':ext:' .. name
 end
 
--- Note how the queue keeps its messages; nil for a plain list.
+-- Change the queue's kind; nil for a plain list.
 function queue.set_kind(word)
   queue.word, queue.kind = word, queue.kinds[word or '']
   if queue.made or word then
@@ -87,8 +88,8 @@ function queue.set_kind(word)
   end
 end
 
--- Ask which of the keys that say what the queue is about to do are there: each is asked for so often that the sum
--- tells. The answer holds until one of them is written.
+-- One EXISTS tells which of these keys exist: each is repeated so often that the sum tells. The answer is valid until one
+-- of them is written.
 local FREE = { producer = 1, consumer = 2 }
 local NOT_FULL, CLOSED = 4, 8
 
@@ -127,13 +128,13 @@ function queue.in_use(role)
   end
   queue.turn = call('EXISTS', base .. ':ext:' .. role .. '_turn') == 1
   if not queue.turn then
-    -- A pressure-server's name is out of date: the client that took the role has not written its own yet.
+    -- If the name is a pressure-server's, it is outdated: the client that took the role has not written its own yet.
     local name = queue[role] or ''
     return { err = 'INUSE ' .. role .. ' ' .. (string.sub(name, 1, 16) == 'pressure-server:' and '' or name) }
   end
 end
 
--- End a turn. Any pressure-server that acts in the role does so: the server whose turn it was may be dead.
+-- End a turn. Any pressure-server that acts in the role does so, because the server whose turn it was may be dead.
 function queue.end_turn(role)
   queue.signs = nil
   return try('LMOVE', queue.base .. ':ext:' .. role .. '_turn', queue.base .. ':' .. role .. '_free', 'RIGHT', 'LEFT')
@@ -162,7 +163,7 @@ function queue.count_as(verb, messages, bytes)
   try('INCRBY', statistic .. '_bytes', 0 + bytes)
 end
 
--- Let the servers try operations that wait, although no key that they watch tells that these may go on.
+-- Let the servers try waiting operations again, after a change that no other watched key tells.
 function queue.try_waiting()
   if queue.jobs then
     queue.jobs.is_due_now = true -- note_due in job_times.lua notes that
@@ -176,7 +177,7 @@ function queue.overflow()
   return call('HGET', queue.base .. ':ext:settings', 'overflow') or the_call.overflow
 end
 
--- Return whether the queue is closed, and nothing will come out of it any longer: reserved jobs may.
+-- Return whether the queue is closed, and no message can come any more. Delayed and reserved jobs may come.
 function queue.is_finished()
   local base = queue.base
   return queue.length == 0 and queue.is_closed()

@@ -1,30 +1,29 @@
--- Records: a call stores its replies, and the messages that it took from each queue, in a hash of the server
--- that sent it, until that server says that all of it has arrived. A call that is sent again is answered from
--- its record, not done twice. Messages that a dead server had taken can be put back.
+-- Records: a call stores its replies, and the messages that it took from each queue, in a hash of the server that sent
+-- it, until that server says that everything has arrived. A call that is sent again is answered from its record, not
+-- done twice. Messages that a dead server had taken can be put back.
 --
 -- Takes    KEYS[#KEYS]            the server's records, ${PREFIX}!calls:${identity}, if it has any
 --          ARGV[HEADER_NUMBER]    the number of the call; '' to keep no record
 --          ARGV[HEADER_EPOCH]     the epoch of the server's connection
 --          ARGV[HEADER_AGAIN]     'again' if the call may have been done before
---          ARGV[HEADER_DONE]      fields of records that are not needed any longer, separated by spaces
+--          ARGV[HEADER_DONE]      fields of records that are no longer needed, separated by spaces
 -- Touches  the records, a hash:
 --            epoch -> the epoch of the server's last connection; 0 after another server found this one dead
 --            number -> { FORMAT, replies, entries, { base key, ids, owners, reserves } for each run that has reserved
 --            jobs }, packed
---            last -> a record without entries, and the number of the last call that has been recorded: in a backend
---            that lacks the latest calls, it tells which these are
+--            last -> a record without entries, and the number of the last recorded call: if a backend lacks the latest
+--            calls, this tells which ones
 --            j<base key> -> 1, or a cursor (job_gets.lua), while clients of this server may have reserved jobs of the
 --            queue (jobs.lua)
 --
 -- A late call, from a lost connection or from a server that was found dead, has another epoch. It is refused
--- with BURIED before it has done anything.
+-- with BURIED before it does anything.
 --
--- An entry says what was taken from one queue: { base key, when the queue was made, reply, places, marks }. A
--- place says where messages are: a number is a result in that reply, a negative number is in the reply's
--- first value, a table holds the messages themselves. { marked = place } is for messages followed by their
--- flags (get.lua). `marks` is empty if no message has any; else a list of messages, of long ones only the beginning
--- (records.key_of), each followed by its marks (marks.lua) or false. False is needed because an equal message may
--- have marks.
+-- An entry says what was taken from one queue: { base key, when the queue was made, reply, places, marks }. A place says
+-- where messages are: a number is a result in that reply, a negative number is in the reply's first value, a table
+-- contains the messages themselves. { marked = place } is for messages followed by their flags (get.lua). `marks` is
+-- empty if no message has any; else a list of messages, of long ones only the beginning (records.key_of), each followed
+-- by its marks (marks.lua), or by false, because an equal message may have marks.
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
@@ -32,12 +31,12 @@ local queue = require 'core/queue'
 
 local records = {}
 local FORMAT = 1
--- A record has a message once, and of a longer one the beginning again, in bytes: a record of 32 MiB takes 40 ms.
+-- Bytes. A record repeats only this beginning of a message in its marks: a record of 32 MiB takes 40 ms.
 local LONG = 1024
 -- { FORMAT, false, {}, false, and a string of fewer than 32 bytes, packed.
 local LAST, SHORT_STRING = '\149\1\194\144\194', 160
 
--- Check that the call may be done. Return the reply, if it is not to be done; else nil.
+-- Check that the call may be done. If not, return its reply.
 function records.begin()
   local key, arguments = the_call.records, the_call.arguments
   if the_call.is_recorded then
@@ -47,7 +46,7 @@ function records.begin()
       epoch = nil
     end
     if not redis.acl_check_cmd('HSET', key, 'last', '') then
-      -- Nobody could put back what the call takes.
+      -- Without records, no server could put back what the call takes.
       return { err = 'NOPERM this server has no permissions to write its records: HSET ' .. key }
     elseif tonumber(epoch or 0) ~= tonumber(arguments[HEADER_EPOCH]) then
       return { err = 'BURIED the call is of an epoch that has ended' }
@@ -72,8 +71,8 @@ function records.write(field, replies, entries)
   return call('HSET', the_call.records, field, cmsgpack.pack({ FORMAT, replies, entries }))
 end
 
--- Return what stands for a message in the marks of an entry. Messages that have the same beginning are told apart by
--- their order, as equal ones are.
+-- Return the beginning of a message, which stands for it in the marks of an entry. The order tells messages of the same
+-- beginning apart, as it does equal ones.
 function records.key_of(message)
   return #message > LONG and string.sub(message, 1, LONG) or message
 end
@@ -102,12 +101,12 @@ function records.note_popped(messages)
   end
 end
 
--- Note that the messages that were popped last are reserved jobs, or queued again.
+-- Note that the messages that were popped last are now reserved jobs, or queued again.
 function records.note_held()
   block.popped[#block.popped] = nil
 end
 
--- Note that jobs of the queue have been reserved for these owners; `reserves` has how often each has been, or is empty.
+-- Note that jobs of the queue have been reserved for these owners. `reserves` has how often each has been, or is empty.
 function records.note_reserved(ids, owners, reserves)
   if #ids > 0 then the_call.reserved[#the_call.reserved + 1] = { queue.base, ids, owners, reserves } end
 end

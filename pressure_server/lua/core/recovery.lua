@@ -1,7 +1,7 @@
 -- Recovery: puts back messages that are in records (records.lua) and will never be delivered.
 --
--- A message leaves its record in the call that puts it back, so it is put back once, however often this is
--- asked for. It goes back only to the queue from which it was taken, never to a later queue of the same name.
+-- A message leaves its record in the call that puts it back, so it goes back once, however often servers ask. It goes
+-- back only to the queue from which it was taken, never to a later queue of the same name.
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
@@ -14,8 +14,8 @@ local dead_letters = require 'kinds/dead_letters'
 local recovery = {}
 local JOBS = 106 -- the first byte of a field j<base key>
 
--- Return the messages that an entry has taken, each with its mark and its `word`. The word identifies the
--- message in a request to put it back; it begins with the flags if these were returned with the message.
+-- Return the messages of an entry, each with its mark and its `word`. The word identifies the message in a request to
+-- put it back; it begins with the flags if these were returned with the message.
 local function taken_by(entry, some_replies)
   local found, marks_of = {}, {}
   local reply, marks = some_replies and some_replies[entry[3]], entry[5] or {}
@@ -52,13 +52,13 @@ local function entry_with(entry, found)
   return { entry[1], entry[2], 0, its_places, marks }
 end
 
--- Return whether the queue is the one from which the entry was taken. For a queue made by a native client,
--- only the count of consumed messages can tell.
+-- Return whether the queue is the one from which the messages of the entry were taken. For a queue made by a native
+-- client, only the count of consumed messages can tell.
 local function is_queue_of(entry, count)
   return queue.bound and queue.made == entry[2] and (queue.made or queue.consumed >= count)
 end
 
--- Put messages back. Return how many; 0 if their queue does not exist any longer.
+-- Put messages back. Return how many: 0 if their queue no longer exists.
 local function give_back(entry, found)
   if #found == 0 or not is_queue_of(entry, #found) then
     return 0
@@ -85,8 +85,8 @@ local function entries_of(number)
 end
 
 -- Takes    the number of one of this server's calls, and messages that it took from this queue for a client
---          that is gone
--- Returns  how many have been put back: 0 if another server found this one dead and was faster, or if the
+--          that has left
+-- Returns  how many have been put back: 0 if another server found this one dead and has put them back, or if the
 --          queue has been deleted since
 function recovery.put_back(words)
   local number, wanted = words[1], {}
@@ -136,7 +136,7 @@ function recovery.give_up(some_reserved, counts)
   end
 end
 
--- Leave the queue after an error, and finish what earlier runs have begun, as far as possible.
+-- Leave the queue after an error. As far as possible, finish what earlier runs have begun.
 function recovery.leave_after_error()
   if queue.base then
     mirror.start_over()
@@ -148,7 +148,7 @@ function recovery.leave_after_error()
   block.is_moving = false
 end
 
--- Put back what the present run has taken, and give up what it has reserved, after an error has ended it.
+-- After an error has ended the present run, put back what it has taken, and give up what it has reserved.
 function recovery.undo()
   local before, popped = block.reserved_before, block.popped
   pcall(recovery.give_up, { unpack(the_call.reserved, before + 1) }, {})
@@ -163,7 +163,7 @@ function recovery.undo()
       mirror.save()
     end)
     if not is_back then
-      -- An index of the jobs has a wrong type. The messages are put back when this server has died.
+      -- An index of the jobs has a wrong type. The messages are put back when this server has ended.
       local place = string.format('e%s.%d.%d.%d', the_call.arguments[HEADER_NUMBER], #the_call.replies, block.running or 0, i)
       pcall(records.write, place, false, { entry })
     end
@@ -172,7 +172,7 @@ function recovery.undo()
   queue.forget()
 end
 
--- Sort reservations first, then the later calls: then the message taken first is the oldest again.
+-- Sort reservations first, then later calls before earlier ones: so the message taken first is the oldest again.
 local function is_later(one, other)
   local has_jobs, other_has_jobs = string.byte(one) == JOBS, string.byte(other) == JOBS
   if has_jobs or other_has_jobs then
@@ -257,7 +257,7 @@ local function put_back_record(key, field, packed, counts)
   call('HDEL', key, field)
 end
 
--- Put back what calls have taken whose replies will not arrive. Does the current block.
+-- Put back what calls have taken if their replies will not arrive. Does the current block.
 --
 -- Takes    a key of records, which is the block's key; the fields of calls, the latest first, or '' for all
 --          fields of a dead server. Jobs that these calls have reserved are given up, too

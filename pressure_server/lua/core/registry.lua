@@ -1,8 +1,8 @@
 -- The registry: which queues servers have created, how many they may create, and how many bytes the backend may hold.
 --
 -- Takes    ARGV[HEADER_LIMITS]  'bytes queues': the most bytes of a queue that is created without a limit of its own,
---                               and the most queues, 0 for any number; then '!' if the backend holds too many bytes
--- Touches  :ext:settings        'registry': the key below; 'index': that of ids (job_ids.lua)
+--                               and the most queues, 0 for any number; then '!' if the backend stores too many bytes
+-- Touches  :ext:settings        'registry': the key below; 'index': the key of the index of ids (job_ids.lua)
 --          ${PREFIX}!queues     a set: the base keys of the queues that servers have created
 --          ${PREFIX}!due        see jobs.lua
 
@@ -12,8 +12,8 @@ local queue = require 'core/queue'
 
 local registry = {}
 
--- Enter a queue that is being created. Return an error if there are too many; else the settings that it gets besides
--- its own.
+-- Enter a queue that is being created. Return an error if there are too many; else the settings that it gets in addition
+-- to its own.
 function registry.add(own)
   local bytes, most = string.match(the_call.arguments[HEADER_LIMITS], '^(%d+) (%d+)')
   local key, settings = the_call.own_key('queues'), {}
@@ -26,7 +26,7 @@ function registry.add(own)
   return settings
 end
 
--- Take the queue out of the registries of queues.
+-- Remove the queue from the registry and from the due queues.
 function registry.remove()
   local key = call('HGET', queue.base .. ':ext:settings', 'registry')
   if key then

@@ -1,11 +1,11 @@
 -- Room: the bound of the queue, its limit of bytes, and the :not_full token.
 --
 -- Touches  :not_full
---          :ext:settings  'max_bytes': the limit of a queue, if it has one; 'held_bytes': how many bytes of its
---                         jobs are reserved or buried, which do not count
+--          :ext:settings  'max_bytes': the queue's limit of bytes, if it has one; 'held_bytes': the bytes of its
+--                         reserved and buried jobs, which do not count
 --
--- A queue that has reached its limit of bytes is full, as one that has reached its bound: a put that begins below
--- the limit is accepted. A list with such a limit is 'limited' (queue.lua), so that the fast path leaves it alone.
+-- A queue that has reached its limit of bytes is full, whatever its bound: a put that begins below the limit is
+-- accepted. A list with such a limit is 'limited' (queue.lua), so that the fast path does not use it.
 
 local block = require 'core/blocks'
 local queue = require 'core/queue'
@@ -39,13 +39,13 @@ function room.may_be_full()
   return queue.bound > 0 or room.max_bytes()
 end
 
--- Note when the message expires that a put could drop to make room, in milliseconds since 1970; 0 for never.
+-- Note when the oldest message expires, which then makes room for a put, in milliseconds since 1970; 0 for never.
 function room.note_expiry(expires)
   if expires > 0 then block.room_due = math.min(block.room_due or math.huge, expires) end
 end
 
--- Keep exactly one :not_full token if there is room, else none (pressure 0.15, Put and Get, last steps).
--- Exception: a native consumer that has taken a message from a full queue pushes the token itself.
+-- Keep exactly one :not_full token if there is room, else none (pressure 0.15, Put and Get, last steps). But if a
+-- native consumer has taken a message from a full queue, leave it to push the token itself.
 function room.settle()
   local key = queue.base .. ':not_full'
   if not room.may_be_full() and queue.signs and queue.has_token() then
@@ -58,7 +58,7 @@ function room.settle()
   end
   local tokens = try('LLEN', key)
   if type(tokens) ~= 'number' then
-    return -- not a list: the doctor finds that; the put or get stands
+    return -- not a list: the doctor finds that, and the put or get is done all the same
   elseif tokens == 0 then
     local is_used = queue.producer or queue.consumer or queue.word -- else a native client may be creating it
     if is_used and (not room.may_be_full() or try('EXISTS', queue.base .. ':consumer_free') == 1) then

@@ -1,4 +1,4 @@
--- The verbs of runs: what does each, and what it takes.
+-- The verbs of runs: for each the module that does it, and its arguments.
 
 local the_call = require 'core/call'
 local commands = require 'core/commands'
@@ -18,7 +18,7 @@ local doctor = require 'upkeep/doctor'
 
 local verbs = {}
 
--- What a verb takes: each returns a run's arguments, of which there are `count` from `first` on.
+-- Each of these returns a run's arguments, of which there are `count` from `first` on.
 local function numbers(first)
   return tonumber(the_call.arguments[first]), tonumber(the_call.arguments[first + 1])
 end
@@ -35,9 +35,9 @@ local function sizes_and_messages(first, count)
   return the_call.arguments[first], messages(first + 1, count - 1)
 end
 
--- The module that does each verb, by default the queue's kind; what it takes; `optional` if it may be called without a
--- queue; `long` if its answers may be long; `has_options` if it takes the options of the run first; `begin`, what is
--- done before: any queue may have jobs, or get them.
+-- The module that does each verb, by default the queue's kind; `takes`, which returns its arguments; `optional` if it may
+-- be called without a queue; `long` if its answers may be long; `has_options` if its first argument is the run's options;
+-- `begin`, which is called before: any queue may have jobs, or get them.
 local job_event = { job_verbs, takes = messages, optional = true, begin = jobs.open }
 local job_question = { job_verbs, takes = messages, optional = true, long = true, begin = jobs.open }
 local table_of_verbs = {

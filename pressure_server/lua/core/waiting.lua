@@ -1,21 +1,20 @@
 -- Waiting servers: notes which servers have clients that wait for a message of the queue. Without these notes
--- the clients of the server that puts would take everything before other servers are told of the messages.
+-- the clients of the server that puts would take all messages before other servers are woken up.
 --
 -- Takes    block.how  'note' if other servers use this backend; 'share' if, in addition, the block puts and
 --                     all its takes may wait
 -- Touches  :ext:waiting  a hash: identity -> when that server noted waiting clients, in seconds since 1970
 --
--- A call that puts leaves the other servers their share. The put wakes them up, and they take it in calls
--- that do not put, which have no limit. If they do not come, this server's clients take it: in its next call
--- if that does not put, else after 10 ms (queues/waiting/waiting_operations.py). An outdated note costs this
--- delay, but loses no message.
+-- A call that puts leaves the other servers their share. The put wakes them up, and they take the share in calls that
+-- do not put, which have no limit. Otherwise this server's clients take it: in its next call if that does not put,
+-- else after 10 ms (queues/waiting/waiting_operations.py). An outdated note costs this delay, but loses no message.
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
 local queue = require 'core/queue'
 
 local waiting = {}
--- Seconds after which a server's note is ignored. A server renews its own at half that age.
+-- Seconds after which a server's note is ignored. A server renews its own note after half of that time.
 local NOTE_LIFETIME = 60
 
 -- Return how many seconds old a note is.
@@ -38,7 +37,7 @@ local function share()
   return (queue.length - odd) / servers + ((queue.consumed + rank) % servers < odd and 1 or 0)
 end
 
--- Return how many of `wanted` messages the clients of this server may take; note if others are left some.
+-- Return how many of `wanted` messages the clients of this server may take. Note whether others are left some.
 function waiting.allowed(wanted)
   if block.how ~= 'share' or queue.length == 0 then
     return wanted

@@ -1,15 +1,15 @@
--- Lists: queues that keep their messages in the list of the protocol. This is also what a kind is: log.lua and
--- job_queue.lua have the same functions.
+-- Lists: queues that keep their messages in the list of the protocol. All kinds have the functions of this one: those of
+-- log.lua, distinct.lua and job_queue.lua, too.
 --
---   begin       when the call enters the queue; before it leaves it: settle, which may turn to other queues, and leave
+--   begin       when the call enters the queue; before it leaves it: settle, which may enter other queues, and leave
 --   in_use      an error if a native client holds the role that the operation needs; act_as: note the role's holder
 --   available   how many messages can be taken now; pop: take some; restore: put back what was not delivered
 --   push        put messages, for which there is room; drop_expired, drop_oldest: make room
 --   queued      which messages are in the queue (mirror.lua)
 --   the verbs of verbs.lua that depend on the kind, and what move.lua and purge.lua need
 --
--- Of the kinds, only lists and logs have roles, a mirror (mirror.lua) and marks (marks.lua). A list whose messages
--- clients have reserved has jobs, too (jobs.lua).
+-- Only lists and logs have roles, a mirror (mirror.lua) and marks (marks.lua). A list of which clients have reserved
+-- messages has jobs, too (jobs.lua).
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
@@ -46,7 +46,7 @@ end
 
 function list.settle() end
 
--- Return in how many milliseconds another job may be ready, and its note (job_times.lua); nil without jobs.
+-- Return in how many milliseconds another job may be ready, and the note of that (job_times.lua); nil without jobs.
 function list.leave()
   mirror.save()
   if queue.jobs then
@@ -54,7 +54,7 @@ function list.leave()
   end
 end
 
--- Note changed settings (life.lua).
+-- Read settings that have changed (life.lua).
 function list.altered()
   if queue.jobs then jobs.read_settings() end
 end
@@ -76,7 +76,7 @@ end
 -- and the marks of each that has any.
 function list.pop_head(count, most)
   if count > 1 then
-    -- Estimate by the oldest message. If later ones are larger, the next round is the last.
+    -- Estimate by the oldest message. If later ones are larger, the caller stops after the next round.
     local weight = math.max(1, #call('LINDEX', queue.base, -1))
     count = math.max(1, math.min(count, math.floor(most / weight)))
   end
@@ -101,17 +101,17 @@ function list.pop(self, count, most)
   return some, dropped
 end
 
--- Put messages; marks_of, if given, has the marks of each.
+-- Put messages; marks_of has the marks of each, or is nil.
 function list.push(self, messages, marks_of)
   queue.length = queue.length + #messages
-  if marks_of then list.note_marks(messages, marks_of) end -- first: once a message is queued, nothing may refuse its put
+  if marks_of then list.note_marks(messages, marks_of) end -- first: after a message is queued, no error may refuse it
   commands.with_all('LPUSH', queue.base, messages)
   queue.count_as('produced', #messages, commands.sum_of_bytes(messages))
   if not self.is_add then mirror.note_put(messages) end -- else they are in the mirror already
 end
 
--- Store the marks of messages that are about to be put. A native consumer counts a message after it has
--- taken it; the number of produced messages shows whether one is not counted yet.
+-- Store the marks of messages that are about to be put. A native consumer counts a message only after it has taken it:
+-- the number of produced messages tells whether the last one is not counted yet.
 function list.note_marks(messages, marks_of)
   local last = queue.consumed + queue.length
   if not queue.is_free('consumer') then
@@ -159,7 +159,7 @@ function list.drop_oldest(count)
   room.settle()
 end
 
--- Return how many messages may be dropped while another stays.
+-- Return how many messages can be dropped.
 function list.droppable()
   return queue.length
 end
@@ -210,7 +210,7 @@ function list.purge(state)
 end
 
 -- Takes    undelivered messages, oldest first; and their marks, by index, if any
--- Returns  1. No role is needed, because for other clients the messages had never left
+-- Returns  1. This needs no role: for other clients it is as if the messages had never left
 function list.restore(messages, marks_of)
   marks_of = marks_of and next(marks_of) and marks_of
   if marks_of then marks.present(true) end
@@ -249,8 +249,7 @@ function list.refusal_to_remove()
 end
 
 -- Remove all copies of a message if `wanted` is 0; else at most that number of the oldest ones, or of the newest ones if
--- it is negative.
--- Return how many there were to remove. The list begins with the newest message.
+-- it is negative. Return how many have been removed. The list begins with the newest message.
 local function remove_copies(wanted, message)
   the_call.work = the_call.work + the_call.ENTRY * queue.length
   local noted, places = marks.present(), {}
@@ -284,7 +283,7 @@ function list.remove(messages)
     local is_queued, decided = { 1 }, 1
     if queue.length > 0 and queue.mirror then is_queued, decided = mirror.queued({ message }) end
     if decided == 0 then
-      break -- the mirror has grown instead
+      break -- this call has extended the mirror instead
     end
     removed[i] = 0
     if queue.length > 0 and is_queued[1] == 1 then
@@ -307,8 +306,8 @@ function list.remove(messages)
   return removed, #messages - #removed
 end
 
--- Remove copies of a message: all if `wanted` is 0, else so many of the oldest, or if it is negative, of the newest.
--- Returns { how many there were to remove }, or an error; and 1 if this is left for another call.
+-- Remove copies of a message, as the function above. Return { how many have been removed }, or an error; and 1 if this is
+-- left for another call.
 function list.remove_copies(wanted, message)
   local refusal = queue.length > 0 and queue.kind.refusal_to_remove(true)
   if refusal then
@@ -322,7 +321,7 @@ function list.remove_copies(wanted, message)
   return { count }, 0
 end
 
--- Take in what clients of the protocol have put.
+-- Adopt messages that native clients have put, if the kind keeps its messages elsewhere.
 function list.adopt() end
 
 -- Keep the messages from position `first` to `last`, which are in the queue, or none if `last` is before `first`.
@@ -333,7 +332,7 @@ function list.keep(first, last)
   if queue.length < count then queue.act_as('consumer') end
 end
 
--- Return the message that is moved (move.lua), or nil; and the id of the job that it is, if it is one.
+-- Return the message that is moved (move.lua), or nil; and the id of its job, if it is one.
 function list.next_to_move()
   return call('LINDEX', queue.base, -1) or nil
 end

@@ -1,4 +1,4 @@
--- Questions to a list. They take no role and change no message; looking for messages may extend the mirror.
+-- Questions to a list. They need no role and change no message; a search for messages may extend the mirror.
 
 local the_call = require 'core/call'
 local commands = require 'core/commands'
@@ -9,7 +9,7 @@ local taking = require 'core/taking'
 
 local list_reads = {
   SAMPLE_BYTES = 64 * 1048576,
-  -- What is added to a cursor of a set (distinct.lua): it says nothing of the jobs that its messages become.
+  -- Added to a cursor of a set (distinct.lua), because it is no cursor for the jobs that the set's messages become.
   SET_CURSOR = 2 ^ 52,
 }
 
@@ -17,7 +17,7 @@ function list_reads.length()
   return queue.length
 end
 
--- Return 1 for each message that is queued, or 0; and how many messages were decided (mirror.lua).
+-- Return for each message 1 if it is queued, else 0; and how many messages were decided (mirror.lua).
 function list_reads.queued(messages)
   mirror.need()
   return mirror.queued(messages)
@@ -43,7 +43,7 @@ end
 
 -- Takes    an absolute position (the number of messages consumed before it), and a count
 -- Returns  the next position, 0 at the end; then up to `count` messages, oldest first
--- Absolute positions stay valid while messages are taken from the head, so a scan never skips one.
+-- Absolute positions stay valid when messages are taken from the head, so a scan never skips one.
 function list_reads.scan(position, count)
   local first = math.max(0, position - queue.consumed)
   local messages = list_reads.range(first, first + count - 1)
@@ -51,7 +51,7 @@ function list_reads.scan(position, count)
   return { string.format('%d', next_position), messages }
 end
 
--- Return random positions below `length`: distinct ones, or if `count` is negative, with repeats.
+-- Return `count` distinct random positions below `length`, or if `count` is negative, -count with repeats.
 function list_reads.random_positions(seed, count, length)
   local positions, taken = {}, {}
   if length == 0 then
@@ -90,7 +90,7 @@ function list_reads.sample(seed, count)
 end
 
 -- Return the oldest message that has not expired, and its flags, '' for 0; or an empty list. Expired messages are
--- dropped: else they would wake up waiting clients again and again.
+-- dropped, because they would wake up waiting clients again and again.
 function list_reads.peek()
   queue.kind.drop_expired()
   local noted = marks.present()
@@ -104,7 +104,7 @@ function list_reads.peek()
   return {}
 end
 
--- Takes    a message; its rank, the count, and how many messages to look at, as Redis's LPOS
+-- Takes    a message; its rank, the count, and how many messages to compare, as Redis's LPOS
 -- Returns  positions
 function list_reads.positions(message, rank, count, most)
   local rank_from_newest = string.format('%.0f', -tonumber(rank))
@@ -125,8 +125,8 @@ function list_reads.offsets()
   return '', '', 0
 end
 
--- Return a text that changes with every put, get, close, delete and create. A native Delete leaves what this server has
--- noted of how the queue was made.
+-- Return a text that changes with every put, get, close, delete and create. A native Delete leaves :ext:made, which is
+-- therefore used only while the queue exists.
 function list_reads.version()
   local stats = call('MGET', queue.base .. ':stats:produced_messages', queue.base .. ':stats:consumed_messages')
   local newest = call('LINDEX', queue.base, 0)
@@ -135,7 +135,7 @@ function list_reads.version()
     .. redis.sha1hex(call('LINDEX', queue.base, -1)) or '')
 end
 
--- Return how many bytes of messages are queued, nil if there are more than `most`.
+-- Return how many bytes of messages are queued; nil if there are more than `most`.
 function list_reads.bytes_queued(most)
   local bytes = 0
   for first = 0, queue.length - 1, 1000 do
