@@ -78,7 +78,7 @@ local function put_together(self, some, words, seconds, most, put)
   return values, 0
 end
 
--- Put one command. Return its value, or an error; how many messages are left for another call; and whether it waits for room.
+-- Put one command. Return its value, or an error; how many commands are left for another call; and whether it waits.
 local function put_one(self, one, words, seconds, most, put)
   local noted = one.noted or queue.bound and outcomes.of({ one.id })[1]
   if noted then

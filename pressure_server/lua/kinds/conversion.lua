@@ -18,7 +18,7 @@ function conversion.convert()
   if queue.word == 'jobs' or refusal then
     return refusal or nil
   end
-  -- Reserved messages of a list were counted as consumed.
+  -- The reserved messages of a list were counted as consumed.
   local outstanding, bytes = 0, 0
   for _, state in ipairs({ 'reserved', 'buried' }) do
     for _, id in ipairs(call('ZRANGE', queue.key_of(state), 0, -1)) do
@@ -37,7 +37,7 @@ function conversion.convert()
   queue.kind.begin()
   queue.kind.count_held()
   if not (queue.is_free('producer') and queue.is_free('consumer')) then
-    queue.try_waiting() -- what waits for a role needs it no longer
+    queue.try_waiting() -- operations that wait for a role no longer need it
   end
 end
 

@@ -7,8 +7,8 @@ local jobs = require 'kinds/jobs'
 
 local dead_letters = {}
 
--- Move the jobs of the queue that have been delivered often enough. All stay buried if the queue for dead letters
--- refuses them. Call this after the queue has begun, and before it is left.
+-- Move the jobs of the queue that have been delivered often enough. If the queue for dead letters refuses them, all stay
+-- buried. Call this after `begin` of a queue, and before `leave`.
 function dead_letters.move()
   while queue.jobs and queue.jobs.spent do
     local home, ids, dead_letter = queue.base, queue.jobs.spent, queue.jobs.settings.dead_letter

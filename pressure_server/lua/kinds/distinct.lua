@@ -4,7 +4,7 @@
 --
 -- Touches  :ext:ready  a sorted set: the messages, by the order in which they were put
 --
--- Clients of the protocol may put messages into the list; these are adopted when the queue is used.
+-- Native clients put messages into the list; these are adopted when a server uses the queue.
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
@@ -19,14 +19,14 @@ local list_reads = require 'kinds/list_reads'
 
 local distinct = {
   become_jobs = conversion.convert, refusal_to_reserve = conversion.convert,
-  -- Neither needs a role; and neither has these.
+  -- As in a queue of jobs, no operation needs a role, and these do not exist.
   in_use = job_queue.in_use, act_as = job_queue.act_as,
   length = job_queue.length, positions = job_queue.positions, bytes_queued = job_queue.bytes_queued,
   at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets,
 }
--- Messages that one call adopts or purges, and that are picked at once if they may be equal.
+-- Messages that one call adopts or purges; messages picked at once if a sample may have repeats.
 local AT_ONCE, PICKED_AT_ONCE = 1000, 100
--- Of the present queue: how many messages are in the set; and whether some are in the list.
+-- Of the present queue: how many messages are in the set; and whether more are in the list than one call adopts.
 local in_set, has_unadopted = 0, false
 
 local function key()
@@ -65,7 +65,7 @@ local function add(messages)
   in_set, queue.length = in_set + #messages, queue.length + #messages
 end
 
--- Take messages out of the set, in which they are.
+-- Take these messages, which are in the set, out of it.
 local function drop(messages)
   if #messages > 0 then
     commands.with_all('ZREM', key(), messages)
@@ -146,7 +146,7 @@ function distinct.push(self, messages, marks_of)
   queue.count_as('produced', #messages, commands.sum_of_bytes(messages))
 end
 
--- Older messages come first. A copy makes jobs of all messages: if these are more than one call adopts, before it is put.
+-- Older messages come first. A copy makes jobs of all messages; if these are many, other calls do that before the put.
 function distinct.is_ready_for_put(options, messages)
   if has_unadopted and block.patient then
     return false
@@ -191,7 +191,7 @@ function distinct.purge(state)
   return count, is_more
 end
 
--- Takes    messages that have not been delivered, those first that were taken first
+-- Takes    messages that have not been delivered, in the order in which they were taken
 function distinct.restore(messages, marks_of)
   if has_copies(messages) then
     conversion.convert()
@@ -205,7 +205,7 @@ function distinct.restore(messages, marks_of)
   return 1, 0
 end
 
--- Return 1 for each message that is queued, or 0; and how many were decided.
+-- Return for each message 1 if it is queued, else 0; and how many were decided.
 function distinct.queued(messages)
   queue.kind.adopt()
   if queue.kind.queued ~= distinct.queued then
@@ -222,12 +222,12 @@ function distinct.contains(messages)
   return found, #messages - decided
 end
 
--- Return the messages between two positions, in the order in which they are taken; a random queue has them in any.
+-- Return the messages between two positions, newest first: as a lifo takes them.
 function distinct.range(first, last)
   return call('ZRANGE', key(), first, last, 'REV')
 end
 
--- Takes    0, or a cursor that it has returned; and a count
+-- Takes    0, or a cursor that it returned; and a count
 function distinct.scan(position, count)
   position = math.max(0, position - list_reads.SET_CURSOR)
   local cursor, found = unpack(call('ZSCAN', key(), string.format('%.0f', position), 'COUNT', count))
@@ -275,7 +275,7 @@ function distinct.remove_copies(_, message)
   return left == 0 and { removed[1] } or {}, left
 end
 
--- Take in all messages of the list.
+-- Adopt all messages of the list.
 function distinct.adopt()
   if has_unadopted then
     has_unadopted = adopt(call('LLEN', queue.base))
@@ -289,7 +289,7 @@ function distinct.keep(first, last)
   if first > 0 then drop(distinct.range(0, first - 1)) end
 end
 
--- Return the message that is moved (move.lua), and what takes the place of a job's id.
+-- Return the message that is moved (move.lua), twice: it takes the place of a job's id, too.
 function distinct.next_to_move()
   local message = next_messages(1)[1]
   return message, message

@@ -2,12 +2,12 @@
 --
 -- Takes    KEYS[1…]  base keys of queues
 -- Returns  for each queue 0 if it has no job, or only buried ones, and is open; otherwise a list:
---          1 if it is the queue of a group, or closed, or a native client holds the role that its messages need,
---          else 0; in how many milliseconds its next delay, reservation or pause
---          ends, -1 for never, 0 if one has ended but the library has not noticed it yet; and if a job can be
---          reserved, the priority of the first one, and when that was put, in microseconds
+--          1 if it is the queue of a group, or closed, or a native client holds the role that its messages need, else 0;
+--          in how many milliseconds its next delay, reservation or pause ends, -1 for never, 0 if one has ended but the
+--          library has not noticed it yet; and if a job can be reserved, the priority of the first one, and when that
+--          was put, in microseconds
 --
--- Messages of a list count as put at the beginning, with the default priority (jobs.lua).
+-- Messages of a list count as put before all jobs, with the default priority (layout.py).
 -- Touches  the keys in first_jobs.py, :ext:offsets, :ext:made, :ext:jobs, and the log of a group
 
 local call = redis.call
@@ -19,21 +19,21 @@ local function first_score(key)
   return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge
 end
 
--- Return whether messages of the list can be reserved: queues of jobs, and of distinct messages, do not adopt them while
--- a native client holds the consumer role.
+-- Return whether messages of the list can be reserved: while a native client holds the consumer role, queues of jobs and
+-- of distinct messages do not adopt them.
 local ADOPTS = { jobs = true, lifo = true, random = true }
 local function is_adoptable(base)
   return call('EXISTS', base .. ':consumer_free') == 1
     or not ADOPTS[string.match(call('GET', base .. ':ext:made') or '', ' (%l+)$')]
 end
 
--- Return whether the log has messages that its group has no jobs of.
+-- Return whether the log has messages for which its group has no jobs yet.
 local function has_messages_ahead(source, following)
   return call('LLEN', source) + tonumber(call('GET', source .. ':stats:consumed_messages') or 0) > tonumber(following)
 end
 
--- Return whether messages need a role that a native client holds; and the priority of the first job that can be
--- reserved, and when it was put; nil if there is none.
+-- Return whether messages need a role that a native client holds; and if a job can be reserved, the priority of the
+-- first one, and when it was put.
 local function first_of(base, ready, source, following)
   local id, priority = unpack(call('ZRANGE', ready, 0, 0, 'WITHSCORES'))
   local job = id and call('HGET', base .. ':ext:jobs', id)
@@ -60,7 +60,7 @@ for i, base in ipairs(KEYS) do
     local due = math.min(first_score(delayed), first_score(reserved), pause > now and pause or math.huge)
     local is_late = due <= now
     local is_held, priority, made
-    -- Without :bound, a native client deletes the queue.
+    -- Without :bound, a native client is deleting the queue.
     if not is_late and pause <= now and call('EXISTS', base .. ':bound') == 1 then
       is_held, priority, made = first_of(base, ready, source, following)
     end

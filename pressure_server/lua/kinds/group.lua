@@ -1,12 +1,12 @@
--- A group's place in its log: which messages it has passed, and which are ahead of it. groups.lua says what groups are.
+-- A group's place in its log: which messages it has passed, and which are ahead. groups.lua says what groups are.
 --
 -- Touches  :ext:groups     of the log, a sorted set: the base key of each group's queue, with the offset of the
 --                          first message that it has not passed
 --          :ext:offsets    of a group's queue, a sorted set: the ids of its jobs, with the offsets of their messages;
 --                          and '-' with the score inf, so that the key tells that this is a group
---          :ext:settings   of a group's queue, 'source': the base key of the log; 'next': the offset of the message
---                          that it makes a job of next; 'missed': how many messages had been dropped from the log
---                          before the group came to them
+--          :ext:settings   of a group's queue, 'source': the base key of the log; 'next': the offset of the message that
+--                          becomes a job next; 'missed': how many messages the log had dropped before the group came
+--                          to them, or before a consumer had finished them and they would have come back
 
 local commands = require 'core/commands'
 local queue = require 'core/queue'
@@ -19,7 +19,7 @@ function group.key_of(log)
   return log .. ':ext:groups'
 end
 
--- Read how far the log is ahead of the group whose queue the call works on; `following` is its 'next'.
+-- Read how far the log is ahead of the present group, whose 'next' is `following`.
 function group.read_source(source, following)
   local state = queue.jobs
   local bound, consumed = unpack(call('MGET', source .. ':bound', source .. ':stats:consumed_messages'))
@@ -29,7 +29,7 @@ function group.read_source(source, following)
   state.lag = math.max(0, tail - math.max(state.next, state.head))
 end
 
--- Note from which offset on the group needs the messages of the log.
+-- Store from which offset on the group needs the messages of the log.
 function group.note_passed()
   local state = queue.jobs
   local first = tonumber(call('ZRANGE', queue.key_of('offsets'), 0, 0, 'WITHSCORES')[2])
@@ -42,7 +42,7 @@ function group.pass(ids)
   if #ids > 0 and commands.with_all('ZREM', queue.key_of('offsets'), ids) > 0 then group.note_passed() end
 end
 
--- Let the group go on from an offset.
+-- Let the group continue from an offset.
 function group.set_next(offset)
   queue.jobs.next = offset
   call('HSET', queue.key_of('settings'), 'next', string.format('%.0f', offset))
@@ -60,8 +60,8 @@ function group.messages_ahead(skipped, count)
   return messages
 end
 
--- Return `count` messages of the log from an offset on, by their positions from 1. A message that the log has dropped is
--- nil.
+-- Return `count` messages of the log from an offset on, as a table with keys from 1. A message that the log has dropped
+-- is nil.
 function group.messages_at(offset, count)
   local state, found = queue.jobs, {}
   local gone = math.max(0, state.head - offset)

@@ -1,11 +1,10 @@
--- Groups: each reads all messages of a log, in order, and has the queue `log+group` for it. That queue is one of
--- jobs: what its clients take, reserve, acknowledge, release and bury are jobs, which it makes of the next messages
--- of the log. A group has passed a message when its job is deleted or buried. What all groups have passed leaves
--- the log.
+-- Groups: each reads all messages of a log, in order, by the queue `log+group`. That is a queue of jobs: its clients take,
+-- reserve, acknowledge, release and bury jobs, which are made of the log's next messages. A group has passed a message
+-- when its job is deleted or buried. The log drops messages that all groups have passed.
 --
--- What a client reserves of the log's next messages are ranges (ranges.lua). Whoever takes messages for good, or looks
--- at them, makes jobs of as many as are wanted. A put into the log does nothing for groups: clients that wait for a
--- job of a group wait for a message of its log as well.
+-- If a client reserves the log's next messages, they become ranges (ranges.lua). If a client takes them for good, or peeks
+-- at them, they become jobs. A put into the log does nothing for groups: clients that wait for a job of a group wait for
+-- a message of its log as well.
 --
 -- Touches  those of group.lua, and the log
 
@@ -23,16 +22,16 @@ local groups = {}
 local FILLED_BYTES = 1048576
 -- Messages that are read at first, when it is not known how large they are.
 local FIRST = 16
--- Messages that one call drops from a log besides what it does.
+-- Messages that one call drops from a log in addition to its other work.
 local DROPPED_AT_ONCE = 1000
 
--- Return the log's next messages, `wanted` or about `bytes` at most, but one at least if there is one; and the offset of
+-- Return the log's next messages, at most `wanted` and about `bytes`, but at least one if there is one; and the offset of
 -- the first.
 function groups.look_ahead(wanted, bytes)
   local state, messages, seen = queue.jobs, {}, 0
   local most = math.min(wanted, state.lag)
   repeat
-    -- Assume that the next ones are as large as those before.
+    -- Assume that the next messages are as large as those before.
     local left = math.max(1, math.floor((bytes - seen) / (seen / math.max(1, #messages) + 1)))
     local some = group.messages_ahead(#messages, math.min(most - #messages, #messages == 0 and FIRST or left))
     for i = 1, #some do messages[#messages + 1] = some[i] end
@@ -41,7 +40,7 @@ function groups.look_ahead(wanted, bytes)
   return messages, math.max(state.next, state.head)
 end
 
--- Note that there are jobs of the log's next messages, of which the first has this offset: after that, an error loses none.
+-- Note that the log's next messages are jobs now; the first has this offset. The jobs come first, so an error loses none.
 function groups.note_taken(messages, first)
   local state = queue.jobs
   if first > state.next then
@@ -52,7 +51,7 @@ function groups.note_taken(messages, first)
   group.set_next(first + #messages)
 end
 
--- Make jobs of the log's next messages until the group has `wanted` ready ones before those that are left in the log.
+-- Make jobs of the log's next messages until `wanted` ready jobs come before the messages that are left in the log.
 function groups.fill(wanted)
   local state = queue.jobs
   local ready = state.lag > 0 and state.ready > 0 and call('ZCOUNT', queue.key_of('ready'), '-inf', JOB_DEFAULT_PRIORITY) or 0
@@ -70,8 +69,8 @@ function groups.fill(wanted)
   the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 
--- Give each group of the log that the call works on a job for each of these messages, which had been taken from the
--- log before it had groups, and come back: the log itself has no place for them. marks_of[i][3] is an offset.
+-- Give each group of the present log a job for each of these messages. They had been taken from the log before it had
+-- groups, and come back; a log with groups has no place for them. marks_of[i][3] is an offset.
 function groups.take_back(messages, marks_of)
   local home, bytes = queue.base, commands.sum_of_bytes(messages)
   for _, key in ipairs(call('ZRANGE', group.key_of(home), 0, -1)) do
@@ -88,15 +87,15 @@ function groups.take_back(messages, marks_of)
   queue.enter(home)
 end
 
--- Drop the messages of the log that the call works on which all groups have passed.
+-- Drop the messages of the present log that all groups have passed.
 function groups.drop_passed()
   local slowest = tonumber(call('ZRANGE', group.key_of(queue.base), 0, 0, 'WITHSCORES')[2]) or 0
   local count = math.min(slowest - queue.consumed, queue.length, DROPPED_AT_ONCE)
   if count > 0 and not queue.in_use('consumer') then queue.kind.drop_oldest(count) end
 end
 
--- Do the same for the log of a group, without turning to it, if it has neither a bound or a limit of bytes nor an
--- index of its messages. Return whether that was possible.
+-- Do the same for the log of a group, without entering it, if it has no bound, no limit of bytes, no mirror and no
+-- marks. Return whether that was possible.
 local function drop_passed_of(source)
   local slowest = tonumber(call('ZRANGE', group.key_of(source), 0, 0, 'WITHSCORES')[2])
   local count = math.min((slowest or 0) - queue.jobs.head, DROPPED_AT_ONCE)
@@ -114,7 +113,7 @@ local function drop_passed_of(source)
   return true
 end
 
--- Drop from the log of the group that the call works on what all groups have passed.
+-- Drop what all groups have passed from the log of the present group.
 function groups.settle_group()
   local home, source = queue.base, queue.jobs.source
   if queue.jobs.has_passed then
@@ -138,7 +137,7 @@ local function offset_of(word)
   return offset
 end
 
--- Turn to the queue of a group of the present log; return whether there is one.
+-- Enter the queue of a group of the present log. Return whether there is one.
 local function enter_group(key)
   if not call('ZSCORE', group.key_of(queue.base), key) then
     return false
@@ -175,7 +174,7 @@ function actions.delete(key)
   return 1
 end
 
--- Continue from another offset. Jobs that nobody has reserved yet are dropped: they are made again if need be.
+-- Continue from another offset. Ready jobs are dropped: they are made again if the group comes to them.
 function actions.seek(key, word)
   local home, offset, refusal = queue.base, offset_of(word)
   if refusal then
@@ -190,13 +189,13 @@ function actions.seek(key, word)
   until #ids == 0
   group.set_next(offset)
   group.note_passed()
-  queue.try_waiting() -- a message that has been read may be before the group again
+  queue.try_waiting() -- a message that the group had passed may be ahead again
   queue.enter(home)
   return 1
 end
 
--- Return { base key, the offset of the first message that it has not passed, how many messages the group has not
--- taken yet, how many jobs are reserved, and buried, how many messages it has missed } for each group.
+-- Return for each group { base key, the offset of the first message that it has not passed, how many messages it has not
+-- taken yet, how many are reserved, how many are buried, how many it has missed }.
 function actions.list()
   local found = {}
   local places = call('ZRANGE', group.key_of(queue.base), 0, -1, 'WITHSCORES')

@@ -1,4 +1,4 @@
--- Gets of jobs: clients take the best ones for good, or reserve them; reservations whose clients have gone end.
+-- Gets of jobs: clients take the best ones for good, or reserve them; if a client leaves, its reservations end.
 
 local the_call = require 'core/call'
 local commands = require 'core/commands'
@@ -12,11 +12,11 @@ local ranges = require 'kinds/ranges'
 local taking = require 'core/taking'
 
 local job_gets = {}
--- Reservations that one call looks at for a client that takes them over.
+-- Reservations that one call checks for a client that takes some over.
 local OFFERED = 1000
 local key_of = queue.key_of
 
--- Return the part of a server's identity that owners of reservations have.
+-- Return the part of a server's identity that is in the owners of reservations.
 function job_gets.server_of(identity)
   return string.match(identity, '[^:]*$')
 end
@@ -29,7 +29,7 @@ function job_gets.owner_of(text)
   return server .. ' ' .. string.sub(text, 2)
 end
 
--- Takes    claims of reservations, each 'owner' or 'owner ttr'; how many are used
+-- Takes    claims, one for each reservation: 'owner' or 'owner ttr'; how many are used
 -- Returns  the owners; and the times to run, nil for a job's own
 local function owners_in(claims, count)
   local owners, ttrs = {}, {}
@@ -44,9 +44,9 @@ local function owners_in(claims, count)
   return owners, ttrs
 end
 
--- Add a reserved job to what the reply has: 'id ttr flags reserves message'; in a group's queue, the offset of the
--- message is after the id and '@'. Of a range, `messages` has the messages by their positions. Those after the first are
--- '+message': their ids and offsets are one more each.
+-- Add a reserved job to those found: 'id ttr flags reserves message'; in a group's queue, '@' and the offset of the
+-- message follow the id. `messages` has those of a range, by their positions. The later ones are added as '+message',
+-- because their ids and offsets are one more each.
 local function add_given(found, job, messages)
   local offset = job.offset and string.format('%.0f', job.offset)
     or queue.jobs.source and (call('ZSCORE', key_of('offsets'), job.id) or job.about[JOB_OFFSET])
@@ -56,7 +56,7 @@ local function add_given(found, job, messages)
   for i = 2, messages and job.count or 0 do found[#found + 1] = '+' .. messages[i] end
 end
 
--- Leave out jobs that have been reserved again since: reserves[i], which may be nil, is how often the job had been.
+-- Leave out jobs that have been reserved again: reserves[i], which may be nil, is how often the job had been before.
 function job_gets.of_reservation(some, reserves)
   for i, job in ipairs(some) do
     if job and reserves[i] and jobs.parse(job).about[JOB_RESERVES] ~= reserves[i] then some[i] = false end
@@ -64,7 +64,7 @@ function job_gets.of_reservation(some, reserves)
   return some
 end
 
--- Give jobs to clients, one for each claim. Return each as `given`; those that cannot be reserved are left out.
+-- Reserve jobs for clients, one for each claim. Return each as `add_given` says, without those that cannot be reserved.
 function job_gets.give(event, some, claims)
   local owners, ttrs = owners_in(claims, #some)
   local ids, reserves, found = {}, {}, {}
@@ -81,7 +81,7 @@ function job_gets.give(event, some, claims)
   return found
 end
 
--- Return the best jobs that are ready, at most `wanted`; and how many of these have expired, and are deleted.
+-- Return the best ready jobs, at most `wanted`; and how many others have expired, and are deleted.
 function job_gets.best(wanted)
   local found, expired = {}, {}
   if wanted > 1 then wanted = jobs.portion(math.min(wanted, jobs.AT_ONCE)) end
@@ -94,8 +94,8 @@ function job_gets.best(wanted)
   return found, #expired
 end
 
--- Return the message of a job; and what is needed to put it back as that job: { flags, expires, id, the job without its
--- message, its state, what makes it unique if that is not its message, and its offset in a group's log }.
+-- Return the message of a job; and its mark, by which it can be put back as that job: { flags, expires, id, the job without
+-- its message, its state, the key that makes it unique, and its offset in a group's log }.
 function job_gets.with_mark(job)
   local message, about = jobs.message_of(job), job.about
   local is_touched = about[JOB_RESERVES] + about[JOB_KICKS] + about[JOB_BURIES] > 0 or about[JOB_DELAY] > 0
@@ -155,9 +155,9 @@ function job_gets.reserve(claims, wanted, bytes)
   return job_gets.give('reserve', found, claims), expired
 end
 
--- Let a client take over the reservations of others that were not extended for `idle` milliseconds, those that end first
--- first, of `most` jobs at most. Jobs that have been delivered often enough, and messages that a log has dropped, are
--- as if their time to run was up. Return each as `add_given` says.
+-- Let a client take over at most `most` reservations of others that were not extended for `idle` milliseconds, in the
+-- order in which they end. The time to run of jobs that have been delivered often enough, and of messages that a log has
+-- dropped, ends instead. Return each as `add_given` says.
 function job_gets.take_over(claim, idle, most)
   local owners, ttrs = owners_in({ claim }, 1)
   local ids, taken, ended, count = call('ZRANGE', key_of('reserved'), 0, OFFERED - 1, 'WITHSCORES'), {}, {}, 0
@@ -166,7 +166,7 @@ function job_gets.take_over(claim, idle, most)
     if count >= most then break end
     local job, due = jobs.read({ ids[i] }, true)[1], tonumber(ids[i + 1])
     local about = job and jobs.parse(job).about
-    -- A reservation without an end has not been extended since it began, which is not known.
+    -- For a reservation without an end, it is not known when it began.
     if job and about[JOB_OWNER] ~= owners[1] and due < math.huge and now - due + jobs.ttr_of(job) >= idle then
       job.state = 'reserved'
       if (job.count or 1) > most - count then job = ranges.begin_of(job, most - count) end
@@ -184,7 +184,7 @@ function job_gets.take_over(claim, idle, most)
   return job_gets.give('claim', taken, claims)
 end
 
--- Keep messages that have just been taken from the list as reserved jobs, one for each claim. Return each as
+-- Make reserved jobs of messages that have just been taken from the list, one for each claim. Return each as
 -- `add_given` says.
 function job_gets.hold(messages, marks_of, claims)
   local owners, ttrs = owners_in(claims, #messages)
@@ -204,7 +204,7 @@ function job_gets.hold(messages, marks_of, claims)
   commands.with_all('ZADD', key_of('reserved'), places)
   if queue.word ~= 'reserved' then queue.set_kind('reserved') end
   commands.with_all('HSET', key_of('jobs'), fields)
-  -- From here on, an error gives the jobs up, instead of putting the messages back.
+  -- From here on, an error gives up the jobs instead of putting the messages back.
   records.note_held()
   records.note_reserved(ids, owners, {})
   jobs.note_come('reserved', places)
@@ -212,7 +212,7 @@ function job_gets.hold(messages, marks_of, claims)
   return found
 end
 
--- Give up the jobs, among these, that clients of a server have reserved. Return how many; and whether there are more.
+-- Give up those of these jobs that clients of a server have reserved. Return how many; and whether there are more.
 local function give_up_of(server, ids)
   local its, owners = {}, {}
   for _, job in ipairs(jobs.read_in('reserved', ids)) do
@@ -225,13 +225,13 @@ local function give_up_of(server, ids)
   return count, #some < #its
 end
 
--- Give up jobs that clients of a server have reserved. Called again and again until all have been looked at.
+-- Give up jobs that clients of a server have reserved. Servers call this until all jobs have been checked.
 --
--- Jobs of a list go back to its head, so those whose reservations end last are given up first: the cursor is
--- 'after' and a position from the end. Positions shift if other clients end reservations meanwhile, so a scan
--- follows, which misses nothing: the cursor is 'scan' and a cursor of ZSCAN.
+-- Jobs of a list go back to its head, so those whose reservations end last are given up first: the cursor is 'after' and
+-- a position from the end. Positions shift if other clients end reservations meanwhile. So a scan follows, which misses
+-- none: the cursor is 'scan' and a cursor of ZSCAN.
 --
--- Takes    the end of the server's identity; the cursor that the last call returned, or any other word
+-- Takes    the end of the server's identity; the cursor that the last call returned, or at first any other word
 -- Returns  how many have been given up; the next cursor, '0' at the end
 function job_gets.recover(server, cursor)
   jobs.open()
@@ -252,7 +252,7 @@ function job_gets.recover(server, cursor)
   return count, next_cursor == '0' and '0' or 'scan' .. next_cursor
 end
 
--- Give up jobs that these owners have reserved, and still have (of_reservation). Return how many.
+-- Give up jobs that these owners still have reserved (of_reservation). Return how many.
 function job_gets.give_up(ids, owners, reserves)
   jobs.open()
   local count = 0

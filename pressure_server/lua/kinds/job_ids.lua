@@ -15,16 +15,16 @@ local job_ids = {
   OF_BLOCK = 64,
 }
 
--- Return when a job is made: microseconds since 1970 in 16 digits, and a space. Each stamp is
--- later than the last one, whatever the queue, although the clock may stand still in a call. (A job takes more than a
--- microsecond, so stamps do not run ahead of the clock.)
+-- Return a stamp, the time at which a job is made: microseconds since 1970 in 16 digits, and a space. The clock may stand
+-- still in a call, but each stamp is later than the last one, whatever the queue. (A job takes more than a microsecond,
+-- so stamps do not run ahead of the clock.)
 function job_ids.new_stamp()
   the_call.stamped = (the_call.stamped or the_call.clock() and the_call.microseconds) + 1
   return string.format('%.0f ', the_call.stamped)
 end
 
--- Check some of the blocks that the queue has had, apart from the one whose ids are given now: give up those without jobs.
--- This must come before new blocks are taken, because jobs are stored only after they all have ids.
+-- Give up blocks of the queue that have no jobs left: check at most `most`, but not the current one. Call this before new
+-- blocks are taken, because jobs are stored only after they all have ids.
 local function give_up_old(most, current)
   local index, blocks = the_call.own_key('blocks'), queue.key_of('blocks')
   for _ = 1, math.min(most, call('LLEN', blocks)) do
@@ -53,7 +53,7 @@ local function new_block()
   return tonumber(number)
 end
 
--- Note that the queue has the block of a job that comes back: the block may have been given up meanwhile.
+-- Give the queue the block of a job that comes back: the queue may have given it up meanwhile.
 function job_ids.note_back(id)
   local block = string.format('%.0f', math.floor((tonumber(id, 16) - 1) / job_ids.OF_BLOCK))
   if call('HSETNX', the_call.own_key('blocks'), block, queue.base) == 1 then call('LPUSH', queue.key_of('blocks'), block) end
@@ -64,7 +64,7 @@ function job_ids.word_of(number)
   return string.format('%013x', number)
 end
 
--- Return new ids, in ascending order, as numbers: for each block the first one, and how many.
+-- Return new ids as numbers, in ascending order: for each block the first one, and how many.
 function job_ids.spans(wanted)
   local state, spans = queue.jobs, {}
   local last = state.last_id or tonumber(wanted > 0 and call('HGET', queue.key_of('settings'), 'id') or 0)

@@ -1,11 +1,11 @@
--- Indexes of jobs: find jobs by a text. `equal` finds the queued jobs with a given message; it is made when a
--- message is first looked up. `single` finds the jobs that no equal one may join, by message or by the key that
--- was put with them; only queues that were created as unique have it, from their first put on.
+-- Indexes of jobs: find jobs by a text. `equal` finds the queued jobs with a message; it is made when a message is first
+-- looked up. `single` finds the jobs that a new one must not equal, by message or by the key that was put with them; only
+-- queues that were created as unique have it, from their first put on.
 --
 -- Touches  :ext:equal, :ext:single  sorted sets, all with the score 0: the length of a text as a byte, the text, and
 --                                   the id of a job; or 'h', the hash of a long text, and the id
---          :ext:settings            'indexed_equal', 'indexed_single': the cursor up to which the jobs that were
---                                   there before are in the index, or 'all'
+--          :ext:settings            'indexed_equal', 'indexed_single': the cursor up to which older jobs are in the
+--                                   index, or 'all'
 
 local the_call = require 'core/call'
 local queue = require 'core/queue'
@@ -23,7 +23,7 @@ local function prefix_of(text)
   return #text <= 40 and string.char(#text) .. text or 'h' .. job_index.hash_of(text)
 end
 
--- Note whether the job with this id and this text is in an index, 'equal' or 'single'.
+-- Enter the job with this id and this text into an index, 'equal' or 'single'; or remove it.
 function job_index.note(name, text, id, is_in)
   if is_in then
     call('ZADD', queue.key_of(name), 0, prefix_of(text) .. id)

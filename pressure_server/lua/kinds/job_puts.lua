@@ -1,4 +1,4 @@
--- Puts of jobs: how messages become jobs of a queue, those of its list included.
+-- Puts of jobs: makes jobs of messages that are put, come back, or are in the queue's list.
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
@@ -13,15 +13,14 @@ local jobs = require 'kinds/jobs'
 
 local job_puts = {}
 local key_of = queue.key_of
--- Expired jobs, and messages of the list, that one call looks at.
+-- Expired jobs that one call drops, and messages of the list that it adopts.
 local EXPIRED_AT_ONCE, ADOPTED_AT_ONCE = 1000, 1000
--- What comes before a plain message, with its flags and its expiry, or without.
+-- The text before a plain message, with its flags and its expiry, or without.
 local HEAD = JOB_DEFAULT_PRIORITY .. ' 0 ' .. JOB_DEFAULT_TTR .. ' %s %.0f '
 local PLAIN_HEAD = JOB_DEFAULT_PRIORITY .. ' 0 ' .. JOB_DEFAULT_TTR .. ' 0 0 '
 
--- Store jobs, each 'priority delay ttr flags expires message'; or plain messages, if `marks_of` is given:
--- marks_of[i], which may be nil, has the flags and the expiry of one. `names`, if given, are what makes each unique;
--- else its message does.
+-- Store jobs, each 'priority delay ttr flags expires message'; or plain messages, if `marks_of` is given: marks_of[i],
+-- which may be nil, has the flags and the expiry of one. `names`, if given, make each unique instead of its message.
 --
 -- Returns  their ids; and the bytes of their messages
 function job_puts.store(some, marks_of, names)
@@ -67,10 +66,10 @@ function job_puts.store(some, marks_of, names)
   return ids, bytes
 end
 
--- Leave out jobs that an index has already, by name or by message.
+-- Leave out jobs that are in an index already, by name or by message.
 --
--- Returns  the others, and their names or nil; the id of each job that is there; and for each of the others
---          that occurs several times, its place among them
+-- Returns  the others, their marks and their names, or nil; for each job the id of the one in the index, if there is
+--          one, and else its place among the others
 local function without_equals(some, marks_of, names, index)
   local fresh, fresh_marks, fresh_names, ids, places, first_of = {}, {}, {}, {}, {}, {}
   for i, one in ipairs(some) do
@@ -85,11 +84,10 @@ local function without_equals(some, marks_of, names, index)
   return fresh, marks_of and fresh_marks, names and fresh_names, ids, places
 end
 
--- Put jobs, or messages, as `store` does. If an index is given, they must be unique there: by their names in `single`,
--- or among the queued in `equal`. The index must be complete.
+-- Put jobs, or messages, as `store` does. If an index is given, each must be unique there: in `single` by its name, in
+-- `equal` among the queued jobs. The index must be complete.
 --
--- Returns  their ids. A job that must be unique and is there already is not put: the id is that of the one
---          that is there
+-- Returns  their ids. A job that is in the index already is not put, and gets the id of that one
 function job_puts.put(some, marks_of, names, index)
   local fresh, ids, places = some, {}, nil
   if index then fresh, marks_of, names, ids, places = without_equals(some, marks_of, names, index) end
@@ -99,7 +97,7 @@ function job_puts.put(some, marks_of, names, index)
   return index and ids or new_ids
 end
 
--- Delete ready jobs to make room: the least urgent, and among these the oldest.
+-- Delete ready jobs to make room: the least urgent ones, and of these the oldest.
 function job_puts.drop(count)
   local key = key_of('ready')
   while count > 0 and queue.jobs.ready > 0 do
@@ -111,7 +109,7 @@ function job_puts.drop(count)
   room.settle()
 end
 
--- Delete expired jobs to make room, by priority and age, up to the first one that has not expired.
+-- Delete expired jobs to make room, in the order in which they are taken, up to the first that has not expired.
 function job_puts.drop_expired()
   local expired, looked_at, dropped, found_all = {}, 1, 0, false
   repeat
@@ -149,7 +147,7 @@ function job_puts.push_back(messages, marks_of)
   end
 end
 
--- Note how often jobs have been reserved that were made of messages of a list.
+-- Note for jobs that were made of a list's messages how often these had been reserved.
 function job_puts.note_deliveries(ids, marks_of)
   local fields = {}
   for i, id in ipairs(ids) do
@@ -162,15 +160,15 @@ function job_puts.note_deliveries(ids, marks_of)
   if #fields > 0 then commands.with_all('HSET', key_of('jobs'), fields) end
 end
 
--- Make jobs of messages that are queued.
+-- Make jobs of messages that are in the queue already.
 local function make_jobs(messages, marks_of)
   queue.length = queue.length - #messages
   job_puts.note_deliveries(job_puts.store(messages, marks_of), marks_of)
   the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 
--- Add a message to those that are not jobs yet, as the newest. Return false if one of these equals it: a set has no
--- copies.
+-- Add a message as the newest of those that are not jobs yet. Return false if there are none, or if one of them equals
+-- it, because a set has no copies.
 function job_puts.add_unadopted(message)
   local state, key = queue.jobs, key_of('unadopted')
   if state.unadopted == 0 or call('ZSCORE', key, message) then
@@ -182,8 +180,7 @@ function job_puts.add_unadopted(message)
   return true
 end
 
--- Make jobs of messages in the list, or that were there when the queue became one of jobs, unless a native client has
--- the role for that.
+-- Make jobs of messages in the list, unless a native client holds the consumer role. Return whether any are left.
 local function adopt_list(most)
   if queue.in_use('consumer') then
     return false
@@ -202,8 +199,8 @@ local function adopt_list(most)
   return call('EXISTS', queue.base) == 1
 end
 
--- Make jobs of messages that are not jobs yet: those that were there when the queue became one of jobs, and those
--- that native clients have put into the list; unless `all`, only the first ones. Return whether any are left.
+-- Make jobs of messages that are not jobs yet: those from before the queue became one of jobs, and those that native
+-- clients have put into the list; unless `all`, only the first ones. Return whether any are left.
 function job_puts.adopt(all)
   local state, some = queue.jobs, {}
   if not the_call.has_records() then
@@ -213,7 +210,7 @@ function job_puts.adopt(all)
   if state.unadopted > 0 then
     some = call('ZRANGE', key_of('unadopted'), 0, most - 1)
     make_jobs(some, {})
-    call('ZREMRANGEBYRANK', key_of('unadopted'), 0, #some - 1) -- last: an error before loses nothing
+    call('ZREMRANGEBYRANK', key_of('unadopted'), 0, #some - 1) -- last, so that an error before loses nothing
     state.unadopted = state.unadopted - #some
   end
   return state.unadopted > 0 or call('EXISTS', queue.base) == 1 and (#some == most or adopt_list(most - #some))

@@ -1,6 +1,6 @@
--- Queues of jobs: all their messages are jobs (jobs.lua). The queued jobs are in the order in which they will be taken;
--- delayed ones come after those that are ready. Clients of the protocol may put messages into the list; these become
--- jobs when the queue is used. kinds/list.lua says what the functions of a kind are.
+-- Queues of jobs: all their messages are jobs (jobs.lua). Positions count the queued jobs in the order in which they are
+-- taken, and delayed jobs after ready ones. Native clients put messages into the list; these become jobs when a server
+-- uses the queue. kinds/list.lua says what the functions of a kind are.
 
 local block = require 'core/blocks'
 local the_call = require 'core/call'
@@ -21,7 +21,7 @@ local list_reads = require 'kinds/list_reads'
 
 local job_queue = {
   has_deliveries = true,
-  -- Only lists have these (list_reads.lua).
+  -- Only logs have offsets (log.lua).
   at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets,
 }
 local key_of = queue.key_of
@@ -29,7 +29,7 @@ local key_of = queue.key_of
 local HELD_AT_ONCE = 5000
 local SCANNED_AT_ONCE = 2000
 
--- Begin with the queue: read how many jobs it has, and do what is due.
+-- Begin to use the queue: read how many jobs it has, and promote those that are due.
 function job_queue.begin()
   jobs.open()
   local state, source, following = queue.jobs, jobs.read_settings()
@@ -61,8 +61,8 @@ function job_queue.in_use() end
 
 function job_queue.act_as() end
 
--- Count the bytes of the reserved and buried jobs of a queue that has just got a limit of bytes. Look at a limited
--- number of jobs, so that other clients are not delayed; the rest counts as queued.
+-- Count the bytes of the reserved and buried jobs of a queue that has just got a limit of bytes. To keep the call short,
+-- read a limited number of jobs; the rest counts as queued.
 function job_queue.count_held()
   local bytes = 0
   for _, state in ipairs(room.max_bytes() and { 'reserved', 'buried' } or {}) do
@@ -105,7 +105,7 @@ function job_queue.pop(self, count, most)
   return some, popped - #some + expired
 end
 
--- Split what was put with the option `by` into jobs and their keys.
+-- Split the arguments of a put with the option `by` into jobs and their keys.
 local function split_keys(keyed)
   local some, names = {}, {}
   for i, one in ipairs(keyed) do
@@ -119,7 +119,7 @@ end
 function job_queue.push(self, messages, marks_of)
   local options, names = self.options, nil
   if options.by then messages, names = split_keys(messages) end
-  -- If these are the messages of an add, it has just looked for them.
+  -- An add has just looked its messages up.
   local index = not self.is_add and (queue.jobs.settings.unique and 'single' or options.unique and 'equal')
   return job_puts.put(messages, not options.job and (marks_of or {}), names, index)
 end
@@ -130,7 +130,7 @@ function job_queue.refusal_to_put(options)
   return word and { err = 'TYPE ' .. word } or nil
 end
 
--- Messages of the list come first, so that older messages get lower ids; and an index must be complete.
+-- Messages of the list must be adopted first, so that older messages get lower ids; and an index must be complete.
 function job_queue.is_ready_for_put(options)
   local index = queue.jobs.settings.unique and 'single' or options.job and options.unique and 'equal'
   return not (queue.jobs.has_unadopted and block.patient) and (not index or jobs.complete_index(index))
@@ -160,7 +160,7 @@ end
 -- Takes    messages that have not been delivered, and what `pop` returned with each, if it was a job then
 function job_queue.restore(messages, marks_of)
   local first, last, step = 1, #messages, 1
-  if queue.jobs.settings.type == 'lifo' then first, last, step = last, 1, -1 end -- what was taken first is the newest
+  if queue.jobs.settings.type == 'lifo' then first, last, step = last, 1, -1 end -- the first one taken is the newest
   for i = first, last, step do
     local message, mark = messages[i], marks_of and marks_of[i]
     if mark and mark[3] then
@@ -175,8 +175,7 @@ function job_queue.restore(messages, marks_of)
   return 1, 0
 end
 
--- Return the number of queued jobs. Messages that are not adopted yet are not among them, except for those of the
--- log that a group reads.
+-- Return the number of queued jobs. Messages that are not adopted yet do not count, except for those of a group's log.
 local function count_queued()
   return queue.length - call('LLEN', queue.base) - queue.jobs.unadopted
 end
@@ -217,8 +216,8 @@ function job_queue.range(first, last)
   return found
 end
 
--- Takes    the number of messages seen; and a count, of which one call returns SCANNED_AT_ONCE at most. Jobs that are taken
--- meanwhile may hide others. A scan that began before the messages became jobs begins again
+-- Takes    the number of messages returned before; and a count: one call returns at most SCANNED_AT_ONCE. If jobs are taken
+--          meanwhile, the scan may skip others. A scan from before the messages became jobs begins again
 function job_queue.scan(position, wanted)
   wanted = jobs.portion(math.min(wanted, SCANNED_AT_ONCE))
   if position >= list_reads.SET_CURSOR then position = 0 end
@@ -246,18 +245,18 @@ function job_queue.peek()
   return job and { jobs.message_of(job), job.flags ~= '0' and job.flags or '' } or {}
 end
 
--- Return whether the index has all queued jobs; else enter more of them.
+-- Return whether the index has all queued jobs. If not, enter more of them.
 local function can_find(index)
   return not (queue.jobs.has_unadopted and block.patient) and jobs.complete_index(index)
 end
 
--- Return 1 for each message that is queued, or 0; and how many were decided: none while the index is being made. With
--- `to_put`, look for those that a put may not equal.
+-- Return for each message 1 if it is queued, else 0; and how many were decided: none while the index is being made. With
+-- `to_put`, search the jobs that a put must not equal.
 function job_queue.queued(messages, to_put)
   local found = {}
   if queue.jobs.source then
     for i = 1, #messages do found[i] = 1 end
-    return found, #messages -- a group has no index: whoever asks is refused what it wants to do
+    return found, #messages -- a group has no index: the operation that asks is refused
   end
   local name = to_put and queue.jobs.settings.unique and 'single' or 'equal'
   if #messages == 0 or not can_find(name) then
@@ -288,8 +287,8 @@ function job_queue.refusal_to_remove(newest)
 end
 
 -- Takes    messages
--- Returns  for each 1 if it was queued, else 0; and how many are left for another call. If only some jobs of a message
---          have been deleted, :ext:settings has its hash as 'removing'
+-- Returns  for each 1 if it was queued, else 0; and how many are left for another call. While only some jobs of a message
+--          are deleted, :ext:settings has its hash as 'removing'
 function job_queue.remove(messages)
   local refusal = job_queue.refusal_to_remove(true)
   if refusal then
@@ -377,9 +376,8 @@ function job_queue.take_moved(wanted, id)
   end
 end
 
--- Return a text that changes with every event of a job, except touch, and when a delay or a reservation ends. It is
--- the same before and after the call notices that a delay has ended, or makes jobs of messages of the list or of
--- a group's log.
+-- Return a text that changes with every event of a job, except touch, and when a delay or a reservation ends. It does not
+-- change when a call notices that a delay has ended, or makes jobs of messages of the list or of a group's log.
 function job_queue.version()
   local state = queue.jobs
   local stats = call('MGET', queue.base .. ':stats:produced_messages', queue.base .. ':stats:consumed_messages')

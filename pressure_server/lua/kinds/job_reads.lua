@@ -1,5 +1,4 @@
--- Reads of jobs: the state of the queue's jobs, and the jobs that the backend has, as tables. jobs.lua says how it has
--- them.
+-- Reads of jobs: the state of the queue's jobs, and jobs of the backend as tables. jobs.lua says how they are stored.
 
 local the_call = require 'core/call'
 local commands = require 'core/commands'
@@ -9,7 +8,7 @@ local group = require 'kinds/group'
 local ranges = require 'kinds/ranges'
 
 local job_reads = {
-  -- Jobs that are read at once; delays, and reservations, that end when a block begins.
+  -- Jobs that are read at once; delays, and reservations, that are ended when a block begins.
   AT_ONCE = 500,
 }
 -- The same in bytes of messages: 1 MiB takes the backend 2 milliseconds or more.
@@ -17,11 +16,11 @@ local BYTES_AT_ONCE = 2097152
 local key_of = queue.key_of
 local STATES = { 'ready', 'delayed', 'reserved', 'buried' }
 
--- The state of the queue's jobs, which is queue.jobs while the call works on a queue that has any. One table: a new one
--- for each queue takes a microsecond.
+-- The state of the queue's jobs, which is queue.jobs while the present queue has any. One table serves all queues, because
+-- a new one takes a microsecond.
 local state = { settings = {}, indexed = {}, first = {} }
 
--- Turn to the jobs of the queue, which need not have any.
+-- Begin to use the jobs of the queue, which need not have any.
 function job_reads.open()
   if queue.jobs then
     return
@@ -30,15 +29,15 @@ function job_reads.open()
   state.ready = 0 -- how many jobs are ready
   state.last_id = nil -- the last id that the queue has given
   state.spent = nil -- the ids of jobs that go to the dead letters
-  state.has_due = nil -- whether more jobs are due than the block has promoted, or must be adopted first
+  state.has_due = nil -- whether more jobs are due than the block has promoted, or more messages must be adopted first
   state.has_ended = nil -- whether jobs have been deleted or buried
   state.is_due_now = nil -- whether waiting operations are to be tried at once
-  state.has_unadopted = nil -- whether messages of the list, or of the set that follows, are not jobs yet
+  state.has_unadopted = nil -- whether messages of the list, or from before the queue had jobs, are not jobs yet
   state.unadopted = 0 -- how many messages are left from before the queue was one of jobs (distinct.lua)
   -- Of a group (group.lua): the base key of its log, how many messages it has not made jobs of yet, the offset of
   -- the next one and of the log's head; and whether it has passed any.
   state.source, state.lag, state.next, state.head, state.has_passed = nil, 0, nil, nil, nil
-  state.ranged = 0 -- how many messages ranges are beside the first of each (ranges.lua)
+  state.ranged = 0 -- how many messages ranges have, without the first of each (ranges.lua)
   -- By state, when its first job is due, if that is known; inf for never.
   state.first.delayed, state.first.reserved = nil, nil
   state.indexed.equal, state.indexed.single = nil, nil -- how far each index is complete (complete_index)
@@ -46,7 +45,7 @@ function job_reads.open()
   settings.paused, settings.unique, settings.max_deliveries, settings.dead_letter, settings.type = nil, nil, nil, nil, nil
 end
 
--- Read the settings of the queue. If a group reads a log by it, return the base key of the log and the group's place.
+-- Read the settings of the queue. If it is a group's, return the base key of the log and the group's place in it.
 function job_reads.read_settings()
   local noted = call('HMGET', key_of('settings'), 'paused', 'indexed_equal', 'unique', 'max_deliveries', 'dead_letter', 'type',
     'source', 'next', 'indexed_single', 'max_bytes', 'id', 'ranged')
@@ -59,8 +58,8 @@ function job_reads.read_settings()
   return noted[7], noted[8]
 end
 
--- Return the job of a message in a range that does not begin with it, or nil; and the range. `cover` is the range that
--- may have it, `covers` has by their ids those that have been read.
+-- Return the job of a message in a range that does not begin with it, or nil; and the range. `cover` is a range that may
+-- have the message; `covers` has the ranges that have been read, by their ids.
 local function part_of(id, cover, covers)
   local skipped = cover and tonumber(id, 16) - tonumber(cover.id, 16)
   if not cover or skipped < 0 or skipped >= cover.count then
@@ -71,9 +70,9 @@ local function part_of(id, cover, covers)
   return cover and ranges.part(cover, skipped), cover
 end
 
--- Return the jobs with these ids; false in place of a job that does not exist. A job that occurs twice is the
--- same table. Its `state` is nil if that takes another look (state_of). An id stands for one message of a range, or if
--- `whole`, for the range. `covers`, by their ids, are ranges that have been read: of each there is one table.
+-- Return the jobs with these ids; false in place of a job that does not exist. Equal ids get the same table. `state` of
+-- a job is nil if only another command can tell it (state_of). An id stands for one message of a range, or if `whole`,
+-- for the range. `covers` has the ranges that have been read, by their ids: of each there is one table.
 function job_reads.read(ids, whole, covers)
   local fields, found, known, cover = {}, {}, {}, nil
   covers = covers or {}
@@ -114,9 +113,8 @@ function job_reads.portion(most)
   return math.min(most, math.floor(BYTES_AT_ONCE * count / bytes) + 1)
 end
 
--- Return the jobs from one id to another. A range is whole if all its messages are among them; else each of those that
--- are is a job.
--- `covers` as in `read`.
+-- Return the jobs from one id to another. A range is one job if all its messages are among them; else each message that
+-- is becomes a job. `covers` is as in `read`.
 function job_reads.between(first, last, covers)
   local from, to, found = tonumber(first, 16), tonumber(last, 16), {}
   local ids = { first }
@@ -142,7 +140,7 @@ function job_reads.between(first, last, covers)
   return found
 end
 
--- Return the jobs with these ids, which a set of a state has. An id without a job is dropped.
+-- Return the jobs with these ids, which are in the sorted set of a state. An id without a job is dropped.
 function job_reads.read_in(state, ids)
   local found, stray = {}, {}
   for i, job in ipairs(job_reads.read(ids, true)) do
@@ -196,7 +194,7 @@ function job_reads.is_owned(job, owner)
   return job_reads.parse(job).about[JOB_OWNER] == owner
 end
 
--- Return the state of a job that exists. A job without a place is ready: this mends an interrupted change.
+-- Return the state of a job that exists. A job in no set becomes ready: this repairs an interrupted change.
 function job_reads.state_of(job)
   for i = 1, job.state and 0 or #STATES do
     if call('ZSCORE', key_of(STATES[i]), job.id) then
@@ -211,14 +209,14 @@ function job_reads.state_of(job)
   return job.state
 end
 
--- Note that jobs have come into a state; `places` are their scores, each followed by an id.
+-- Note that jobs have entered a state; `places` has their scores, each followed by an id.
 function job_reads.note_come(state, places)
   local first = queue.jobs.first[state]
   for i = 1, first and #places or 0, 2 do first = math.min(first, tonumber(places[i])) end
   queue.jobs.first[state] = first
 end
 
--- Return as many of these jobs as one call works on, the first ones. A range counts as many as it has messages.
+-- Return the first of these jobs: as many as one call works on. A range counts by its messages.
 function job_reads.at_once(some)
   local found, count = {}, 0
   for i, job in ipairs(some) do
@@ -228,8 +226,8 @@ function job_reads.at_once(some)
   return found
 end
 
--- Return the ids of the ready jobs from position `first` to `last` in the order in which they are taken. The set
--- has the jobs of each priority in the order of the puts; in a lifo, they are read backwards, priority by priority.
+-- Return the ids of the ready jobs from position `first` to `last`, in the order in which they are taken. The set has the
+-- jobs of each priority in the order of the puts; in a lifo, each priority is read backwards.
 function job_reads.ready_ids(first, last)
   local key = key_of('ready')
   if queue.jobs.settings.type ~= 'lifo' then
@@ -250,7 +248,7 @@ function job_reads.ready_ids(first, last)
   return found
 end
 
--- Return the ids of the next jobs to take. If the log has more messages for a group, only jobs that come before these.
+-- Return the ids of the next jobs to take. If a group's log has more messages, only jobs that come before these.
 function job_reads.next_ids(count)
   if queue.jobs.lag > 0 then
     return call('ZRANGE', key_of('ready'), '-inf', JOB_DEFAULT_PRIORITY, 'BYSCORE', 'LIMIT', 0, count)

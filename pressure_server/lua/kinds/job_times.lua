@@ -1,4 +1,4 @@
--- The times of jobs: delays, reservations and pauses that end, and when servers are to look again.
+-- The times of jobs: when delays, reservations and pauses end, and when servers try waiting operations again.
 --
 -- Touches  :ext:delayed, :ext:reserved, :ext:due, ${PREFIX}!due (jobs.lua)
 
@@ -20,7 +20,7 @@ local function first_due(state)
   return due
 end
 
--- Return ids in a set that are due, the latest first; and whether there may be more.
+-- Return the ids of jobs in a state that are due, the latest first; and whether there may be more.
 local function due_in(state)
   local first = first_due(state)
   if first == math.huge or first > the_call.clock() then
@@ -31,9 +31,9 @@ local function due_in(state)
   return ids, #ids == most
 end
 
--- Make delayed jobs ready, and end reservations, whose time has come; `delayed` is how many are delayed. A block does
--- this once for each queue, for some jobs; if that is not all, the block's operations are left for another call
--- (batch.lua).
+-- Make jobs ready whose delay is over, and end reservations whose time is up; `delayed` is the number of delayed jobs. A
+-- block does this once for each queue, for a limited number of jobs. If more are due, it leaves its operations for
+-- another call (batch.lua).
 function job_times.promote(delayed)
   local state = queue.jobs
   block.promoted = block.promoted or {}
@@ -73,7 +73,7 @@ function job_times.promote(delayed)
   end
 end
 
--- Return whether no job is given at present, although some are ready.
+-- Return whether the queue is paused, so that ready jobs are not taken.
 function job_times.is_paused()
   local paused = queue.jobs.settings.paused
   return paused and paused > the_call.clock()
@@ -87,9 +87,9 @@ end
 
 -- Note in :ext:due when servers try waiting operations again. Call this before the call leaves the queue.
 --
--- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none. The time is that of the note,
---          although nothing may be due then: what is due later than the note does not change it. If the time of the note
---          has passed, it is 0: this call takes the note away, maybe before its server has learned of it
+-- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none. The note may be too early, because
+--          a later time does not replace it. If its time has passed, the first value is 0: this call removes the note,
+--          maybe before its server has read it
 function job_times.note_due()
   if not the_call.has_records() then
     return -1, ''
@@ -104,7 +104,7 @@ function job_times.note_due()
   if due < math.huge and (not noted or is_over or due < tonumber(noted)) then
     noted = string.format('%.0f', due)
     call('SET', key_of('due'), noted)
-    -- Others may wait for what happens then: for a dead letter, or for room in the log if a job is buried.
+    -- Clients of other queues may wait for that time: for a dead letter, or for room in the log if a job is buried.
     if state.settings.dead_letter or state.source and state.settings.max_deliveries then call('ZADD', the_call.own_key('due'), noted, queue.base) end
   elseif is_over or noted and not queue.word then
     call('DEL', key_of('due'))

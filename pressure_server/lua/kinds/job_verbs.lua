@@ -13,10 +13,10 @@ local job_ids = require 'kinds/job_ids'
 local conversion = require 'kinds/conversion'
 
 local job_verbs = {}
--- A word that names all jobs between two ids has a hyphen after the first.
+-- A word for all jobs between two ids has a hyphen after the first id.
 local HYPHEN, AFTER_ID = 45, 14
 
--- Return the value that a function returns for each word. An error is the value of its word, and of no other.
+-- Call a function for each word. Return the values; an error is the value of its own word only.
 local function each(words, what)
   local values, base = {}, queue.base
   for i, word in ipairs(words) do
@@ -31,7 +31,7 @@ local function each(words, what)
   return values
 end
 
--- Return whether some ids are between the ids of two of these pairs of numbers.
+-- Return whether two of these intervals of ids overlap.
 local function overlap(pairs_of_ids)
   local sorted = commands.slice(pairs_of_ids, 1, #pairs_of_ids)
   table.sort(sorted, function(one, other) return one[1] < other[1] end)
@@ -43,7 +43,7 @@ local function overlap(pairs_of_ids)
   return false
 end
 
--- Return the jobs between each id and its final one, which is the same if there is none; and for each the place of its
+-- Return the jobs from each id to its final one, or only to itself if there is none; and for each job the place of its
 -- word. A job that several words name is one table.
 local function jobs_between(ids, finals)
   local pairs_of_ids, some, places = {}, {}, {}
@@ -62,7 +62,7 @@ local function jobs_between(ids, finals)
   return jobs.read(each), places
 end
 
--- Let an event happen to the jobs between ids, as `jobs_between` has them. Return to how many it has, for each word.
+-- Let an event happen to jobs, as `jobs_between` finds them. Return for each word to how many it has happened.
 local function happen_between(event, ids, finals, owners)
   local done, its_owners = {}, {}
   local some, places = jobs_between(ids, finals)
@@ -73,7 +73,7 @@ local function happen_between(event, ids, finals, owners)
 end
 
 -- Let an event happen to the jobs that the words name: 'id', 'id owner', 'id-final owner' for all between two ids, or
--- 'id owner reserves'. Return to how many it has, for each; and how many are left for another call.
+-- 'id owner reserves'. Return for each word to how many it has happened; and how many words are left for another call.
 local function for_each(words, event)
   local done, known, last = {}, {}, 0 -- known: owners
   local portion = #words > 1 and queue.bound and jobs.portion(jobs.AT_ONCE) or jobs.AT_ONCE
@@ -90,7 +90,7 @@ local function for_each(words, event)
     for i = first, last do
       local id, final, owner, reserved = string.match(words[i], '^(%x+)%-?(%x*) ?(%S*) ?(%d*)$')
       if known[owner] == nil then known[owner] = owner ~= '' and job_gets.owner_of(owner) end
-      local at = event == 'give_up' and last - i + 1 or i - first + 1 -- given up: the latest is named first
+      local at = event == 'give_up' and last - i + 1 or i - first + 1 -- give_up names the latest job first
       ids[at], owners[at], reserves[at] = id, known[owner], tonumber(reserved)
       if final ~= '' then finals[at] = final end
     end
@@ -111,7 +111,7 @@ local function for_each(words, event)
   return done, #words - #done
 end
 
--- Return the verb by which an event happens to each job.
+-- Return the verb of an event.
 local function verb_for(event)
   return function(words)
     return for_each(words, event)
@@ -121,7 +121,7 @@ end
 job_verbs.delete_job, job_verbs.give_up = verb_for('delete'), verb_for('give_up')
 job_verbs.touch, job_verbs.kick_job = verb_for('touch'), verb_for('kick')
 
--- Let an event happen that may change a job's priority.
+-- Let an event happen to a job. It may change the job's priority.
 local function change(event, id, owner, priority)
   local job = jobs.read({ id })[1]
   if job then
@@ -132,10 +132,10 @@ end
 
 -- Describe reservations, in the order in which they end.
 --
--- Takes    how many to pass over; and how many to describe
--- Returns  for each the first and the last id; the offset of the first message in a group's log, else ''; the owner, ''
---          in place of the token of a client's connection; in how many milliseconds it ends, -1 for never; and how often
---          the job has been reserved
+-- Takes    how many to skip; and how many to describe
+-- Returns  for each the first and the last id; the offset of the first message in a group's log, else ''; the token of the
+--          owner, '' for a client's connection; in how many milliseconds it ends, -1 for never; and how often the job has
+--          been reserved
 function job_verbs.pending(words)
   local first, ids, ends, found = tonumber(words[1]), {}, {}, {}
   local places = call('ZRANGE', queue.key_of('reserved'), first, first + words[2] - 1, 'WITHSCORES')
@@ -155,8 +155,8 @@ end
 
 -- Let a client take over reservations of others.
 --
--- Takes    a claim (job_gets.lua); for how many milliseconds, at least, a reservation must not have been extended; how
---          many jobs to take over
+-- Takes    a claim (job_gets.lua); for how many milliseconds a reservation must not have been extended; and how many jobs
+--          to take over
 -- Returns  them, as `reserve` does (get.lua)
 function job_verbs.claim(words)
   return job_gets.take_over(words[1], tonumber(words[2]), tonumber(words[3]))
@@ -169,8 +169,8 @@ function job_verbs.bury(words)
   end)
 end
 
--- Takes    'id owner priority delay' for each; an empty priority leaves it as it is. A priority or a delay that a
---          message of a list cannot have makes the queue one of jobs
+-- Takes    'id owner priority delay' for each; an empty priority changes nothing. A priority or a delay that a message of
+--          a list cannot have makes the queue one of jobs
 function job_verbs.release(words)
   return each(words, function(word)
     local id, owner, priority, delay = string.match(word, '^(%x+) (%S+) (%d*) (%d+)$')
@@ -190,7 +190,7 @@ function job_verbs.release(words)
   end)
 end
 
--- Takes    how many jobs to kick; and their state, '' for buried, or if none are buried, delayed
+-- Takes    how many jobs to kick; and their state: '' for buried jobs, or if there are none, delayed ones
 -- Returns  { how many have been kicked; the state to pass to the next call, '' if nothing is left to do }
 function job_verbs.kick(words)
   local most, state, count, is_more = tonumber(words[1]), words[2], 0, words[1] ~= '0'
@@ -206,7 +206,7 @@ function job_verbs.kick(words)
 end
 
 -- Takes    the id of a job, and a claim
--- Returns  { the job as `give` returns it }, or {} if it cannot be reserved
+-- Returns  a list of the job, as `give` returns it; or {} if it cannot be reserved
 function job_verbs.reserve_job(words)
   local job = jobs.read({ words[1] })[1]
   return job and job_gets.give('reserve_any', { job }, { words[2] }) or {}
@@ -229,7 +229,7 @@ function job_verbs.pause(words)
 end
 
 -- Takes    an id; or ready, delayed or buried, for the next job in that state
--- Returns  { id, message }, or {}; nothing if the queue has become one of jobs, and more calls must adopt its messages
+-- Returns  { id, message }, or {}; nothing if the queue has become one of jobs, and other calls must adopt messages first
 function job_verbs.peek_job(words)
   local id = words[1]
   if id == 'ready' and queue.kind.become_jobs then

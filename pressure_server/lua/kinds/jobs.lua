@@ -1,19 +1,18 @@
--- Jobs: messages that stay with their queue until a client deletes them. A job has an id, a priority, a delay
--- and a time to run. All messages of a queue of the kind `jobs` are jobs. In a queue of the kind `reserved` a
--- message becomes a job while a client has it reserved, and goes back to the head of the list if the client
--- gives it up.
+-- Jobs: messages that stay with their queue until a client deletes them. A job has an id, a priority, a delay and a time
+-- to run. All messages of a queue of the kind `jobs` are jobs. In a queue of the kind `reserved` a message is a job while
+-- a client has it reserved, and goes back to the head of the list if the client gives it up.
 --
--- This file has the states of jobs and the transitions between them. job_reads.lua reads jobs, job_times.lua has what
--- is due, job_puts.lua makes jobs of messages, job_gets.lua takes and reserves them, job_verbs.lua has the other events,
+-- This file has the states of jobs and the transitions between them. job_reads.lua reads jobs, job_times.lua knows which
+-- are due, job_puts.lua makes jobs of messages, job_gets.lua takes and reserves them, job_verbs.lua has the other events,
 -- and job_queue.lua is the kind of queue. Ids are in job_ids.lua, and unique jobs in job_index.lua.
 --
--- An id is a number of 13 hexadecimal digits here, so that jobs with equal scores are in the order in which they
--- were put; and a decimal number for clients.
+-- An id is a number of 13 hexadecimal digits here, so that jobs with equal scores stay in the order of the puts. For
+-- clients it is a decimal number.
 --
 -- Touches  :ext:jobs      a hash: id -> 'made priority delay ttr flags expires message', as it was put
 --                         (`made`: new_stamp in job_ids.lua), or a range (ranges.lua);
---                         'id:' -> its state (JobField in layout.py), packed, unless nothing has happened to the
---                         job since it was put; and 'id#' -> what makes it unique, if that is not its message
+--                         'id:' -> its state (JobField in layout.py), packed, if an event has happened to it since
+--                         it was put; and 'id#' -> the key that makes it unique, if that is not its message
 --          :ext:ready     for each state a sorted set of ids, with the score: the job's priority;
 --          :ext:delayed   when it becomes ready;
 --          :ext:reserved  when its reservation ends, inf for never;
@@ -24,13 +23,14 @@
 --                         (reservations), 'dead_letters' that have left the queue
 --          :ext:due       when the first delay, reservation or pause ends, and servers try waiting operations again:
 --                         maybe too early, never too late. Servers watch it
---          ${PREFIX}!due  a sorted set: queues that have dead letters, by the same time, at which servers use them
+--          ${PREFIX}!due  a sorted set: queues with dead letters, and groups with max_deliveries, by the same time, at
+--                         which servers use them
 --          j<base key>    a field of the records of a server: its clients may have reserved jobs of that queue
 --
 -- Times are in milliseconds since 1970 by the backend's clock; delays and times to run in milliseconds.
 --
--- The owner of a reserved job is 'server token': the end of a server's identity, and one of its clients. The
--- server is empty if the reservation outlives its connection.
+-- The owner of a reserved job is 'server token': the end of a server's identity, and one of its clients. If the
+-- reservation outlives its connection, the server is empty.
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
@@ -49,14 +49,13 @@ local jobs = {
   parse = job_reads.parse, bytes_of = job_reads.bytes_of, message_of = job_reads.message_of, ttr_of = job_reads.ttr_of,
   is_owned = job_reads.is_owned, state_of = job_reads.state_of, note_come = job_reads.note_come,
   portion = job_reads.portion, ready_ids = job_reads.ready_ids, next_ids = job_reads.next_ids, counts = job_reads.counts,
-  -- Jobs that one call deletes at most, unless it must not leave anything.
+  -- The most jobs that one call deletes, unless it must not leave any.
   DELETED_AT_ONCE = 1000,
 }
 -- The estimated work to move one job to the queue for dead letters, in microseconds (call.lua).
 local DEAD_LETTER = 5
--- What happens to a job: the state to which each event leads. Anything else is refused (beanstalkd,
--- protocol.txt, Job Lifecycle). Only its owner ends or extends a reservation, apart from
--- WITHOUT_OWNER.
+-- By state and event, the state to which the event leads. All other events are refused (beanstalkd, protocol.txt, Job
+-- Lifecycle). Only its owner ends or extends a reservation, apart from the events in WITHOUT_OWNER.
 local TRANSITIONS = {
   ['ready reserve'] = 'reserved',
   ['ready reserve_any'] = 'reserved',
@@ -73,7 +72,7 @@ local TRANSITIONS = {
   ['reserved purge'] = 'gone', ['buried purge'] = 'gone',
 }
 local WITHOUT_OWNER = { time_out = true, purge = true, claim = true }
--- These events are counted.
+-- The counters of events in a job's state.
 local COUNTED = {
   reserve = JOB_RESERVES, reserve_any = JOB_RESERVES, claim = JOB_RESERVES, time_out = JOB_TIMEOUTS, release = JOB_RELEASES,
   release_later = JOB_RELEASES, bury = JOB_BURIES, kick = JOB_KICKS,
@@ -93,7 +92,7 @@ local function score_in(state, job)
   return call('HINCRBY', key_of('settings'), 'buried', 1)
 end
 
--- Put the messages of jobs back at the head of the list: a queue that is a list has no ready jobs.
+-- Put the messages of jobs back at the head of the list, because a queue that is a list has no ready jobs.
 local function return_to_list(some)
   table.sort(some, function(one, other) return one.id < other.id end)
   local messages, marks_of = {}, {}
@@ -135,7 +134,7 @@ function jobs.complete_index(name)
   return indexed[name] == 'all'
 end
 
--- Note that a job of a queue of jobs goes from one state to another, in what is counted and indexed.
+-- Note in the counts and the indexes that a job of a queue of jobs goes from one state to another.
 function jobs.count(job, from, to)
   local state = queue.jobs
   if from == to then
@@ -180,7 +179,7 @@ local function next_state(job, event, owner)
   return to
 end
 
--- Return the packed state of a job that stays with the queue, and goes to a state by an event.
+-- Return the packed state of a job after an event that leads to the state `to`, in which it stays with the queue.
 local function state_after(event, job, to, owner)
   local about, counter = jobs.parse(job).about, COUNTED[event]
   if counter then about[counter] = about[counter] + 1 end
@@ -192,7 +191,7 @@ local function state_after(event, job, to, owner)
   return cmsgpack.pack(about)
 end
 
--- Write to which states jobs go; see `happen`.
+-- Write the new states of jobs; see `happen`.
 local function write(event, is_list, into, left, written, gone, returned)
   local state, key = queue.jobs, key_of('jobs')
   if #written > 0 then commands.with_all('HSET', key, written) end
@@ -223,8 +222,8 @@ end
 -- Let an event happen to jobs, none of which is a range that must be prepared; see `happen`.
 local function happen_to(event, some, owners)
   local done, passed, consumed, bytes = {}, queue.jobs.source and {}, 0, 0
-  -- By state, the places of jobs that enter it, and the ids of those that leave it; fields that are written or deleted;
-  -- jobs that go back to the list.
+  -- By state, the scores and ids of jobs that enter it, and the ids of jobs that leave it; fields that are written or
+  -- deleted; jobs that go back to the list.
   local into, left, written, gone, returned = {}, {}, {}, {}, {}
   local is_list = queue.word ~= 'jobs'
   for i, job in ipairs(some) do
@@ -270,10 +269,10 @@ local function may_happen(job, event, owner)
   return TRANSITIONS['reserved ' .. event] and (WITHOUT_OWNER[event] or jobs.is_owned(job, owner))
 end
 
--- Let an event happen to jobs, each with its owner. They enter their new states before they leave the old
--- ones, so that an error in between loses nothing.
+-- Let an event happen to jobs, each with its owner. A job enters its new state before it leaves the old one, so that an
+-- error in between loses nothing.
 --
--- Returns  for each 1, or how many messages the range has; or 0 if the event is refused
+-- Returns  for each 1, or if it is a range the number of its messages; or 0 if the event is refused
 function jobs.happen(event, some, owners)
   if not queue.jobs.source then
     return happen_to(event, some, owners)
@@ -293,7 +292,7 @@ function jobs.delete(ids)
   end
 end
 
--- Delete jobs in a state, or as many as one call may. Return how many; and whether there are more.
+-- Delete jobs in a state, as many as one call may. Return how many; and whether there are more.
 function jobs.purge(state)
   local count, ids, portion = 0, nil, jobs.portion(jobs.AT_ONCE)
   repeat

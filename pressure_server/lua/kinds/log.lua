@@ -1,6 +1,6 @@
--- Logs: queues whose messages have offsets. The offset of a message is how many were put before it; that of the
--- oldest message is the number of consumed ones. So nothing may leave from the middle, and a message that could
--- not be delivered does not go back to the list: it waits beside it, and is the next to be taken.
+-- Logs: queues whose messages have offsets. The offset of a message is how many were put before it; that of the oldest
+-- message is the number of consumed ones. So nothing may leave from the middle. A message that could not be delivered
+-- does not go back to the list: it waits in :ext:ready, and is the next to be taken.
 --
 -- Touches  :ext:ready   a sorted set: 'flags expires message' with its offset before it, for each message that has
 --                       come back; the score is the offset. Clients that wait for a message watch this key
@@ -15,7 +15,7 @@ local marks = require 'kinds/marks'
 local groups = require 'kinds/groups'
 local list = require 'kinds/list'
 
--- What a log does as a list does it:
+-- The functions that a log has in common with a list:
 local log = {
   settle = list.settle, leave = list.leave, altered = list.altered,
   held_bytes = list.held_bytes, outstanding = list.outstanding, drop_expired = list.drop_expired,
@@ -28,7 +28,7 @@ log.type, log.has_groups = 'log', true
 -- The most messages, and about the most bytes, of one answer of `from` and `at`.
 local AT_MESSAGES, AT_BYTES = 1000, 1048576
 
--- Begin with a log: count the messages that have come back, and drop what all groups have passed.
+-- Begin to use a log: count the messages that have come back, and drop what all groups have passed.
 function log.begin()
   list.begin()
   queue.returned = call('ZCARD', queue.key_of('ready'))
@@ -36,7 +36,7 @@ function log.begin()
   if queue.groups and the_call.has_records() then groups.drop_passed() end
 end
 
--- Return a message that has come back, from its member of the set: its offset, and its marks.
+-- Return a message that has come back, and its marks with its offset, from a member of the set.
 local function parse(member)
   local offset, flags, expires, first = string.match(member, '^(%d+) (%d+) (%d+) ()')
   return string.sub(member, first), { flags, tonumber(expires), tonumber(offset) }
@@ -119,12 +119,12 @@ function log.length()
   return queue.length + queue.returned
 end
 
--- Return the members of messages that have come back, from one position to another.
+-- Return the members of the set, from one position to another.
 local function members(first, last)
   return queue.returned > 0 and first <= last and call('ZRANGE', queue.key_of('ready'), first, last) or {}
 end
 
--- Takes    first, last: positions, as `range` in list_reads.lua; those that have come back are the oldest
+-- Takes    first, last: positions, as `range` in list_reads.lua; messages that have come back are the oldest
 function log.range(first, last)
   if queue.returned == 0 then
     return list.range(first, last)
@@ -198,8 +198,8 @@ function log.take_moved()
   end
 end
 
--- Return a text that changes with every put, get, close, delete and create; and when all groups have passed a
--- message, but not when such messages are dropped, which may happen later.
+-- Return a text that changes with every put, get, close, delete and create; and when all groups have passed a message,
+-- but not when such a message is dropped, maybe later.
 function log.version()
   local slowest = queue.groups and call('ZRANGE', queue.key_of('groups'), 0, 0, 'WITHSCORES')[2]
   local tail = queue.consumed + queue.length

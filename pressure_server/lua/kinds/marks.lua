@@ -1,5 +1,5 @@
--- Marks: what clients may give with a message besides its bytes: flags, which only clients interpret, and the
--- time at which it expires; and how often it has been delivered, if it has come back. The list has no place for these.
+-- Marks: what belongs to a message beside its bytes: its flags, which only clients interpret, the time at which it
+-- expires, and how often it has been delivered, if it has come back. The list has no place for these.
 --
 -- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags
 --          expires', or 'position flags expires deliveries', for each copy that has marks, oldest first, separated by
@@ -8,12 +8,12 @@
 -- In a record, and between modules, a mark is { flags, expires }; or { flags, expires, false, deliveries }, because jobs
 -- and logs have something else in the third place (job_gets.lua, log.lua).
 --
--- A copy is identified by its position: the number of messages that had been consumed when it was put, plus
--- the number queued before it. Marks with a lower position than the head's belong to copies that native clients have
--- taken. Messages that are removed from the middle count as consumed. They leave a gap: the copies
--- before it are further from the beginning than their positions say, by the length of the gap.
+-- A copy is identified by its position: the number of messages that had been consumed when it was put, plus the number
+-- queued before it. Marks with a lower position than the head's belong to copies that native clients have taken.
+-- Messages that are removed from the middle count as consumed, so the count is too high for all older copies. The
+-- positions of the removed messages are stored as a gap, which corrects that.
 --
--- The positions of all copies shift, too, if a native client dies between a pop and its count. If no position fits, the
+-- If a native client dies between a pop and its count, the positions of all copies shift, too. If no position fits, the
 -- copies in the list are counted, and surplus marks belong to copies that are gone. The shift is then stored as the
 -- drift, so copies are counted once. A copy can get another's marks only if equal messages have different marks, and
 -- native clients have put or taken some of them, or there are more gaps than are stored one by one.
@@ -46,8 +46,8 @@ function marks.is_expired(mark)
   return mark and mark[2] > 0 and mark[2] <= the_call.clock()
 end
 
--- Return the marks of a queue, which need not have any. Call this before the first write: if the key has the wrong
--- type, the call ends here.
+-- Return the marks of a queue, which need not have any. Call this before the first write, because a key of the wrong
+-- type ends the run.
 function marks.open(base)
   local key = base .. ':ext:marks'
   local drift, rest = string.match(call('HGET', key, 'state') or '0', '^(%-?%d+)(.*)$')
@@ -80,8 +80,8 @@ local function clear(self)
   self.drift, self.gaps = 0, {}
 end
 
--- Return the position that a copy had when it was put, from its place among the messages now, the head's being the
--- number of consumed messages.
+-- Return the position of a copy from its place: the number of messages consumed until now, plus the number queued
+-- before it.
 local function position_at(self, place)
   local position = place - self.drift
   for i = #self.gaps, 1, -1 do
@@ -146,7 +146,7 @@ local function write(self, field, text)
   end
 end
 
--- Drop the fields of copies that native clients have taken, if these are the majority.
+-- Drop the fields of copies that native clients have taken, if these are the majority of the fields.
 local function drop_stale(self)
   if call('HLEN', self.key) <= 2 * queue.length + MAX_STALE then
     return
@@ -160,11 +160,11 @@ local function drop_stale(self)
   end
 end
 
--- Store the marks of messages that are queued at the places from `first` on; marks_of[i] may be nil.
+-- Store the marks of messages that are queued at the places from `first` on. marks_of[i] may be nil.
 function marks.note(messages, marks_of, first)
   local self = marks.present(true)
   if queue.length == #messages then
-    clear(self) -- nothing else is queued, so native clients have taken all copies noted so far
+    clear(self) -- no other message is queued, so native clients have taken all copies stored so far
   end
   local copies_of, newest = {}, {}
   for i, message in ipairs(messages) do
@@ -191,15 +191,15 @@ function marks.note(messages, marks_of, first)
   drop_stale(self)
 end
 
--- Return the index of the copy at this place, which is the oldest one queued; nil if it has no marks.
--- `others` is the number of copies, this one included, that were popped but are not processed yet.
+-- Return the index of the copy at this place, which is the oldest one queued; nil if it has no marks. `others` is the
+-- number of copies, with this one, that were popped but are not processed yet.
 local function find(self, copies, message, place, others)
   local position, lowest = position_at(self, place), math.min(place, place - self.drift)
   for _, gap in ipairs(self.gaps) do lowest = lowest - (gap[2] - gap[1] + 1) end
   while copies[1] and copies[1][1] < lowest do table.remove(copies, 1) end
   if not copies[1] then return nil end
   if copies[1][1] == position then return 1 end
-  -- Count no further than needed: what matters is whether a copy without marks exists.
+  -- Count no further than needed: the question is whether a copy without marks exists.
   local most = #copies + 1 - others
   local there = others + (most > 0 and #call('LPOS', queue.base, message, 'RANK', -1, 'COUNT', most) or 0)
   local first = math.max(1, #copies - there + 1)
@@ -243,7 +243,7 @@ function marks.take(self, messages, first)
   return found
 end
 
--- Return the marks of a message that stays queued at this place, or nil.
+-- Return the marks of a message that stays queued, at this place; or nil.
 function marks.look(self, message, place)
   local copies = read(call('HGET', self.key, field_of(message)))
   local at = find(self, copies, message, place, 0)

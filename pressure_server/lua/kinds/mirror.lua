@@ -5,18 +5,17 @@
 --          :ext:index    'length unmirrored mirrored consumed producer consumer': how far the two are valid
 --            length      the list's length when the index was written
 --            unmirrored  how many messages at the head (the oldest, the list's right end) are not mirrored
---            mirrored    how many messages the mirror holds, repeats counted
+--            mirrored    how many messages the mirror contains, repeats counted
 --            consumed    :stats:consumed_messages when the index was written
---            producer    the :producer last written by a client that maintains the mirror; empty for none
+--            producer    the :producer that a server wrote last; empty for none
 --            consumer    the same for :consumer
 --
--- Every client writes its name when it takes a role. If a name differs from the recorded one, another client
--- may have put or taken messages since. docs/architecture.md discusses each case.
+-- Every client writes its name when it takes a role. If a name differs from that in the index, another client may have
+-- put or taken messages since. docs/internals/mirror.md discusses each case.
 --
 -- A queue gets a mirror when a message is first looked up. Without one, puts and gets pay nothing for it.
 
---
--- Its functions do nothing, and `queued` must not be called, if the present queue has no mirror (queue.mirror).
+-- If the present queue has no mirror (queue.mirror), the functions do nothing, and `queued` must not be called.
 
 local the_call = require 'core/call'
 local block = require 'core/blocks'
@@ -30,7 +29,7 @@ local mirror = {
   -- List entries that LPOS may walk over in one call: a million take about 5 milliseconds.
   SCAN = 1000000,
 }
--- Slices in a call that can do nothing else before more is mirrored.
+-- Slices that a call mirrors if it can do nothing else before.
 local FAR = 10
 
 local CHUNK = commands.CHUNK
@@ -41,13 +40,13 @@ local function make()
     mirrored = 0,
     unmirrored = queue.length,
     is_garbage = true, -- :ext:members may be wrong: delete it before its next use
-    producer = nil, -- the recorded names; a missing :producer is false, so it never equals nil
+    producer = nil, -- the names in the index; a missing :producer is false, so it never equals nil
     consumer = nil,
     is_changed = false,
   }
 end
 
--- Mirror everything anew, because it is not known any longer what is in the mirror.
+-- Mirror everything anew, because the contents of the mirror are no longer known.
 function mirror.start_over()
   local self = queue.mirror
   if self then
@@ -72,12 +71,12 @@ local function note_roles(self)
   if queue.consumer == identity then self.consumer = identity end
 end
 
--- Return whether a recorded name still stands: then a change by another client can be noticed.
+-- Return whether a role's holder is that in the index: then the next call notices a change by another client.
 local function is_watched(self)
   return queue.producer == self.producer or queue.consumer == self.consumer
 end
 
--- Return whether the mirror may hold messages that a native consumer has taken.
+-- Return whether the mirror may contain messages that a native consumer has taken.
 local function is_stale(self)
   return self.mirrored > queue.length - self.unmirrored
 end
@@ -153,7 +152,7 @@ local function extend(limit)
   end
 end
 
--- The messages have been put, or taken: an error in the mirror must not tell otherwise.
+-- The messages have been put, or taken: an error in the mirror must not refuse that.
 
 -- Note messages that have been put.
 function mirror.note_put(messages)
@@ -200,11 +199,11 @@ function mirror.extend()
   if queue.mirror then extend(mirror.SLICE) end
 end
 
--- Mirror more, because at present even one operation is too much work for a call.
+-- Mirror more messages, because even one operation is too much work for a call at present.
 function mirror.hurry()
   local self = queue.mirror
   if self then
-    queue.act_as('producer') -- a mirror is extended only if a role's last holder is known
+    queue.act_as('producer') -- a mirror is extended only if a role's holder is that in the index
     if is_stale(self) then mirror.start_over() end
     extend(FAR * mirror.SLICE)
   end
@@ -220,7 +219,7 @@ local function catch_up(self, noted, consumed)
   elseif same_producer and (same_consumer or not (queue.consumer or self.consumer)) then
     return queue.length ~= noted and mirror.start_over()
   elseif same_producer then
-    -- Others took messages, the unmirrored ones first. What they took beyond these is stale in the mirror.
+    -- Others took messages, the unmirrored ones first. Mirrored ones that they took are stale.
     local taken = noted - queue.length
     if taken > 0 then
       self.unmirrored = math.max(0, self.unmirrored - taken)
@@ -256,7 +255,7 @@ function mirror.load()
   catch_up(self, tonumber(noted), tonumber(consumed))
 end
 
--- Write the index, if need be.
+-- Write the index, if it has changed.
 function mirror.save()
   local self = queue.mirror
   if self then
@@ -292,8 +291,8 @@ local function in_set(messages)
   return present
 end
 
--- Return which messages are in the list, as an exact array of 1 and 0; and how many of them were decided
--- before the call reached its limit of list entries: at least one, unless the mirror has grown instead.
+-- Return which messages are in the list, as an exact array of 1 and 0; and how many of them were decided before the call
+-- reached its limit of list entries: at least one, unless the call has extended the mirror instead.
 function mirror.queued(messages)
   local self, present, count = queue.mirror, {}, #messages
   if self.mirrored > 0 and not self.is_garbage then
@@ -302,7 +301,7 @@ function mirror.queued(messages)
       return present, count
     end
   end
-  -- `stale` is computed once: forgetting a message may make the mirror exact, but `present` is from before.
+  -- `stale` is computed once: to forget a message may make the mirror exact, but `present` is older.
   local found, walked, stale = {}, 0, is_stale(self)
   for i = 1, count do
     local held = present[i] == 1

@@ -1,13 +1,13 @@
 -- Ranges: neighbouring messages of a log that one consumer of a group has reserved are one job of the group's queue, as
--- long as the same happens to all of them. It has the id of its first message, and no message: the log has them.
+-- long as the same happens to all of them. This job has the id of its first message, and no message: the log has them.
 --
--- What ends or extends the reservation of some of them leaves shorter ranges. What lets messages stay with the group
--- beside the log, as a release does, makes a job of each. jobs.lua calls this when it reads jobs and before it changes
--- them. The ids of a range are neighbours, too, in one block (job_ids.lua).
+-- An event that ends or extends the reservation of some of them leaves shorter ranges. An event that lets messages stay
+-- with the group after they leave the range, such as a release, makes a job of each. jobs.lua calls this module when it
+-- reads jobs and before it changes them. The ids of a range are neighbours, too, in one block (job_ids.lua).
 --
--- Touches  :ext:jobs      'made =count bytes offset' in place of a job: how many messages it is, how many bytes
---                         they have, and the offset of the first
---          :ext:settings  'ranged': how many messages the ranges of the queue are beside the first of each
+-- Touches  :ext:jobs      'made =count bytes offset' in place of a job: the number of messages, their bytes, and the
+--                         offset of the first
+--          :ext:settings  'ranged': how many messages the ranges of the queue have, without the first of each
 
 local the_call = require 'core/call'
 local commands = require 'core/commands'
@@ -17,13 +17,13 @@ local job_ids = require 'kinds/job_ids'
 
 local ranges = {}
 local key_of, word_of = queue.key_of, job_ids.word_of
--- The byte of '=', which is here in a range. A job has its priority here.
+-- The byte of '=', and its place in a range. A job has its priority at this place.
 local SIGN, SIGN_AT = 61, 18
--- A range stays one: these events leave its messages reserved, or delete them.
+-- After these events a range stays one: they leave its messages reserved, or delete them.
 local KEEPS = { delete = true, purge = true, touch = true, claim = true }
 local IS_DELETED = { delete = true, purge = true }
 
--- Return whether this is a range, as the queue has stored it.
+-- Return whether this value of :ext:jobs is a range.
 function ranges.is_range(value)
   return string.byte(value, SIGN_AT) == SIGN
 end
@@ -40,7 +40,7 @@ local function value_of(range)
   return string.format('%s =%d %.0f %.0f', range.made, range.count, range.bytes, range.offset)
 end
 
--- Return a range of `count` messages of another one, after `skipped` ones.
+-- Return a new range: `count` messages of another one, after `skipped` messages.
 local function cut(range, skipped, count, bytes)
   return {
     id = word_of(tonumber(range.id, 16) + skipped), value = '', about = { unpack(range.about) }, state = 'reserved',
@@ -58,7 +58,7 @@ function ranges.part(range, skipped)
   }
 end
 
--- Return the range that has this id, but does not begin with it; or nil. `read` reads a job that begins with an id.
+-- Return the range that has this id, but does not begin with it; or nil. `read` returns the job that begins with an id.
 function ranges.cover_of(id, read)
   local number = tonumber(id, 16)
   local before = (number - 1) % job_ids.OF_BLOCK
@@ -75,7 +75,7 @@ function ranges.cover_of(id, read)
   end
 end
 
--- Note that a range has become, or ceased to be, one.
+-- Store by how many messages ranges have become longer or shorter.
 local function note_ranged(change)
   if change ~= 0 then
     queue.jobs.ranged = queue.jobs.ranged + change
@@ -83,10 +83,10 @@ local function note_ranged(change)
   end
 end
 
--- Reserve the messages of the log that are next for the group: `messages`, the first of which has this offset, for
--- owners with times to run (milliseconds, or nil).
+-- Reserve the group's next messages of the log. The first of `messages` has this offset; each has an owner, and a time to
+-- run (milliseconds, or nil).
 --
--- Returns  the reserved ranges; and their places among what is reserved, for jobs.note_come
+-- Returns  the reserved ranges; and their scores and ids in :ext:reserved, for jobs.note_come
 function ranges.reserve(messages, offset, owners, ttrs)
   local made, some, at = string.sub(job_ids.new_stamp(), 1, -2), {}, 0
   for _, span in ipairs(job_ids.spans(#messages)) do
@@ -116,7 +116,7 @@ function ranges.reserve(messages, offset, owners, ttrs)
   return some, places
 end
 
--- Return the ids of the jobs that there are from one id, a number, to another: a range counts from its first id on.
+-- Return the ids of the jobs that exist between two ids, which are numbers. A range has its first id here.
 function ranges.ids_between(first, last)
   local found = {}
   for start = first, last, job_ids.OF_BLOCK do
@@ -147,8 +147,8 @@ local function intervals(parts)
   return found
 end
 
--- Make jobs of messages of a range, by `write`. `abouts` has the new states of some. No job is made of a message that the
--- log has dropped.
+-- Make jobs of messages of a range, and `write` each. `abouts` has the new states of some. A message that the log has
+-- dropped becomes no job.
 local function jobs_of(range, first, last, messages, abouts, write)
   local some = {}
   for at = first, last do
@@ -165,7 +165,7 @@ local function jobs_of(range, first, last, messages, abouts, write)
   return some
 end
 
--- Take messages out of a range: those in the intervals, to which an event happens. What is left of it stays reserved.
+-- Take the messages in the intervals, to which an event happens, out of a range. The others stay reserved.
 --
 -- Returns  the ranges, or jobs, to which it happens
 local function carve(range, found, abouts, event)
@@ -183,7 +183,7 @@ local function carve(range, found, abouts, event)
     if is_range then ranged = ranged + job.count - 1 end
   end
   local left, gone = range.bytes, 0
-  -- Cut messages from `first` to `last` out of the range. The last piece has all bytes that are left.
+  -- Cut the messages from `first` to `last` out of the range. The last piece gets all bytes that are left.
   local function piece(first, last)
     local bytes = left
     if last < range.count - 1 then
@@ -226,7 +226,7 @@ local function carve(range, found, abouts, event)
     commands.with_all('ZADD', key_of('reserved'), places)
     commands.with_all('HSET', key, fields)
   end
-  -- If a piece that is written has the range's id, it has replaced the range. If a message is deleted, `happen` deletes it.
+  -- If a written piece has the range's id, it has replaced the range. Deleted messages are deleted by `happen`.
   if fields[1] ~= range.id and not IS_DELETED[event] then
     call('HDEL', key, range.id, range.id .. ':')
     call('ZREM', key_of('reserved'), range.id)
@@ -242,11 +242,11 @@ function ranges.begin_of(range, count)
   return carve(range, { 0, count - 1 }, {}, 'claim')[1]
 end
 
--- Prepare jobs for an event. Messages of ranges that the event concerns alone become ranges or jobs of their own. Each job
--- has its owner. may(job, event, owner) tells whether the event may happen to a reserved job.
+-- Prepare jobs for an event. If the event concerns only some messages of a range, they become ranges or jobs of their own.
+-- Each job has its owner. may(job, event, owner) tells whether the event may happen to a reserved job.
 --
--- Returns  the jobs to which it happens, or false; their owners; and for each the places in `some` of the messages that it
---          is. A whole range has one place
+-- Returns  the jobs to which it happens, or false; their owners; and for each the places of its messages in `some`. A whole
+--          range has one place
 function ranges.prepare(event, some, owners, may)
   local ready, its_owners, places = {}, {}, {}
   local covers, parts_of, seen = {}, {}, {}

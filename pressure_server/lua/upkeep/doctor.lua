@@ -1,13 +1,13 @@
--- The doctor: what dead native clients leave in a queue, and how it is repaired.
+-- The doctor: finds and repairs what dead native clients leave in a queue.
 --
 -- Takes    examine: nothing. repair: the names of problems, each with the sign that an examine returned
 -- Touches  the tokens, the statistics, :closed; all keys of a queue without :bound
 -- Returns  examine: the bound, false if there is no queue; the number of messages; then a list for each problem: its
---          name, its sign, what shows it, what it means, what a repair does. repair: what was done, in words
+--          name, its sign, what shows it, what it means, what a repair does. repair: what it has done, in words
 --
 -- A slow client looks like a dead one. So the caller examines a queue several times, and repairs a problem only if its
--- sign has stayed the same for longer than a live client may be inactive. The sign has what a live client would change.
--- A repair looks once more, in the same atomic step, and leaves a problem alone that has another sign by now.
+-- sign has stayed the same for longer than a live client may be inactive. The sign contains what a live client would
+-- change. A repair examines once more, in the same atomic step, and does nothing if the sign is another one now.
 -- docs/guides/repair.md has the reasons, and every state in which a native client can die.
 
 local queue = require 'core/queue'
@@ -24,15 +24,15 @@ local MAX_COUNTED, MAX_WEIGHED = 100000, 64 * 1048576
 -- Larger values are not valid statistics. Lua counts exactly up to 2^53, which matters only for messages;
 -- INCRBY counts up to 2^63.
 local MAX = { messages = 2 ^ 53, bytes = 2 ^ 62 }
--- The bytes of a client's name that are shown.
+-- How many bytes of a client's name are shown.
 local MAX_NAME = 128
 
 local function tokens(name)
   return call('LLEN', queue.base .. name)
 end
 
--- Return the value of a statistic; nil if it cannot be counted on. MGET returns nothing both for a missing
--- key and for one of another type.
+-- Return the value of a statistic; nil if it is not a valid number. MGET returns nothing both for a missing key and for
+-- one of another type.
 local function number_in(key, text, largest)
   if not text then
     return call('EXISTS', key) == 0 and 0 or nil
@@ -41,8 +41,8 @@ local function number_in(key, text, largest)
   return is_whole and math.abs(tonumber(text)) <= largest and tonumber(text) or nil
 end
 
--- Return the state of a role. A native client holds it if there is no token; a pressure-server acts in one step. Note
--- the statistics that are not numbers; these count as 0.
+-- Return the state of a role. If there is no token, a native client holds the role, because a pressure-server acts in one
+-- step. Note the statistics that are not numbers; these count as 0.
 local function look_at(role, now)
   local verb = VERB_OF[role]
   local stats = queue.base .. ':stats:' .. verb .. '_'
@@ -58,8 +58,8 @@ local function look_at(role, now)
   end
   found.view = table.concat({ found.free, found.parked, values[2] or '-', values[3] or '-',
     values[1] and '=' .. values[1] or '-' }, ' ')
-  -- Whether what a holder of the role waits for is there (pressure 0.15, Put and Get). Redis hands it to a blocked client
-  -- at once, so none is waiting. A client writes its name before it waits.
+  -- Whether the token or message for which a holder of the role waits is there (pressure 0.15, Put and Get). If so, no
+  -- client waits, because Redis hands it to a blocked client at once. A client writes its name before it waits.
   found.is_met = (role == 'producer' and now.not_full or now.listed) > 0 or now.closed > 0
   found.could_go_on = found.is_met or not found.name
   return found
@@ -133,7 +133,7 @@ local function push_not_full(done)
   done[#done + 1] = 'pushed a :not_full token'
 end
 
--- Return whether no native client holds a role: then none can be about to count.
+-- Return whether no native client holds a role: then no client is about to count.
 local function is_at_rest(now)
   return now.producer.tokens > 0 and now.consumer.tokens > 0
 end
@@ -147,8 +147,8 @@ local function zero(now, done)
   now.garbled = {}
 end
 
--- Make produced - consumed equal to what is queued, by adding to the side that counted too little. Native clients need
--- not count bytes, so a difference in bytes alone is corrected only together with another repair.
+-- Make produced - consumed equal to the number of messages, by adding to the side that counted too little. Native
+-- clients need not count bytes, so a difference in bytes is corrected only together with another repair.
 local function settle_statistics(now, done)
   zero(now, done)
   queue.consumed = now.consumer.messages
@@ -164,8 +164,8 @@ local function settle_statistics(now, done)
   if queued then correct('bytes', queued - now.producer.bytes + now.consumer.bytes) end
 end
 
--- The first half of a Delete: wake up all clients that wait on the queue, including the client that deletes it
--- (pressure 0.15, Delete).
+-- The first half of a Delete: wake up all clients that wait on the queue, also the client that deletes it (pressure 0.15,
+-- Delete).
 local function wake(now, done)
   if now.not_full == 0 then call('LPUSH', queue.base .. ':not_full', 0) end
   if now.closed == 0 then call('LPUSH', queue.base .. ':closed', 0, 0) end
@@ -175,7 +175,7 @@ local function wake(now, done)
   done[#done + 1] = 'gave both roles back to the waiting clients'
 end
 
--- The second half: delete the keys, if no client does so.
+-- The second half: delete the keys, if no client is doing so.
 local function unlink(done)
   if life.finish_delete() == 1 then
     life.clean()
@@ -185,7 +185,8 @@ end
 
 -- The problems. `sign` returns the sign and what shows it, or nothing.
 
--- What is missing, by the tokens in :producer_free, :consumer_free and :not_full: Create pushes them in this order.
+-- The missing tokens, by the numbers of those in :producer_free, :consumer_free and :not_full. Create pushes them in
+-- this order.
 local MISSING = { ['000'] = ':producer_free, :consumer_free and :not_full', ['100'] = ':consumer_free and :not_full',
   ['110'] = ':not_full' }
 local HALF_CREATED = {
@@ -236,7 +237,7 @@ local function parked(role)
     remedy = 'move the token back to :' .. role .. '_free',
     sign = function(now)
       local found = now[role]
-      -- In its turn a server waits for the same as a native client, but does not write its name before.
+      -- In its turn a server waits as a native client does, but does not write its name before.
       if found.parked > 0 and found.free == 0 and found.is_met then
         return found.view, 'the ' .. role .. "'s token is parked for the turn of a pressure-server, but that server is "
           .. 'inactive; ' .. why(role, now)
@@ -338,7 +339,7 @@ local LEFT_BEHIND = {
   repair = function(_, done) unlink(done) end,
 }
 
--- A Delete deletes the list last, so the list may remain; but nothing proves that it was a queue's.
+-- A Delete deletes the list last, so the list may remain; but nothing proves that it is a queue's.
 local LONE_LIST = {
   name = 'a list alone',
   means = 'a client died in the last step of deleting a queue, or the list belongs to another program',
@@ -362,7 +363,7 @@ local HALF_DELETED = {
     return now.view, 'the queue does not exist, but keys of it do' .. lost .. ': ' .. say_keys(now)
   end,
   repair = function(now, done)
-    -- With all tokens there, no client waits, but the Delete has not continued.
+    -- All tokens are there, so no client waits, but the Delete has not continued.
     if math.min(now.closed, now.not_full, now.producer.free, now.consumer.free) > 0 then
       unlink(done)
     else

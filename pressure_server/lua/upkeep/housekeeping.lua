@@ -1,5 +1,5 @@
--- Housekeeping: tasks for many queues in one call, used or not. A separate script, with those modules of the library
--- that it needs.
+-- Housekeeping: tasks for many queues in one call, used or not. A script of its own, with the modules of the library that
+-- it needs.
 --
 -- Takes    KEYS[1…]  base keys of queues
 --          ARGV[1]   this server's identity
@@ -22,7 +22,7 @@ the_call.identity = ARGV[1]
 
 local verbs = {}
 
--- Delete all keys of a queue; return 1. Takes a third of the time that life.lua needs.
+-- Delete all keys of a queue; return 1. This takes a third of the time of life.lua.
 local function remove(key)
   local registered, source = unpack(call('HMGET', key .. ':ext:settings', 'registry', 'source'))
   queue.base = key
@@ -40,13 +40,13 @@ local function remove(key)
   return 1
 end
 
--- Return whether a client uses the queue although its version has not changed.
+-- Return whether a client uses the queue, although its version has not changed.
 local function is_used(key, seconds)
   if call('EXISTS', key .. ':producer_free', key .. ':consumer_free') < 2 then
     return true
   end
   for _, role in ipairs({ 'producer', 'consumer' }) do
-    -- A native client that finds no message leaves one trace: it has given its role back.
+    -- A native client that finds no message changes only one key: it gives its role back.
     local idle = try('OBJECT', 'IDLETIME', key .. ':' .. role .. '_free')
     if type(idle) == 'number' and idle < seconds then
       return true
@@ -55,7 +55,7 @@ local function is_used(key, seconds)
   return false
 end
 
--- Return whether messages of the queue are on their way to clients of any server, and so may be put back.
+-- Return whether messages of the queue are on their way to clients of any server, so that they may be put back.
 local under_way -- a set of such queues, by base key
 local function is_under_way(key)
   if not under_way then
@@ -78,10 +78,9 @@ if default_seconds then
   now = time[1] + time[2] / 1000000
 end
 
--- Delete a queue that a put created, or that has a time to live, if it is empty and no client has put, taken or
--- waited for so many seconds.
--- Clients may wait at other servers, so these are asked at half the time: writing :bound wakes them up, they
--- try again, and this removes the note (get.lua).
+-- Delete a queue that a put created, or that has a time to live, if it is empty and no client has put, taken or waited
+-- for that time. Clients may wait at other servers. So at half the time :bound is written, which wakes these servers up:
+-- they try again, and this removes the note (get.lua).
 --
 -- Returns  1 if the queue has been deleted, else 0
 function verbs.expire(key)
@@ -94,9 +93,9 @@ function verbs.expire(key)
   local bound, produced, consumed = unpack(call('MGET', key .. ':bound', key .. ':stats:produced_messages',
     key .. ':stats:consumed_messages'))
   local version = (produced or '') .. ' ' .. (consumed or '')
-  local age = since and unused == version and now - tonumber(since) or -1 -- negative if the clock went back
+  local age = since and unused == version and now - tonumber(since) or -1 -- also negative if the clock went back
   local is_to_ask = asked ~= since and age >= seconds / 2
-  -- In most cases it is not time yet.
+  -- In most cases the time has not come yet.
   if not bound or (age >= 0 and age < seconds and not is_to_ask)
     or call('EXISTS', key, key .. ':closed', key .. ':ext:jobs', key .. ':ext:ready', key .. ':ext:unadopted',
       key .. ':ext:groups') > 0 then

@@ -1,14 +1,14 @@
--- Look: the beginning of a queue's messages, and its jobs in each state. A script of its own, which changes
--- nothing. At most `bytes` of each message are returned.
+-- Look: reads the first messages of a queue, and its first jobs in each state. A script of its own, which changes nothing.
+-- It returns at most `bytes` of each message.
 --
 -- Takes    KEYS[1]  the base key of a queue
---          ARGV     how many messages to return of the list and of each state; bytes of a message
+--          ARGV     how many messages to return of the list and of each state; how many bytes of each message
 -- Returns  false if there is no such queue; else the messages of the list, oldest first, each as its size and its
---          beginning; for the states ready, delayed, reserved and buried the jobs that come first, each as its id
---          (hexadecimal), its score (jobs.lua), its priority, how often it has been reserved, since how many
---          milliseconds it is there, its size and its beginning
+--          beginning; and for the states ready, delayed, reserved and buried the first jobs, each as its id
+--          (hexadecimal), its score (jobs.lua), its priority, how often it has been reserved, its age in
+--          milliseconds, its size and its beginning
 
--- Stop at this number of bytes, as each message is read as a whole.
+-- Stop after this number of bytes, because each message is read as a whole.
 local MAX_READ = 64 * 1048576
 
 local call = redis.call
@@ -33,7 +33,7 @@ local function first_of_range(value)
   return string.format('%s %d 0 %d 0 0 ', made, JOB_DEFAULT_PRIORITY, JOB_DEFAULT_TTR) .. message
 end
 
--- Return the message at a position: of a lifo or random queue it is in a sorted set (kinds/distinct.lua).
+-- Return the message at a position. Those of a lifo or random queue are in a sorted set (kinds/distinct.lua).
 local order = string.match(call('GET', base .. ':ext:made') or '', ' (%l+)$')
 local function message_at(i)
   if order == 'lifo' or order == 'random' then

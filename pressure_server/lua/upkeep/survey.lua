@@ -3,8 +3,8 @@
 -- Takes    KEYS[1…]  base keys of queues
 -- Returns  for each queue a list in the order of `Figures` in queues/survey.py; false if there is no such queue
 --
--- A plain list takes three commands, about 5 microseconds. Delays and reservations that have ended count as what
--- they were until the next operation on their queue.
+-- A list without a bound takes three commands, about 5 microseconds. A delay or a reservation that has ended counts as if
+-- it had not, until the next operation on its queue.
 
 local call = redis.call
 local time = call('TIME')
@@ -12,8 +12,8 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ENDS_IN_DIGIT = '%d$'
 local NO_JOBS, NO_SETTINGS = { 0, 0, 0, 0 }, {}
 
--- Return how many jobs are ready, delayed, reserved and buried; and for how many milliseconds the next ready job
--- has been in the queue, 0 if that is not known.
+-- Return how many jobs are ready, delayed, reserved and buried; and the age of the next ready job in milliseconds, 0 if
+-- that is not known.
 local function jobs_of(base)
   local found, age = {}, 0
   for i, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
@@ -26,13 +26,13 @@ local function jobs_of(base)
   return found, age
 end
 
--- Return of how many messages of its log a group has made no jobs yet; `following` is the next offset.
+-- Return for how many messages of its log a group has no jobs yet; `following` is the next offset.
 local function lag_of(log, following)
   local consumed = tonumber(call('GET', log .. ':stats:consumed_messages') or 0)
   return math.max(0, consumed + call('LLEN', log) - math.max(consumed, following))
 end
 
--- Return the number in a key or field; 0 if there is none, or if it is damaged.
+-- Return the number in a key or field; 0 if it is missing or damaged.
 local function number(value)
   return tonumber(value or 0) or 0
 end
@@ -71,7 +71,7 @@ end
 
 local found = {}
 for i, base in ipairs(KEYS) do
-  -- A key of the wrong type must not end the call: the doctor finds it.
+  -- A key of the wrong type, which the doctor finds, must not end the call.
   local is_done, figures = pcall(figures_of, base)
   found[i] = is_done and figures or false
 end
