@@ -28,9 +28,9 @@ from pressure_server.queues.operations.wait import Unblocking, Wait
 from pressure_server.queues.placement import Placement
 from pressure_server.queues.queue_operations import QueueOperations
 from pressure_server.queues.reserving import reserve_best
-from pressure_server.queues.several_queues import SeveralQueues
 from pressure_server.queues.shard import Shard
 from pressure_server.queues.stored_keys import SCAN_COUNT
+from pressure_server.queues.waiting.several_queues import SeveralQueues
 from pressure_server.text import printable
 
 _Result = TypeVar("_Result")

@@ -26,7 +26,7 @@ from pressure_server.queues.names import (
     SETTINGS,
     base_key,
 )
-from pressure_server.queues.watchers import Watcher, Watchers
+from pressure_server.queues.waiting.watchers import Watcher, Watchers
 
 # Looking at so few queues costs less than watching them.
 _FEW = 16

@@ -26,9 +26,9 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.owners import Client
 from pressure_server.queues.operations.wait import Wait, WaiterCount
-from pressure_server.queues.several_queues import SeveralQueues
 from pressure_server.queues.shard import Shard
-from pressure_server.queues.watchers import Watcher
+from pressure_server.queues.waiting.several_queues import SeveralQueues
+from pressure_server.queues.waiting.watchers import Watcher
 
 if TYPE_CHECKING:
     from pressure_server.queues.database import Database

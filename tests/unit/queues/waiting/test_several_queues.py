@@ -15,7 +15,7 @@ from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.owners import Waiter
 from pressure_server.queues.operations.wait import Unblocking, Wait
-from pressure_server.queues.several_queues import SeveralQueues
+from pressure_server.queues.waiting.several_queues import SeveralQueues
 
 
 class Lanes:
