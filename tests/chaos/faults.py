@@ -246,9 +246,9 @@ async def _move_slot(cluster: Cluster, seconds: float, chance: random.Random) ->
 
 
 async def _fail_over(cluster: Cluster, _seconds: float, chance: random.Random) -> None:
-    """Let a replica take the place of a master that is well."""
-    master = chance.choice(await cluster.masters())
-    await cluster.fail_over(chance.choice(await cluster.replicas_of(master)))
+    """Let a replica take the place of a master that is well. A master that has died may have none yet."""
+    replicas = [one for master in await cluster.masters() for one in await cluster.replicas_of(master)]
+    await cluster.fail_over(chance.choice(replicas))
 
 
 async def _kill_master(cluster: Cluster, seconds: float, chance: random.Random) -> None:
