@@ -33,6 +33,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.operations.creation import OVERWRITE
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.owners import CoroutineOwner
+from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
@@ -379,8 +380,10 @@ class QueueMachine(RuleBasedStateMachine):
         # A server that has much of the mirror to make notes itself as the producer, even if nothing fits.
         adds = any(submission.form is forms.ADD for submission in submissions)
         for submission, is_, should_be in zip(submissions, found, expected, strict=True):
-            if adds and submission.form is forms.INFO and isinstance(is_, list) and is_[0][4] == identity:
-                should_be[0][4] = identity
+            if submission.form is forms.INFO and isinstance(is_, list):
+                should_be = [QueueInfo(*should_be[0])]
+                if adds and is_[0].producer == identity:
+                    should_be = [should_be[0]._replace(producer=identity)]
             assert is_ == should_be, f"{submission}: {is_} should be {should_be}"
         self.state = read_state(self.direct)
         if not state.exists:
