@@ -16,7 +16,6 @@ from pressure_server.errors import (
     CrossShardError,
     PressureError,
     QueueClosedError,
-    QueueInUseError,
 )
 from pressure_server.queues.calls.courier import CallStatistics
 from pressure_server.queues.lanes.lane import Lane
@@ -185,26 +184,21 @@ class Database(QueueOperations):
         QueueDoesNotExistError when a queue is deleted.
         """
         options = WAITS if count == 1 else UP_TO_COUNT
-        loop = asyncio.get_running_loop()
-        how, begun = Wait(timeout), loop.time()
 
-        async def take_now(
-            some: Sequence[bytes], skipped: tuple[type[PressureError], ...] = (QueueClosedError,)
-        ) -> tuple[bytes, list[bytes]] | None:
+        async def take_now(some: Sequence[bytes]) -> tuple[bytes, list[bytes]] | None:
             for name in sorted(some, key=self.is_away):
                 try:
                     messages = await self.run(verbs.GET, name, [], count, Wait(0), client, options)
-                except skipped:
+                except QueueClosedError:
                     continue  # closed, and empty
                 if messages:
                     return name, messages
             return None
 
         async def take_left(some: Sequence[bytes]) -> tuple[bytes, list[bytes]] | None:
-            """Take a message if there is one. A command that may wait gets no error of an outage."""
-            reachable = [name for name in some if not self.is_lost(name)]
+            """Take a message if there is one. A client that has waited gets no error of an outage."""
             try:
-                return await take_now(reachable, (QueueClosedError, QueueInUseError))
+                return await take_now(some)
             except BACKEND_LOST as lost:
                 if isinstance(lost, BackendDiedError):
                     raise
@@ -212,19 +206,14 @@ class Database(QueueOperations):
 
         if timeout == 0:
             return await take_now(names)
-        if len(names) > 1 or (client is not None and client.has_disconnected):
-            # A client that has closed its side waits for nothing, but gets what is there.
-            found = await take_left(names)
-            if found is not None:
-                return found
+        if client is not None and client.has_disconnected and (found := await take_now(names)):
+            return found  # it waits for nothing, but gets what is there
         if len(names) == 1:
-            messages = await self.run(verbs.GET, names[0], [], count, how, client, options)
+            messages = await self.run(verbs.GET, names[0], [], count, Wait(timeout), client, options)
             return (names[0], messages) if messages else None
-        if timeout is not None:
-            how.timeout = max(0.0, begun + timeout - loop.time())
         several = SeveralQueues(self, verbs.GET, options, client)
         try:
-            first = await several.first_ended(names, [], count, how)
+            first = await several.first_ended(names, names, [], count, Wait(timeout))
         finally:
             again = several.end()
         if first is not None:

@@ -45,16 +45,22 @@ Rank = tuple[float, float]
 NO_RANK: Rank = (inf, inf)
 
 
+# What first_jobs.lua says of a queue that belongs to a group.
+_GROUP = 1
+
+
 class View(NamedTuple):
     """What a look has shown: the queue with the best job, and the rank of that job.
 
     `best` is None if no job is ready. In the `overdue` queues a delay, a reservation or a pause has ended,
-    but the library has not noticed it. Of changes in those that are `kept` the watchers are told.
+    but the library has not noticed it. `groups` are the queues of groups. Of changes in those that are `kept`
+    the watchers are told.
     """
 
     rank: Rank
     best: bytes | None
     overdue: list[bytes]
+    groups: set[bytes]
     kept: list[bytes]
 
 
@@ -67,10 +73,11 @@ class _FirstJob(NamedTuple):
 
     rank: Rank
     due_at: float
+    is_of_group: bool
     is_in_line: bool
 
 
-_NOTHING = _FirstJob(NO_RANK, inf, False)
+_NOTHING = _FirstJob(NO_RANK, inf, False, False)
 
 
 class FirstJobs:
@@ -206,6 +213,7 @@ def _view(found: dict[bytes, _FirstJob]) -> View:
         rank,
         next((name for name, first in found.items() if first.rank == rank < NO_RANK), None),
         [name for name, first in found.items() if first.due_at == _OVERDUE],
+        {name for name, first in found.items() if first.is_of_group},
         [],
     )
 
@@ -225,4 +233,4 @@ def _parse(
             continue
         line, due, *rank = seen
         due_at = _OVERDUE if due == 0 else inf if due < 0 else asked_at + due / 1000
-        yield name, _FirstJob((rank[0], rank[1]) if rank else NO_RANK, due_at, bool(line))
+        yield name, _FirstJob((rank[0], rank[1]) if rank else NO_RANK, due_at, line == _GROUP, line > 0)

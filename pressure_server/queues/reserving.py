@@ -33,7 +33,7 @@ from pressure_server.queues.waiting.watchers import Watcher
 if TYPE_CHECKING:
     from pressure_server.queues.database import Database
 
-_NOTHING = View(NO_RANK, None, [], [])
+_NOTHING = View(NO_RANK, None, [], set(), [])
 
 
 async def reserve_best(
@@ -101,8 +101,15 @@ async def reserve_best(
                 if due_at < inf:
                     left = min(inf if left is None else left, max(0.0, due_at - loop.time()))
                 how.timeout = left
-                joined = [name for name in names if name in unwatched]
-                first = await several.first_ended(joined, claims, len(claims), how, watched, looks_again=True)
+                # Only the script knows which log a group reads.
+                first = await several.first_ended(
+                    [name for name in names if name in unwatched],
+                    view.groups,
+                    claims,
+                    len(claims),
+                    how,
+                    watched,
+                )
             finally:
                 watching.end()
                 several.end()
@@ -202,5 +209,6 @@ async def _look_once(database: Database, names: Sequence[bytes], *, waits: bool)
         best.rank,
         best.best,
         [name for view in views for name in view.overdue],
+        set().union(*(view.groups for view in views)),
         [name for view in views for name in view.kept],
     )

@@ -2,10 +2,10 @@
 --
 -- Takes    KEYS[1…]  base keys of queues
 -- Returns  for each queue 0 if it has no job, or only buried ones, and is open; otherwise a list:
---          1 if it is the queue of a group, or closed, or a native client holds the role that its messages need, else 0;
---          in how many milliseconds its next delay, reservation or pause ends, -1 for never, 0 if one has ended but the
---          library has not noticed it yet; and if a job can be reserved, the priority of the first one, and when that
---          was put, in microseconds
+--          1 if it is the queue of a group, 2 if it is closed, or a native client holds the role that its messages need,
+--          else 0; in how many milliseconds its next delay, reservation or pause ends, -1 for never, 0 if one has ended
+--          but the library has not noticed it yet; and if a job can be reserved, the priority of the first one, and when
+--          that was put, in microseconds
 --
 -- Messages of a list count as put before all jobs, with the default priority (layout.py).
 -- Touches  the keys in first_jobs.py, :ext:offsets, :ext:made, :ext:jobs, and the log of a group
@@ -64,7 +64,7 @@ for i, base in ipairs(KEYS) do
     if not is_late and pause <= now and call('EXISTS', base .. ':bound') == 1 then
       is_held, priority, made = first_of(base, ready, source, following)
     end
-    seen[i] = { (source or is_closed or is_held) and 1 or 0, is_late and 0 or due < math.huge and due - now or -1,
+    seen[i] = { source and 1 or (is_closed or is_held) and 2 or 0, is_late and 0 or due < math.huge and due - now or -1,
       priority, made }
   end
 end

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
 
 from pressure_server.queues.operations.operation import Operation, Owner
@@ -98,34 +98,59 @@ class CoroutineOwner(Owner):
     __slots__ = (
         "_client",
         "_has_ended",
+        "_loop",
+        "_tried",
         "_waits",
+        "_was_tried",
         "first_ended",
         "on_unblock",
+        "tries_more",
     )
 
     def __init__(self, client: Client | None) -> None:
         """`client` is told when the coroutine waits and what was taken; None if there is no client."""
+        self._loop = asyncio.get_running_loop()
         self._client = client
-        self._waits = False
+        self._waits: list[bytes] = []  # the queues
+        # Whether more queues will be tried. Until then the client does not wait: it gets what one of them has
+        # even if it closes its side meanwhile.
+        self.tries_more = False
         # Ends the wait of the operations; None if they cannot wait.
         self.on_unblock: Callable[[Unblocking], None] | None = None
         self._has_ended = False
+        # Whether the last submitted operation has been tried, and the future that `wait_until_tried` awaits.
+        self._was_tried = False
+        self._tried: asyncio.Future[None] | None = None
         # Not the operation, which refers to its owner: cycles stay in memory until a garbage collection.
-        self.first_ended: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
+        self.first_ended: asyncio.Future[bytes] = self._loop.create_future()
+
+    async def wait_until_tried(self) -> None:
+        """Return when the last submitted operation has ended or waits; at once if this is so already."""
+        if not (self.first_ended.done() or self._was_tried):
+            self._tried = self._loop.create_future()
+            await self._tried
+        self._was_tried = False
 
     def wait_began(self, operation: Operation) -> None:
         """Note that the operation has begun to wait."""
-        self.begin_wait((operation.name,))
+        self._waits.append(operation.name)
+        if self._client is not None and len(self._waits) == 1 and not self.tries_more:
+            self._client.begin_wait(self, self._waits)
+        self._has_tried()
 
-    def begin_wait(self, names: Sequence[bytes]) -> None:
-        """Note that the coroutine waits on these queues, unless it waits already."""
-        if not self._waits:
-            self._waits = True
-            if self._client is not None:
-                self._client.begin_wait(self, names)
+    def waits_on(self, names: Iterable[bytes]) -> None:
+        """Note that the coroutine waits for queues in whose lines it has no operation."""
+        self._waits += names
+
+    def all_are_tried(self) -> None:
+        """Note that no more queues will be tried: if none had anything, the client waits now."""
+        self.tries_more = False
+        if self._client is not None and self._waits and not self.first_ended.done():
+            self._client.begin_wait(self, self._waits)
 
     def completed(self, operation: Operation) -> None:
         """Take over the ended operation, or put back its messages if it is not the first one."""
+        self._has_tried()
         if self._has_ended or self.first_ended.done():
             operation.put_back()
             return
@@ -151,8 +176,13 @@ class CoroutineOwner(Owner):
         self._has_ended = True
         self.on_unblock = None  # it may refer to operations, and these refer to their owner
         if self._client is not None and self._waits:
-            self._waits = False
+            self._waits = []
             self._client.end_wait(self)
+
+    def _has_tried(self) -> None:
+        self._was_tried = True
+        if self._tried is not None and not self._tried.done():
+            self._tried.set_result(None)
 
 
 class NotifyOnSuccess(Owner):

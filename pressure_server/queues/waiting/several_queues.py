@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 from pressure_server.errors import PressureError
@@ -36,7 +36,7 @@ class SeveralQueues:
         self._ticket = Ticket()
         self._owner = CoroutineOwner(client)
         self._operations: dict[bytes, Operation] = {}
-        # The queues whose operation has not joined its line.
+        # The queues whose operation has neither been tried nor joined a line.
         self._left: dict[bytes, None] = {}
         self._timer: asyncio.TimerHandle | None = None
         # The request to end the wait before its time, if there is one.
@@ -45,36 +45,43 @@ class SeveralQueues:
     async def first_ended(
         self,
         names: Iterable[bytes],
+        to_try: Collection[bytes],
         arguments: list[bytes],
         size: int,
         how: Wait,
         watched: Sequence[bytes] = (),
-        *,
-        looks_again: bool = False,
     ) -> Operation | None:
         """Return the operation that ends; None when the time is up, or when the queues are to be looked at.
 
-        All queues are assumed to have nothing when this is called: the operations join the lines untried. The
-        command waits for the `watched` queues, too, but without operations in their lines. `how` says how the
-        operations wait; its timeout is for all of them together. With `looks_again`, the command looks at its
-        queues itself if nothing is known of them: its operations could only be tried one after the other.
+        The command waits for the `watched` queues, too, but without operations in their lines.
 
         Call `end` afterwards, in any case.
+
+        Queues in `to_try` are tried in turn, unless their backend is lost. The others are assumed to have
+        nothing when this is called: their operations join the lines untried. `how` says how the operations
+        wait; its timeout is for all of them together.
         """
         loop, first = asyncio.get_running_loop(), self._owner.first_ended
-        if looks_again:
+        if not to_try:
             self._ticket.look_again = self.look_again
         deadline = math.inf if how.timeout is None else loop.time() + how.timeout
         self._left = dict.fromkeys(names)
+        self._owner.tries_more = True
         self._owner.on_unblock = self._unblock
-        self._owner.begin_wait([*self._left, *watched])
         for number, name in enumerate(list(self._left), 1):
-            self._database.join(self._operation(name, arguments, size, how))
+            operation = self._operation(name, arguments, size, how)
+            if name in to_try and not self._database.is_lost(name):
+                self._database.submit(operation)
+                await self._owner.wait_until_tried()
+            else:
+                self._database.join(operation)
             if first.done() or loop.time() >= deadline:
                 break
             del self._left[name]
             if number % _QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
+        self._owner.waits_on(watched)
+        self._owner.all_are_tried()
         if how.timeout is not None:
             # A timer and not a `timeout`, which would cancel the future.
             self._timer = loop.call_at(deadline, self._time_is_up)
@@ -117,7 +124,7 @@ class SeveralQueues:
     def end(self) -> list[bytes]:
         """End the wait, some operations at a time. Return the queues that are worth another look.
 
-        Their operations have not joined the lines, or a job of theirs may be ready within milliseconds.
+        These have not been tried, or a job of theirs may be ready within milliseconds.
         """
         if self._timer is not None:
             self._timer.cancel()

@@ -17,7 +17,7 @@ from pressure_server.queues.first_jobs import NO_RANK, FirstJobs
 from pressure_server.queues.waiting.watchers import Watcher
 
 NAMES = [b"q%d" % number for number in range(20)]
-EMPTY: tuple[object, ...] = (NO_RANK, None, [])
+EMPTY: tuple[object, ...] = (NO_RANK, None, [], set())
 
 
 class Queues:
@@ -85,8 +85,8 @@ def test_only_changed_queues_are_read_again() -> None:
         assert await queues.look(NAMES) == EMPTY
         queues.put(b"q7", [0, -1, 5, 100])
         queues.put(b"q9", [0, -1, 5, 99])
-        assert await queues.look(NAMES) == ((5, 99), b"q9", [])
-        assert await queues.look(NAMES) == ((5, 99), b"q9", [])
+        assert await queues.look(NAMES) == ((5, 99), b"q9", [], set())
+        assert await queues.look(NAMES) == ((5, 99), b"q9", [], set())
         assert queues.reads == [("watch", 20), ("watch", 2), ("watch", 0)]
 
     run(test)
@@ -99,7 +99,7 @@ def test_a_change_after_the_read_and_before_its_reply_is_not_missed(at_first: An
         queues.before_reply = lambda: queues.put(b"q3", [0, -1, 0, 50])
         # The reply is older than the change; what the look returns may be older, too.
         await queues.first_jobs.look(NAMES)
-        assert await queues.look(NAMES) == ((0, 50), b"q3", [])
+        assert await queues.look(NAMES) == ((0, 50), b"q3", [], set())
 
     run(test)
 
@@ -108,7 +108,7 @@ def test_a_change_that_is_told_before_the_reply_to_a_look_that_reads_nothing_is_
     async def test(queues: Queues) -> None:
         await queues.first_jobs.look(NAMES)
         queues.before_reply = lambda: queues.put(b"q3", [0, -1, 0, 50])
-        assert await queues.look(NAMES) == ((0, 50), b"q3", [])
+        assert await queues.look(NAMES) == ((0, 50), b"q3", [], set())
 
     run(test)
 
@@ -122,7 +122,7 @@ def test_a_queue_is_read_again_when_a_delay_ends(monkeypatch: pytest.MonkeyPatch
         now = asyncio.get_running_loop().time()
         monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now + 1.1)
         for _ in range(2):  # what is overdue is not kept
-            assert await queues.look(NAMES) == (NO_RANK, None, [b"q3"])
+            assert await queues.look(NAMES) == (NO_RANK, None, [b"q3"], set())
         monkeypatch.undo()
 
     run(test)
@@ -132,7 +132,7 @@ def test_queues_of_groups_are_read_each_time() -> None:
     async def test(queues: Queues) -> None:
         queues.seen[b"q3"] = [1, -1, 7, 8]
         for _ in range(2):
-            assert await queues.look(NAMES) == ((7, 8), b"q3", [])
+            assert await queues.look(NAMES) == ((7, 8), b"q3", [], {b"q3"})
         assert queues.reads[1] == ("watch", 1)
 
     run(test)
@@ -217,6 +217,7 @@ def test_queues_in_whose_lines_a_command_must_wait_are_not_kept() -> None:
     async def test(queues: Queues) -> None:
         queues.seen |= {b"q3": [1, -1], b"q4": [2, -1]}
         view = await queues.first_jobs.look(NAMES)
+        assert view.groups == {b"q3"}
         assert set(NAMES) - set(view.kept) == {b"q3", b"q4"}
 
     run(test)

@@ -165,8 +165,9 @@ def test_a_client_waits_until_the_coroutine_ends() -> None:
         owner = CoroutineOwner(client)
         operation = get(owner=owner)
         assert client.waits == []
-        owner.begin_wait([b"q", b"r"])
         owner.wait_began(operation)
+        assert (client.waiters, client.waits) == ([owner], [[b"q"]])
+        owner.wait_began(get(owner=owner, name=b"r"))
         assert (client.waiters, client.waits) == ([owner], [[b"q", b"r"]])
         owner.partly_taken(operation)
         assert client.partly == [operation]
@@ -181,8 +182,63 @@ def test_a_coroutine_that_never_waited_ends_no_wait() -> None:
     async def run() -> None:
         client = WaitingClient()
         owner = CoroutineOwner(client)
+        owner.all_are_tried()
         owner.end()  # would raise: the client has no such waiter
         assert client.waits == []
+
+    asyncio.run(run())
+
+
+def test_a_client_waits_when_all_its_queues_were_tried_in_vain() -> None:
+    async def run() -> None:
+        client = WaitingClient()
+        owner = CoroutineOwner(client)
+        owner.tries_more = True
+        owner.wait_began(get(owner=owner, name=b"a"))
+        owner.waits_on([b"b", b"c"])
+        assert client.waits == []
+        owner.all_are_tried()
+        assert (client.waits, owner.tries_more) == ([[b"a", b"b", b"c"]], False)
+
+    asyncio.run(run())
+
+
+def test_a_client_that_has_got_something_meanwhile_does_not_wait() -> None:
+    async def run() -> None:
+        client, taken = WaitingClient(), Taken()
+        owner = CoroutineOwner(client)
+        owner.tries_more = True
+        owner.wait_began(get(owner=owner, name=b"a"))
+        owner.completed(taken.get(owner, b"b"))
+        owner.all_are_tried()
+        assert client.waits == []
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("ends", [True, False])
+@pytest.mark.parametrize("is_late", [True, False])
+def test_a_coroutine_learns_when_an_operation_was_tried(ends: bool, is_late: bool) -> None:
+    async def run() -> None:
+        owner = CoroutineOwner(WaitingClient())
+        operation = get(owner=owner)
+
+        def report() -> None:
+            (owner.completed if ends else owner.wait_began)(operation)
+
+        if not is_late:
+            report()
+        tried = asyncio.create_task(owner.wait_until_tried())
+        await asyncio.sleep(0)
+        assert tried.done() is not is_late
+        if is_late:
+            report()
+        await tried
+        # Each operation is waited for anew, unless one has ended.
+        again = asyncio.create_task(owner.wait_until_tried())
+        await asyncio.sleep(0)
+        assert again.done() is ends
+        again.cancel()
 
     asyncio.run(run())
 

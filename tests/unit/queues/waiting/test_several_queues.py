@@ -28,11 +28,17 @@ class Lanes:
     def join(self, operation: Operation) -> None:
         self.joined.append(operation)
 
+    def submit(self, operation: Operation) -> None:
+        self.joined.append(operation)
+
     def cancel(self, operation: Operation) -> None:
         self.cancelled.append(operation)
 
     def due_soon(self, _name: bytes) -> float | None:
         return None
+
+    def is_lost(self, _name: bytes) -> bool:
+        return False
 
 
 class RecordingClient:
@@ -58,13 +64,20 @@ class RecordingClient:
 class World:
     """A wait on two queues that has begun."""
 
-    def __init__(self, timeout: float | None = None) -> None:
+    def __init__(self, timeout: float | None = None, to_try: Sequence[bytes] = ()) -> None:
         self.lanes = Lanes()
         self.client = RecordingClient()
         self.put_back: list[Operation] = []
         self.several = SeveralQueues(cast(Database, self.lanes), verbs.GET, WAITS, self.client)
-        waiting = self.several.first_ended([b"a", b"b"], [], 1, Wait(timeout))
+        waiting = self.several.first_ended([b"a", b"b"], to_try, [], 1, Wait(timeout))
         self.task = asyncio.create_task(waiting)
+
+    async def try_in_vain(self, number: int) -> None:
+        """Let one of the operations find nothing."""
+        await asyncio.sleep(0)
+        operation = self.lanes.joined[number]
+        operation.owner.wait_began(operation)
+        await asyncio.sleep(0)
 
     def serve(self, number: int) -> Operation:
         """End one of the operations with a message."""
@@ -129,10 +142,25 @@ def test_a_wait_without_an_operation_in_flight_ends_with_its_time() -> None:
     asyncio.run(run())
 
 
-def test_a_client_waits_on_all_queues_at_once() -> None:
+def test_a_client_does_not_wait_before_all_queues_were_tried() -> None:
+    """A client that closes its side while the second queue is tried still gets what that has."""
+
     async def run() -> None:
-        world = World()
-        await asyncio.sleep(0)
+        world = World(to_try=(b"a", b"b"))
+        await world.try_in_vain(0)
+        assert world.client.waits_on == ()
+        served = world.serve(1)
+        assert await world.task is served
+        assert world.client.waits_on == ()
+
+    asyncio.run(run())
+
+
+def test_a_client_waits_when_all_queues_were_tried_in_vain() -> None:
+    async def run() -> None:
+        world = World(to_try=(b"a", b"b"))
+        await world.try_in_vain(0)
+        await world.try_in_vain(1)
         assert world.client.waits_on == [b"a", b"b"]
         served = world.serve(0)
         assert await world.task is served
@@ -144,8 +172,9 @@ def test_a_client_that_is_unblocked_gets_nothing() -> None:
     async def run() -> None:
         error = UnblockedError()
         for unblocking in (Unblocking(), Unblocking(error)):
-            world = World()
-            await asyncio.sleep(0)
+            world = World(to_try=(b"a", b"b"))
+            await world.try_in_vain(0)
+            await world.try_in_vain(1)
             world.client.waiter.unblock(unblocking)
             assert await world.task is None
             assert not unblocking.has_ended_wait  # the command may look again
@@ -159,8 +188,9 @@ def test_a_client_that_is_unblocked_gets_nothing() -> None:
 
 def test_an_operation_in_flight_outlives_the_unblocking() -> None:
     async def run() -> None:
-        world = World()
-        await asyncio.sleep(0)
+        world = World(to_try=(b"a", b"b"))
+        await world.try_in_vain(0)
+        await world.try_in_vain(1)
         in_flight = world.lanes.joined[1].wait
         assert in_flight is not None
         assert in_flight.ticket is not None
