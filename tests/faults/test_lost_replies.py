@@ -132,8 +132,8 @@ cases = pytest.mark.parametrize(("setup", "act"), CASES.values(), ids=CASES)
 
 
 @pytest.fixture(scope="module")
-def cuts(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[CallRelay]:
-    with CallRelay(shared_backend.socket, tmp_path_factory.mktemp("cuts") / "socket") as opened:
+def cuts(shared_backend: Valkey) -> Iterator[CallRelay]:
+    with CallRelay(shared_backend.socket) as opened:
         yield opened
 
 

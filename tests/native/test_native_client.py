@@ -13,7 +13,6 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from math import nan
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -235,10 +234,8 @@ def test_the_script_is_loaded_again_after_a_script_flush(queue: Any, direct: Cli
     assert queue.length() == 3
 
 
-def test_a_put_whose_reply_is_lost_is_not_done_twice(
-    open_queue: Open, backend: Valkey, tmp_path: Path
-) -> None:
-    with CallRelay(backend.socket, tmp_path / "relay") as relay:
+def test_a_put_whose_reply_is_lost_is_not_done_twice(open_queue: Open, backend: Valkey) -> None:
+    with CallRelay(backend.socket) as relay:
         # With this option, redis-py itself would send the command again.
         queue = open_queue(url=f"{relay.url}?retry_on_timeout=true")
         queue.create()

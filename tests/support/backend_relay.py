@@ -1,21 +1,48 @@
-"""A relay between a server and its backend that runs in a thread, for tests without asyncio."""
+"""Relays that run in a thread: for tests without asyncio, and for tests that block their own loop."""
 
 from __future__ import annotations
 
 import asyncio
 import socket
-import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from tests.support.programs import join
-from tests.support.relay import Link, Relay, connected
+from tests.support.blocking import running_loop
+from tests.support.programs import TIMEOUT
+from tests.support.relay import Connect, Link, Relay, connected
 
 _BUFFER = 16384
 # Bytes: half of a packet with several replies would have the first of them complete.
 _LONGEST_CUT = 8
+
+
+class ThreadRelay(Relay):
+    """Listens in a thread of its own until `end`, on each of these sockets for one target."""
+
+    def __init__(self, *listeners: tuple[socket.socket, Connect]) -> None:
+        super().__init__()
+        self._stack = ExitStack()
+        self._loop = self._stack.enter_context(running_loop())
+
+        async def listen() -> None:
+            for listening, connect in listeners:
+                self.listen(connect, listening)
+
+        asyncio.run_coroutine_threadsafe(listen(), self._loop).result(TIMEOUT)
+
+    def end(self) -> None:
+        """Break every connection, and end the thread."""
+        with self._stack:
+            asyncio.run_coroutine_threadsafe(self.close(), self._loop).result(TIMEOUT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
+        self.end()
 
 
 class _BackendLink(Link):
@@ -34,7 +61,7 @@ class _BackendLink(Link):
         await super().reply(data)
 
 
-class BackendRelay(Relay):
+class BackendRelay(ThreadRelay):
     """Listens on `url` until `end`, and passes connections on to the unix socket `backend`.
 
     It delays each piece by `delay` seconds, and passes `rate` bytes a second in each direction (0: no limit).
@@ -44,55 +71,23 @@ class BackendRelay(Relay):
 
     new_link: type[Link] = _BackendLink
 
-    def __init__(
-        self, backend: Path, *, delay: float = 0.0, rate: float = 0.0, path: Path | None = None
-    ) -> None:
-        """Listen on the unix socket `path`, or on a port of 127.0.0.1."""
-        super().__init__()
+    def __init__(self, backend: Path, *, delay: float = 0.0, rate: float = 0.0) -> None:
         self.backend = backend
         # The number of cuts.
         self.made = 0
-        self.cuts: Callable[[bytes], bool] = _never
-        self.drops: Callable[[bytes], bool] = _never
-        self.slow(delay, rate)
-        listening = socket.socket(socket.AF_UNIX if path else socket.AF_INET)
+        self.cuts: Callable[[bytes], bool] = lambda _: False
+        self.drops: Callable[[bytes], bool] = lambda _: False
+        listening = socket.socket()
         if rate:
             # Small enough for a sender to notice the rate; loopback's segments are larger.
             listening.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _BUFFER)
             listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_MAXSEG, 1400)
-        listening.bind(str(path) if path else ("127.0.0.1", 0))
+        listening.bind(("127.0.0.1", 0))
         listening.listen(100)
-        self.port = 0 if path else int(listening.getsockname()[1])
-        self.url = f"unix://{path}" if path else f"redis://127.0.0.1:{self.port}"
-        self._is_over = asyncio.Event()
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._run, args=(listening,), daemon=True)
-        self._thread.start()
+        super().__init__((listening, lambda: connected(str(self.backend))))
+        self.slow(delay, rate)
+        self.url = f"redis://127.0.0.1:{self.port}"
 
     def release(self) -> None:
         """Pass on all bytes that were held, and hold no more."""
         self._loop.call_soon_threadsafe(self._flows.set)
-
-    def _run(self, listening: socket.socket) -> None:
-        async def run() -> None:
-            self.listen(lambda: connected(str(self.backend)), listening)
-            await self._is_over.wait()
-            await super(BackendRelay, self).close()
-
-        self._loop.run_until_complete(run())
-        self._loop.close()
-
-    def end(self) -> None:
-        """Break every connection, and end the thread."""
-        self._loop.call_soon_threadsafe(self._is_over.set)
-        join(self._thread)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.end()
-
-
-def _never(_data: bytes) -> bool:
-    return False

@@ -5,15 +5,14 @@ A node's outgoing connections come from a loopback address of its own, by which 
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Coroutine, Sequence
-from typing import Any
+import socket
+from collections.abc import Sequence
+from functools import partial
 
-from tests.support.programs import TIMEOUT
+from tests.support.backend_relay import ThreadRelay
+from tests.support.relay import Link, Relay, connected
 
 _LOCAL = "127.0.0.1"
-_PIECE = 1 << 16
 
 
 def source_address(number: int) -> str:
@@ -21,106 +20,51 @@ def source_address(number: int) -> str:
     return f"127.0.1.{number + 1}"
 
 
-class BusRelays:
-    """A relay for each node, in a thread: a test may block its own loop longer than the node timeout.
+class _BusLink(Link):
+    _relay: BusRelays
 
-    The nodes announce the `ports` of the relays, and listen on the `targets`.
-    """
+    def __init__(self, relay: Relay, near: socket.socket, far: socket.socket) -> None:
+        super().__init__(relay, near, far)
+        self._source, self._target = near.getpeername()[0], far.getpeername()[1]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a node at one of its ends is cut off."""
+        cut = self._relay.cut_off
+        return self._source in map(source_address, cut) or self._target in [
+            self._relay.targets[number] for number in cut
+        ]
+
+    async def run(self) -> None:
+        if not self.is_cut:
+            await super().run()
+
+
+class BusRelays(ThreadRelay):
+    """A relay for each node. The nodes announce the `ports` of the relays, and listen on the `targets`."""
+
+    new_link = _BusLink
 
     def __init__(self, ports: Sequence[int], targets: Sequence[int]) -> None:
-        self._ports = ports
-        self._targets = targets
-        self._cut: set[int] = set()
-        # The nodes at both ends of each connection.
-        self._open: dict[asyncio.Task[Any], set[int]] = {}
-        self._servers: list[asyncio.Server] = []
-        self._loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._loop.run_forever, name="bus relays", daemon=True)
+        self.targets = targets
+        self.cut_off: set[int] = set()
+        super().__init__(
+            *(
+                (socket.create_server((_LOCAL, port)), partial(connected, (_LOCAL, target)))
+                for port, target in zip(ports, targets, strict=True)
+            )
+        )
 
-    def start(self) -> None:
-        """Listen on all ports."""
-        self._thread.start()
-        self._do(self._listen())
-
-    def stop(self) -> None:
-        """Close all connections and listeners."""
-        self._do(self._close())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
-
-    def cut(self, number: int) -> None:
+    def cut_node(self, number: int) -> None:
         """Close all connections from and to the node, and refuse new ones."""
-        self._do(self._cut_off(number))
+        self.cut_off = {*self.cut_off, number}
+        self._loop.call_soon_threadsafe(self._break_cut_links)
 
-    def heal(self, number: int) -> None:
+    def heal_node(self, number: int) -> None:
         """Accept the node's connections again."""
-        self._cut.discard(number)
+        self.cut_off = self.cut_off - {number}
 
-    def _do(self, work: Coroutine[Any, Any, None]) -> None:
-        asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT)
-
-    async def _listen(self) -> None:
-        for target, port in enumerate(self._ports):
-            self._servers.append(await asyncio.start_server(_Relay(self, target).accept, _LOCAL, port))
-
-    async def _cut_off(self, number: int) -> None:
-        self._cut.add(number)
-        for task, ends in self._open.items():
-            if number in ends:
+    def _break_cut_links(self) -> None:
+        for task, link in self._links.items():
+            if isinstance(link, _BusLink) and link.is_cut:
                 task.cancel()
-
-    async def _close(self) -> None:
-        for server in self._servers:
-            server.close()
-        open_ones = list(self._open)
-        for task in open_ones:
-            task.cancel()
-        await asyncio.gather(*open_ones, return_exceptions=True)
-
-    async def pass_on(self, target: int, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass a connection on to the node with this number, unless it or the source is cut off."""
-        address = writer.get_extra_info("peername")[0]
-        sources = [number for number in range(len(self._ports)) if source_address(number) == address]
-        ends = {*sources, target}
-        if ends & self._cut:
-            writer.transport.abort()
-            return
-        task = asyncio.current_task()
-        assert task is not None
-        self._open[task] = ends
-        transports = [writer.transport]
-        try:
-            far_reader, far_writer = await asyncio.open_connection(_LOCAL, self._targets[target])
-            transports.append(far_writer.transport)
-            async with asyncio.TaskGroup() as both:
-                both.create_task(_pump(reader, far_writer))
-                both.create_task(_pump(far_reader, writer))
-        except* OSError:
-            pass  # the connection is over
-        except* asyncio.CancelledError:
-            pass  # cut
-        finally:
-            del self._open[task]
-            for transport in transports:
-                transport.abort()
-
-
-class _Relay:
-    """One of the relays."""
-
-    def __init__(self, relays: BusRelays, target: int) -> None:
-        self._relays = relays
-        self._target = target
-
-    async def accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Pass a connection on (called by asyncio)."""
-        await self._relays.pass_on(self._target, reader, writer)
-
-
-async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-    """Pass bytes on. Raise OSError at the end, which ends both directions."""
-    while data := await reader.read(_PIECE):
-        writer.write(data)
-        await writer.drain()
-    raise ConnectionResetError

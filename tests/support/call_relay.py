@@ -17,8 +17,6 @@ from tests.support.programs import TIMEOUT
 from tests.support.relay import Link, Relay
 from tests.support.waiters import packed
 
-_LIBRARY_CALL = b"FCALL"
-
 
 @dataclass(frozen=True)
 class Cut:
@@ -44,8 +42,8 @@ class _CallLink(Link):
 
     def __init__(self, relay: Relay, near: socket.socket, far: socket.socket) -> None:
         super().__init__(relay, near, far)
-        self._commands = hiredis.Reader()
-        self._received = b""
+        self._commands, self._replies = hiredis.Reader(), hiredis.Reader()
+        self._reply = b""
         # The cuts of the requests in flight.
         self._in_flight: deque[Cut | None] = deque()
 
@@ -65,10 +63,13 @@ class _CallLink(Link):
             await self.send(self.far, request)
 
     async def reply(self, data: bytes) -> None:
-        self._received += data
-        while (end := _end_of(self._received, 0)) is not None:
-            reply, self._received = self._received[:end], self._received[end:]
-            await self._pass_on(reply)
+        # Each reply ends with a line.
+        for line in data.splitlines(keepends=True):
+            self._reply += line
+            self._replies.feed(line)
+            if self._replies.gets() is not False:
+                reply, self._reply = self._reply, b""
+                await self._pass_on(reply)
 
     async def _pass_on(self, reply: bytes) -> None:
         is_push = reply.startswith(b">")
@@ -89,7 +90,7 @@ class CallRelay(BackendRelay):
 
     new_link = _CallLink
 
-    def __init__(self, backend: Path, path: Path | None = None, *, prefix: str = "__pressure__") -> None:
+    def __init__(self, backend: Path, *, prefix: str = "__pressure__") -> None:
         """Listen as BackendRelay does. Servers that connect use this `prefix`."""
         self._prefix = prefix
         # The replies to the calls that had a plan.
@@ -101,7 +102,7 @@ class CallRelay(BackendRelay):
         self._before: Callable[[], object] = lambda: None
         self._stays_shut = False
         self._lock = threading.Lock()
-        super().__init__(backend, path=path)
+        super().__init__(backend)
 
     def plan(
         self,
@@ -149,7 +150,7 @@ class CallRelay(BackendRelay):
     def next_cut(self, command: list[bytes]) -> Cut | None:
         """Return the cut that is planned for this command, None if there is none."""
         with self._lock:
-            if self._plan and command[0] == _LIBRARY_CALL and self._key in command[3 : 3 + int(command[2])]:
+            if self._plan and command[0] == b"FCALL" and self._key in command[3 : 3 + int(command[2])]:
                 before, self._before = self._before, lambda: None
                 before()
                 return self._plan.popleft()
@@ -161,24 +162,3 @@ class CallRelay(BackendRelay):
         if self._stays_shut:
             self._refuses = True
             self.cut(reset=False)
-
-
-def _end_of(data: bytes, start: int) -> int | None:
-    """Return the end of the value that begins at `start`, None if it is not complete."""
-    line = data.find(b"\r\n", start)
-    if line < 0:
-        return None
-    end = line + 2
-    kind = data[start : start + 1]
-    if kind in b"+-:_,#(":
-        return end
-    count = int(data[start + 1 : line])
-    if kind in b"$=!":
-        end += count + 2 if count >= 0 else 0
-        return end if end <= len(data) else None
-    for _ in range(2 * count if kind == b"%" else max(count, 0)):
-        inner = _end_of(data, end)
-        if inner is None:
-            return None
-        end = inner
-    return end

@@ -102,9 +102,8 @@ class Cluster:
         count = masters * (1 + replicas)
         ports = free_ports(3 * count)
         clients, self._bus, self._announced = ports[:count], ports[count : 2 * count], ports[2 * count :]
-        if can_be_cut:
-            self._relays = BusRelays(self._announced, self._bus)
-        else:
+        self._can_be_cut = can_be_cut
+        if not can_be_cut:
             self._announced = self._bus
         common = [
             "--cluster-enabled", "yes",
@@ -142,9 +141,8 @@ class Cluster:
     async def __aenter__(self) -> Self:
         """Start all nodes. Return when they are a cluster, and all replicas are connected."""
         with ExitStack() as stack:
-            if self._relays is not None:
-                self._relays.start()
-                stack.callback(self._relays.stop)
+            if self._can_be_cut:
+                self._relays = stack.enter_context(BusRelays(self._announced, self._bus))
             await start_all(self.nodes, stack)
             await self._create()
             self._stack = stack.pop_all()
@@ -301,12 +299,12 @@ class Cluster:
         assert self._relays is not None, "the cluster was made without can_be_cut"
         user = master.login.user if master.login else "default"
         await master.command("ACL", "SETUSER", user, "-psync", "-sync")
-        self._relays.cut(master.number)
+        self._relays.cut_node(master.number)
         await master.command("CLIENT", "KILL", "TYPE", "replica")
         try:
             yield
         finally:
-            self._relays.heal(master.number)
+            self._relays.heal_node(master.number)
             if master.is_running:
                 await master.command("ACL", "SETUSER", user, "+psync", "+sync")
 
