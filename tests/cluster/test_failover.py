@@ -11,7 +11,7 @@ import pytest
 from tests.support.cluster import Cluster
 from tests.support.nodes import wait_until
 from tests.support.programs import StartServer
-from tests.support.traffic import KEY, NODE_TIMEOUT, OUTAGE, said, start_on_cluster, under_traffic
+from tests.support.traffic import KEY, NODE_TIMEOUT, OUTAGE, start_on_cluster, under_traffic
 
 pytestmark = pytest.mark.clients
 
@@ -35,7 +35,7 @@ def test_a_master_of_a_cluster_dies_under_load(start_server: StartServer, cluste
             await cluster.wait_for_new_master(KEY, master)
             await master.start()
             await cluster.wait_until_connected(master)
-        assert traffic.longest < NODE_TIMEOUT + OUTAGE
+        assert traffic.slowest() < NODE_TIMEOUT + OUTAGE
 
     asyncio.run(play())
 
@@ -47,7 +47,7 @@ def test_a_replica_of_a_cluster_is_promoted_under_load(start_server: StartServer
         async with under_traffic(server) as traffic:
             master = await cluster.master_of(KEY)
             await cluster.fail_over((await cluster.replicas_of(master))[0])
-        assert traffic.longest < OUTAGE
+        assert traffic.slowest() < OUTAGE
 
     asyncio.run(play())
 
@@ -63,14 +63,14 @@ def test_a_master_that_is_cut_off_loses_nothing_acknowledged(
         async with under_traffic(server) as traffic:
             # See test_messages_whose_put_back_is_lost_are_back_after_a_failover.
             traffic.takes = False
-            await traffic.goes_on()
+            await traffic.go_on()
             async with cluster.cut_off(master):
                 new = await cluster.wait_for_new_master(KEY, master)
-                await wait_until(lambda: said(server, f":{new.port} now"), "the server to use the new master")
+                await wait_until(lambda: f":{new.port} now" in server.log, "the server to use the new master")
             await cluster.wait_until_connected(master)
             traffic.takes = True
-        assert traffic.unsure
-        assert traffic.longest < NODE_TIMEOUT + OUTAGE
+        assert traffic.ledger.unsure
+        assert traffic.slowest() < NODE_TIMEOUT + OUTAGE
 
     asyncio.run(play())
 
@@ -89,7 +89,7 @@ def test_calls_wait_while_a_node_loads_its_data(start_server: StartServer, tmp_p
                 )
                 node.terminate()
                 node.launch()
-                await wait_until(lambda: said(server, "LOADING"), "the node to be loading")
+                await wait_until(lambda: "LOADING" in server.log, "the node to be loading")
             assert server.log.count("LOADING") == 1
 
     asyncio.run(play())

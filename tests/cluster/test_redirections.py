@@ -105,11 +105,7 @@ def test_servers_look_for_the_slot_without_haste(
             assert not patient.has_reply()
             await find(move)
             assert patient.reply() == length + 1
-
-            async def is_found() -> bool:
-                return not isinstance(hasty("LLEN", "q"), Exception)
-
-            await wait_until(is_found, "the other server to find the slot")
+            await wait_until(lambda: isinstance(hasty("LLEN", "q"), int), "the other server to find the slot")
             assert hasty("LRANGE", "q", -2, -1) == [b"a", b"b"]
 
     asyncio.run(play())

@@ -15,7 +15,7 @@ from tests.support.large import fill
 from tests.support.nodes import LOCAL, Login, Node, Tls, wait_until
 from tests.support.programs import Server, StartServer, refused_start
 from tests.support.sentinel import NAME, SentinelSet
-from tests.support.traffic import said, under_traffic
+from tests.support.traffic import under_traffic
 from tests.support.waiters import Waiter
 
 pytestmark = pytest.mark.clients
@@ -79,11 +79,11 @@ def test_the_last_known_master_serves_while_all_sentinels_are_away(
         sentinel.kill()
 
     async def play() -> None:
-        await wait_until(lambda: said(server, "no Sentinel of"), "the log to say so")
+        await wait_until(lambda: "no Sentinel of" in server.log, "the log to say so")
         async with under_traffic(server):
             await sentinels.nodes[0].command("CLIENT", "KILL", "TYPE", "normal")
         await sentinels.start_sentinel(sentinels.sentinels[0])
-        await wait_until(lambda: said(server, "name the master again"), "the log to say so")
+        await wait_until(lambda: "name the master again" in server.log, "the log to say so")
 
     asyncio.run(play())
     assert server.log.count("no Sentinel of") == 1
@@ -126,13 +126,13 @@ def test_a_master_that_is_cut_off_loses_nothing_acknowledged(
             async with under_traffic(server) as traffic:
                 # See test_messages_whose_put_back_is_lost_are_back_after_a_failover.
                 traffic.takes = False
-                await traffic.goes_on()
+                await traffic.go_on()
                 async with sentinels.cut_off(master):
                     new = await sentinels.wait_for_new_master(master, timeout=50)
-                    await wait_until(lambda: said(server, f":{new.port} now"), "the server to use it")
+                    await wait_until(lambda: f":{new.port} now" in server.log, "the server to use it")
                 await sentinels.wait_until_settled()
                 traffic.takes = True
-            assert traffic.unsure
+            assert traffic.ledger.unsure
 
     asyncio.run(play())
 
@@ -147,7 +147,7 @@ def test_a_stale_sentinel_does_not_lead_back(start_server: StartServer, sentinel
         stale.kill()
         async with under_traffic(server):
             new = await sentinels.fail_over()
-            await wait_until(lambda: said(server, f":{new.port} now"), "the server to use the new master")
+            await wait_until(lambda: f":{new.port} now" in server.log, "the server to use the new master")
             await sentinels.wait_until_settled()
             for other in others:
                 other.pause()

@@ -20,7 +20,6 @@ from tests.support.measures import processor_seconds
 from tests.support.nodes import Engine, wait_until
 from tests.support.programs import Server, StartServer, run_command, wait_for
 from tests.support.protocols import BEANSTALK, RESP, Wire
-from tests.support.shard_traffic import traffic_on
 from tests.support.sharded import (
     LISTENERS,
     PLACEMENT,
@@ -31,10 +30,12 @@ from tests.support.sharded import (
     started_cluster,
     url_of,
 )
+from tests.support.traffic import traffic_on
 from tests.support.waiters import AsyncWaiter, Waiter, is_refused, packed, wait_for_blocked
 
 pytestmark = pytest.mark.clients
 NODE_TIMEOUT = 1.0
+MOVING = "are being moved to another node"
 # Seconds: for how long a shard is away if its master dies, and a turn in a shard that has no part in it.
 OUTAGE, UNDISTURBED = NODE_TIMEOUT + 3, 1.0
 # Processor time of a server that follows its shards to another node, in seconds. A busy loop uses all.
@@ -57,11 +58,6 @@ async def another(cluster: Cluster, than: ClusterNode) -> ClusterNode:
     return next(node for node in cluster.nodes if node is not than)
 
 
-async def said(server: Server, text: str) -> bool:
-    """Return whether the log has a text."""
-    return text in server.log
-
-
 @pytest.mark.alone  # how long others wait is measured
 def test_slots_of_some_shards_move_step_by_step_under_load(
     start_server: StartServer, cluster: Cluster
@@ -70,15 +66,15 @@ def test_slots_of_some_shards_move_step_by_step_under_load(
     moving, others = {2, 9}, set(range(SHARDS)) - {2, 9}
 
     async def play() -> None:
-        async with traffic_on(server) as traffic:
+        async with traffic_on(server, queue_in_each("traffic")) as traffic:
             for shard in sorted(moving):
                 key = PLACEMENT.prefixes[shard]
                 move = await cluster.legacy_move(key, await another(cluster, await cluster.master_of(key)))
-                before = server.log.count("are being moved to another node")
+                before = server.log.count(MOVING)
                 await move.begin()
 
-                async def waits(before: int = before) -> bool:
-                    return server.log.count("are being moved to another node") > before
+                def waits(before: int = before) -> bool:
+                    return server.log.count(MOVING) > before
 
                 await wait_until(waits, "calls to wait")
                 # While this shard waits, all others serve.
@@ -101,13 +97,13 @@ def test_slots_of_some_shards_move_at_once_under_load(start_server: StartServer,
     async def play() -> None:
         async with Cluster(tmp_path, engine=Engine.VALKEY) as cluster:
             server = started(start_server, cluster)
-            async with traffic_on(server) as traffic:
+            async with traffic_on(server, queue_in_each("traffic")) as traffic:
                 for shard in sorted(moving):
                     key = PLACEMENT.prefixes[shard]
                     target = await another(cluster, await cluster.master_of(key))
                     await cluster.move_atomically(key, target)
                     assert await cluster.master_of(key) is target
-                    await traffic.go_on(set(range(SHARDS)))
+                    await traffic.go_on()
                 assert traffic.slowest(moving) < OUTAGE
                 assert traffic.slowest(others) < UNDISTURBED
             server.stop()
@@ -194,7 +190,7 @@ def test_a_master_is_killed_and_other_shards_serve_on(start_server: StartServer,
             away = {shard for shard in range(SHARDS) if masters[shard] is master}
             others = set(range(SHARDS)) - away
             probes = [(await AsyncWaiter.connect(server.port), shard) for shard in sorted(away)]
-            async with traffic_on(server) as traffic:
+            async with traffic_on(server, queue_in_each("traffic")) as traffic:
                 master.kill()
                 began = time.monotonic()
 

@@ -291,7 +291,7 @@ def test_a_late_call_is_refused_if_its_connection_cannot_be_closed(
     start_server: StartServer, cuts: CallRelay, backend: Valkey, direct: Client
 ) -> None:
     direct.execute_command("ACL", "SETUSER", "weak", "on", ">secret", "~*", "&*", "+@all", "-client|kill")
-    url = cuts.url.replace("unix://", "unix://weak:secret@")
+    url = cuts.url.replace("redis://", "redis://weak:secret@")
     server = start_server("--backend", url, "--backend-timeout", "1")
     do(server, "RPUSH q a b c")
     wait_until_settled(direct)

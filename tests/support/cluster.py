@@ -7,21 +7,22 @@ from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 from redis.crc import key_slot
 
 from tests.support.bus_relays import BusRelays, source_address
 from tests.support.nodes import (
     LOCAL,
+    PERSISTENCE,
     Engine,
     Login,
     Node,
+    NodeSet,
     Persistence,
     Tls,
+    addresses_of,
     free_ports,
-    persistence_options,
     start_all,
     wait_until,
 )
@@ -69,11 +70,8 @@ class ClusterNode(Node):
         await self.command("CONFIG", "SET", "cluster-announce-port", port)
 
 
-class Cluster:
-    """A cluster with the same number of replicas for each master. Use it as an asynchronous context manager.
-
-    All methods work in any event loop, so a fixture may start a cluster for several tests.
-    """
+class Cluster(NodeSet[ClusterNode]):
+    """A cluster with the same number of replicas for each master."""
 
     def __init__(
         self,
@@ -93,12 +91,10 @@ class Cluster:
 
         `full_coverage` is cluster-require-full-coverage. With `can_be_cut`, nodes connect through relays.
         """
-        self.engine = engine
-        self.node_timeout = node_timeout
+        super().__init__(engine)
         self._masters = masters
         self._replicas = replicas
         self._relays: BusRelays | None = None
-        self._stack = ExitStack()
         count = masters * (1 + replicas)
         ports = free_ports(3 * count)
         clients, self._bus, self._announced = ports[:count], ports[count : 2 * count], ports[2 * count :]
@@ -112,11 +108,12 @@ class Cluster:
             # A master without slots stays one, so that slots can move back to it.
             "--cluster-allow-replica-migration", "no",
             "--repl-diskless-sync-delay", "0",
-            *persistence_options(persistence),
-            *(_login_options(login) if login else ()),
+            *PERSISTENCE[persistence],
             *(("--tls-cluster", "yes") if tls else ()),
         ]  # fmt: skip
-        self.nodes: list[ClusterNode] = []
+        if login is not None:
+            common += [word for name, *values in login.settings for word in (f"--{name}", *values)]
+            common += ["--masteruser", login.user, "--masterauth", login.password]
         for number in range(count):
             own = ["--cluster-port", str(self._bus[number])]
             if can_be_cut:
@@ -136,23 +133,14 @@ class Cluster:
     @property
     def addresses(self) -> str:
         """The addresses of all nodes, separated by commas, for an URL."""
-        return ",".join(f"{LOCAL}:{node.port}" for node in self.nodes)
+        return addresses_of(self.nodes)
 
-    async def __aenter__(self) -> Self:
+    async def _start(self, stack: ExitStack) -> None:
         """Start all nodes. Return when they are a cluster, and all replicas are connected."""
-        with ExitStack() as stack:
-            if self._can_be_cut:
-                self._relays = stack.enter_context(BusRelays(self._announced, self._bus))
-            await start_all(self.nodes, stack)
-            await self._create()
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Kill all nodes."""
-        self._stack.close()
+        if self._can_be_cut:
+            self._relays = stack.enter_context(BusRelays(self._announced, self._bus))
+        await start_all(self.nodes, stack)
+        await self._create()
 
     # ------------------------------------------------------------ the map
 
@@ -162,21 +150,17 @@ class Cluster:
 
     async def master_of(self, slot: int | bytes | str) -> ClusterNode:
         """Return the master of a slot, or of a key. All running nodes must agree on it."""
-        number = _slot(slot)
-
-        async def agreed() -> list[ClusterNode] | None:
-            return await self._masters_told_by(self.nodes)
-
-        found: list[ClusterNode] = await wait_until(agreed, "the nodes to agree")
-        return found[number]
+        return (await self._agreed_masters())[_slot(slot)]
 
     async def masters(self) -> list[ClusterNode]:
         """Return the masters that have slots. All running nodes must agree on them."""
+        return list(dict.fromkeys(await self._agreed_masters()))
 
-        async def agreed() -> list[ClusterNode] | None:
-            return await self._masters_told_by(self.nodes)
-
-        return list(dict.fromkeys(await wait_until(agreed, "the nodes to agree")))
+    async def _agreed_masters(self) -> list[ClusterNode]:
+        found: list[ClusterNode] = await wait_until(
+            lambda: self._masters_told_by(self.nodes), "the nodes to agree"
+        )
+        return found
 
     async def replicas_of(self, master: ClusterNode) -> list[ClusterNode]:
         """Return the replicas of a master, as it knows them."""
@@ -215,9 +199,7 @@ class Cluster:
 
     async def legacy_move(self, slot: int | bytes | str, target: ClusterNode) -> LegacyMove:
         """Prepare to move a slot, or the slot of a key, in steps."""
-        source = await self.master_of(slot)
-        number = _slot(slot)
-        return LegacyMove(self, number, source, target)
+        return LegacyMove(self, _slot(slot), await self.master_of(slot), target)
 
     async def move(self, slot: int | bytes | str, target: ClusterNode) -> None:
         """Move a slot in the legacy way: with its keys, which are moved by MIGRATE."""
@@ -230,8 +212,10 @@ class Cluster:
         self, first: int | bytes | str, target: ClusterNode, last: int | None = None
     ) -> None:
         """Move a slot, or all from `first` to `last`, by CLUSTER MIGRATESLOTS (Valkey 9)."""
-        source = await self.begin_atomic_move(first, target, last)
         slot = _slot(first)
+        source = await self.master_of(slot)
+        slots = slot, slot if last is None else last
+        await source.command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *slots, "NODE", target.identity)
 
         async def has_moved() -> bool:
             newest = (await source.command("CLUSTER", "GETSLOTMIGRATIONS"))[0]
@@ -240,18 +224,6 @@ class Cluster:
             return masters is not None and masters[slot] is target
 
         await wait_until(has_moved, f"slot {slot} to be at {target}")
-
-    async def begin_atomic_move(
-        self, first: int | bytes | str, target: ClusterNode, last: int | None = None
-    ) -> ClusterNode:
-        """Begin to move slots by CLUSTER MIGRATESLOTS. Return the source."""
-        number = _slot(first)
-        source = await self.master_of(number)
-        await source.command(
-            "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", number, number if last is None else last,
-            "NODE", target.identity,
-        )  # fmt: skip
-        return source
 
     # ------------------------------------------------------------ failures
 
@@ -334,11 +306,9 @@ class Cluster:
     async def _replicate(self, replica: ClusterNode) -> None:
         master = self.nodes[replica.number % self._masters]
 
-        async def follows() -> bool:
-            return bool(await replica.command("CLUSTER", "REPLICATE", master.identity))
-
-        await wait_until(follows, f"{replica} to know {master}")
-
+        await wait_until(
+            lambda: replica.command("CLUSTER", "REPLICATE", master.identity), f"{replica} to know {master}"
+        )
         await self.wait_until_connected(replica)
 
     async def _agrees(self) -> bool:
@@ -352,7 +322,8 @@ class Cluster:
                 view = views.get(other.identity)
                 if view is None or not view.is_connected or view.flags & {"fail", "fail?", "handshake"}:
                     return False
-            maps.append({other.identity: _place(views[other.identity]) for other in nodes})
+            known = {other.identity: views[other.identity] for other in nodes}
+            maps.append({identity: (view.master, view.slots) for identity, view in known.items()})
         return all(other == maps[0] for other in maps) and bool(await self._masters_told_by(nodes))
 
     async def _masters_told_by(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode] | None:
@@ -403,11 +374,6 @@ class LegacyMove:
         assert not await self.keys_left(1), f"keys of slot {self.slot} are left at {self.source}"
         await self.announce(self.target)
 
-    async def abandon(self) -> None:
-        """Leave the slot to the source. Keys that have been migrated must be migrated back before."""
-        for node in (self.source, self.target):
-            await node.command("CLUSTER", "SETSLOT", self.slot, "STABLE")
-
     async def announce(self, owner: ClusterNode) -> None:
         """Tell both nodes who owns the slot, and wait until all agree."""
         for node in (self.target, self.source):
@@ -420,14 +386,6 @@ def _slot(place: int | bytes | str) -> int:
     if isinstance(place, int):
         return place
     return key_slot(place.encode() if isinstance(place, str) else place)
-
-
-def _place(view: View) -> tuple[str, frozenset[int]]:
-    return view.master, view.slots
-
-
-def _login_options(login: Login) -> list[str]:
-    return [*login.options(), "--masteruser", login.user, "--masterauth", login.password]
 
 
 def _view(line: str) -> View:

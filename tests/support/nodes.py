@@ -10,11 +10,12 @@ import signal
 import socket
 import subprocess
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Generic, Literal, Self, TypeVar
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -29,7 +30,7 @@ LOCAL = "127.0.0.1"
 _PAUSE = 0.02
 
 Persistence = Literal["none", "aof", "snapshots"]
-_PERSISTENCE: dict[Persistence, Sequence[str]] = {
+PERSISTENCE: dict[Persistence, Sequence[str]] = {
     "none": ("--save", ""),
     "aof": ("--save", "", "--appendonly", "yes"),
     "snapshots": ("--save", "3600 1"),  # also written when a node is terminated
@@ -56,14 +57,15 @@ class Login:
     password: str
     user: str = "default"
 
-    def options(self) -> list[str]:
-        """Return the options of a node that accepts only this login, with all rights."""
+    @property
+    def settings(self) -> list[tuple[str, ...]]:
+        """The settings of a node that accepts only this login, with all rights."""
         if self.user == "default":
-            return ["--requirepass", self.password]
+            return [("requirepass", self.password)]
         return [
-            "--user", "default", "off",
-            "--user", self.user, "on", f">{self.password}", "~*", "&*", "+@all",
-        ]  # fmt: skip
+            ("user", "default", "off"),
+            ("user", self.user, "on", f">{self.password}", "~*", "&*", "+@all"),
+        ]
 
 
 @dataclass(frozen=True)
@@ -100,8 +102,8 @@ def free_ports(count: int) -> list[int]:
     return list(found)
 
 
-async def wait_until(condition: Callable[[], Awaitable[Any]], what: str, timeout: float = TIMEOUT) -> Any:
-    """Return the condition's value when it is true. Raise AssertionError after `timeout` seconds.
+async def wait_until(condition: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> Any:
+    """Return the condition's value, which may be awaited, when it is true. Raise AssertionError otherwise.
 
     An error of a node or of a connection counts as false.
     """
@@ -109,7 +111,9 @@ async def wait_until(condition: Callable[[], Awaitable[Any]], what: str, timeout
     last: Exception | None = None
     while time.monotonic() < end:
         try:
-            value = await condition()
+            value = condition()
+            if isinstance(value, Awaitable):
+                value = await value
         except (redis.RedisError, OSError) as error:
             last, value = error, None
         if value:
@@ -232,14 +236,42 @@ class Node:
         self.is_paused = False
 
 
-def persistence_options(persistence: Persistence) -> Sequence[str]:
-    """Return the options of a node that keeps its data in this way."""
-    return _PERSISTENCE[persistence]
-
-
 async def start_all(nodes: Sequence[Node], stack: ExitStack) -> None:
     """Start all nodes at once. When the stack is closed, all are killed."""
     for node in nodes:
         stack.callback(node.kill)
         node.launch()
     await asyncio.gather(*[node.wait_until_ready() for node in nodes])
+
+
+def addresses_of(nodes: Sequence[Node]) -> str:
+    """Return the addresses of nodes, separated by commas, for an URL."""
+    return ",".join(f"{LOCAL}:{node.port}" for node in nodes)
+
+
+AnyNode = TypeVar("AnyNode", bound=Node)
+
+
+class NodeSet(ABC, Generic[AnyNode]):
+    """Nodes that belong together, as an asynchronous context manager.
+
+    All methods work in any event loop, so a fixture may start the nodes for several tests.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.nodes: list[AnyNode] = []
+        self._stack = ExitStack()
+
+    @abstractmethod
+    async def _start(self, stack: ExitStack) -> None:
+        """Start everything, which ends with the stack. Return when it is ready."""
+
+    async def __aenter__(self) -> Self:
+        with ExitStack() as stack:
+            await self._start(stack)
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        self._stack.close()

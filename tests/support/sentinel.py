@@ -6,67 +6,55 @@ import secrets
 from collections.abc import AsyncIterator, Iterable, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
 from tests.support.nodes import (
     LOCAL,
+    PERSISTENCE,
     Engine,
     Login,
     Node,
-    Persistence,
+    NodeSet,
     Tls,
+    addresses_of,
     free_ports,
-    persistence_options,
     start_all,
     wait_until,
 )
 from tests.support.programs import TIMEOUT
 
 NAME = "mymaster"
-# The intervals of Sentinel that decide how soon it notices, in milliseconds (defaults: ten to twenty times).
+# The times of Sentinel that decide how soon it acts, in milliseconds (defaults: ten to twenty times).
+_DOWN_AFTER, _FAILOVER_TIMEOUT = 500, 2000
 _QUICK = ("INFO-PERIOD", 500, "PUBLISH-PERIOD", 200, "ASK-PERIOD", 200, "PING-PERIOD", 100)
 # The user of Sentinels and replicas, if they can be cut off.
 _PEERS = Login("secret", "peers")
 
 
-class SentinelSet:
-    """A master, its replicas and Sentinels. Use it as an asynchronous context manager.
+class SentinelSet(NodeSet[Node]):
+    """A master, its replica and three Sentinels.
 
     `nodes[0]` begins as the master. A node that is started again has the role that Sentinel gave it last.
-    All methods work in any event loop.
     """
 
     def __init__(
         self,
         folder: Path,
-        *options: str,
-        replicas: int = 1,
-        sentinels: int = 3,
+        *,
         engine: Engine = Engine.REDIS,
-        down_after: float = 0.5,
-        failover_timeout: float = 2.0,
-        quick: bool = True,
-        persistence: Persistence = "none",
         login: Login | None = None,
         sentinel_login: Login | None = None,
         tls: Tls | None = None,
         can_be_cut: bool = False,
     ) -> None:
-        """Prepare, but start nothing. `options` are for the master and its replicas.
-
-        With `quick`, Sentinels look more often than they do by default. With `can_be_cut`, Sentinels and
-        replicas log in as a user of their own.
-        """
+        """Prepare, but start nothing. With `can_be_cut`, Sentinels and replica have a user of their own."""
+        super().__init__(engine)
         peers = _PEERS if can_be_cut else login
-        self.engine = engine
-        self.down_after = down_after
-        self._quick = quick
-        ports = free_ports(1 + replicas + sentinels)
-        node_ports, sentinel_ports = ports[: 1 + replicas], ports[1 + replicas :]
-        self.nodes: list[Node] = []
+        ports = free_ports(5)
+        node_ports, sentinel_ports = ports[:2], ports[2:]
         for number, port in enumerate(node_ports):
-            lines = [*_login_lines(login), *(_replication_lines(peers) if peers else ())]
+            lines = [*_login_lines(login)]
+            if peers is not None:
+                lines += [f"masteruser {peers.user}", f"masterauth {peers.password}"]
             if can_be_cut:
                 lines.append(f"user {_PEERS.user} on >{_PEERS.password} ~* &* +@all")
             if number > 0:
@@ -76,7 +64,7 @@ class SentinelSet:
             command = [
                 _written(home / "redis.conf", lines),
                 "--repl-diskless-sync-delay", "0",
-                *persistence_options(persistence), *options,
+                *PERSISTENCE["none"],
             ]  # fmt: skip
             self.nodes.append(Node(home, port, command, engine=engine, login=login, tls=tls))
         identities = [secrets.token_hex(20) for _ in sentinel_ports]
@@ -85,12 +73,12 @@ class SentinelSet:
             lines = [
                 *_login_lines(sentinel_login),
                 f"sentinel myid {identities[number]}",
-                f"sentinel monitor {NAME} {LOCAL} {node_ports[0]} {sentinels // 2 + 1}",
-                f"sentinel down-after-milliseconds {NAME} {round(down_after * 1000)}",
-                f"sentinel failover-timeout {NAME} {round(failover_timeout * 1000)}",
+                f"sentinel monitor {NAME} {LOCAL} {node_ports[0]} 2",
+                f"sentinel down-after-milliseconds {NAME} {_DOWN_AFTER}",
+                f"sentinel failover-timeout {NAME} {_FAILOVER_TIMEOUT}",
                 *(_sentinel_lines(peers, sentinel_login)),
                 # What Sentinel would find out in some seconds.
-                *[f"sentinel known-replica {NAME} {LOCAL} {replica}" for replica in node_ports[1:]],
+                f"sentinel known-replica {NAME} {LOCAL} {node_ports[1]}",
                 *[
                     f"sentinel known-sentinel {NAME} {LOCAL} {other} {identity}"
                     for other, identity in zip(sentinel_ports, identities, strict=True)
@@ -100,34 +88,24 @@ class SentinelSet:
             home = folder / f"sentinel-{number}"
             command = [_written(home / "sentinel.conf", lines), "--sentinel"]
             self.sentinels.append(Node(home, port, command, engine=engine, login=sentinel_login, tls=tls))
-        self._stack = ExitStack()
 
     @property
     def addresses(self) -> str:
         """The addresses of all Sentinels, separated by commas, for an URL."""
-        return ",".join(f"{LOCAL}:{sentinel.port}" for sentinel in self.sentinels)
+        return addresses_of(self.sentinels)
 
-    async def __aenter__(self) -> Self:
-        """Start everything. Return when the replicas are connected, and the Sentinels can fail over."""
-        with ExitStack() as stack:
-            await start_all(self.nodes, stack)
-            await start_all(self.sentinels, stack)
-            for sentinel in self.sentinels:
-                await self._hasten(sentinel)
-            await self.wait_until_settled()
-            self._stack = stack.pop_all()
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        """Kill all processes."""
-        self._stack.close()
+    async def _start(self, stack: ExitStack) -> None:
+        """Start everything. Return when the replica is connected, and the Sentinels can fail over."""
+        await start_all(self.nodes, stack)
+        await start_all(self.sentinels, stack)
+        for sentinel in self.sentinels:
+            await _hasten(sentinel)
+        await self.wait_until_settled()
 
     async def start_sentinel(self, sentinel: Node) -> None:
         """Start a Sentinel again."""
         await sentinel.start()
-        await self._hasten(sentinel)
+        await _hasten(sentinel)
 
     async def told_by(self, sentinel: Node) -> Node:
         """Return the master of which a Sentinel tells clients."""
@@ -212,9 +190,9 @@ class SentinelSet:
 
         await wait_until(is_settled, "the Sentinels to be ready", timeout)
 
-    async def _hasten(self, sentinel: Node) -> None:
-        if self._quick:
-            await sentinel.command("SENTINEL", "DEBUG", *_QUICK)
+
+async def _hasten(sentinel: Node) -> None:
+    await sentinel.command("SENTINEL", "DEBUG", *_QUICK)
 
 
 def _written(file: Path, lines: Iterable[str]) -> str:
@@ -224,15 +202,7 @@ def _written(file: Path, lines: Iterable[str]) -> str:
 
 
 def _login_lines(login: Login | None) -> Sequence[str]:
-    if login is None:
-        return ()
-    if login.user == "default":
-        return (f"requirepass {login.password}",)
-    return ("user default off", f"user {login.user} on >{login.password} ~* &* +@all")
-
-
-def _replication_lines(login: Login) -> Sequence[str]:
-    return (f"masteruser {login.user}", f"masterauth {login.password}")
+    return [" ".join(setting) for setting in login.settings] if login else ()
 
 
 def _sentinel_lines(login: Login | None, sentinel_login: Login | None) -> Sequence[str]:

@@ -1,10 +1,11 @@
-"""A client whose messages must all come, once and in order, whatever becomes of the backend."""
+"""Clients whose messages must all come, once and in order, whatever becomes of the backend."""
 
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,6 +13,7 @@ import redis
 import redis.asyncio
 
 from tests.support.cluster import Cluster
+from tests.support.ledger import Event, Ledger
 from tests.support.nodes import wait_until
 from tests.support.programs import Server, StartServer
 
@@ -19,6 +21,7 @@ from tests.support.programs import Server, StartServer
 PREFIX, KEY = "{p}", b"{p}:traffic"
 # Seconds: a failover takes the node timeout, an election and 2 seconds until the new master serves.
 NODE_TIMEOUT, OUTAGE = 1.0, 4.0
+_SOME = 20
 
 
 def start_on_cluster(start_server: StartServer, cluster: Cluster, *options: str) -> Server:
@@ -27,112 +30,112 @@ def start_on_cluster(start_server: StartServer, cluster: Cluster, *options: str)
     return start_server("--backend", url, "--prefix", PREFIX, "--backend-timeout", "1", *options)
 
 
+async def _if_safe(request: Any) -> Any:
+    """Return the reply to a request; False if the server does not know whether the change is safe."""
+    try:
+        return await request
+    except redis.ResponseError as error:
+        if "not known to be safe" not in str(error):
+            raise
+        return False
+
+
+def _client_of(server: Server) -> Any:  # redis-py's commands are typed as synchronous or asynchronous
+    return redis.asyncio.Redis(port=server.port, socket_timeout=None)
+
+
 class Traffic:
-    """A client that puts messages and takes them, one after the other, and what has become of them."""
+    """Puts and takes of one client for each of the queues, one after the other."""
 
-    def __init__(self, server: Server) -> None:
-        self._client: Any = redis.asyncio.Redis(port=server.port, socket_timeout=None)
-        self.put: list[bytes] = []
-        self.got: list[bytes] = []
-        # Puts of which it is not known whether they are safe: they are done, and may come. And how many
-        # messages went back, because it was not known of their takes.
-        self.unsure: set[bytes] = set()
-        self.went_back = 0
-        self.longest = 0.0
+    def __init__(self, server: Server, queues: Sequence[str]) -> None:
+        # Any: redis-py's commands are typed as synchronous or asynchronous.
+        self._clients: list[Any] = [
+            redis.asyncio.Redis(port=server.port, socket_timeout=None) for _ in queues
+        ]
+        self._queues = queues
+        self._everywhere = range(len(queues))
+        self.ledger = Ledger()
         self.takes = True
-        self.is_to_end = False
+        # Whether a message may have gone back, because it was not known whether its take is safe.
+        self._went_back = False
+        # By queue: how many turns have ended, when the present one began, and the longest one in seconds.
+        self._turns = [0] * len(queues)
+        self._began = [math.inf] * len(queues)
+        self._longest = [0.0] * len(queues)
+        self._is_to_end = False
 
-    async def run(self) -> None:
-        """Go on until `is_to_end`."""
-        while not self.is_to_end:
-            message = b"%d" % len(self.put)
-            began = time.monotonic()
-            self.put.append(message)
-            try:
-                assert await self._client.rpush("traffic", message)
-            except redis.ResponseError as error:
-                _check_unsafe(error)
-                self.unsure.add(message)
-            if self.takes and len(self.put) % 3:
-                await self._take()
-            self.longest = max(self.longest, time.monotonic() - began)
+    def slowest(self, numbers: Collection[int] = ()) -> float:
+        """Return the longest turn in the queues with these numbers, or in all, also if it has not ended."""
+        now = time.monotonic()
+        return max(max(self._longest[one], now - self._began[one]) for one in numbers or self._everywhere)
 
-    async def goes_on(self) -> None:
-        """Return when some more messages have been put."""
-        count = len(self.put)
+    async def go_on(self, numbers: Collection[int] = ()) -> None:
+        """Return when each of the queues with these numbers, or of all, has served some more turns."""
+        wanted = [(one, self._turns[one] + _SOME) for one in numbers or self._everywhere]
+        await wait_until(lambda: all(self._turns[one] >= turns for one, turns in wanted), "traffic")
 
-        async def has_more() -> bool:
-            return len(self.put) > count + 20
+    async def _run(self, one: int) -> None:
+        client, queue = self._clients[one], self._queues[one]
+        while not self._is_to_end:
+            self._began[one] = time.monotonic()
+            message = b"%d-%d" % (one, self._turns[one])
+            self.ledger.send([message], Event(queue=queue))
+            if await _if_safe(client.rpush(queue, message)):
+                self.ledger.acknowledge([message])
+            if self.takes and self._turns[one] % 3:
+                await self._take(one)
+            self._longest[one] = max(self._longest[one], time.monotonic() - self._began[one])
+            self._began[one] = math.inf
+            self._turns[one] += 1
 
-        await wait_until(has_more, "traffic")
-
-    async def _take(self) -> bool:
-        try:
-            message = await self._client.lpop("traffic")
-        except redis.ResponseError as error:
-            _check_unsafe(error)
-            self.went_back += 1
-            return True
-        if message is not None:
-            self.got.append(message)
+    async def _take(self, one: int) -> bool:
+        """Take a message. Return whether the queue may have more."""
+        message = await _if_safe(self._clients[one].lpop(self._queues[one]))
+        if message is False:
+            self._went_back = True
+        elif message is not None:
+            self.ledger.receive([message])
         return message is not None
 
-    async def end(self) -> None:
-        """End. Every message must have come once, and in order if nothing went back."""
-        while await self._take():
-            pass
-        await self._client.aclose()
-        sure = [message for message in self.got if message not in self.unsure]
-        expected = [message for message in self.put if message not in self.unsure]
-        lost = set(expected) - set(sure)
-        assert not lost
-        assert sorted(sure, key=int) == expected, "some came twice"
-        if not (self.unsure or self.went_back):
-            first = next((at for at, got in enumerate(self.got) if got != self.put[at]), len(self.got))
-            assert self.got[first:] == self.put[first:], "they are not in order"
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        """Run until the block ends. Then each message must have been taken once, and in order."""
+        async with asyncio.TaskGroup() as group:
+            for one in self._everywhere:
+                group.create_task(self._run(one))
+            await self.go_on()
+            self._longest = [0.0] * len(self._queues)
+            yield
+            await self.go_on()
+            self._is_to_end = True
+        for one, client in enumerate(self._clients):
+            while await self._take(one):
+                pass
+            await client.aclose()
+        self.ledger.check(in_order=not (self.ledger.unsure or self._went_back))
 
 
-def _check_unsafe(error: redis.ResponseError) -> None:
-    if "not known to be safe" not in str(error):
-        raise error
-
-
-async def _reserved(client: Any) -> Any:
-    """Put a job and reserve it. Return its id; None if the replica was too busy to confirm that."""
-    try:
-        await client.rpush("jobs", "job")
-        _, job, *_ = await client.execute_command("PRESSURE.RESERVE", "jobs", "TIMEOUT", "1")
-    except redis.ResponseError as error:
-        _check_unsafe(error)
-        return None
-    return job
+@asynccontextmanager
+async def traffic_on(server: Server, queues: Sequence[str] = ("traffic",)) -> AsyncIterator[Traffic]:
+    """Yield the traffic in these queues; check at the end that nothing is lost or doubled."""
+    traffic = Traffic(server, queues)
+    async with traffic.running():
+        yield traffic
 
 
 @asynccontextmanager
 async def under_traffic(server: Server) -> AsyncIterator[Traffic]:
     """Yield the traffic, with a client that waits and one that has reserved a job beside it; check all."""
-    # Any: redis-py's commands are typed as synchronous or asynchronous.
-    client: Any = redis.asyncio.Redis(port=server.port, socket_timeout=None)
-    waiting: Any = redis.asyncio.Redis(port=server.port, socket_timeout=None)
-    job = None
-    while job is None:
-        job = await _reserved(client)
+    client, waiting = _client_of(server), _client_of(server)
+    reserved: Any = False
+    while not reserved:  # the replica may be too busy to confirm the reservation
+        if await _if_safe(client.rpush("jobs", "job")):
+            reserved = await _if_safe(client.execute_command("PRESSURE.RESERVE", "jobs", "TIMEOUT", "1"))
     waits = asyncio.create_task(waiting.blpop(["waited for"], 0))
-    traffic = Traffic(server)
-    running = asyncio.create_task(traffic.run())
-    await traffic.goes_on()
-    yield traffic
-    await traffic.goes_on()
-    traffic.is_to_end = True
-    await running
-    await traffic.end()
+    async with traffic_on(server) as traffic:
+        yield traffic
     await client.rpush("waited for", "message")
     assert await asyncio.wait_for(waits, 10) == (b"waited for", b"message")
-    assert await client.execute_command("PRESSURE.ACK", "jobs", job) == 1
+    assert await client.execute_command("PRESSURE.ACK", "jobs", reserved[1]) == 1
     for one in (client, waiting):
         await one.aclose()
-
-
-async def said(server: Server, text: str) -> bool:
-    """Return whether the log has a text."""
-    return text in server.log
