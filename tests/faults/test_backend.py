@@ -11,9 +11,7 @@ import redis
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.watch import Watch
-from pressure_server.queues.broker import Broker
-from pressure_server.queues.peers import PeerDetection
-from pressure_server.queues.policy import Policy
+from tests.support.brokers import default_broker
 from tests.support.faults import Impostor
 from tests.support.programs import (
     Server,
@@ -41,9 +39,7 @@ def test_a_started_broker_watches_keys(
     monkeypatch.setattr(Watch, "_greet", greet_late)
 
     async def main() -> None:
-        broker = Broker(
-            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
-        )
+        broker = default_broker(backend.url)
         await broker.start()
         flags = {found["name"]: found["flags"] for found in direct.client_list()}
         await broker.close()

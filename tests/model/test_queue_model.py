@@ -25,22 +25,20 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from pressure_server.backend.address import Address
 from pressure_server.errors import PressureError
 from pressure_server.lua.scripts import Library
-from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.creation import OVERWRITE
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.owners import CoroutineOwner
 from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
 from tests.model.keys import STATISTICS, ask_for_queue, fields_of_queue
 from tests.model.model_settings import model_settings
 from tests.support import forms
 from tests.support import native as native_client
+from tests.support.brokers import default_broker
 from tests.support.forms import Form
 from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.support.programs import Client, Valkey, keys_left, wait_for
@@ -202,13 +200,7 @@ class Servers:
         self.direct = backend.client()
         self.loop = asyncio.new_event_loop()
         self.brokers = [
-            Broker(
-                Address(backend.url),
-                prefix="__pressure__",
-                peer_detection=PeerDetection(),
-                policy=Policy(bound, ERROR, role_timeout=0),
-            )
-            for bound in self.CREATE_BOUNDS
+            default_broker(backend.url, Policy(bound, ERROR, role_timeout=0)) for bound in self.CREATE_BOUNDS
         ]
         for broker in self.brokers:
             (of_shard,) = broker._backends

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.native import NativeClient
-from tests.support.native_process import VERSIONS, NativeProcess
+from tests.support.native import VERSIONS, NativeClient
+from tests.support.native_process import NativeProcess
 from tests.support.programs import Client, Server, Valkey, wait_for
 from tests.support.protocols import LISTEN, MEMCACHED, RESP, Protocol, Wire, each_protocol
 from tests.support.waiters import packed, wait_for_waiting

@@ -23,8 +23,8 @@ from typing import Any, NamedTuple
 import pytest
 import uvloop
 
-from tests.support.native import NativeClient
-from tests.support.native_process import VERSIONS, NativeProcess
+from tests.support.native import VERSIONS, NativeClient
+from tests.support.native_process import NativeProcess
 from tests.support.neighbours import MixedClients, Outcome, Plan, doctor
 from tests.support.programs import (
     TIMEOUT,

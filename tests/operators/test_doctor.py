@@ -16,7 +16,7 @@ from pressure_server.errors import BackendError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
 from pressure_server.queues.repair.case import Case, Finding, Snapshot
-from tests.support.deaths import OPERATIONS, STATES, VersionedSteps, copy_queue, drop_queue
+from tests.support.deaths import OPERATIONS, STATES, copy_queue, drop_queue
 from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, Client, StartServer, Valkey, keys_left
@@ -89,8 +89,8 @@ def queues_with_two_deaths(direct: Client) -> dict[str, Keys]:
         state.make(direct, "before")
         for producer_first, puts, gets in itertools.product((True, False), range(1, 12), range(1, 10)):
             copy_queue(direct, "before", QUEUE)
-            put = OPERATIONS["put"](VersionedSteps(direct, QUEUE, "dead producer"))
-            get = OPERATIONS["get"](VersionedSteps(direct, QUEUE, "dead consumer", "0.1"))
+            put = OPERATIONS["put"](NativeSteps(direct, QUEUE, "dead producer"))
+            get = OPERATIONS["get"](NativeSteps(direct, QUEUE, "dead consumer", version="0.1"))
             pair = [(put, puts), (get, gets)]
             died = [abandon(*one) for one in (pair if producer_first else reversed(pair))]
             keys = Keys.read(direct, QUEUE)

@@ -14,7 +14,6 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, precondition, rule, run_state_machine_as_test
 
-from pressure_server.backend.address import Address
 from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFullError
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.calls.direct import recover
@@ -23,10 +22,9 @@ from pressure_server.queues.operations.jobs import attached, claim
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.runs import flags_of
 from pressure_server.queues.operations.wait import Wait, WaitCondition
-from pressure_server.queues.peers import PeerDetection
-from pressure_server.queues.policy import Policy
 from tests.model.model_settings import model_settings
 from tests.support import forms, scripts
+from tests.support.brokers import default_broker
 from tests.support.forms import Form
 from tests.support.native import NativeClient, NativeSteps, step_until
 from tests.support.programs import Client, Valkey, keys_left, wait_for
@@ -78,9 +76,7 @@ class Queue:
         self.receiver = Receiver()
 
     async def _start(self, backend: Valkey) -> Broker:
-        broker = Broker(
-            Address(backend.url), prefix="__pressure__", peer_detection=PeerDetection(), policy=Policy()
-        )
+        broker = default_broker(backend.url)
         await broker.start()
         return broker
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from tests.support.native import NativeError, NativeSteps, Steps, run
+from tests.support.native import VERSIONS, NativeError, NativeSteps, Steps, run
 from tests.support.programs import Client
 
 PREFIX = "__pressure__"
@@ -14,7 +14,6 @@ SUFFIXES = (
     "", ":bound", ":producer", ":consumer", ":producer_free", ":consumer_free", ":not_full", ":closed",
     ":stats:produced_messages", ":stats:produced_bytes", ":stats:consumed_messages", ":stats:consumed_bytes",
 )  # fmt: skip
-VERSIONS = ("0.15", "0.1")
 
 
 def copy_queue(direct: Client, queue: str, to: str) -> str:
@@ -29,22 +28,6 @@ def copy_queue(direct: Client, queue: str, to: str) -> str:
 def drop_queue(direct: Client, queue: str) -> None:
     """Delete all keys of a queue, without taking its roles."""
     direct.delete(*[f"{PREFIX}:{queue}{suffix}" for suffix in SUFFIXES])
-
-
-class VersionedSteps(NativeSteps):
-    """A native client of either version. `last` describes its last command."""
-
-    def __init__(self, client: Client, queue: str, identity: str, version: str = "0.15") -> None:
-        super().__init__(client, queue, identity)
-        self._version = version
-        self.last = "nothing"
-
-    def _do(self, command: str, suffix: str, *arguments: bytes | str | int) -> Any:
-        if command == "LTRIM" and self._version == "0.1":
-            # As in the pseudo-code of 0.1, which leaves up to two.
-            arguments = (0, 1)
-        self.last = f"{command} {suffix or 'the list'}"
-        return super()._do(command, suffix, *arguments)
 
 
 @dataclass(frozen=True)
@@ -121,7 +104,7 @@ def deaths(direct: Client) -> Iterator[Death]:
 
 def _deaths(direct: Client, operation: str, version: str, state: State) -> Iterator[Death]:
     name = f"{operation} ({version}), {state.name}"
-    native = VersionedSteps(direct, state.make(direct, name), "victim", version)
+    native = NativeSteps(direct, state.make(direct, name), "victim", version=version)
     steps = OPERATIONS[operation](native)
     number = 0
     waits_for: str | None = None

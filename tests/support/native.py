@@ -1,4 +1,4 @@
-"""A native client of pressure 0.15: the pseudo-code of the specification, command by command.
+"""A native client of pressure 0.15 or 0.1: the pseudo-code of the specification, command by command.
 
 The operations of `NativeSteps` are generators that yield between two commands, so that a test can interleave
 other work. `NativeClient` runs whole operations, and blocks in Redis.
@@ -18,6 +18,9 @@ from tests.support.programs import TIMEOUT
 Result = TypeVar("Result")
 # A generator that yields between two commands: None, or the key on which the operation waits.
 Steps = Generator[str | None, None, Result]
+
+
+VERSIONS = ("0.15", "0.1")
 
 
 class NativeError(Exception):
@@ -48,7 +51,8 @@ class NativeSteps:
     """The operations of one client on one queue, command by command.
 
     Where the pseudo-code omits `stats:` in a key, or keeps the role after an error, this follows the prose.
-    With `blocks`, the client blocks in BRPOP, and fails after `timeout` seconds; else it polls.
+    With `blocks`, the client blocks in BRPOP, and fails after `timeout` seconds; else it polls. `last`
+    describes its last command.
     """
 
     def __init__(
@@ -59,12 +63,15 @@ class NativeSteps:
         prefix: str = "__pressure__",
         blocks: bool = False,
         timeout: float = math.inf,
+        version: str = VERSIONS[0],
     ) -> None:
         self._execute: Any = client.execute_command  # redis-py does not declare a type
         self._base = f"{prefix}:{queue}"
         self._identity = identity
         self._blocks = blocks
         self._timeout = timeout
+        self._version = version
+        self.last = "nothing"
 
     def begin(self, kind: str, message: bytes = b"", bound: int = 0) -> Steps[Any]:
         """Begin the operation of this name."""
@@ -214,6 +221,10 @@ class NativeSteps:
         return reply
 
     def _do(self, command: str, suffix: str, *arguments: bytes | str | int) -> Any:
+        if command == "LTRIM" and self._version == "0.1":
+            # The pseudo-code of 0.1 leaves up to two tokens.
+            arguments = (0, 1)
+        self.last = f"{command} {suffix or 'the list'}"
         return self._execute(command, self._base + suffix, *arguments)
 
 
@@ -244,23 +255,7 @@ class NativeClient:
     ) -> None:
         self._steps = NativeSteps(client, queue, identity, prefix, blocks=True, timeout=3 * TIMEOUT)
 
-    def create(self, bound: int = 0) -> None:
-        run(self._steps.create(bound))
-
-    def put(self, message: bytes) -> None:
-        run(self._steps.put(message))
-
-    def put_non_blocking(self, message: bytes) -> None:
-        run(self._steps.put_non_blocking(message))
-
-    def get(self) -> bytes:
-        return run(self._steps.get())
-
-    def get_non_blocking(self) -> bytes | None:
-        return run(self._steps.get_non_blocking())
-
-    def close(self) -> None:
-        run(self._steps.close())
-
-    def delete(self) -> None:
-        run(self._steps.delete())
+    def __getattr__(self, operation: str) -> Callable[..., Any]:
+        """Return a function that runs an operation of NativeSteps to its end."""
+        steps: Callable[..., Steps[Any]] = getattr(self._steps, operation)
+        return lambda *arguments: run(steps(*arguments))

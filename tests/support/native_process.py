@@ -21,11 +21,9 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 
 from tests.support.forked import ForkedProcess
-from tests.support.native import NativeError, NativeSteps, QueueClosedError, Steps, run
+from tests.support.native import VERSIONS, NativeError, NativeSteps, QueueClosedError, Steps, run
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for
-
-VERSIONS = ("0.15", "0.1")
 
 
 class NativeProcess:
@@ -37,7 +35,7 @@ class NativeProcess:
         queue: str,
         identity: str,
         *work: str,
-        version: str = "0.15",
+        version: str = VERSIONS[0],
         stop_after: str = "",
     ) -> None:
         self.identity = identity
@@ -90,18 +88,12 @@ class NativeProcess:
         return self._process.poll()
 
 
-class _VersionedSteps(NativeSteps):
-    """A native client of either version that stops its process after one command."""
+class _StoppingSteps(NativeSteps):
+    """A native client that stops its process after one command."""
 
-    def __init__(self, client: redis.Redis, queue: str, identity: str, version: str, stop_after: str) -> None:
-        super().__init__(client, queue, identity, blocks=True)
-        self._version = version
-        self._stop_after = stop_after
+    stop_after: str
 
     def _do(self, command: str, suffix: str, *arguments: bytes | str | int) -> Any:
-        if command == "LTRIM" and self._version == "0.1":
-            # The pseudo-code of 0.1 leaves up to two tokens.
-            arguments = (0, 1)
         reply = super()._do(command, suffix, *arguments)
         self._stop_if_due(command, suffix)
         return reply
@@ -112,8 +104,8 @@ class _VersionedSteps(NativeSteps):
         return popped
 
     def _stop_if_due(self, command: str, suffix: str) -> None:
-        if f"{command} {suffix}".rstrip() == self._stop_after:
-            self._stop_after = ""
+        if f"{command} {suffix}".rstrip() == self.stop_after:
+            self.stop_after = ""
             os.kill(os.getpid(), signal.SIGSTOP)
 
 
@@ -144,7 +136,8 @@ def _main(socket: str, queue: str, identity: str, version: str, stop_after: str,
     # Without a timeout and retries: the reply comes late if the process is stopped.
     client = redis.Redis(unix_socket_path=socket, socket_timeout=None, retry=Retry(NoBackoff(), 0))
     client.ping()  # a relay waits for the connection, even if there is no work left
-    native = _VersionedSteps(client, queue, identity, version, stop_after)
+    native = _StoppingSteps(client, queue, identity, blocks=True, version=version)
+    native.stop_after = stop_after
     try:
         result = _WORK[work[0]](native, *work[1:])
     except NativeError as error:

@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from tests.support.ledger import Event, Ledger
-from tests.support.native_process import VERSIONS, NativeProcess
+from tests.support.native import VERSIONS
+from tests.support.native_process import NativeProcess
 from tests.support.native_relay import Command, NativeRelay
 from tests.support.programs import Server, Valkey
 from tests.support.waiters import AsyncWaiter, is_refused, packed

@@ -11,8 +11,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.deaths import IN_BOTH_VERSIONS, OPERATIONS, PREFIX, STATES, VERSIONS, deaths
-from tests.support.native import NativeSteps, run
+from tests.support.deaths import IN_BOTH_VERSIONS, OPERATIONS, PREFIX, STATES, deaths
+from tests.support.native import VERSIONS, NativeSteps, run
 from tests.support.programs import Valkey
 from tests.support.ward import Keys, Report, Ward, naming
 

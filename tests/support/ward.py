@@ -9,15 +9,13 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from pressure_server.backend.address import Address
-from pressure_server.queues.broker import Broker
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Options
-from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import ERROR, Policy
 from pressure_server.queues.repair.case import Case, Finding
 from pressure_server.queues.repair.doctor import Doctor
+from tests.support.brokers import default_broker
 from tests.support.deaths import PREFIX
 from tests.support.native import NativeSteps, QueueClosedError, run
 from tests.support.programs import Client, Valkey
@@ -54,20 +52,15 @@ class Ward:
 
     def __init__(self, backend: Valkey) -> None:
         self.direct: Client = backend.client()
-        self._loop = asyncio.new_event_loop()
-        self._broker = Broker(
-            Address(backend.url),
-            prefix=PREFIX,
-            peer_detection=PeerDetection(),
-            policy=Policy(None, ERROR, role_timeout=0),
-        )
-        self._run(self._broker.start())
-        self.doctor = self._run(self._start_doctor())
+        self._runner = asyncio.Runner()
+        self._broker = default_broker(backend.url, Policy(None, ERROR, role_timeout=0))
+        self.doctor = self._run(self._start())
 
     def _run(self, coroutine: Coroutine[Any, Any, _Result]) -> _Result:
-        return self._loop.run_until_complete(coroutine)
+        return self._runner.run(coroutine)
 
-    async def _start_doctor(self) -> Doctor:
+    async def _start(self) -> Doctor:
+        await self._broker.start()
         return Doctor(self._broker.default_database, 0)
 
     def examine(self) -> dict[str, Case]:
@@ -171,9 +164,7 @@ class Ward:
 
     def close(self) -> None:
         self._run(self._broker.close())
-        # One more iteration closes the transports.
-        self._run(asyncio.sleep(0))
-        self._loop.close()
+        self._runner.close()
         self.direct.close()
 
 
@@ -201,20 +192,10 @@ class Keys:
             pipeline.get(f"{base}:producer").get(f"{base}:consumer")
             for verb in ("produced", "consumed"):
                 pipeline.get(f"{base}:stats:{verb}_messages").get(f"{base}:stats:{verb}_bytes")
-            bound, messages, closed, not_full, *rest = pipeline.execute()
-        stats = tuple(int(number or 0) for number in rest[4:])
-        producer_free, consumer_free, producer, consumer = rest[:4]
-        return cls(
-            None if bound is None else int(bound),
-            tuple(messages[::-1]),
-            closed,
-            not_full,
-            producer_free,
-            consumer_free,
-            producer,
-            consumer,
-            stats,
-        )
+            bound, messages, *rest = pipeline.execute()
+        bound = None if bound is None else int(bound)
+        stats = tuple(int(number or 0) for number in rest[6:])
+        return cls(*[bound, tuple(messages[::-1]), *rest[:6], stats])
 
     @property
     def has_room(self) -> bool:
