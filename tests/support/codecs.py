@@ -90,6 +90,28 @@ def traced_memory() -> Iterator[Callable[[], tuple[int, int]]]:
         tracemalloc.stop()
 
 
+def _counting(parser: type, *methods: str) -> Callable[[Any], Any]:
+    """Return a subclass of the parser that counts in `looked_at` the bytes that these methods scan."""
+
+    def counted(method: Callable[..., Any]) -> Callable[..., Any]:
+        def scan(self: Any, data: bytes, *arguments: Any, **options: Any) -> Any:
+            self.looked_at += len(data)
+            return method(self, data, *arguments, **options)
+
+        return scan
+
+    attributes = {name: counted(getattr(parser, name)) for name in methods}
+    return type("Counting", (parser,), {"looked_at": 0, **attributes})
+
+
+def _flat(items: list[Any]) -> list[Any]:
+    """Expand runs of equal requests."""
+    found: list[Any] = []
+    for item in items:
+        found += item.requests() if isinstance(item, (resp.Repeated, memcached.Repeated)) else [item]
+    return found
+
+
 # ---------------------------------------------------------------- RESP
 
 
@@ -120,29 +142,8 @@ def _resp_streams(draw: st.DrawFn) -> Stream:
     return commands, stream + draw(_NOISE)
 
 
-class CountingResp(resp.RequestParser):
-    """A parser that counts the bytes it scans."""
-
-    __slots__ = ("looked_at",)
-
-    def __init__(self, limits: resp.Limits) -> None:
-        super().__init__(limits)
-        self.looked_at = 0
-
-    def _split(self, data: bytes, commands: list[Any]) -> bytes:
-        self.looked_at += len(data)
-        return super()._split(data, commands)
-
-    def _read(self, data: bytes, commands: list[Any], *, stop_after_one: bool = False) -> bytes:
-        self.looked_at += len(data)
-        return super()._read(data, commands, stop_after_one=stop_after_one)
-
-
 def _resp_flat(items: list[Any]) -> list[Any]:
-    found: list[Any] = []
-    for item in items:
-        found += item.requests() if isinstance(item, resp.Repeated) else [item]
-    return [str(item) if isinstance(item, resp.RequestError) else item for item in found]
+    return [str(item) if isinstance(item, resp.RequestError) else item for item in _flat(items)]
 
 
 def _check_resp(item: Any) -> None:
@@ -170,7 +171,7 @@ _limits = cache(resp.Limits)
 RESP = Codec(
     name="resp",
     parser=lambda most: resp.RequestParser(_limits(most)),
-    counting=lambda most: CountingResp(_limits(most)),
+    counting=lambda most: _counting(resp.RequestParser, "_split", "_read")(_limits(most)),
     # An incomplete length is scanned again; a payload never is.
     most_looks=12,
     flat=_resp_flat,
@@ -255,27 +256,6 @@ def _memcached_streams(draw: st.DrawFn) -> Stream:
     return expected, stream
 
 
-class CountingMemcached(memcached.RequestParser):
-    """A parser that counts the bytes it scans."""
-
-    __slots__ = ("looked_at",)
-
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(most_bytes)
-        self.looked_at = 0
-
-    def _read(self, data: bytes, parsed: list[memcached.Parsed]) -> int:
-        self.looked_at += len(data)
-        return super()._read(data, parsed)
-
-
-def _memcached_flat(parsed: list[memcached.Parsed]) -> list[memcached.Request | memcached.RequestError]:
-    found: list[memcached.Request | memcached.RequestError] = []
-    for item in parsed:
-        found += item.requests() if isinstance(item, memcached.Repeated) else [item]
-    return found
-
-
 _REFUSALS = (
     b"",
     b"ERROR\r\n",
@@ -305,10 +285,10 @@ def _check_memcached(item: Any) -> None:
 MEMCACHED = Codec(
     name="memcached",
     parser=memcached.RequestParser,
-    counting=CountingMemcached,
+    counting=_counting(memcached.RequestParser, "_read"),
     # An incomplete line is scanned again when its end arrives, or when another limit may apply.
     most_looks=3,
-    flat=_memcached_flat,
+    flat=_flat,
     is_fatal=lambda item: isinstance(item, memcached.RequestError) and item.closes,
     check=_check_memcached,
     size=lambda item: len(item.data or b"") if isinstance(item, memcached.Request) else 0,
@@ -383,30 +363,14 @@ def _beanstalk_streams(draw: st.DrawFn) -> Stream:
             stream += space.join(words) + b"\r\n" + body + b"\r\n"
         elif kind == "bad number":
             expected.append(beanstalk.Refused(replies.BAD_FORMAT))
-            form, body = (
-                draw(st.sampled_from([b"x 0 1 %d", b"0 0 4294967296 %d", b"0 0 1 %d 5"])),
-                draw(_BODIES),
-            )
+            form = draw(st.sampled_from([b"x 0 1 %d", b"0 0 4294967296 %d", b"0 0 1 %d 5"]))
+            body = draw(_BODIES)
             stream += b"put " + form % len(body) + b"\r\n" + body + b"\r\n"
         else:
             expected.append(beanstalk.Refused(replies.BAD_FORMAT))
             size = draw(st.sampled_from([beanstalk.MAX_LINE - 1, beanstalk.MAX_LINE, 5000]))
             stream += b"x" * size + b"\r\n"
     return expected, stream
-
-
-class CountingBeanstalk(beanstalk.RequestParser):
-    """A parser that counts the bytes it scans."""
-
-    __slots__ = ("looked_at",)
-
-    def __init__(self, most_bytes: int) -> None:
-        super().__init__(most_bytes)
-        self.looked_at = 0
-
-    def _read(self, data: bytes, requests: list[beanstalk.Parsed]) -> int:
-        self.looked_at += len(data)
-        return super()._read(data, requests)
 
 
 def _check_beanstalk(item: Any) -> None:
@@ -423,30 +387,25 @@ def _check_beanstalk(item: Any) -> None:
         assert item.reply in ((replies.BAD_FORMAT, replies.EXPECTED_CRLF) if item.closes else skipped)
 
 
-def _message_size(job: bytes) -> int:
-    return len(job.split(b" ", 5)[5])
-
-
 def _flat_beanstalk(items: list[beanstalk.Parsed]) -> list[Any]:
     """Split puts in a row, which may have been read together or not."""
-    return [
-        part
-        for item in items
-        for part in (
-            map(beanstalk.Puts, ([job] for job in item.jobs)) if isinstance(item, beanstalk.Puts) else [item]
-        )
-    ]
+    found: list[Any] = []
+    for item in items:
+        found += [beanstalk.Puts([job]) for job in item.jobs] if isinstance(item, beanstalk.Puts) else [item]
+    return found
 
 
 BEANSTALK = Codec(
     name="beanstalk",
     parser=beanstalk.RequestParser,
-    counting=CountingBeanstalk,
+    counting=_counting(beanstalk.RequestParser, "_read"),
     most_looks=3,
     flat=_flat_beanstalk,
     is_fatal=lambda item: isinstance(item, beanstalk.Refused) and item.closes,
     check=_check_beanstalk,
-    size=lambda item: sum(map(_message_size, item.jobs)) if isinstance(item, beanstalk.Puts) else 0,
+    size=lambda item: (
+        sum(len(job.split(b" ", 5)[5]) for job in item.jobs) if isinstance(item, beanstalk.Puts) else 0
+    ),
     most_held=lambda sent: sent,
     announce=lambda size: b"put 0 0 1 %d\r\n" % size,
     work={

@@ -26,7 +26,7 @@ from handlers.memcached.parser import (
     RequestError,
     RequestParser,
 )
-from tests.support.codecs import EVIL, MEMCACHED, CountingMemcached, bytewise, traced_memory
+from tests.support.codecs import EVIL, MEMCACHED, bytewise, traced_memory
 
 MOST = 4096
 ERROR = b"ERROR\r\n"
@@ -257,7 +257,7 @@ def test_a_line_or_a_block_may_contain_the_binary_protocol_s_first_byte() -> Non
 
 
 def test_equal_requests_in_one_piece_are_read_once() -> None:
-    parser = CountingMemcached(MOST)
+    parser = MEMCACHED.counting(MOST)
     stream = b"get q\r\n" * 100_000
     found = parser.feed(stream)
     assert sum(item.count for item in found if isinstance(item, Repeated)) == 100_000
