@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.installed_applications import Stand, in_python
+from tests.support.memcached_wire import ValuesWire
 from tests.support.nodes import free_ports
 from tests.support.programs import TIMEOUT, StartServer, Valkey, wait_for
 from tests.support.requirements import need
-from tests.support.values_wire import ValuesWire, port_of
 
 CLIENTS = ("memcache", "meta-memcache")
 ON_QUEUES = {
@@ -72,7 +72,7 @@ def test_values_are_as_with_memcached(
     client: str, memcached: int, backend: Valkey, start_server: StartServer, tmp_path: Path
 ) -> None:
     server = start_server("--backend", backend.url, "--listen", "memcached://127.0.0.1:0?mode=kv")
-    found = output_of(client, "values", port_of(server, "kv"), tmp_path / "ours")
+    found = output_of(client, "values", server.port_of("memcached", "?mode=kv"), tmp_path / "ours")
     assert found == output_of(client, "values", memcached, tmp_path / "theirs")
     assert found.count("\n") > 3
     server.end_well()

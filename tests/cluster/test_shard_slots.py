@@ -144,7 +144,7 @@ def use_other_protocols(server: Server) -> None:
             beanstalk(f"watch {tube}")
             assert beanstalk(f"put {number} 0 60", b"job").startswith(b"INSERTED ")
             memcached.store(tube.encode() + b"m", b"message")
-            memcached.take(tube.encode() + b"m")
+            memcached.get(tube.encode() + b"m")
         for number in range(16):
             job, _ = beanstalk("reserve-with-timeout 5")
             beanstalk(f"peek {job}")

@@ -574,12 +574,12 @@ def test_memcached_clients_use_queues_of_all_shards(server: Server) -> None:
         for name in names:
             assert wire.store(name, b"to " + name) == b"STORED"
         for name in names:
-            assert wire.take(name) == b"to " + name
-            assert wire.take(name) is None
+            assert wire.get(name) == b"to " + name
+            assert wire.get(name) is None
         for name in names:
             assert wire.store(name, b"more") == b"STORED"
             assert wire(b"delete " + name) == b"DELETED"
-            assert wire.take(name) is None
+            assert wire.get(name) is None
 
 
 def test_queues_doctor_and_where_know_the_queues_of_all_shards(cluster: Cluster, client: Client) -> None:

@@ -3,39 +3,30 @@
 from __future__ import annotations
 
 import re
-import socket
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from tests.model.keys import ask_for_queue, fields_of_queue
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.programs import TIMEOUT, Client, Server, Valkey
 from tests.support.reference.jobs import STATES
 from tests.support.reference.queue import Queue
-from tests.support.waiters import Waiter
+from tests.support.waiters import Connection, Waiter
 
 PREFIX = "__pressure__"
 _JOB = re.compile(rb"[0-9a-f]{13}")
 _NUMBERED = re.compile(rb"(?:RESERVED|FOUND) (\d+) (\d+)\r\n")
 
 
-class Beanstalk:
+class Beanstalk(Connection):
     """A connection to a server's first beanstalk listener."""
 
     def __init__(self, server: Server) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", server.port_of("beanstalk")), TIMEOUT)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().__init__(server.port_of("beanstalk"))
         self._stream = self.socket.makefile("rb")
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def __call__(self, line: str, message: bytes | None = None) -> Any:
         """Send a line. Return the line of the reply; for a job, its id and message."""
@@ -50,7 +41,7 @@ class Beanstalk:
 
     def close(self) -> None:
         self._stream.close()
-        self.socket.close()
+        super().close()
 
 
 @dataclass

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -369,14 +368,12 @@ def test_refusals_have_the_texts_of_redis(tmp_path: Path, start_server: StartSer
     )
 
     def connect() -> RedisWire:
-        return RedisWire(socket.create_connection(("127.0.0.1", server.port)))
+        return RedisWire(server)
 
     try:
         with original.client(password="password") as client:
             client.execute_command(*REDIS_USER.split())
-        unix = socket.socket(socket.AF_UNIX)
-        unix.connect(str(original.socket))
-        redis, wire = RedisWire(unix), connect()
+        redis, wire = RedisWire(str(original.socket)), connect()
         differing: list[str] = []
         failures = 0
         for line in split(SAME):

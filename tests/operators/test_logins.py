@@ -457,7 +457,7 @@ def test_protected_mode_admits_only_local_clients(
     for protocol in PROTOCOLS:
         port = int(server.log.partition(f"{protocol.name}://0.0.0.0:")[2].split()[0])
         admitted = re.compile(re.escape(protocol.unauthenticated)) if has_password else protocol.pong
-        with Wire(protocol, connected=socket.create_connection((own_address(), port))) as remote:
+        with Wire(protocol, socket.create_connection((own_address(), port))) as remote:
             if options:
                 assert admitted.fullmatch(remote(protocol.ping))
             else:
@@ -465,7 +465,7 @@ def test_protected_mode_admits_only_local_clients(
                 assert error.startswith(protocol.protected_mode)
                 assert b"protected mode" in error or not protocol.has_reasons
                 assert error.count(b"\r\n") == 1
-        with Wire(protocol, connected=socket.create_connection(("127.0.0.1", port))) as local:
+        with Wire(protocol, port) as local:
             assert admitted.fullmatch(local(protocol.ping))
     with server.client(password=SECRET if has_password else None) as client:
         assert client.info("stats")["rejected_connections"] == (0 if options else len(PROTOCOLS))

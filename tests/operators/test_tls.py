@@ -95,7 +95,7 @@ def connect(
     """Open a connection over TLS, and resume the session, if any."""
     plain = socket.create_connection(("127.0.0.1", server.port_of(f"{protocol.name}s")), TIMEOUT)
     secure = context.wrap_socket(plain, server_hostname="localhost", session=session)
-    return Wire(protocol, connected=secure)
+    return Wire(protocol, secure)
 
 
 def assert_served(wire: Wire) -> None:
@@ -139,7 +139,7 @@ def test_a_tls_listener_serves_only_encrypted_clients_that_trust_it(
     secure: Server, protocol: Protocol
 ) -> None:
     port = secure.port_of(f"{protocol.name}s")
-    with Wire(protocol, connected=socket.create_connection(("127.0.0.1", port), TIMEOUT)) as unencrypted:
+    with Wire(protocol, port) as unencrypted:
         unencrypted.send(protocol.ping)
         assert not protocol.pong.search(unencrypted.rest())
     with pytest.raises(ssl.SSLError):

@@ -63,7 +63,7 @@ class Target:
 
     def send(self, data: bytes, scheme: str = "resp") -> bytes:
         """Send only these bytes; return all bytes until the server closes."""
-        wire = Wire(RESP, connected=connect(self.server, scheme))
+        wire = Wire(RESP, connect(self.server, scheme))
         wire.send(data)
         return wire.half_close()
 

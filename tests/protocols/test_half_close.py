@@ -72,7 +72,7 @@ def connect(server: Server, protocol: Protocol = RESP, path: Path | None = None)
         return Wire(protocol, server)
     connected = socket.socket(socket.AF_UNIX)
     connected.connect(str(path))
-    return Wire(protocol, connected=connected)
+    return Wire(protocol, connected)
 
 
 @each_protocol

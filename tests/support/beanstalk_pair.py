@@ -10,7 +10,7 @@ import re
 import socket
 from collections.abc import Callable
 
-from tests.support.programs import TIMEOUT, wait_for
+from tests.support.programs import wait_for
 from tests.support.protocols import BEANSTALK, Wire
 
 _JOB = re.compile(rb"<(\d+)>")
@@ -42,7 +42,7 @@ class Side:
         self.control = self.connect()
 
     def connect(self) -> Wire:
-        return Wire(BEANSTALK, connected=socket.create_connection(("127.0.0.1", self._port), TIMEOUT))
+        return Wire(BEANSTALK, self._port)
 
     def begin(self) -> None:
         """Begin a session: forget the jobs, and note the cumulative figures."""

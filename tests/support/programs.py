@@ -173,9 +173,9 @@ class Server:
         assert self.process.poll() is None, self.log
         self.port = self.port_of("resp")
 
-    def port_of(self, scheme: str) -> int:
-        """Return the port of the first listener of that scheme. Raise AssertionError if there is none."""
-        found = re.search(rf"listening on {scheme}://127\.0\.0\.1:(\d+)", self.log)
+    def port_of(self, scheme: str, query: str = "") -> int:
+        """Return the port of the first such listener. Raise AssertionError if there is none."""
+        found = re.search(rf"listening on {scheme}://127\.0\.0\.1:(\d+){re.escape(query)}", self.log)
         assert found, self.log
         return int(found[1])
 

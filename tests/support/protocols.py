@@ -13,13 +13,12 @@ import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from operator import attrgetter
-from types import TracebackType
 from typing import Self
 
 import pytest
 
 from tests.support.programs import TIMEOUT, Server, join
-from tests.support.waiters import close_with_reset, packed
+from tests.support.waiters import Connection, packed
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,39 +86,31 @@ class Protocol:
         return f"{self.name}{'s' * tls}://{host}:0{self.options}"
 
 
-class Wire:
+class Wire(Connection):
     """A plain connection: the test decides what to send, and when and how to disconnect."""
 
     def __init__(
         self,
         protocol: Protocol,
-        server: Server | None = None,
+        target: Server | int | str | socket.socket,
         *,
-        connected: socket.socket | None = None,
         small_buffers: bool = False,
     ) -> None:
-        """Connect to the server's first listener for the protocol, or use the socket `connected`."""
+        """Connect to the server's first listener for the protocol, or as Connection does."""
         self.protocol = protocol
-        if connected is None:
-            assert server is not None
-            connected = socket.socket()
-            if small_buffers:
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-                connected.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
-            connected.settimeout(TIMEOUT)
-            connected.connect(("127.0.0.1", server.port_of(protocol.name)))
-            connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        connected.settimeout(TIMEOUT)
-        self.socket = connected
+        if isinstance(target, Server):
+            target = target.port_of(protocol.name)
+        if small_buffers:
+            address = "127.0.0.1", target
+            target = socket.socket()
+            target.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            target.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+            target.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            target.connect(address)
+        super().__init__(target)
         self._unread = bytearray()
         # The id of the job in the last reply.
         self.job = b""
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def __call__(self, request: bytes) -> bytes:
         """Send a request and return the reply. Raises ConnectionError if the server closes."""
@@ -223,10 +214,6 @@ class Wire:
         """Return whether unread bytes have arrived."""
         return bool(self._unread or select.select([self.socket], [], [], 0)[0])
 
-    def reset(self) -> None:
-        """Close with an RST."""
-        close_with_reset(self.socket)
-
     def half_close(self) -> bytes:
         """Send no more (FIN), return all bytes until the server closes, and close."""
         with contextlib.suppress(OSError):  # if the server has closed first
@@ -234,9 +221,6 @@ class Wire:
         found = self.rest()
         self.close()
         return found
-
-    def close(self) -> None:
-        self.socket.close()
 
     def receive(self) -> bool:
         """Wait for bytes and buffer them; return whether any arrived before the server closed."""

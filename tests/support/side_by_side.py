@@ -6,7 +6,6 @@ The fixtures are in tests/conftest.py: `original`, a real Redis, and `pair`, tha
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Collection
 from dataclasses import dataclass, field
 
@@ -51,8 +50,8 @@ def read_reply(wire: protocols.Wire) -> Reply:
 class Wire(protocols.Wire):
     """A connection to Redis or to the server, whose replies can be compared."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        super().__init__(protocols.RESP, connected=connected)
+    def __init__(self, target: Server | str) -> None:
+        super().__init__(protocols.RESP, target)
 
     def do(self, command: Command) -> Reply:
         """Send a command and return the reply."""
@@ -69,9 +68,7 @@ class Pair:
 
     def connect(self, protocol: int = 2) -> tuple[Wire, Wire]:
         """Open a connection to Redis and one to the server, both with this RESP version."""
-        unix = socket.socket(socket.AF_UNIX)
-        unix.connect(str(self._original.socket))
-        wires = Wire(unix), Wire(socket.create_connection(("127.0.0.1", self._server.port)))
+        wires = Wire(str(self._original.socket)), Wire(self._server)
         self._open += wires
         if protocol == 3:
             for wire in wires:

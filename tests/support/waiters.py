@@ -9,8 +9,7 @@ import socket
 import struct
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from types import TracebackType
-from typing import Any
+from typing import Any, Self
 
 import hiredis
 
@@ -44,21 +43,43 @@ def _replies_in(reader: hiredis.Reader) -> list[Any]:
     return replies
 
 
-class Waiter:
+class Connection:
+    """A connection that a `with` block closes."""
+
+    def __init__(self, target: int | str | socket.socket) -> None:
+        """Connect to a port, or to the path of a unix socket, or use a socket."""
+        if isinstance(target, int):
+            self.socket = socket.create_connection(("127.0.0.1", target), TIMEOUT)
+            self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        elif isinstance(target, str):
+            self.socket = socket.socket(socket.AF_UNIX)
+            self.socket.connect(target)
+        else:
+            self.socket = target
+        self.socket.settimeout(TIMEOUT)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self.socket.close()
+
+    def reset(self) -> None:
+        """Close with an RST."""
+        close_with_reset(self.socket)
+
+
+class Waiter(Connection):
     """A connection to a server. It reads replies when asked to, and returns errors without raising them."""
 
     def __init__(self, port: int, *, resp3: bool = False) -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), TIMEOUT)
-        self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        super().__init__(port)
         self._reader = hiredis.Reader()
         if resp3:
             self("HELLO", 3)
-
-    def __enter__(self) -> Waiter:
-        return self
-
-    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
-        self.close()
 
     def __call__(self, *words: str | bytes | int | float) -> Any:
         """Send a command, and return its reply."""
@@ -89,13 +110,6 @@ class Waiter:
     def has_reply(self) -> bool:
         """Return whether unread bytes have arrived."""
         return self._reader.has_data() or bool(select.select([self.socket], [], [], 0)[0])
-
-    def close(self) -> None:
-        self.socket.close()
-
-    def reset(self) -> None:
-        """Close with an RST."""
-        close_with_reset(self.socket)
 
     def half_close(self) -> list[Any]:
         """Send no more (FIN), return all replies until the server closes, and close."""

@@ -5,7 +5,6 @@ test_hostile_input.py has those on all protocols. Each reply in `CASES` is also 
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -94,7 +93,7 @@ def test_beanstalkd_answers_hostile_requests_in_the_same_way(beanstalkd: int) ->
     for name in CASES.keys() - set(DIFFERENT):
         requests, replies = CASES[name]
         with (
-            Wire(BEANSTALK, connected=socket.create_connection(("127.0.0.1", beanstalkd), TIMEOUT)) as wire,
+            Wire(BEANSTALK, beanstalkd) as wire,
             wire.sending(requests),
         ):
             assert wire.read(len(replies)) == replies, name

@@ -209,7 +209,7 @@ def test_a_client_certificate_admits_a_client_that_sends_no_auth(
 
 def assert_served(plain: socket.socket, context: ssl.SSLContext) -> None:
     """In TLS 1.3 the client receives the refusal only at its first read."""
-    with Wire(BEANSTALK, connected=context.wrap_socket(plain, server_hostname="localhost")) as wire:
+    with Wire(BEANSTALK, context.wrap_socket(plain, server_hostname="localhost")) as wire:
         assert wire(BEANSTALK.ping) == b"USING default"
 
 

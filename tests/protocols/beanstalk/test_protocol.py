@@ -16,7 +16,7 @@ import yaml  # type: ignore[import-untyped] # it has no types
 from pressure_server.text import printable
 from tests.documents import DOCS
 from tests.support.beanstalkd import running_beanstalkd
-from tests.support.programs import TIMEOUT, Server, StartServer, Valkey, wait_for
+from tests.support.programs import Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
 
 # By name: lines `A> request` of client A, and `A< reply`; `|` is CRLF. TUBE is a tube of the clause's own.
@@ -248,7 +248,7 @@ BOTH = pytest.mark.parametrize("which", ["ours", pytest.param("theirs", marks=py
 
 
 def connect(port: int) -> Wire:
-    return Wire(BEANSTALK, connected=socket.create_connection(("127.0.0.1", port), TIMEOUT))
+    return Wire(BEANSTALK, port)
 
 
 class Script:

@@ -11,7 +11,7 @@ import pytest
 
 from pressure_server.client import Queue
 from tests.support.client_scripts import TIMEOUT, output_of
-from tests.support.kestrel import Item, Kestrel
+from tests.support.memcached_wire import Item, Kestrel
 from tests.support.native import NativeClient
 from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, Valkey

@@ -240,7 +240,7 @@ def test_flush_makes_room_for_a_waiting_put(wire: MemcachedWire, server: Server,
         wait_for_waiting(client, "q", producers=1)
         assert wire(b"flush q") == b"END"
         assert waiting.reply() == 1
-        assert wire.take(b"q") == b"b"
+        assert wire.get(b"q") == b"b"
 
 
 def test_a_closed_queue_refuses_puts_and_can_be_emptied(wire: MemcachedWire, client: Client) -> None:
@@ -249,7 +249,7 @@ def test_a_closed_queue_refuses_puts_and_can_be_emptied(wire: MemcachedWire, cli
     for put in (b"set q 0 0 1\r\nb", b"add q 3 60 1\r\nb"):
         assert wire(put).startswith(b"SERVER_ERROR CLOSED queue 'q' is closed")
     assert wire(b"set q 0 0 1 noreply\r\nb\r\nversion") == b"VERSION 1.6.18"
-    assert wire.take(b"q") == b"a"
+    assert wire.get(b"q") == b"a"
     assert wire(b"get q") == wire(b"get q/open") == b"END"
     assert wire(b"get q/t=10000").startswith(b"SERVER_ERROR CLOSED")
 

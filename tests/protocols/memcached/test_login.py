@@ -65,7 +65,7 @@ def test_commands_before_the_login_are_refused(locked: Server, owner: Client) ->
         for _ in range(1000 + 100 * len(BEFORE)):
             assert stranger.reply() == UNAUTHENTICATED
         stranger.log_in("default", SECRET)
-        assert stranger.take(b"q") == b"m"
+        assert stranger.get(b"q") == b"m"
         assert (owner.keys("*"), owner.llen("q")) == ([b"q"], 0)
 
 
@@ -79,7 +79,7 @@ def test_a_set_of_any_key_logs_in(locked: Server, owner: Client, line: bytes) ->
         assert client(line % len(data) + b"\r\n" + data) == b"STORED"
         # After the login, set is the command again.
         assert client.store(b"q", data) == b"STORED"
-        assert client.take(b"q") == data
+        assert client.get(b"q") == data
 
 
 # The data of the set, and the name that is logged if the login fails. None: it succeeds.
@@ -305,7 +305,7 @@ def test_each_listener_on_a_unix_socket_has_its_own_options(
     for options, (mode, flush_all) in expected.items():
         connected = socket.socket(socket.AF_UNIX)
         connected.connect(str(paths[options]))
-        with MemcachedWire(connected=connected) as client:
+        with MemcachedWire(connected) as client:
             assert client(b"version").startswith(b"VERSION ")
             settings = client(b"stats settings").splitlines()
             assert b"STAT mode " + mode in settings

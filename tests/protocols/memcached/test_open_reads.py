@@ -14,8 +14,8 @@ import pytest
 
 from tests.support.faults import kill, stopped
 from tests.support.hostile import leavings
-from tests.support.kestrel import Item, Kestrel, RefusedError
 from tests.support.ledger import Ledger
+from tests.support.memcached_wire import Item, Kestrel, RefusedError
 from tests.support.peers import heartbeats, identity
 from tests.support.programs import (
     Client,

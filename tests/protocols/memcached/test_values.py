@@ -23,6 +23,7 @@ from tests.model.model_settings import model_settings
 from tests.support.backend_relay import BackendRelay
 from tests.support.guards import users_toml
 from tests.support.measures import MB, memory
+from tests.support.memcached_wire import ValuesWire
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -37,7 +38,6 @@ from tests.support.programs import (
 )
 from tests.support.protocols import MEMCACHED, stored
 from tests.support.requirements import need
-from tests.support.values_wire import ValuesWire, port_of
 
 LISTEN = ("--listen", "memcached://127.0.0.1:0?mode=kv")
 ON_DISK = ("--appendonly", "yes", "--appendfsync", "always")
@@ -81,7 +81,7 @@ def wire(server: Server) -> Iterator[ValuesWire]:
 
 
 def connect(server: Server) -> ValuesWire:
-    return ValuesWire(port_of(server, "kv"))
+    return ValuesWire(server.port_of("memcached", "?mode=kv"))
 
 
 def value(key: bytes, data: bytes, flags: int = 0) -> bytes:
@@ -371,7 +371,7 @@ def test_marks_of_meta_commands_are_not_seen_by_classic_ones(wire: ValuesWire) -
 def test_memccapable_passes(server: Server) -> None:
     program = need("memccapable", "libmemcached-tools")
     ended = subprocess.run(
-        [program, "-h", "127.0.0.1", "-p", str(port_of(server, "kv")), "-a"],
+        [program, "-h", "127.0.0.1", "-p", str(server.port_of("memcached", "?mode=kv")), "-a"],
         capture_output=True,
         text=True,
         timeout=60,
