@@ -87,7 +87,7 @@ def test_calls_wait_while_a_node_loads_its_data(start_server: StartServer, tmp_p
                 await node.command(
                     "EVAL", "for i = 1, ARGV[1] do redis.call('SET', KEYS[1] .. i, i) end", 1, "{p}", 500
                 )
-                node.terminate()
+                node.stop()
                 node.launch()
                 await wait_until(lambda: "LOADING" in server.log, "the node to be loading")
             assert server.log.count("LOADING") == 1

@@ -14,7 +14,6 @@ import redis
 
 from tests.support.call_relay import NO_REPLY, CallRelay
 from tests.support.cluster import Cluster, ClusterNode
-from tests.support.faults import kill
 from tests.support.large import fill, number_of
 from tests.support.native import NativeSteps, run, step_until
 from tests.support.nodes import Engine, wait_until
@@ -125,7 +124,7 @@ def test_the_messages_of_a_killed_server_are_back_after_the_move(
             await wait_until(lambda: taking.has_reply(), "the reply to begin")
             assert client.llen("q") == 0
             async with moving(cluster):
-                kill(dying)
+                dying.kill()
                 await wait_until_refused(cluster, living)
             await wait_until(lambda: client.llen("q") == 50, "the messages to be back")
             assert [number_of(found) for found in client.lrange("q", 0, -1)] == list(range(50))

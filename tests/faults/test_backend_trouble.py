@@ -19,7 +19,7 @@ import redis
 from tests.support import faults
 from tests.support.backend_relay import BackendRelay
 from tests.support.crowd import Crowd
-from tests.support.faults import BackendFault, Impostor, kill, stopped, supervised
+from tests.support.faults import BackendFault, Impostor, stopped, supervised
 from tests.support.full_disk import Disk, LimitedFiles, small_disk
 from tests.support.measures import connections
 from tests.support.native import NativeClient
@@ -461,7 +461,7 @@ def test_undelivered_messages_go_back_when_the_backend_is_out_of_memory(
         wait_for(lambda: heartbeats(direct) != before, "a heartbeat, which needs no memory")
         take_and(Waiter.reset)
         wait_for(lambda: direct.llen(BASE) == 100, "the messages to be back")
-        take_and(lambda _: kill(first))
+        take_and(lambda _: first.kill())
         second = start_server("--backend", valkey.url, "--proxy-timeout", "1")
         wait_for(lambda: "has died" in second.log, "the death to be noticed")
         with second.client() as client:

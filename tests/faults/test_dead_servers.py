@@ -19,7 +19,7 @@ import pytest
 
 from pressure_server.lua.scripts import servers_script
 from tests.support.backend_relay import BackendRelay
-from tests.support.faults import kill, stopped
+from tests.support.faults import stopped
 from tests.support.large import fill, large, number_of, queued
 from tests.support.peers import heartbeats, identity
 from tests.support.programs import (
@@ -129,7 +129,7 @@ def test_the_next_server_puts_the_messages_of_a_killed_one_back(
     with server.client() as client:
         fill(client, 50)
     take(server, "LPOP", "q", 50)
-    kill(server)
+    server.kill()
     assert queued(direct) == []
     start_peer()
     wait_for(lambda: queued(direct) == list(range(50)), "the messages")
@@ -146,7 +146,7 @@ def test_the_next_server_of_an_embedded_backend_puts_them_back_at_once(
     with server.client() as client:
         fill(client, 50)
     take(server, "LPOP", "q", 50)
-    kill(server)
+    server.kill()
     anew = start_server(*options)
     began = time.monotonic()
     with anew.client() as client:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.faults import kill, stopped
+from tests.support.faults import stopped
 from tests.support.peers import heartbeats, identity
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, join, records, wait_for
 from tests.support.waiters import Waiter, packed
@@ -176,7 +176,7 @@ def test_messages_for_slow_clients_come_back_after_a_kill(
         wait_for(lambda: direct.llen("__pressure__:q") == count, "all messages to be taken")
     wait_for(lambda: _recorded_numbers(direct).isdisjoint(taken), "records without delivered messages")
     name = identity(dying)
-    kill(dying)
+    dying.kill()
     wait_for(lambda: name not in heartbeats(direct), "the dead server's records to be recovered")
     back = [int(found) for found in direct.lrange("__pressure__:q", 0, -1)]
     assert sorted(back + taken) == list(range(3 * count))

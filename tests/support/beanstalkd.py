@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 import socket
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.nodes import free_ports
-from tests.support.programs import TIMEOUT, wait_for
+from tests.support.programs import TIMEOUT, Program, wait_for
 from tests.support.requirements import need
 
 
-class Beanstalkd:
+class Beanstalkd(Program):
     """A beanstalkd on a port that it has again after a restart. With `folder` it keeps its jobs there."""
 
     def __init__(self, folder: Path | None = None) -> None:
@@ -25,16 +23,11 @@ class Beanstalkd:
         self.start()
 
     def start(self) -> None:
-        self._process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL)
+        self.launch()
         wait_for(self._answers, "beanstalkd to answer")
 
-    def stop(self, number: int = signal.SIGTERM) -> None:
-        """Send the signal, and wait until beanstalkd has ended."""
-        self._process.send_signal(number)
-        self._process.wait(TIMEOUT)
-
     def _answers(self) -> bool:
-        assert self._process.poll() is None, "beanstalkd has ended"
+        assert self.process.poll() is None, "beanstalkd has ended"
         try:
             socket.create_connection(("127.0.0.1", self.port), TIMEOUT).close()
         except ConnectionRefusedError:
@@ -49,4 +42,4 @@ def running_beanstalkd() -> Iterator[int]:
     try:
         yield beanstalkd.port
     finally:
-        beanstalkd.stop(signal.SIGKILL)
+        beanstalkd.kill()

@@ -41,12 +41,6 @@ def _state(task: Path) -> str:
     return (task / "stat").read_text().rpartition(")")[2].split()[0]
 
 
-def kill(program: Server | Valkey) -> None:
-    """Kill the program, and wait until it has ended."""
-    program.process.kill()
-    program.process.wait(TIMEOUT)
-
-
 @contextmanager
 def supervised(valkey: Valkey) -> Iterator[list[float]]:
     """Start the backend again whenever it dies, until the block ends. Yield the times of its deaths."""

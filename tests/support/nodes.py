@@ -8,7 +8,6 @@ import os
 import random
 import signal
 import socket
-import subprocess
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
@@ -22,7 +21,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from pressure_server.backend import valkey_program
-from tests.support.programs import TIMEOUT
+from tests.support.programs import TIMEOUT, Program
 from tests.support.requirements import need
 
 LOCAL = "127.0.0.1"
@@ -122,7 +121,7 @@ async def wait_until(condition: Callable[[], Any], what: str, timeout: float = T
     raise AssertionError(f"waited {timeout} seconds for {what}") from last
 
 
-class Node:
+class Node(Program):
     """A process on a port of 127.0.0.1. Each start has the same port, folder and options."""
 
     def __init__(
@@ -143,7 +142,6 @@ class Node:
         self.login = login
         self.tls = tls
         self.is_paused = False
-        self.process: subprocess.Popen[bytes] | None = None
         self._command = [
             engine.program(),
             *options,
@@ -157,19 +155,11 @@ class Node:
     @property
     def is_running(self) -> bool:
         """Whether the process exists and is not paused."""
-        return self.process is not None and self.process.poll() is None and not self.is_paused
+        return self.process.poll() is None and not self.is_paused
 
     @property
     def log(self) -> str:
         return self.log_file.read_text() if self.log_file.exists() else ""
-
-    def launch(self) -> None:
-        """Start the process, and do not wait until it answers."""
-        assert self.process is None or self.process.poll() is not None, f"{self} is running"
-        self.is_paused = False
-        self.process = subprocess.Popen(
-            self._command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, start_new_session=True
-        )
 
     async def start(self) -> None:
         """Start the process. Return when it answers and has loaded its data."""
@@ -185,25 +175,22 @@ class Node:
 
         await wait_until(answers, f"{self} to answer")
 
-    def kill(self) -> None:
-        """End the process as `kill -9` does. Its data is lost unless the node has persistence."""
-        self._end(signal.SIGKILL)
-
-    def terminate(self) -> None:
-        """End the process in order. A node with snapshots writes one."""
-        self.resume()
-        self._end(signal.SIGTERM)
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """End the process. After SIGKILL its data is lost unless the node has persistence."""
+        if number == signal.SIGTERM:
+            self.resume()
+        self.is_paused = False
+        return super().stop(number)
 
     def pause(self) -> None:
         """Stop the process: the kernel still accepts connections and data, and nothing is answered."""
-        assert self.process is not None
         self.process.send_signal(signal.SIGSTOP)
         os.waitid(os.P_PID, self.process.pid, os.WSTOPPED | os.WNOWAIT)
         self.is_paused = True
 
     def resume(self) -> None:
         """Continue a paused process."""
-        if self.is_paused and self.process is not None:
+        if self.is_paused:
             self.process.send_signal(signal.SIGCONT)
         self.is_paused = False
 
@@ -229,18 +216,12 @@ class Node:
         text = (await self.command("INFO", section)).decode()
         return dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
 
-    def _end(self, number: int) -> None:
-        if self.process is not None and self.process.poll() is None:
-            self.process.send_signal(number)
-            self.process.wait(TIMEOUT)
-        self.is_paused = False
-
 
 async def start_all(nodes: Sequence[Node], stack: ExitStack) -> None:
     """Start all nodes at once. When the stack is closed, all are killed."""
     for node in nodes:
-        stack.callback(node.kill)
         node.launch()
+        stack.callback(node.kill)
     await asyncio.gather(*[node.wait_until_ready() for node in nodes])
 
 

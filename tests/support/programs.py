@@ -75,7 +75,27 @@ def join(thread: threading.Thread, timeout: float = TIMEOUT) -> None:
     assert not thread.is_alive(), f"{thread.name} has not ended within {timeout} seconds"
 
 
-class Valkey:
+class Program:
+    """A process that a test starts, maybe several times with the same command."""
+
+    process: Process
+    _command: list[str]
+
+    def launch(self) -> None:
+        """Start the process, and do not wait until it answers."""
+        self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
+
+    def stop(self, number: int = signal.SIGTERM) -> int:
+        """Send the signal if the process runs. Return the exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(TIMEOUT)
+
+    def kill(self) -> None:
+        self.stop(signal.SIGKILL)
+
+
+class Valkey(Program):
     """A Valkey on a unix socket. It keeps no data unless `options` say so.
 
     It is the embedded one, or the program that TEST_BACKEND names: `make test BACKEND=redis-server`.
@@ -92,10 +112,6 @@ class Valkey:
         ]  # fmt: skip
         self.start()
 
-    def launch(self) -> None:
-        """Start the process, and do not wait until it answers."""
-        self.process = subprocess.Popen(self._command, stdin=subprocess.DEVNULL, start_new_session=True)
-
     def start(self) -> None:
         self.launch()
         with self.client() as client:
@@ -109,14 +125,6 @@ class Valkey:
         with self.client() as client:
             wait_for(lambda: client.info("clients")["blocked_clients"] == 0, "blocked clients to go")
             client.flushall()
-
-    def kill(self, number: int = signal.SIGKILL) -> None:
-        self.process.send_signal(number)
-        self.process.wait(TIMEOUT)
-
-    def stop(self) -> None:
-        if self.process.poll() is None:
-            self.kill(signal.SIGTERM)
 
 
 def _answers(client: Client) -> bool:
@@ -138,7 +146,7 @@ def _new_process(
     )  # fmt: skip
 
 
-class Server:
+class Server(Program):
     """A process of `pressure-server serve`. Its first listener is RESP, on a free port.
 
     `source` is the folder of another version's source. The process is forked from one with the server's
@@ -160,7 +168,7 @@ class Server:
         is_new = new_process or any(name.startswith("PYTHON") for name in environment or ())
         start = _new_process if is_new else ForkedProcess
         with log.open("w") as output:
-            self.process: Process = start(
+            self.process = start(
                 *("pressure_server", "serve", "--listen", "resp://127.0.0.1:0", *arguments),
                 output=output, errors=output, environment=_environment(environment), folder=source,
             )  # fmt: skip
@@ -185,12 +193,6 @@ class Server:
 
     def client(self, **options: Any) -> Client:
         return redis.Redis(port=self.port, **{**_PATIENT, **options})
-
-    def stop(self, number: int = signal.SIGTERM) -> int:
-        """Send the signal, and return the exit status."""
-        if self.process.poll() is None:
-            self.process.send_signal(number)
-        return self.process.wait(TIMEOUT)
 
     def check_idle(self) -> None:
         """Raise AssertionError if the server, whose clients have gone, keeps a call record in its backend.

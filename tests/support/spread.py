@@ -40,6 +40,7 @@ class SpreadValkey(Valkey):
                 wait_for(lambda: client.info("clients")["blocked_clients"] == 0, "blocked clients to go")
                 client.flushall()
 
-    def stop(self) -> None:
+    def stop(self, _number: int = 0) -> int:
         """End all nodes."""
         self._stack.close()
+        return 0

@@ -116,8 +116,7 @@ class RedisStore(Store):
         self._redis.start()
 
     def stop(self, number: int) -> None:
-        if self._redis.process.poll() is None:
-            self._redis.kill(number)
+        self._redis.stop(number)
 
 
 class BeanstalkdStore(Store):

@@ -12,7 +12,7 @@ from random import Random
 
 import pytest
 
-from tests.support.faults import kill, stopped
+from tests.support.faults import stopped
 from tests.support.hostile import leavings
 from tests.support.ledger import Ledger
 from tests.support.memcached_wire import Item, Kestrel, RefusedError
@@ -225,7 +225,7 @@ def test_messages_opened_by_one_call_go_back_in_order(
             reader.send_line("get q/open")
     # The order of the clients is not known.
     assert sorted(reader.item() or Item(b"") for reader in readers) == many
-    kill(server)
+    server.kill()
     server = start_server(*arguments)
     with server.client() as client:
         wait_for_length(client, len(many))
@@ -241,7 +241,7 @@ def test_open_messages_go_back_after_a_kill_and_a_restart(
     readers = [connect(server) for _ in range(3)]
     assert [reader.get_item("q/open") for reader in readers] == ITEMS[:3]
     assert [reader.get_item("r/open") for reader in readers[::-1]] == ITEMS[:3]
-    kill(server)
+    server.kill()
     server = start_server(*arguments)
     with server.client() as client:
         for queue in ("q", "r"):
@@ -263,7 +263,7 @@ def test_a_closed_message_does_not_come_again_after_a_kill(
         assert other.get_item("q/open") == ITEMS[1]
         assert kestrel.get_item("q/close/open") == ITEMS[2]
         assert kestrel.get_item("q/close") is None
-        kill(server)
+        server.kill()
         server = start_server(*arguments)
         with server.client() as client:
             wait_for(partial(length, client), "the open message to be back")
@@ -462,7 +462,7 @@ def test_no_message_is_lost_or_doubled_if_servers_and_clients_die(
     try:
         for death in (1, 2):
             wait_for(partial(consumers.have_closed, death * 60), "some messages to be closed")
-            kill(server)
+            server.kill()
             consumers.server = server = start_server(*arguments)
         wait_for(partial(consumers.have_closed, len(items)), "all messages to be closed", 40)
     finally:
