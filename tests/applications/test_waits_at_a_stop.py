@@ -19,7 +19,7 @@ from tests.support.client_scripts import need_library, need_php_files
 from tests.support.installed_applications import NODE_MODULES, SCRIPTS
 from tests.support.programs import wait_for
 from tests.support.requirements import need_success
-from tests.support.store_queues import ListQueue, Tube
+from tests.support.store_queues import ListQueue, Queue, Tube
 from tests.support.stores import BeanstalkdStore, EmbeddedStore, RedisStore, StoreType
 
 pytestmark = pytest.mark.clients
@@ -72,7 +72,7 @@ def _end_of_a_wait(library: str, make: StoreType, number: int, folder: Path) -> 
     for name in ("store", "client"):
         (folder / name).mkdir(parents=True)
     store = make(folder / "store")
-    queue: Tube | ListQueue
+    queue: Queue
     if control is BeanstalkdStore:
         queue, port = Tube(store, "default"), store.beanstalk_port
     else:

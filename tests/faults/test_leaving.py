@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.support.leaving import LARGE, Group, Moment, Place, Taker, Tally, Way, misfit
+from tests.support.leaving import LARGE, Group, Moment, Place, Taker, Tally, Way, fits
 from tests.support.waiters import packed
 
 FULL = os.environ.get("PRESSURE_LEAVING") == "full"
@@ -136,7 +136,7 @@ def _cells() -> Iterator[tuple[str, Way, Moment, list[Taker], int]]:
     for transport_number, transport in enumerate(TRANSPORTS):
         for way_number, way in enumerate(WAYS):
             for moment_number, moment in enumerate(MOMENTS):
-                takers = [taker for taker in TAKERS if not misfit(taker, way, moment)]
+                takers = [taker for taker in TAKERS if fits(taker, way, moment)]
                 number = way_number + moment_number
                 if FULL:
                     # Fewer clients if all must connect within the idle timeout, or if messages are large.
@@ -167,7 +167,7 @@ def _run(group: Group, total: Tally) -> None:
     failed = {
         str(taker): str(tally)
         for taker, tally in tallies.items()
-        if not tally.is_clean(group.may_lose(taker, tally.clients))
+        if not tally.is_clean(group.may_lose(taker, tally["clients"]))
     }
     summed = Tally()
     for tally in tallies.values():

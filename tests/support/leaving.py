@@ -12,9 +12,10 @@ import re
 import socket
 import ssl
 import time
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from tests.support.faults import stopped
 from tests.support.guards import Authority
 from tests.support.ledger import Event, Ledger
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, records, wait_for
-from tests.support.waiters import close_with_reset, packed
+from tests.support.waiters import Connection, packed, replies_in
 
 SMALL, LARGE = 12, 100_000
 # Timeouts of commands, in seconds: the first ends during a test, the second does not.
@@ -104,57 +105,37 @@ class Moment:
         return "stop_server" in self.steps
 
 
-def misfit(taker: Taker, way: Way, moment: Moment) -> str:
-    """Return why the three cannot be combined, or "" if they can."""
-    if moment.waits and not taker.waits:
-        return "the command does not wait"
-    if moment.waits and "create" not in moment.steps and taker.commands.startswith("PRESSURE"):
-        return "the command does not wait for a queue to exist"
-    if way.resp_only and taker.memcached:
-        return "memcached clients cannot be killed by name"
-    if way.times_out and "{t}" not in taker.commands * taker.waits + moment.before[0]:
-        return "the command has no timeout"
-    if way.times_out and moment.name in ("at once", "unread"):
-        return "the reply comes before the timeout"
-    if way.idles and moment.stops_server:
-        return "a stopped server closes no idle client"
-    if way.idles and taker.opens:
-        return "a client with an open read is not closed because it is idle"
-    if moment.name == "unread" and not way.reads:
-        return "messages in the kernel's buffers are lost: tests/faults/test_last_hop.py tests that"
-    return ""
+def fits(taker: Taker, way: Way, moment: Moment) -> bool:
+    """Return whether the three can be combined."""
+    has_timeout = "{t}" in taker.commands * taker.waits + moment.before[0]
+    return not (
+        (moment.waits and not taker.waits)
+        # These commands do not wait for a queue to exist.
+        or (moment.waits and "create" not in moment.steps and taker.commands.startswith("PRESSURE"))
+        # Clients of memcached cannot be killed by name.
+        or (way.resp_only and taker.memcached)
+        # At these moments, the reply comes before the timeout.
+        or (way.times_out and (not has_timeout or moment.name in ("at once", "unread")))
+        # A stopped server closes no idle client, and no server one with an open read.
+        or (way.idles and (moment.stops_server or taker.opens))
+        # Messages in the kernel's buffers are lost: tests/faults/test_last_hop.py tests that.
+        or (moment.name == "unread" and not way.reads)
+    )
 
 
-@dataclass
-class Tally:
+class Tally(Counter[str]):
     """The sums of ledgers.
 
     `disordered` counts queues out of order, `wrong` queues with wrong statistics, `stuck` call records left.
     """
 
-    cells: int = 0
-    clients: int = 0
-    messages: int = 0
-    read: int = 0
-    lost: int = 0
-    doubled: int = 0
-    strange: int = 0
-    disordered: int = 0
-    wrong: int = 0
-    stuck: int = 0
-
-    def __iadd__(self, other: Tally) -> Tally:
-        for field in fields(self):
-            setattr(self, field.name, getattr(self, field.name) + getattr(other, field.name))
-        return self
-
     def is_clean(self, may_lose: int = 0) -> bool:
         """Return whether nothing went wrong, and at most `may_lose` messages were lost."""
-        wrong = self.doubled, self.strange, self.disordered, self.wrong, self.stuck
-        return self.lost <= may_lose and not any(wrong)
+        wrong = ("doubled", "strange", "disordered", "wrong", "stuck")
+        return self["lost"] <= may_lose and not any(self[what] for what in wrong)
 
     def __str__(self) -> str:
-        return ", ".join(f"{field.name} {getattr(self, field.name)}" for field in fields(self))
+        return ", ".join(f"{what} {count}" for what, count in self.items())
 
 
 class Place:
@@ -190,9 +171,7 @@ class Place:
             "--listen", f"resp+unix://{self._folder}/{name}.resp",
             "--listen", f"memcached+unix://{self._folder}/{name}.memcached",
         ]  # fmt: skip
-        server = Server(self._folder / f"{name}.log", *self._options, *listen, *options)
-        server.log_file = self._folder / f"{name}.log"
-        return server
+        return Server(self._folder / f"{name}.log", *self._options, *listen, *options)
 
     def connect(self, server: Server, transport: str, *, memcached: bool, size: int) -> socket.socket:
         scheme = "memcached" if memcached else "resp"
@@ -218,11 +197,11 @@ class Place:
         self.backend.stop()
 
 
-class Leaver:
+class Leaver(Connection):
     """A client that leaves. `received` is the stream that it has read."""
 
     def __init__(self, connected: socket.socket, *, memcached: bool) -> None:
-        self.socket = connected
+        super().__init__(connected)
         self.memcached = memcached
         self.received = b""
         self.id = 0
@@ -234,12 +213,12 @@ class Leaver:
     def close(self) -> None:
         """Read the bytes that have arrived, and close (FIN)."""
         self.read_now()
-        self.socket.close()
+        super().close()
 
     def reset(self) -> None:
         """Read the bytes that have arrived, and close with an RST."""
         self.read_now()
-        close_with_reset(self.socket)
+        super().reset()
 
     def half_close(self) -> None:
         """Send no more (FIN), and read on."""
@@ -247,21 +226,26 @@ class Leaver:
         with contextlib.suppress(OSError):
             socket.socket.shutdown(self.socket, socket.SHUT_WR)
 
+    @contextlib.contextmanager
+    def _unblocked(self) -> Iterator[None]:
+        self.socket.setblocking(False)
+        with contextlib.suppress(
+            BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError, ConnectionError
+        ):
+            yield
+        self.socket.settimeout(TIMEOUT)
+
     def send_some(self, data: bytes) -> None:
         """Send the bytes that the socket accepts without blocking."""
-        self.socket.setblocking(False)
-        with contextlib.suppress(BlockingIOError, ssl.SSLWantWriteError, ConnectionError):
+        with self._unblocked():
             while data:
                 data = data[self.socket.send(data) :]
-        self.socket.settimeout(TIMEOUT)
 
     def read_now(self) -> None:
         """Read the bytes that have arrived."""
-        self.socket.setblocking(False)
-        with contextlib.suppress(BlockingIOError, ssl.SSLWantReadError, ConnectionError):
+        with self._unblocked():
             while more := self.socket.recv(1 << 20):
                 self.received += more
-        self.socket.settimeout(TIMEOUT)
 
     def read_to_the_end(self) -> None:
         """Read until the server closes. Raises TimeoutError."""
@@ -274,7 +258,11 @@ class Leaver:
 
     def messages(self) -> list[bytes]:
         """Return the messages in complete replies."""
-        return list(_in_values(self.received) if self.memcached else _in_replies(self.received))
+        if self.memcached:
+            return list(_in_values(self.received))
+        reader = hiredis.Reader()
+        reader.feed(self.received)
+        return list(_flat(replies_in(reader)))
 
 
 def _in_values(received: bytes) -> Iterator[bytes]:
@@ -283,13 +271,6 @@ def _in_values(received: bytes) -> Iterator[bytes]:
         position = found.end() + int(found[1])
         if received[position : position + 2] == b"\r\n":
             yield received[found.end() : position]
-
-
-def _in_replies(received: bytes) -> Iterator[bytes]:
-    reader = hiredis.Reader()
-    reader.feed(received)
-    while (reply := reader.gets()) is not False:
-        yield from _flat(reply)
 
 
 def _flat(reply: Any) -> Iterator[bytes]:
@@ -349,18 +330,18 @@ class Cell:
                     found[1] == b"g" or not (self.taker.moves or self.taker.opens)
                 ):
                     ledger.receive([message])
-                    tally.read += 1
+                    tally["read"] += 1
         for role, messages in queued.items():
             before = len(ledger.disordered)
             ledger.receive(messages, Event(f"queue {role}"))
             # The messages put back for one client are always in order.
             breaks = len(ledger.disordered) - before if role in self.put else 0
-            tally.disordered += breaks > (len(self.clients) - 1 if self._apart else 0)
+            tally["disordered"] += breaks > (len(self.clients) - 1 if self._apart else 0)
             length, produced, consumed = figures[role]
-            tally.wrong += not length == produced - consumed == len(messages)
-        tally.lost = len(ledger.lost())
-        tally.doubled = sum(len(one.receipts) - 1 for one in ledger.doubled())
-        tally.strange = len(ledger.strange)
+            tally["wrong"] += not length == produced - consumed == len(messages)
+        tally["lost"] = len(ledger.lost())
+        tally["doubled"] = sum(len(one.receipts) - 1 for one in ledger.doubled())
+        tally["strange"] = len(ledger.strange)
         return tally
 
 
@@ -379,7 +360,7 @@ class Group:
         self.cells = [
             Cell(taker, f"{place.groups}.{number}", count, moment)
             for number, taker in enumerate(takers)
-            if not misfit(taker, way, moment)
+            if fits(taker, way, moment)
         ]
         self.count = count
         self.chance = random.Random(place.groups)
@@ -565,8 +546,8 @@ class Group:
                 figures = {role: _figures(found) for role, found in zip("qrmg", replies, strict=True)}
             tally = cell.tally(queued, figures)
             names = [f":{name}".encode() for name in cell.names.values()]
-            tally.stuck = sum(name in record for record in left for name in names)
-            tallies.setdefault(cell.taker, Tally()).__iadd__(tally)
+            tally["stuck"] = sum(name in record for record in left for name in names)
+            tallies.setdefault(cell.taker, Tally()).update(tally)
         self.client.delete(*(cell.names[role] for cell in self.cells for role in "qrmg"))
         return tallies
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
@@ -15,28 +14,11 @@ from tests.support.programs import TIMEOUT
 from tests.support.stores import Store
 
 
-class Queue(ABC):
-    """The queue of an application, with a connection for each question: the server may have been away."""
+class ListQueue:
+    """A list of Redis, and other lists in which workers keep its messages.
 
-    @abstractmethod
-    def put(self, message: bytes) -> None:
-        """Put a message."""
-
-    @abstractmethod
-    def take(self) -> bytes:
-        """Take the oldest message. Raise AssertionError if there is none."""
-
-    @abstractmethod
-    def unfinished(self) -> int:
-        """Return the number of messages that are queued or reserved."""
-
-    @abstractmethod
-    def waiting(self) -> int:
-        """Return the number of clients that wait for messages."""
-
-
-class ListQueue(Queue):
-    """A list of Redis, and other lists in which workers keep its messages."""
+    Each question has a connection of its own: the server may have been away.
+    """
 
     def __init__(self, store: Store, name: str, *others: str, puts_left: bool = False) -> None:
         self._store = store
@@ -44,17 +26,21 @@ class ListQueue(Queue):
         self._put, self._take = ("LPUSH", "RPOP") if puts_left else ("RPUSH", "LPOP")
 
     def put(self, message: bytes) -> None:
+        """Put a message."""
         self._ask(self._put, self._names[0], message)
 
     def take(self) -> bytes:
+        """Take the oldest message. Raise AssertionError if there is none."""
         message = self._ask(self._take, self._names[0])
         assert isinstance(message, bytes)
         return message
 
     def unfinished(self) -> int:
+        """Return the number of messages that are queued or reserved."""
         return sum(self._ask("LLEN", name) for name in self._names)
 
     def waiting(self) -> int:
+        """Return the number of clients that wait for messages."""
         return int(self._ask("INFO", "clients")["blocked_clients"])
 
     def times(self, *ends: str) -> list[int]:
@@ -69,8 +55,8 @@ class ListQueue(Queue):
             return client.execute_command(*words)
 
 
-class Tube(Queue):
-    """A tube of beanstalkd."""
+class Tube:
+    """A tube of beanstalkd, with the methods of ListQueue."""
 
     def __init__(self, store: Store, name: str, *, ttr: int = 90) -> None:
         self._store = store
@@ -106,10 +92,8 @@ class JobQueue(ListQueue):
     """A queue of ours whose messages workers reserve, and other queues in which they keep its messages."""
 
     def unfinished(self) -> int:
-        return sum(map(self._unfinished_of, self._names))
+        found = [self._ask("PRESSURE.INFO", name) for name in self._names if self._ask("EXISTS", name)]
+        return sum(int(about.get(field, 0)) for about in found for field in (b"length", b"reserved"))
 
-    def _unfinished_of(self, name: str) -> int:
-        if not self._ask("EXISTS", name):
-            return 0
-        found = self._ask("PRESSURE.INFO", name)
-        return sum(int(found.get(field, 0)) for field in (b"length", b"reserved"))
+
+Queue = ListQueue | Tube

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import signal
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import redis
 
@@ -17,20 +17,21 @@ from tests.support.requirements import need
 _PERSISTENT = ("--appendonly", "yes", "--appendfsync", "always")
 
 
-class Store(ABC):
+class Store:
     """A server on ports that it has again after a restart, with all that it had."""
 
     port: int
     beanstalk_port: int
     memcached_port: int
+    _program: Any
 
-    @abstractmethod
     def start(self) -> None:
         """Start the server, and wait until it serves."""
+        self._program.start()
 
-    @abstractmethod
     def stop(self, number: int) -> None:
         """Send the signal, and wait until the server has ended."""
+        self._program.stop(number)
 
     def is_settled(self) -> bool:
         """Whether messages that clients have received do not come again if the server is killed."""
@@ -61,16 +62,13 @@ class EmbeddedStore(Store):
 
     def start(self) -> None:
         self._starts += 1
-        self._server = Server(
+        self._program = Server(
             self._folder / f"server-{self._starts}.log",
             *self._options,
             *("--listen", f"resp://127.0.0.1:{self.port}"),
             *("--listen", f"beanstalk://127.0.0.1:{self.beanstalk_port}"),
             *("--listen", f"memcached://127.0.0.1:{self.memcached_port}"),
         )
-
-    def stop(self, number: int) -> None:
-        self._server.stop(number)
 
     def is_settled(self) -> bool:
         with self._direct() as direct:
@@ -100,7 +98,7 @@ class BackendStore(EmbeddedStore):
 
     def restore_backend(self) -> None:
         self._valkey.start()
-        with self._server.client() as client:
+        with self._program.client() as client:
             wait_for(lambda: serves(client), "the server to serve again")
 
 
@@ -110,27 +108,15 @@ class RedisStore(Store):
     def __init__(self, folder: Path) -> None:
         (self.port,) = free_ports(1)
         program = need("redis-server", "redis-server")
-        self._redis = Valkey(folder, "--port", str(self.port), *_PERSISTENT, binary=program)
-
-    def start(self) -> None:
-        self._redis.start()
-
-    def stop(self, number: int) -> None:
-        self._redis.stop(number)
+        self._program = Valkey(folder, "--port", str(self.port), *_PERSISTENT, binary=program)
 
 
 class BeanstalkdStore(Store):
     """A beanstalkd that syncs each write."""
 
     def __init__(self, folder: Path) -> None:
-        self._beanstalkd = Beanstalkd(folder)
-        self.beanstalk_port = self._beanstalkd.port
-
-    def start(self) -> None:
-        self._beanstalkd.start()
-
-    def stop(self, number: int) -> None:
-        self._beanstalkd.stop(number)
+        self._program = Beanstalkd(folder)
+        self.beanstalk_port = self._program.port
 
 
 def serves(client: Client) -> bool:

@@ -36,7 +36,8 @@ def _read_available(connected: socket.socket, reader: hiredis.Reader) -> None:
             reader.feed(received)
 
 
-def _replies_in(reader: hiredis.Reader) -> list[Any]:
+def replies_in(reader: hiredis.Reader) -> list[Any]:
+    """Return the complete replies that the reader has."""
     replies: list[Any] = []
     while (reply := reader.gets()) is not False:
         replies.append(reply)
@@ -126,7 +127,7 @@ class Waiter(Connection):
         """Return the replies that have arrived, without waiting."""
         self.socket.settimeout(0)
         _read_available(self.socket, self._reader)
-        return _replies_in(self._reader)
+        return replies_in(self._reader)
 
 
 @contextmanager
@@ -235,7 +236,7 @@ class AsyncWaiter:
         else:
             self.close()
         # Parsed only now, because a reply that arrives between reading and closing is lost.
-        return _replies_in(self._reader)
+        return replies_in(self._reader)
 
     def close(self) -> None:
         self._socket.close()
