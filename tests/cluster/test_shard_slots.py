@@ -239,15 +239,15 @@ def test_a_script_that_leaves_its_slot_is_found(cluster: Cluster) -> None:
 @pytest.mark.parametrize(
     ("line", "fault"),
     [
-        (b'+1.5 [0 lua] "HSET" "__pressure__:{1}:a" "f" "__pressure__:{1}:b"', ""),
-        (b'+1.5 [0 lua] "HSET" "__pressure__:{1}:a" "f" "__pressure__:{2}:b"', "leaves the slot"),
-        (b'+1.5 [0 lua] "GET" "__pressure__:{2}:a"', "leaves the slot"),
-        (b'+1.5 [0 lua] "GET" "__pressure__:a"', "leaves the slot"),
-        (b'+1.5 [0 lua] "GET" "other"', "has no key of this server"),
-        (b'+1.5 [0 lua] "TIME"', ""),
+        (b'1.5 [0 lua] "HSET" "__pressure__:{1}:a" "f" "__pressure__:{1}:b"', ""),
+        (b'1.5 [0 lua] "HSET" "__pressure__:{1}:a" "f" "__pressure__:{2}:b"', "leaves the slot"),
+        (b'1.5 [0 lua] "GET" "__pressure__:{2}:a"', "leaves the slot"),
+        (b'1.5 [0 lua] "GET" "__pressure__:a"', "leaves the slot"),
+        (b'1.5 [0 lua] "GET" "other"', "has no key of this server"),
+        (b'1.5 [0 lua] "TIME"', ""),
     ],
 )
 def test_the_check_reads_lines_of_monitor(line: bytes, fault: str) -> None:
-    call = b'+1.0 [0 127.0.0.1:5] "FCALL" "f" "2" "__pressure__:{1}:a" "__pressure__:{1}!g" "\\"a\\" \\x00"'
+    call = b'1.0 [0 127.0.0.1:5] "FCALL" "f" "2" "__pressure__:{1}:a" "__pressure__:{1}!g" "\\"a\\" \\x00"'
     found: Any = faults_in(calls_in([call, line]))
     assert (fault in found[0]) if fault else not found

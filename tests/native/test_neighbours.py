@@ -118,9 +118,9 @@ def test_no_message_is_lost_or_doubled_when_native_clients_are_stopped_and_kille
 
 def assert_settled(backend: Valkey, direct: Client) -> None:
     """Repair the queue. Raise AssertionError unless the closed, empty queue is as specified then."""
-    status, output = asyncio.run(doctor(backend))
+    status, output = doctor(backend)
     assert status == 0, output
-    assert asyncio.run(doctor(backend)) == (0, "1 queue checked: no problems\n")
+    assert doctor(backend) == (0, "1 queue checked: no problems\n")
     suffixes = ("", ":producer_free", ":consumer_free", ":not_full")
     assert [direct.llen(BASE + suffix) for suffix in suffixes] == [0, 1, 1, 1]
     # Close pushes two; a consumer that was blocked then has popped one.
@@ -358,7 +358,7 @@ def test_a_client_that_was_taken_for_dead_loses_and_doubles_no_message(
             backend.socket, "q", "waiting", "put", "second", stop_after="LPUSH :producer_free"
         ) as second,
     ):
-        status, output = asyncio.run(doctor(backend))
+        status, output = doctor(backend)
         assert "gave the producer role back" in output
         assert status == 0
         second.wait_until_stopped()
@@ -367,7 +367,7 @@ def test_a_client_that_was_taken_for_dead_loses_and_doubles_no_message(
             native.resume()
             assert native.outcome() == "done"
     assert sorted(client.lrange("q", 0, -1)) == [b"before", b"first", b"second", b"server"]
-    assert asyncio.run(doctor(backend))[0] == 0
+    assert doctor(backend)[0] == 0
     assert direct.llen(f"{BASE}:producer_free") == 1
     assert client.sadd("q", "after") == 1
 
@@ -539,7 +539,7 @@ def test_the_token_of_a_server_killed_in_its_turn_comes_back(
             with Waiter(other.port) as waiter:
                 assert waiter(*role.command) in (1, b"b")
         else:
-            assert asyncio.run(doctor(backend))[0] == 0
+            assert doctor(backend)[0] == 0
         assert native.outcome() in ("done", "b", "c")
     assert direct.llen(f"{BASE}:{role.name}_free") == 1
     assert direct.exists(f"{BASE}:ext:{role.name}_turn") == 0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import Any
 
 import pytest
@@ -226,7 +225,7 @@ def test_the_doctor_and_the_metrics_count_messages_of_ranges(
     about = connection("PRESSURE.INFO", "q+g")
     fields = dict(zip(about[::2], about[1::2], strict=True))
     assert fields[b"reserved"] == 80
-    status, text = asyncio.run(doctor(backend))
+    status, text = doctor(backend)
     assert (status, "2 queues checked: no problems" in text) == (0, True), text
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import partialmethod
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from tests.support.reference.jobs import BURIED, DELAYED, READY, RESERVED, Job, JobQueue
 from tests.support.reference.queues import Queues
@@ -335,21 +335,18 @@ class World:
             self._note_ready(tube)
         return "RELEASED"
 
-    def _bury(self, client: _Client, name: str, priority: int) -> str:
+    def _change(
+        self, client: _Client, name: str, *arguments: Any, how: Callable[..., object], done: str
+    ) -> str:
         tube, number = self._find(name)
-        return "BURIED" if tube.bury(number, client.owner, priority) else _NOT_FOUND
+        return done.format(name) if how(tube, number, client.owner, *arguments) else _NOT_FOUND
 
-    def _touch(self, client: _Client, name: str) -> str:
-        tube, number = self._find(name)
-        return "TOUCHED" if tube.touch([number], client.owner) else _NOT_FOUND
-
-    def _delete(self, client: _Client, name: str) -> str:
-        tube, number = self._find(name)
-        return "DELETED" if tube.acknowledge([number], client.owner) else _NOT_FOUND
-
-    def _reserve_job(self, client: _Client, name: str) -> str:
-        tube, number = self._find(name)
-        return f"RESERVED {name}" if tube.reserve_job(number, client.owner) else _NOT_FOUND
+    _bury = partialmethod(_change, how=_Tube.bury, done="BURIED")
+    _touch = partialmethod(_change, how=_Tube.owned, done="TOUCHED")
+    _reserve_job = partialmethod(_change, how=_Tube.reserve_job, done="RESERVED {}")
+    _delete = partialmethod(
+        _change, how=lambda tube, number, owner: tube.acknowledge([number], owner), done="DELETED"
+    )
 
     def _kick_job(self, client: _Client, name: str) -> str:
         tube, number = self._find(name)

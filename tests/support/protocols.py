@@ -239,14 +239,33 @@ class Wire(Connection):
 # ---------------------------------------------------------------- RESP
 
 
-def _resp_reply(wire: Wire) -> bytes:
+@dataclass(frozen=True)
+class Reply:
+    """A reply's bytes; for an aggregate, the bytes of its first line, and its items."""
+
+    line: bytes
+    items: tuple[Reply, ...] = ()
+
+    @property
+    def raw(self) -> bytes:
+        return self.line + b"".join(item.raw for item in self.items)
+
+    def unordered(self) -> Reply:
+        """Return the reply with its items sorted."""
+        items = (item.unordered() for item in self.items)
+        return Reply(self.line, tuple(sorted(items, key=lambda item: item.raw)))
+
+
+def resp_reply(wire: Wire) -> Reply:
+    """Return the next reply. Raises ConnectionError if the server closes first."""
     line = wire.line()
-    if line[:1] in b"$=!" and line[1:2] != b"-":
-        return line + wire.exactly(int(line[1:]) + 2)
-    if line[:1] in b"*~>%" and line[1:2] != b"-":
-        count = int(line[1:]) * (2 if line[:1] == b"%" else 1)
-        return line + b"".join(_resp_reply(wire) for _ in range(count))
-    return line
+    kind = line[:1]
+    if kind in b"$=!" and line[1:2] != b"-":
+        return Reply(line + wire.exactly(int(line[1:]) + 2))
+    if kind in b"*~>%" and line[1:2] != b"-":
+        count = int(line[1:]) * (2 if kind == b"%" else 1)
+        return Reply(line, tuple(resp_reply(wire) for _ in range(count)))
+    return Reply(line)
 
 
 def _resp_message(reply: bytes) -> bytes | None:
@@ -260,7 +279,7 @@ def _resp_message(reply: bytes) -> bytes | None:
 
 RESP = Protocol(
     name="resp",
-    read_reply=_resp_reply,
+    read_reply=lambda wire: resp_reply(wire).raw,
     ping=packed("PING"),
     pong=re.compile(rb"\+PONG"),
     put=lambda queue, message: packed("RPUSH", queue, message),

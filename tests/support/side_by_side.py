@@ -7,44 +7,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection
-from dataclasses import dataclass, field
 
 from tests.support import protocols
 from tests.support.programs import Server, Valkey
+from tests.support.protocols import Reply, resp_reply
 from tests.support.waiters import packed
 
 Command = tuple[bytes, ...]
-
-
-@dataclass(frozen=True)
-class Reply:
-    """A reply's bytes; for an aggregate, the bytes of its first line, and its items."""
-
-    line: bytes
-    items: tuple[Reply, ...] = field(default=())
-
-    @property
-    def raw(self) -> bytes:
-        return self.line + b"".join(item.raw for item in self.items)
-
-    def unordered(self) -> Reply:
-        """Return the reply with its items sorted."""
-        items = (item.unordered() for item in self.items)
-        return Reply(self.line, tuple(sorted(items, key=lambda item: item.raw)))
-
-
-def read_reply(wire: protocols.Wire) -> Reply:
-    """Return the next reply, which is empty at the end of the stream."""
-    line = wire.read_line()
-    kind = line[:1]
-    if not line or line[1:2] == b"-":
-        return Reply(line)
-    if kind in b"$=!":
-        return Reply(line + wire.read(int(line[1:]) + 2))
-    if kind in b"*~>%":
-        count = int(line[1:]) * (2 if kind == b"%" else 1)
-        return Reply(line, tuple(read_reply(wire) for _ in range(count)))
-    return Reply(line)
 
 
 class Wire(protocols.Wire):
@@ -54,9 +23,12 @@ class Wire(protocols.Wire):
         super().__init__(protocols.RESP, target)
 
     def do(self, command: Command) -> Reply:
-        """Send a command and return the reply."""
+        """Send a command and return the reply, which is empty if the connection is closed first."""
         self.send(packed(*command))
-        return read_reply(self)
+        try:
+            return resp_reply(self)
+        except ConnectionError:
+            return Reply(b"")
 
 
 class Pair:

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import re
 import secrets
-import socket
-import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import NamedTuple
 
 from tests.support.cluster import Cluster
-from tests.support.nodes import LOCAL
-from tests.support.programs import TIMEOUT, join
-from tests.support.waiters import packed
+from tests.support.waiters import Waiter
 
-_LINE = re.compile(rb"\+[\d.]+ \[\d+ (\S+)\] (.*)", re.DOTALL)
+_LINE = re.compile(rb"[\d.]+ \[\d+ (\S+)\] (.*)", re.DOTALL)
 _WORD = re.compile(rb'"((?:[^"\\]|\\.)*)"', re.DOTALL)
 # The words that are keys of a server with the usual prefix, and of a server with any other one.
 _KEY = re.compile(rb"__pressure__.*", re.DOTALL)
@@ -82,41 +78,26 @@ def watched(cluster: Cluster) -> Iterator[list[Call]]:
     """Collect the calls of all nodes; the list is complete after the block."""
     calls: list[Call] = []
     with ExitStack() as stack:
-        watches = [_NodeWatch(node.port) for node in cluster.nodes]
-        for watch in watches:
-            stack.callback(watch.close)
+        watches = [stack.enter_context(_NodeWatch(node.port)) for node in cluster.nodes]
         yield calls
         for watch in watches:
             calls += calls_in(watch.lines())
 
 
-class _NodeWatch:
-    """The lines that one node sends until it is asked for them."""
+class _NodeWatch(Waiter):
+    """A connection to a node that sends it the commands of all clients."""
 
     def __init__(self, port: int) -> None:
-        self._end = secrets.token_hex(8).encode()
+        super().__init__(port)
         self._port = port
-        self._socket = socket.create_connection((LOCAL, port), TIMEOUT)
-        self._stream = self._socket.makefile("rb")
-        self._socket.sendall(packed("MONITOR"))
-        assert self._stream.readline() == b"+OK\r\n"
-        self._lines: list[bytes] = []
-        self._thread = threading.Thread(target=self._read, daemon=True)
-        self._thread.start()
-
-    def _read(self) -> None:
-        for line in self._stream:
-            if self._end in line:
-                return
-            self._lines.append(line.removesuffix(b"\r\n"))
+        assert self("MONITOR") == b"OK"
 
     def lines(self) -> list[bytes]:
         """Return all lines until now."""
-        with socket.create_connection((LOCAL, self._port), TIMEOUT) as last:
-            last.sendall(packed("ECHO", self._end))
-            assert last.recv(1)
-            join(self._thread)
-        return self._lines
-
-    def close(self) -> None:
-        self._socket.close()
+        end = secrets.token_hex(8).encode()
+        with Waiter(self._port) as last:
+            assert last("ECHO", end) == end
+        found = [self.reply()]
+        while end not in found[-1]:
+            found.append(self.reply())
+        return found[:-1]

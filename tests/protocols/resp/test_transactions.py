@@ -25,7 +25,8 @@ from tests.support.programs import (
     wait_for,
     wait_until_settled,
 )
-from tests.support.side_by_side import Pair, Reply, Wire, difference, split, words
+from tests.support.protocols import Reply
+from tests.support.side_by_side import Pair, Wire, difference, split, words
 from tests.support.waiters import Waiter, blocked, create, is_refused, packed, wait_for_waiting
 
 # ---------------------------------------------------------------- the replies of Redis
