@@ -104,7 +104,7 @@ test-on-redis: export TEST_BACKEND := redis-server
 test-on-redis: $(INSTALLED)
 	$(BIN)/pytest --numprocesses $(WORKERS) $(SEMANTIC_TESTS)
 
-# What clients see of all commands, on a cluster: tests/support/spread.py.
+# What clients see of all commands, on a cluster: tests/support/on_cluster.py.
 test-on-cluster: $(INSTALLED)
 	$(BIN)/pytest --numprocesses $(WORKERS) --on-cluster $(COMMAND_TESTS)
 

@@ -20,7 +20,6 @@ from tests.support.hostile import Victim, started_victim
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey
 from tests.support.requirements import need, require
 from tests.support.side_by_side import Pair
-from tests.support.spread import SpreadValkey
 from tests.support.waiters import Waiter
 
 # How long an example takes is up to the machine, which other tests share.
@@ -29,7 +28,7 @@ hypothesis.settings.load_profile("tests")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--on-cluster", action="store_true", help="the shared backend is a cluster: spread.py")
+    parser.addoption("--on-cluster", action="store_true", help="with a cluster as the shared backend")
 
 
 @pytest.hookimpl(trylast=True)
@@ -64,7 +63,7 @@ def redis_reads_its_version_once() -> Iterator[None]:
 def shared_backend(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Valkey]:
-    made = SpreadValkey if request.config.getoption("--on-cluster") else Valkey
+    made = on_cluster.SpreadValkey if request.config.getoption("--on-cluster") else Valkey
     valkey = made(tmp_path_factory.mktemp("backend"))
     yield valkey
     valkey.stop()

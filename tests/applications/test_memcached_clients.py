@@ -42,8 +42,8 @@ def output_of(client: str, what: str, port: int, folder: Path) -> str:
     ended = Stand(in_python("", "meta_clients"), port, folder).run(
         "python", "-m", "meta_clients", client, what
     )
-    assert ended.status == 0, ended.output
-    return ended.output
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout
 
 
 @pytest.fixture

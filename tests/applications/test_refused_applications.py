@@ -54,8 +54,8 @@ def test_the_application_works_with_redis(name: str, set_up_with_redis: SetUp) -
 def test_a_put_fails_and_puts_nothing(name: str, command: str, set_up: SetUp, own_server: Server) -> None:
     stand = set_up(REFUSED[name])
     ended = stand.try_to_put("a")
-    assert ended.status == 1
-    assert f"UNSUPPORTED '{command}' is not a queue command" in ended.output
+    assert ended.returncode == 1
+    assert f"UNSUPPORTED '{command}' is not a queue command" in ended.stdout
     assert stand.queued == 0
     assert command in refused_by(own_server)
 

@@ -12,8 +12,7 @@ import redis
 from redis.crc import key_slot
 
 from tests.support.cluster import Cluster
-from tests.support.guards import Authority
-from tests.support.nodes import Engine, Login, Tls
+from tests.support.nodes import Engine, Login
 from tests.support.sentinel import SentinelSet
 
 pytestmark = pytest.mark.clients
@@ -128,56 +127,11 @@ def test_a_replica_takes_over_from_a_master_that_is_away(six: Cluster, how: str)
     asyncio.run(play())
 
 
-@each_engine
-def test_data_on_disk_outlive_a_kill(tmp_path: Path, engine: Engine) -> None:
-    async def play() -> None:
-        async with Cluster(tmp_path, engine=engine, masters=1, persistence="aof") as cluster:
-            (node,) = cluster.nodes
-            await node.command("SET", "a", "1")
-            node.kill()
-            await node.start()
-            await cluster.wait_until_agreed()
-            assert await node.command("GET", "a") == b"1"
-
-    asyncio.run(play())
-
-
-@each_engine
-def test_a_cluster_with_a_password(tmp_path: Path, engine: Engine) -> None:
-    async def play() -> None:
-        async with Cluster(tmp_path, engine=engine, masters=2, login=Login("secret", "ada")) as cluster:
-            with pytest.raises(redis.AuthenticationError):
-                await cluster.nodes[0].client(password="wrong").ping()
-            source = await cluster.master_of("a")
-            await source.command("SET", "a", "1")
-            await cluster.move("a", next(node for node in cluster.nodes if node is not source))
-
-    asyncio.run(play())
-
-
-def tls_of(authority: Authority) -> Tls:
-    return Tls(*authority.issue("node"), authority.certificate)
-
-
-def test_a_cluster_and_sentinels_with_tls(tmp_path: Path) -> None:
-    tls = tls_of(Authority(tmp_path / "authority"))
-
-    async def play() -> None:
-        async with Cluster(tmp_path / "cluster", masters=2, replicas=1, tls=tls) as cluster:
-            await cluster.move("a", cluster.nodes[0])
-            assert await (await cluster.master_of("a")).command("SET", "a", "1")
-        async with SentinelSet(tmp_path / "sentinel", tls=tls, login=Login("secret")) as redundant:
-            assert await redundant.fail_over() is redundant.nodes[1]
-
-    asyncio.run(play())
-
-
-@each_engine
-def test_sentinel_replaces_a_killed_master(tmp_path: Path, engine: Engine) -> None:
+def test_sentinel_replaces_a_killed_master(tmp_path: Path) -> None:
     async def play() -> None:
         logins = Login("one", "ada"), Login("two")
         begin = time.monotonic()
-        redundant = SentinelSet(tmp_path, engine=engine, login=logins[0], sentinel_login=logins[1])
+        redundant = SentinelSet(tmp_path, login=logins[0], sentinel_login=logins[1])
         async with redundant:
             assert time.monotonic() - begin < START
             old = await redundant.master()
@@ -193,13 +147,12 @@ def test_sentinel_replaces_a_killed_master(tmp_path: Path, engine: Engine) -> No
     asyncio.run(play())
 
 
-@each_engine
-def test_a_sentinel_that_was_paused_tells_of_the_old_master(tmp_path: Path, engine: Engine) -> None:
+def test_a_sentinel_that_was_paused_tells_of_the_old_master(tmp_path: Path) -> None:
     async def play() -> None:
-        async with SentinelSet(tmp_path, engine=engine) as redundant:
+        async with SentinelSet(tmp_path) as redundant:
             old, stale = await redundant.master(), redundant.sentinels[2]
             stale.pause()
-            new = await redundant.fail_over(coordinated=engine is Engine.VALKEY)
+            new = await redundant.fail_over()
             stale.resume()
             told = {await redundant.told_by(stale)}
             assert told <= {old, new}

@@ -80,7 +80,7 @@ def test_calls_wait_while_a_node_loads_its_data(start_server: StartServer, tmp_p
 
     async def play() -> None:
         slowly = ("--key-load-delay", "1000", "--loading-process-events-interval-bytes", "1024")
-        async with Cluster(tmp_path, *slowly, masters=1, persistence="snapshots") as cluster:
+        async with Cluster(tmp_path, *slowly, "--save", "3600 1", masters=1) as cluster:
             (node,) = cluster.nodes
             server = start_on_cluster(start_server, cluster)
             async with under_traffic(server):

@@ -21,10 +21,9 @@ from tests.support.backend_relay import BackendRelay
 from tests.support.crowd import Crowd
 from tests.support.faults import BackendFault, Impostor, stopped, supervised
 from tests.support.full_disk import Disk, LimitedFiles, small_disk
-from tests.support.measures import connections
+from tests.support.measures import connections, heartbeats
 from tests.support.native import NativeClient
 from tests.support.paths import ROOT
-from tests.support.peers import heartbeats
 from tests.support.programs import (
     Server,
     StartServer,

@@ -21,7 +21,7 @@ from pressure_server.lua.scripts import servers_script
 from tests.support.backend_relay import BackendRelay
 from tests.support.faults import stopped
 from tests.support.large import fill, large, number_of, queued
-from tests.support.peers import heartbeats, identity
+from tests.support.measures import heartbeats, identity
 from tests.support.programs import (
     Client,
     Server,

@@ -11,7 +11,7 @@ from pressure_server.backend.requests import LibraryCall
 from pressure_server.backend.watch import Armed
 from pressure_server.errors import BackendError, OutcomeUnknownError
 from tests.interleavings.backend import Backend
-from tests.support.library_calls import header_of
+from tests.support.scripts import header_of
 
 _NOTHING = object()
 

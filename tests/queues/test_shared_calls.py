@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from tests.support.faults import stopped
-from tests.support.peers import heartbeats, identity
+from tests.support.measures import heartbeats, identity
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, join, records, wait_for
 from tests.support.waiters import Waiter, packed
 

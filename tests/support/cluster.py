@@ -14,19 +14,14 @@ from redis.crc import key_slot
 from tests.support.bus_relays import BusRelays, source_address
 from tests.support.nodes import (
     LOCAL,
-    PERSISTENCE,
     Engine,
-    Login,
     Node,
     NodeSet,
-    Persistence,
-    Tls,
     addresses_of,
     free_ports,
     start_all,
     wait_until,
 )
-from tests.support.programs import TIMEOUT
 
 SLOTS = 16_384
 # Milliseconds that MIGRATE may take.
@@ -60,10 +55,9 @@ class ClusterNode(Node):
         text = (await self.command("CLUSTER", "NODES")).decode()
         return [_view(line) for line in text.splitlines()]
 
-    async def state(self) -> dict[str, str]:
-        """Return the fields of CLUSTER INFO."""
-        text = (await self.command("CLUSTER", "INFO")).decode()
-        return dict(line.split(":", 1) for line in text.splitlines())
+    async def serves(self) -> bool:
+        """Return whether the cluster is up, as far as the node knows."""
+        return b"cluster_state:ok" in await self.command("CLUSTER", "INFO")
 
     async def announce_port(self, port: int) -> None:
         """Announce this port to clients, to which MOVED then leads; see Cluster.announce_own_port."""
@@ -81,17 +75,15 @@ class Cluster(NodeSet[ClusterNode]):
         replicas: int = 0,
         engine: Engine = Engine.REDIS,
         node_timeout: float = 1.0,
-        persistence: Persistence = "none",
         full_coverage: bool = True,
         can_be_cut: bool = False,
-        login: Login | None = None,
-        tls: Tls | None = None,
     ) -> None:
         """Prepare, but start nothing. `options` are for all nodes.
 
         `full_coverage` is cluster-require-full-coverage. With `can_be_cut`, nodes connect through relays.
         """
-        super().__init__(engine)
+        super().__init__()
+        self.engine = engine
         self._masters = masters
         self._replicas = replicas
         self._relays: BusRelays | None = None
@@ -108,12 +100,8 @@ class Cluster(NodeSet[ClusterNode]):
             # A master without slots stays one, so that slots can move back to it.
             "--cluster-allow-replica-migration", "no",
             "--repl-diskless-sync-delay", "0",
-            *PERSISTENCE[persistence],
-            *(("--tls-cluster", "yes") if tls else ()),
+            "--save", "",
         ]  # fmt: skip
-        if login is not None:
-            common += [word for name, *values in login.settings for word in (f"--{name}", *values)]
-            common += ["--masteruser", login.user, "--masterauth", login.password]
         for number in range(count):
             own = ["--cluster-port", str(self._bus[number])]
             if can_be_cut:
@@ -123,10 +111,8 @@ class Cluster(NodeSet[ClusterNode]):
                     "--cluster-announce-ip", LOCAL,
                     "--cluster-announce-bus-port", str(self._announced[number]),
                 ]  # fmt: skip
-            node = ClusterNode(
-                folder / f"node-{number}", clients[number], [*common, *own, *options],
-                engine=engine, login=login, tls=tls,
-            )  # fmt: skip
+            home = folder / f"node-{number}"
+            node = ClusterNode(home, clients[number], [*common, *own, *options], engine=engine)
             node.number = number
             self.nodes.append(node)
 
@@ -172,9 +158,9 @@ class Cluster(NodeSet[ClusterNode]):
         """Return the slots that a master has, by its own account."""
         return sorted(next(view.slots for view in await master.views() if view.identity == master.identity))
 
-    async def wait_until_agreed(self, timeout: float = TIMEOUT) -> None:
+    async def wait_until_agreed(self) -> None:
         """Return when all running nodes have the same map, and serve."""
-        await wait_until(self._agrees, "the nodes to agree", timeout)
+        await wait_until(self._agrees, "the nodes to agree")
 
     async def announce_own_port(self, node: ClusterNode) -> None:
         """Let a node announce its own port again. Return when all nodes know it: they connect to it."""
@@ -208,14 +194,11 @@ class Cluster(NodeSet[ClusterNode]):
         await move.migrate()
         await move.finish()
 
-    async def move_atomically(
-        self, first: int | bytes | str, target: ClusterNode, last: int | None = None
-    ) -> None:
-        """Move a slot, or all from `first` to `last`, by CLUSTER MIGRATESLOTS (Valkey 9)."""
-        slot = _slot(first)
+    async def move_atomically(self, slot: int | bytes | str, target: ClusterNode) -> None:
+        """Move a slot, or the slot of a key, by CLUSTER MIGRATESLOTS (Valkey 9)."""
+        slot = _slot(slot)
         source = await self.master_of(slot)
-        slots = slot, slot if last is None else last
-        await source.command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", *slots, "NODE", target.identity)
+        await source.command("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", target.identity)
 
         async def has_moved() -> bool:
             newest = (await source.command("CLUSTER", "GETSLOTMIGRATIONS"))[0]
@@ -227,13 +210,12 @@ class Cluster(NodeSet[ClusterNode]):
 
     # ------------------------------------------------------------ failures
 
-    async def fail_over(self, replica: ClusterNode, how: str = "") -> None:
-        """Make a replica the master by CLUSTER FAILOVER; `how` is '', FORCE or TAKEOVER. Wait until it is."""
-        if not how:
-            # A master ignores the request of a node that it does not know as its replica.
-            await self.wait_until_agreed()
-            await self.wait_until_connected(replica)
-        await replica.command("CLUSTER", "FAILOVER", *([how] if how else []))
+    async def fail_over(self, replica: ClusterNode) -> None:
+        """Make a replica the master by CLUSTER FAILOVER. Wait until it is."""
+        # A master ignores the request of a node that it does not know as its replica.
+        await self.wait_until_agreed()
+        await self.wait_until_connected(replica)
+        await replica.command("CLUSTER", "FAILOVER")
 
         async def is_master() -> bool:
             own = next(view for view in await replica.views() if view.identity == replica.identity)
@@ -242,9 +224,7 @@ class Cluster(NodeSet[ClusterNode]):
         await wait_until(is_master, f"{replica} to be a master")
         await self.wait_until_agreed()
 
-    async def wait_for_new_master(
-        self, slot: int | bytes | str, old: ClusterNode, timeout: float = TIMEOUT
-    ) -> ClusterNode:
+    async def wait_for_new_master(self, slot: int | bytes | str, old: ClusterNode) -> ClusterNode:
         """Return the node that serves the slot instead of `old`, when the other nodes agree on it."""
         number = _slot(slot)
         others = [node for node in self.nodes if node is not old]
@@ -254,12 +234,9 @@ class Cluster(NodeSet[ClusterNode]):
             master = masters[number] if masters else old
             return master if master.is_running and master is not old else None
 
-        found: ClusterNode = await wait_until(has_taken_over, f"a new master instead of {old}", timeout)
+        found: ClusterNode = await wait_until(has_taken_over, f"a new master instead of {old}")
 
-        async def serves() -> bool:
-            return (await found.state())["cluster_state"] == "ok"
-
-        await wait_until(serves, f"{found} to serve")
+        await wait_until(found.serves, f"{found} to serve")
         return found
 
     @asynccontextmanager
@@ -269,8 +246,7 @@ class Cluster(NodeSet[ClusterNode]):
         The cluster must have been made with `can_be_cut`.
         """
         assert self._relays is not None, "the cluster was made without can_be_cut"
-        user = master.login.user if master.login else "default"
-        await master.command("ACL", "SETUSER", user, "-psync", "-sync")
+        await master.command("ACL", "SETUSER", "default", "-psync", "-sync")
         self._relays.cut_node(master.number)
         await master.command("CLIENT", "KILL", "TYPE", "replica")
         try:
@@ -278,7 +254,7 @@ class Cluster(NodeSet[ClusterNode]):
         finally:
             self._relays.heal_node(master.number)
             if master.is_running:
-                await master.command("ACL", "SETUSER", user, "+psync", "+sync")
+                await master.command("ACL", "SETUSER", "default", "+psync", "+sync")
 
     async def meet(self, node: ClusterNode, other: ClusterNode) -> None:
         """Let a node learn of another one."""
@@ -316,7 +292,7 @@ class Cluster(NodeSet[ClusterNode]):
         maps = []
         for node in nodes:
             views = {view.identity: view for view in await node.views()}
-            if len(views) != len(self.nodes) or (await node.state())["cluster_state"] != "ok":
+            if len(views) != len(self.nodes) or not await node.serves():
                 return False
             for other in nodes:
                 view = views.get(other.identity)
@@ -361,12 +337,9 @@ class LegacyMove:
     async def migrate(self, *keys: bytes | str) -> None:
         """Migrate these keys, or all that are left."""
         wanted: Sequence[Any] = keys or await self.keys_left()
-        login = self.target.login
         while wanted:
-            await self.source.command(
-                "MIGRATE", LOCAL, self.target.port, "", 0, _MIGRATE_TIMEOUT,
-                *(("AUTH2", login.user, login.password) if login else ()), "KEYS", *wanted,
-            )  # fmt: skip
+            node = LOCAL, self.target.port
+            await self.source.command("MIGRATE", *node, "", 0, _MIGRATE_TIMEOUT, "KEYS", *wanted)
             wanted = () if keys else await self.keys_left()
 
     async def finish(self) -> None:

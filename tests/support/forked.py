@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import weakref
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -114,11 +114,15 @@ def _fork_server() -> socket.socket:
 
 
 def run_forked(
-    module: str, *arguments: str, environment: Mapping[str, str], timeout: float
+    module: str,
+    *arguments: str,
+    environment: Mapping[str, str],
+    timeout: float,
+    start: Callable[..., Any] = ForkedProcess,
 ) -> subprocess.CompletedProcess[str]:
-    """Run `python -m MODULE ARGUMENTS` in a forked process, and wait until it ends."""
+    """Run `python -m MODULE ARGUMENTS` in a process that `start` makes, and wait until it ends."""
     with TemporaryFile("w+") as output, TemporaryFile("w+") as errors:
-        process = ForkedProcess(module, *arguments, output=output, errors=errors, environment=environment)
+        process = start(module, *arguments, output=output, errors=errors, environment=environment)
         try:
             status = process.wait(timeout)
         except subprocess.TimeoutExpired:

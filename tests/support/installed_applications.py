@@ -48,13 +48,6 @@ def in_node(queue: str, script: str) -> Application:
     return Application(queue, (*command, "put"), (*command, "work"))
 
 
-class Ended(NamedTuple):
-    """A command that has ended."""
-
-    status: int
-    output: str
-
-
 def refused_by(server: Server) -> set[str]:
     """Return the commands of which the server has warned in its log."""
     return set(_REFUSED.findall(server.log))
@@ -89,11 +82,11 @@ class Stand:
         }
         if application.prepare:
             prepared = self.run(*application.prepare)
-            assert prepared.status == 0, prepared.output
+            assert prepared.returncode == 0, prepared.stdout
 
-    def run(self, *command: str) -> Ended:
-        """Run a command of the application until it ends. Return its status and its output."""
-        ended = subprocess.run(
+    def run(self, *command: str) -> subprocess.CompletedProcess[str]:
+        """Run a command of the application until it ends."""
+        return subprocess.run(
             self._located(command),
             cwd=self._folder,
             env=self._variables,
@@ -104,14 +97,13 @@ class Stand:
             timeout=TIMEOUT * 2,
             check=False,
         )
-        return Ended(ended.returncode, ended.stdout)
 
     def put(self, *words: str) -> None:
         """Put one job for each word. Raise AssertionError if the application does not say that it has."""
         ended = self.try_to_put(*words)
-        assert ended.status == 0, ended.output
+        assert ended.returncode == 0, ended.stdout
 
-    def try_to_put(self, *words: str) -> Ended:
+    def try_to_put(self, *words: str) -> subprocess.CompletedProcess[str]:
         return self.run(*self._application.put, *words)
 
     def start_worker(self) -> BackgroundProgram:

@@ -1,4 +1,4 @@
-"""What a server uses: memory and processor time, as the kernel says, and connections to its backend."""
+"""What a server uses, as the kernel says, and what its backend knows of it."""
 
 from __future__ import annotations
 
@@ -32,3 +32,15 @@ def processor_seconds(server: Server | Valkey) -> float:
 def connections(direct: Client, *, tracking: bool) -> list[dict[str, str]]:
     """A server's connections to its backend: those on which it is told of changes, or the others."""
     return [c for c in direct.client_list() if ("t" in c["flags"]) is tracking and "pressure" in c["name"]]
+
+
+def heartbeats(direct: Client) -> dict[bytes, bytes]:
+    """Return the last heartbeat of each server, by its identity."""
+    found: dict[bytes, bytes] = direct.hgetall("__pressure__!peers")
+    return found
+
+
+def identity(server: Server) -> bytes:
+    """Return the name by which a server signs."""
+    (found,) = re.findall(r"the name of this server is '(\S+)'", server.log)
+    return bytes(found.encode())

@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Literal, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import redis.asyncio
 from redis.asyncio.retry import Retry
@@ -27,13 +27,6 @@ from tests.support.requirements import need
 LOCAL = "127.0.0.1"
 # Seconds between two looks at a condition.
 _PAUSE = 0.02
-
-Persistence = Literal["none", "aof", "snapshots"]
-PERSISTENCE: dict[Persistence, Sequence[str]] = {
-    "none": ("--save", ""),
-    "aof": ("--save", "", "--appendonly", "yes"),
-    "snapshots": ("--save", "3600 1"),  # also written when a node is terminated
-}
 
 
 class Engine(enum.Enum):
@@ -130,7 +123,7 @@ class Node(Program):
         port: int,
         options: Sequence[str],
         *,
-        engine: Engine,
+        engine: Engine = Engine.REDIS,
         login: Login | None = None,
         tls: Tls | None = None,
     ) -> None:
@@ -239,8 +232,7 @@ class NodeSet(ABC, Generic[AnyNode]):
     All methods work in any event loop, so a fixture may start the nodes for several tests.
     """
 
-    def __init__(self, engine: Engine) -> None:
-        self.engine = engine
+    def __init__(self) -> None:
         self.nodes: list[AnyNode] = []
         self._stack = ExitStack()
 

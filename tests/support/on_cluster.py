@@ -1,10 +1,21 @@
-"""The tests that cannot pass if the shared backend is a cluster (`pytest --on-cluster`), and why."""
+"""A cluster in place of the shared backend, and the tests that cannot pass on it: `pytest --on-cluster`.
+
+Tests that look into the backend, or break it, are skipped.
+"""
 
 from __future__ import annotations
 
 import re
+from contextlib import ExitStack
+from pathlib import Path
+from typing import NoReturn
 
 import pytest
+import redis
+
+from tests.support.nodes import LOCAL
+from tests.support.programs import Client, Valkey, wait_for
+from tests.support.sharded import started_cluster, url_of
 
 _TOGETHER = "moves, transactions and stored results need their queues in one shard"
 _IDS = "the ids of jobs do not begin with 1"
@@ -58,3 +69,32 @@ def mark(item: pytest.Item) -> None:
     for pattern, reason in _REASONS.items():
         if re.search(rf"/{pattern}", item.nodeid):
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+class SpreadValkey(Valkey):
+    """Three masters of Redis, with 16 shards."""
+
+    def __init__(self, folder: Path) -> None:
+        self._stack = ExitStack()
+        self._cluster = self._stack.enter_context(started_cluster(folder))
+        self.url = url_of(self._cluster)
+
+    def __getattr__(self, _name: str) -> NoReturn:
+        # `process`, `socket` and `folder` of a Valkey.
+        pytest.skip("needs a backend of one node")
+
+    def client(self, **_options: object) -> Client:
+        """Skip the test."""
+        pytest.skip("looks into a backend of one node")
+
+    def flush(self) -> None:
+        """See Valkey."""
+        for node in self._cluster.nodes:
+            with redis.Redis(LOCAL, node.port) as client:
+                wait_for(lambda: client.info("clients")["blocked_clients"] == 0, "blocked clients to go")
+                client.flushall()
+
+    def stop(self, _number: int = 0) -> int:
+        """End all nodes."""
+        self._stack.close()
+        return 0

@@ -137,7 +137,11 @@ def _answers(client: Client) -> bool:
 
 
 def _new_process(
-    *arguments: str, output: IO[str], errors: IO[str], environment: Mapping[str, str], folder: Path | None
+    *arguments: str,
+    output: IO[str],
+    errors: IO[str],
+    environment: Mapping[str, str],
+    folder: Path | None = None,
 ) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         [sys.executable, "-m", *arguments],
@@ -263,18 +267,9 @@ def run_command(
     *arguments: str, environment: Mapping[str, str] | None = None, new_process: bool = False
 ) -> subprocess.CompletedProcess[str]:
     """Run `pressure-server`, and wait until it ends. For `new_process`, see Server."""
-    if not new_process:
-        return run_forked(
-            "pressure_server", *arguments, environment=_environment(environment), timeout=TIMEOUT
-        )
-    return subprocess.run(
-        [sys.executable, "-m", "pressure_server", *arguments],
-        capture_output=True,
-        text=True,
-        timeout=TIMEOUT,
-        env=_environment(environment),
-        check=False,
-    )
+    start = _new_process if new_process else ForkedProcess
+    variables = _environment(environment)
+    return run_forked("pressure_server", *arguments, environment=variables, timeout=TIMEOUT, start=start)
 
 
 def refused_start(*arguments: str) -> str:

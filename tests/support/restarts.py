@@ -122,7 +122,10 @@ class Trial:
             for name, fault in faults.items()
             for state in (WAITS, WORKS)
         }
-        self._record([_WARM_UP, *(job for number, _ in enumerate(causes) for job in _jobs(number))])
+        # The application puts all jobs. Each is taken, and put when its time has come.
+        jobs = [_WARM_UP, *(job for number, _ in enumerate(causes) for job in _jobs(number))]
+        self._stand.put(*jobs)
+        self._messages = {job: self._queue.take() for job in jobs}
         with ExitStack() as stack:
             self._stack = stack
             self._start_worker()
@@ -132,11 +135,6 @@ class Trial:
                 name: self._try(fault, _jobs(number), busy=busy)
                 for number, (name, (fault, busy)) in enumerate(causes.items())
             }
-
-    def _record(self, jobs: Sequence[str]) -> None:
-        """Let the application put all jobs, and take them, to put each when its time has come."""
-        self._stand.put(*jobs)
-        self._messages = {job: self._queue.take() for job in jobs}
 
     def _put(self, job: str) -> None:
         self._queue.put(self._messages[job])

@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import redis
 
+from pressure_server.backend.requests import LibraryCall
 from pressure_server.lua import scripts
+from pressure_server.lua.layout import AGAIN
 from tests.support.programs import Client
 
 # A name and its arguments.
@@ -67,3 +69,9 @@ def _without_due(reply: Any) -> Any:
         for part in (run, result)
     ]
     return [[left, *kept] if kept else left, *results]
+
+
+def header_of(call: LibraryCall) -> list[bytes]:
+    """Return the header of a call of the server, for the epoch 0 if it has not been sent."""
+    may_be_done = AGAIN if call.may_be_done else b""
+    return [*call.caller.words, b"%d" % call.epoch, call.record, may_be_done, call.dropped]

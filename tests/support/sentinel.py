@@ -9,8 +9,6 @@ from pathlib import Path
 
 from tests.support.nodes import (
     LOCAL,
-    PERSISTENCE,
-    Engine,
     Login,
     Node,
     NodeSet,
@@ -40,14 +38,13 @@ class SentinelSet(NodeSet[Node]):
         self,
         folder: Path,
         *,
-        engine: Engine = Engine.REDIS,
         login: Login | None = None,
         sentinel_login: Login | None = None,
         tls: Tls | None = None,
         can_be_cut: bool = False,
     ) -> None:
         """Prepare, but start nothing. With `can_be_cut`, Sentinels and replica have a user of their own."""
-        super().__init__(engine)
+        super().__init__()
         peers = _PEERS if can_be_cut else login
         ports = free_ports(5)
         node_ports, sentinel_ports = ports[:2], ports[2:]
@@ -63,10 +60,9 @@ class SentinelSet(NodeSet[Node]):
             # Sentinel has a node rewrite this file, and options that are not in it would win over it.
             command = [
                 _written(home / "redis.conf", lines),
-                "--repl-diskless-sync-delay", "0",
-                *PERSISTENCE["none"],
+                "--repl-diskless-sync-delay", "0", "--save", "",
             ]  # fmt: skip
-            self.nodes.append(Node(home, port, command, engine=engine, login=login, tls=tls))
+            self.nodes.append(Node(home, port, command, login=login, tls=tls))
         identities = [secrets.token_hex(20) for _ in sentinel_ports]
         self.sentinels: list[Node] = []
         for number, port in enumerate(sentinel_ports):
@@ -87,7 +83,7 @@ class SentinelSet(NodeSet[Node]):
             ]
             home = folder / f"sentinel-{number}"
             command = [_written(home / "sentinel.conf", lines), "--sentinel"]
-            self.sentinels.append(Node(home, port, command, engine=engine, login=sentinel_login, tls=tls))
+            self.sentinels.append(Node(home, port, command, login=sentinel_login, tls=tls))
 
     @property
     def addresses(self) -> str:
@@ -122,15 +118,14 @@ class SentinelSet(NodeSet[Node]):
         found: Node = await wait_until(agreed, "the Sentinels to agree")
         return found
 
-    async def fail_over(self, *, coordinated: bool = False) -> Node:
-        """Have a replica promoted by SENTINEL FAILOVER, and return it when all Sentinels tell of it.
+    async def fail_over(self) -> Node:
+        """Have the replica promoted by SENTINEL FAILOVER, and return it when all Sentinels tell of it.
 
-        With `coordinated` (Valkey 9) the master hands over, and loses nothing. Without, it accepts writes
-        until it is demoted.
+        The master accepts writes until it is demoted.
         """
         old = await self.master()
         asked = next(sentinel for sentinel in self.sentinels if sentinel.is_running)
-        await asked.command("SENTINEL", "FAILOVER", NAME, *(["COORDINATED"] if coordinated else []))
+        await asked.command("SENTINEL", "FAILOVER", NAME)
         return await self.wait_for_new_master(old)
 
     async def wait_for_new_master(self, old: Node, timeout: float = 3 * TIMEOUT) -> Node:
@@ -163,7 +158,7 @@ class SentinelSet(NodeSet[Node]):
             # Sentinels keep the connections on which they could not log in for 15 seconds.
             await master.command("CLIENT", "KILL", "USER", "default")
 
-    async def wait_until_settled(self, timeout: float = TIMEOUT) -> None:
+    async def wait_until_settled(self) -> None:
         """Return when all running nodes follow the master, and all running Sentinels could fail over."""
 
         async def is_settled() -> bool:
@@ -188,7 +183,7 @@ class SentinelSet(NodeSet[Node]):
                         return False
             return True
 
-        await wait_until(is_settled, "the Sentinels to be ready", timeout)
+        await wait_until(is_settled, "the Sentinels to be ready")
 
 
 async def _hasten(sentinel: Node) -> None:

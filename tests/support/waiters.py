@@ -183,11 +183,12 @@ def wait_for_blocked(client: Client, count: int, timeout: float = TIMEOUT) -> No
     wait_for(lambda: blocked(client) == count, f"{count} clients to wait", timeout)
 
 
-class AsyncWaiter:
+class AsyncWaiter(Connection):
     """A `Waiter` for asyncio, with `close_now`, which reads and closes without yielding to the loop."""
 
     def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
+        super().__init__(connected)
+        connected.setblocking(False)
         self._reader = hiredis.Reader()
         self._loop = asyncio.get_running_loop()
 
@@ -205,13 +206,13 @@ class AsyncWaiter:
         return await self.reply()
 
     async def send(self, data: bytes) -> None:
-        await self._loop.sock_sendall(self._socket, data)
+        await self._loop.sock_sendall(self.socket, data)
 
     async def reply(self, timeout: float | None = TIMEOUT) -> Any:
         """Return the next reply. Raises TimeoutError, or ConnectionError if the server has closed."""
         async with asyncio.timeout(timeout):
             while (reply := self._reader.gets()) is False:
-                received = await self._loop.sock_recv(self._socket, 1 << 16)
+                received = await self._loop.sock_recv(self.socket, 1 << 16)
                 if not received:
                     raise ConnectionResetError("the server closed the connection")
                 self._reader.feed(received)
@@ -222,7 +223,7 @@ class AsyncWaiter:
         replies: list[Any] = []
         with contextlib.suppress(ConnectionError):
             with contextlib.suppress(OSError):  # if the server has closed first
-                self._socket.shutdown(socket.SHUT_WR)
+                self.socket.shutdown(socket.SHUT_WR)
             while True:
                 replies.append(await self.reply())
         self.close()
@@ -230,13 +231,10 @@ class AsyncWaiter:
 
     def close_now(self, *, reset: bool) -> list[Any]:
         """Close, with an RST if `reset`, and return the replies that had arrived."""
-        _read_available(self._socket, self._reader)
+        _read_available(self.socket, self._reader)
         if reset:
-            close_with_reset(self._socket)
+            self.reset()
         else:
             self.close()
         # Parsed only now, because a reply that arrives between reading and closing is lost.
         return replies_in(self._reader)
-
-    def close(self) -> None:
-        self._socket.close()

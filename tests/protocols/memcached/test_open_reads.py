@@ -15,8 +15,8 @@ import pytest
 from tests.support.faults import stopped
 from tests.support.hostile import leavings
 from tests.support.ledger import Ledger
+from tests.support.measures import heartbeats, identity
 from tests.support.memcached_wire import Item, Kestrel, RefusedError
-from tests.support.peers import heartbeats, identity
 from tests.support.programs import (
     Client,
     Server,

@@ -19,7 +19,7 @@ from pressure_server.net.connection import Connection
 from pressure_server.queues.calls.call import Call
 from pressure_server.queues.operations.wait import Unblocking
 from tests.interleavings.backend import Backend, Queue
-from tests.support.library_calls import header_of
+from tests.support.scripts import header_of
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import FakeTransport, Server
 

@@ -27,8 +27,8 @@ from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
 from tests.interleavings.connections import ModelDurability, ModelWatch
-from tests.support.library_calls import header_of
 from tests.support.programs import TIMEOUT
+from tests.support.scripts import header_of
 from tests.unit.queues.fake_link import FakeLink
 
 HEADER = (b"me", b"0", b"block", b"0 0")
