@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import math
 import random
-import re
 import signal
 from collections import Counter
 from collections.abc import Callable, Coroutine
@@ -76,28 +75,14 @@ class Plan:
 class Outcome:
     """The outcome of a plan. The ledger has the name of each message's producer and consumer."""
 
-    seconds: float = 0.0
     ledger: Ledger = field(default_factory=Ledger)
-    received_by_native: int = 0
     stopped: int = 0
     # By the last command before the client was killed.
     deaths: Counter[str] = field(default_factory=Counter)
-    # Messages taken by clients that were killed before they gave the role back. The protocol loses them.
-    lost_with_clients: int = 0
-    in_use: int = 0
-    repairs: Counter[str] = field(default_factory=Counter)
 
     def __str__(self) -> str:
-        total = self.ledger.received
         deaths = ", ".join(f"{command} {count}" for command, count in self.deaths.most_common())
-        repairs = ", ".join(f"{repair} {count}" for repair, count in self.repairs.most_common())
-        return (
-            f"{total} messages in {self.seconds:.1f} s ({total / self.seconds:.0f} a second), "
-            f"{self.received_by_native} of them received by native clients\n"
-            f"  stopped {self.stopped} times, killed {self.deaths.total()} times, after: {deaths}\n"
-            f"  {self.lost_with_clients} messages lost with killed consumers; {self.in_use} replies -INUSE\n"
-            f"  repairs: {repairs or 'none'}"
-        )
+        return f"stopped {self.stopped} times, killed {self.deaths.total()} times, after: {deaths}"
 
 
 class _NativeWorker:
@@ -115,7 +100,6 @@ class _NativeWorker:
         self._version = version
         self._work = work
         self._fault_pending = False
-        self._holds_a_message = False
         self._last_command = ""
         self._process: NativeProcess | None = None
 
@@ -129,7 +113,7 @@ class _NativeWorker:
             relay = NativeRelay(
                 clients.folder / identity, clients.backend.socket, self._on_command, self._on_reply
             )
-            self._relay, self._holds_a_message, self._fault_pending = relay, False, False
+            self._relay, self._fault_pending = relay, False
             process = NativeProcess(relay.path, QUEUE, identity, *self._work(self), version=self._version)
             self._process = process
             await relay.ended.wait()
@@ -138,7 +122,6 @@ class _NativeWorker:
             status = process.status or 0
             if status == -signal.SIGKILL:
                 clients.outcome.deaths[self._last_command] += 1
-                clients.outcome.lost_with_clients += self._holds_a_message
         assert status == 0, f"{identity} ended with {status}"
 
     def kill(self) -> None:
@@ -159,10 +142,6 @@ class _NativeWorker:
             self.put += 1
         elif command[0] == b"BRPOP" and reply is not None and reply[0] == _BASE:
             self._clients.outcome.ledger.receive([reply[1]], self._event)
-            self._clients.outcome.received_by_native += 1
-            self._holds_a_message = True
-        elif command[:2] == [b"LPUSH", _BASE + b":consumer_free"]:
-            self._holds_a_message = False
 
     def _note_relayed(self) -> None:
         fault = None if self._fault_pending else self._clients.next_fault()
@@ -232,7 +211,6 @@ class MixedClients:
     async def run(self) -> Outcome:
         """Let all clients finish their work. Raises an ExceptionGroup if one fails, or all are stuck."""
         self.loop = asyncio.get_running_loop()
-        start = self.loop.time()
         self.note_progress()
         try:
             async with asyncio.TaskGroup() as group:
@@ -243,8 +221,6 @@ class MixedClients:
         finally:
             for worker in self._workers:
                 worker.kill()
-        self.outcome.seconds = self.loop.time() - start
-        self._count_repairs(r"Auto-repair (.*)", self.server.log)
         return self.outcome
 
     async def _work(self) -> None:
@@ -318,7 +294,6 @@ class MixedClients:
             reply = await waiter.reply(timeout=None)
             if not is_refused(reply, "INUSE"):
                 return reply
-            self.outcome.in_use += 1
 
     async def _watch(self) -> None:
         """Raise AssertionError when all clients are stuck."""
@@ -331,13 +306,7 @@ class MixedClients:
     async def _repair(self) -> None:
         """Run the doctor again and again, unless the server repairs the queue itself."""
         while not self.plan.auto_repair:
-            _, output = await asyncio.to_thread(doctor, self.backend)
-            self._count_repairs(r"  done: (.*)", output)
-
-    def _count_repairs(self, pattern: str, text: str) -> None:
-        """Count the repairs that the text lists, without their numbers of messages and bytes."""
-        for repairs in re.findall(pattern, text):
-            self.outcome.repairs.update(re.sub(r"\d+ ", "", repairs).split(", "))
+            await asyncio.to_thread(doctor, self.backend)
 
 
 def doctor(backend: Valkey) -> tuple[int, str]:
