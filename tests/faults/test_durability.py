@@ -11,7 +11,7 @@ import redis
 
 from pressure_server.backend.levels import DurabilityUnavailableError, Level
 from tests.support.backend_relay import BackendRelay
-from tests.support.crowd import Crowd, Member
+from tests.support.crowd import Crowd
 from tests.support.faults import stopped
 from tests.support.programs import (
     Client,
@@ -441,7 +441,7 @@ def test_an_acknowledged_message_survives_a_kill_of_the_backend(
 ) -> None:
     backend = start_valkey(*EVERYSEC)
     server = durable(start_server, backend.url, "fsync")
-    with Crowd(server, clients=20, work=Member.put) as writers:
+    with Crowd(server, clients=20, takes=False) as writers:
         for _ in range(5):
             writers.wait_for_success()
             backend.kill()

@@ -31,7 +31,7 @@ from tests.support.requirements import need
 from tests.support.waiters import wait_for_blocked
 
 StartTls = Callable[..., Server]
-LISTEN_TLS = tuple(f"--listen={protocol.url_of(tls=True)}" for protocol in PROTOCOLS)
+LISTEN_TLS = tuple(f"--listen={protocol.url(tls=True)}" for protocol in PROTOCOLS)
 
 
 @pytest.fixture(scope="session")

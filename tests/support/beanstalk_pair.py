@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from tests.support.programs import wait_for
 from tests.support.protocols import BEANSTALK, Wire
@@ -120,9 +120,9 @@ def _differ_by_a_second(one: str, other: str) -> bool:
 class PairedClient:
     """A connection to each of the servers."""
 
-    def __init__(self, pair: BeanstalkPair) -> None:
+    def __init__(self, pair: BeanstalkPair, wires: Sequence[Wire] = ()) -> None:
         self._pair = pair
-        self.wires = [side.connect() for side in pair.sides]
+        self.wires = wires or [side.connect() for side in pair.sides]
         self.is_waiting = False
 
     def send(self, request: bytes, *, ends: bool = False) -> None:
@@ -208,11 +208,9 @@ class BeanstalkPair:
 
     def control(self, request: bytes) -> None:
         """Send a request on the connections of the pair itself, and compare the reply."""
-        for side in self.sides:
-            side.control.send(side.request(request))
-        theirs, ours = (side.reply(side.control) for side in self.sides)
-        self.trace.append(request)
-        self.check(theirs, ours)
+        own = PairedClient(self, [side.control for side in self.sides])
+        own.send(request)
+        own.compare(1)
 
     def check(self, theirs: bytes, ours: bytes) -> None:
         """Raise DifferenceError if the replies differ."""

@@ -76,13 +76,8 @@ class Protocol:
     def __str__(self) -> str:
         return self.name
 
-    @property
-    def url(self) -> str:
-        """A listener's URL; the system picks the port."""
-        return self.url_of()
-
-    def url_of(self, host: str = "127.0.0.1", *, tls: bool = False) -> str:
-        """Return a listener's URL."""
+    def url(self, host: str = "127.0.0.1", *, tls: bool = False) -> str:
+        """Return a listener's URL; the system picks the port."""
         return f"{self.name}{'s' * tls}://{host}:0{self.options}"
 
 
@@ -499,4 +494,4 @@ BEANSTALK = Protocol(
 PROTOCOLS = (RESP, MEMCACHED, BEANSTALK)
 each_protocol = pytest.mark.parametrize("protocol", PROTOCOLS, ids=attrgetter("name"))
 # Arguments for a server that listens for all protocols; it always has a listener for RESP.
-LISTEN = tuple(part for each in PROTOCOLS if each is not RESP for part in ("--listen", each.url))
+LISTEN = tuple(part for each in PROTOCOLS if each is not RESP for part in ("--listen", each.url()))
