@@ -14,9 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.client_scripts import CLIENTS, need_library
+from tests.support.cluster import Cluster
 from tests.support.programs import TIMEOUT, Server, StartServer, run_command, wait_for
 from tests.support.sentinel import NAME, SentinelSet
-from tests.support.sharded import started_cluster, url_of
+from tests.support.sharded import url_of
 
 pytestmark = pytest.mark.clients
 # Messages that are put on each backend, at least.
@@ -84,7 +85,7 @@ def test_an_application_moves_from_the_embedded_backend_to_sentinel_and_to_a_clu
 ) -> None:
     with ExitStack() as stack:
         sentinels = stack.enter_context(started_sentinels(tmp_path / "sentinels"))
-        cluster = stack.enter_context(started_cluster(tmp_path / "cluster"))
+        cluster = stack.enter_context(Cluster(tmp_path / "cluster").started())
         stores = [
             ("--data-dir", str(tmp_path / "data")),
             ("--backend", sentinels),

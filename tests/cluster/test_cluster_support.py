@@ -25,9 +25,8 @@ START = 8.0
 def six(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three masters with a replica each."""
     cluster = Cluster(tmp_path_factory.mktemp("cluster"), replicas=1, engine=request.param, can_be_cut=True)
-    asyncio.run(cluster.__aenter__())
-    yield cluster
-    asyncio.run(cluster.__aexit__(None, None, None))
+    with cluster.started():
+        yield cluster
 
 
 @pytest.mark.parametrize("replicas", [0, 1])

@@ -20,9 +20,8 @@ pytestmark = pytest.mark.clients
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three masters with a replica each."""
     made = Cluster(tmp_path_factory.mktemp("cluster"), replicas=1, node_timeout=NODE_TIMEOUT, can_be_cut=True)
-    asyncio.run(made.__aenter__())
-    yield made
-    asyncio.run(made.__aexit__(None, None, None))
+    with made.started():
+        yield made
 
 
 def test_a_master_of_a_cluster_dies_under_load(start_server: StartServer, cluster: Cluster) -> None:

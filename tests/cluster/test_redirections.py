@@ -26,9 +26,8 @@ CONNECTIONS, SECONDS = 250, 0.6
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three masters. Nodes of Valkey would soon agree again by themselves."""
     made = Cluster(tmp_path_factory.mktemp("redirections"))
-    asyncio.run(made.__aenter__())
-    yield made
-    asyncio.run(made.__aexit__(None, None, None))
+    with made.started():
+        yield made
 
 
 async def move_to_a_node_that_is_away(move: LegacyMove) -> None:

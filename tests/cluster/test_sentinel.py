@@ -36,9 +36,8 @@ async def stop_replication(master: Node) -> None:
 def sentinels(tmp_path: Path) -> Iterator[SentinelSet]:
     """A master with a replica, and three Sentinels."""
     made = SentinelSet(tmp_path / "sentinels")
-    asyncio.run(made.__aenter__())
-    yield made
-    asyncio.run(made.__aexit__(None, None, None))
+    with made.started():
+        yield made
 
 
 def watched(start_server: StartServer, sentinels: SentinelSet, *options: str) -> Server:

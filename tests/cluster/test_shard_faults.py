@@ -27,7 +27,6 @@ from tests.support.sharded import (
     direct_to,
     queue_in,
     queue_in_each,
-    started_cluster,
     url_of,
 )
 from tests.support.traffic import traffic_on
@@ -45,7 +44,7 @@ USED = 0.5
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three masters of Debian's Redis."""
-    with started_cluster(tmp_path_factory.mktemp("cluster")) as made:
+    with Cluster(tmp_path_factory.mktemp("cluster")).started() as made:
         yield made
 
 
@@ -218,7 +217,7 @@ def test_a_master_is_killed_and_other_shards_serve_on(start_server: StartServer,
 def test_a_server_starts_while_the_replica_of_one_shard_is_missing(
     start_server: StartServer, tmp_path: Path
 ) -> None:
-    with started_cluster(tmp_path, replicas=1, full_coverage=False) as cluster:
+    with Cluster(tmp_path, replicas=1, full_coverage=False).started() as cluster:
         master = asyncio.run(cluster.master_of(PLACEMENT.prefixes[0]))
         (replica,) = asyncio.run(cluster.replicas_of(master))
         other = next(
@@ -292,7 +291,7 @@ def test_shards_whose_node_refuses_all_scripts_are_not_ready(
     start_server: StartServer, tmp_path: Path
 ) -> None:
     """After a cross-slot command in a script, Valkey 9.1.2 refuses all scripts until it is restarted."""
-    with started_cluster(tmp_path, engine=Engine.VALKEY, full_coverage=False) as cluster:
+    with Cluster(tmp_path, engine=Engine.VALKEY, full_coverage=False).started() as cluster:
         server = started(start_server, cluster, "--proxy-timeout", "1")
         masters = [asyncio.run(cluster.master_of(prefix)) for prefix in PLACEMENT.prefixes]
         refusing = [shard for shard in range(SHARDS) if masters[shard] is masters[0]]
@@ -342,7 +341,7 @@ def _check_commands_of_the_shell(backend: str, away: str, there: str) -> None:
 def test_with_a_dead_master_the_server_is_ready_and_the_survey_goes_on(
     start_server: StartServer, tmp_path: Path
 ) -> None:
-    with started_cluster(tmp_path, full_coverage=False) as cluster:
+    with Cluster(tmp_path, full_coverage=False).started() as cluster:
         server = started(start_server, cluster, "--backend-grace", "0.5")
         masters = [asyncio.run(cluster.master_of(prefix)) for prefix in PLACEMENT.prefixes]
         # Not the last ones: what follows them is still looked at.

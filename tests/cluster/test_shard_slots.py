@@ -27,7 +27,6 @@ from tests.support.sharded import (
     queue_in,
     queue_in_each,
     server_on,
-    started_cluster,
     url_of,
 )
 from tests.support.slot_watch import Call, calls_in, faults_in, watched
@@ -39,7 +38,7 @@ pytestmark = pytest.mark.clients
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three masters of Debian's Redis."""
-    with started_cluster(tmp_path_factory.mktemp("cluster")) as made:
+    with Cluster(tmp_path_factory.mktemp("cluster")).started() as made:
         yield made
 
 

@@ -51,7 +51,6 @@ from tests.support.sharded import (
     queue_in,
     queue_in_each,
     server_on,
-    started_cluster,
     url_of,
 )
 from tests.support.waiters import Waiter, about, is_refused, wait_for_blocked, wait_for_waiting
@@ -62,7 +61,7 @@ pytestmark = pytest.mark.clients
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three masters of Debian's Redis."""
-    with started_cluster(tmp_path_factory.mktemp("cluster")) as made:
+    with Cluster(tmp_path_factory.mktemp("cluster")).started() as made:
         yield made
 
 
@@ -128,7 +127,7 @@ def test_sets_and_lists_in_200_queues(client: Client) -> None:
 def test_sets_and_lists_in_200_queues_on_valkey(
     start_server: StartServer, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    with started_cluster(tmp_path_factory.mktemp("valkey"), engine=Engine.VALKEY) as cluster:
+    with Cluster(tmp_path_factory.mktemp("valkey"), engine=Engine.VALKEY).started() as cluster:
         started = start_server("--backend", url_of(cluster))
         with started.client() as client:
             use_200_queues(client)

@@ -32,9 +32,8 @@ def started_cluster(
 ) -> Iterator[Cluster]:
     """Three masters, which also listen on unix sockets in their folders."""
     made = Cluster(tmp_path_factory.mktemp("moves"), "--unixsocket", SOCKET, engine=request.param)
-    asyncio.run(made.__aenter__())
-    yield made
-    asyncio.run(made.__aexit__(None, None, None))
+    with made.started():
+        yield made
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ class Beanstalk(Connection):
 
     def __init__(self, server: Server) -> None:
         super().__init__(server.port_of("beanstalk"))
-        self._stream = self.socket.makefile("rb")
+        self._stream = self.socket.makefile("rb")  # holds the connection open until both are closed
 
     def __call__(self, line: str, message: bytes | None = None) -> Any:
         """Send a line. Return the line of the reply; for a job, its id and message."""
@@ -42,6 +42,10 @@ class Beanstalk(Connection):
     def close(self) -> None:
         self._stream.close()
         super().close()
+
+    def reset(self) -> None:
+        self._stream.close()
+        super().reset()
 
 
 @dataclass
@@ -129,7 +133,7 @@ class World:
         observer = self.observer(name)
         before = self._connected(observer)
         connected = self._open.pop(name)
-        if reset and hasattr(connected, "reset"):
+        if reset:
             connected.reset()
         else:
             connected.close()

@@ -11,12 +11,14 @@ import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
 
 from tests.operators.test_doctor_command import kill_a_producer
+from tests.support.cluster import Cluster
 from tests.support.faults import lose_calls
 from tests.support.guards import users_toml
+from tests.support.nodes import run_in_a_thread
 from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.requirements import need
-from tests.support.sharded import PLACEMENT, SHARDS, run_in_a_thread, started_cluster, url_of
+from tests.support.sharded import PLACEMENT, SHARDS, url_of
 from tests.support.waiters import Waiter
 
 pytestmark = pytest.mark.clients
@@ -678,7 +680,7 @@ def test_calls_that_the_backend_lost_are_shown(
 def test_the_shards_of_a_cluster_are_shown(
     start_server: StartServer, open_page: Open, tmp_path: Path
 ) -> None:
-    with started_cluster(tmp_path, full_coverage=False) as cluster:
+    with Cluster(tmp_path, full_coverage=False).started() as cluster:
         server = start_server("--backend", url_of(cluster), "--http", "http://127.0.0.1:0")
         page = open_page(server)
         shards = page.locator("details.shards")

@@ -7,7 +7,6 @@ import socket
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from tests.support.blocking import running_loop
@@ -41,7 +40,7 @@ class ThreadRelay(Relay):
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.end()
 
 

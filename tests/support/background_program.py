@@ -8,13 +8,12 @@ import subprocess
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
-from tests.support.programs import TIMEOUT, wait_for
+from tests.support.programs import TIMEOUT, Program, wait_for
 
 
-class BackgroundProgram:
+class BackgroundProgram(Program):
     """A process and its children, with its output in a file. A `with` block kills it at its end."""
 
     def __init__(
@@ -39,9 +38,7 @@ class BackgroundProgram:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
         self.kill()
         if error is not None:
             error.add_note(self.output[-3000:])
@@ -59,11 +56,6 @@ class BackgroundProgram:
     def wait(self) -> int:
         """Wait until the program ends by itself. Return its exit status."""
         return self.process.wait(2 * TIMEOUT)
-
-    def stop(self) -> int:
-        """Stop the program as its service manager does. Return its exit status."""
-        self.process.send_signal(signal.SIGTERM)
-        return self.wait()
 
     def kill(self) -> None:
         """Send SIGKILL to the program and its children."""

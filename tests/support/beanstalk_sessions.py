@@ -180,7 +180,10 @@ class _Side:
                 await self._expect(client, f"USING {self.world.clients[client].used}")
         elif step.command in ("close", "reset"):
             self.wires[step.client].close(reset=step.command == "reset")
-            await self._forget(step)
+            # Wait until the server has noticed that the client has left without a word.
+            tube = self.world.clients[step.client].watched[0]
+            question = f"stats-tube {self.prefix}{tube}"
+            await self._until(question, f"current-watching: {self.world.watchers(tube)}\n")
             await self._await_states(held)
         else:
             self.wires[step.client].send(self._line(step))
@@ -217,12 +220,6 @@ class _Side:
         ]
         text = f"{self.name_of_side}: client {client}: {found} instead of {expected}{''.join(others)}"
         raise DifferenceError(text, since)
-
-    async def _forget(self, step: Step) -> None:
-        """Wait until the server has noticed that the client has left without a word."""
-        tube = self.world.clients[step.client].watched[0]
-        question = f"stats-tube {self.prefix}{tube}"
-        await self._until(question, f"current-watching: {self.world.watchers(tube)}\n")
 
     async def _await_states(self, names: Iterable[str]) -> None:
         """Wait until these jobs are no longer reserved or delayed, if no client has received them."""
@@ -358,9 +355,8 @@ class Session:
             return True
         if step.job is not None and not all(step.job in side.jobs for side in self._sides):
             return False
-        if not all(world.can_act(step.client) for world in self._worlds) and not (
-            step.command in LEAVING and all(self._can_leave(world, step.client) for world in self._worlds)
-        ):
+        can = World.is_there if step.command in LEAVING else World.can_act
+        if not all(can(world, step.client) for world in self._worlds):
             return False
         if self._worlds[1].would_be_open(step):
             return False
@@ -370,12 +366,6 @@ class Session:
                 not times or (step.command == "reserve-with-timeout" and set(times) == {"wait"})
             )
         return True
-
-    @staticmethod
-    def _can_leave(world: World, client: int) -> bool:
-        return client < len(world.clients) and not (
-            world.clients[client].is_gone or world.clients[client].quits
-        )
 
 
 class _Random:
@@ -452,13 +442,13 @@ async def play(ports: tuple[int, int], seeds: Iterable[int], at_once: int = 24) 
     return found
 
 
-async def differs_again(ports: tuple[int, int], played: Played, times: int = 2) -> bool:
+async def differs_again(ports: tuple[int, int], played: Played) -> bool:
     """Return whether a session that differed does so each time it is played alone.
 
     A client that waits for several tubes may be passed over while it is tried for another one: on a busy
     machine, now and then the next client gets the job.
     """
-    for _ in range(times):
+    for _ in range(2):
         try:
             tried = await Session(ports, asyncio.Semaphore(1)).play(played.steps)
         except TooSlowError:
@@ -468,9 +458,9 @@ async def differs_again(ports: tuple[int, int], played: Played, times: int = 2) 
     return True
 
 
-async def minimized(ports: tuple[int, int], played: Played, seconds: float = 60) -> Played:
-    """Return the session with the fewest steps that still differ, found within `seconds`."""
-    gate, end = asyncio.Semaphore(1), time.monotonic() + seconds
+async def minimized(ports: tuple[int, int], played: Played) -> Played:
+    """Return the session with the fewest steps that still differ, found within a minute."""
+    gate, end = asyncio.Semaphore(1), time.monotonic() + 60
     best, size = played, max(1, len(played.steps) // 2)
     while time.monotonic() < end:
         at, is_smaller = 0, False

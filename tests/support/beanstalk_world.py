@@ -169,11 +169,13 @@ class World:
         world.do(step)
         return world.is_open
 
+    def is_there(self, client: int) -> bool:
+        """Return whether the client is connected, and does not quit."""
+        return client in [each.number for each in self.clients if not (each.quits or each.is_gone)]
+
     def can_act(self, client: int) -> bool:
-        """Return whether the client exists and does not wait."""
-        return client < len(self.clients) and not (
-            self.clients[client].waits or self.clients[client].quits or self.clients[client].is_gone
-        )
+        """Return whether the client is there and does not wait."""
+        return self.is_there(client) and not self.clients[client].waits
 
     def watchers(self, tube: str) -> int:
         """Return how many clients watch the tube."""

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.measures import MB, memory
-from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.support.measures import MB, memory, reset_peak
+from tests.support.programs import Client, Server, Valkey, wait_for
 from tests.support.protocols import LISTEN, PROTOCOLS, Protocol, Wire
 
 # Bytes that an interpreter may keep after all attacks of a module. Commands of 200 000 words leave 17 MB
@@ -29,7 +29,7 @@ leavings = pytest.mark.parametrize("leave", LEAVING.values(), ids=LEAVING)
 @contextlib.contextmanager
 def bounded_peak(server: Server, growth: int) -> Iterator[None]:
     """Raise AssertionError if the server's memory grows by more than so many bytes during the block."""
-    Path(f"/proc/{server.process.pid}/clear_refs").write_text("5")  # resets VmHWM
+    reset_peak(server)
     before = memory(server)
     yield
     peak = memory(server, "VmHWM")
@@ -42,13 +42,13 @@ def wait_until_alone(observer: Client) -> None:
     wait_for(lambda: observer.info("clients")["connected_clients"] == 1, "the other clients to be gone")
 
 
-def settled(look: Callable[[], object]) -> object:
-    """Return the value of `look` after a hundred equal values in a row."""
+def settled(look: Callable[[], object], times: int = 100) -> object:
+    """Return the value of `look` after so many equal values in a row."""
     seen: list[object] = []
 
     def same() -> bool:
         seen.append(look())
-        return len(seen) >= 100 and all(value == seen[-1] for value in seen[-100:])
+        return len(seen) >= times and all(value == seen[-1] for value in seen[-times:])
 
     wait_for(same, "the value to settle")
     return seen[-1]
@@ -111,6 +111,5 @@ def started_victim(folder: Path) -> Iterator[tuple[Server, Valkey]]:
         wait_for(lambda: memory(server) - before < GROWTH, "memory to be freed")
         server.end_well()
     finally:
-        server.process.kill()
-        server.process.wait(TIMEOUT)
+        server.kill()
         valkey.stop()

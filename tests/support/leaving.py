@@ -24,6 +24,7 @@ import redis
 
 from tests.support.faults import stopped
 from tests.support.guards import Authority
+from tests.support.hostile import settled
 from tests.support.ledger import Event, Ledger
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, records, wait_for
 from tests.support.waiters import Connection, packed, replies_in
@@ -474,17 +475,15 @@ class Group:
 
     def answered(self) -> None:
         """Return when the server takes no more messages: it has answered all, or replies are not read."""
-        lengths: list[list[int]] = [[]]
 
-        def is_stable() -> bool:
+        def lengths() -> list[Any]:
             self.client.ping()
             with self.place.direct.pipeline(transaction=False) as pipeline:
                 for cell in self.cells:
                     pipeline.llen(f"__pressure__:{cell.names['q']}")
-                lengths.append(pipeline.execute())
-            return len(lengths) > 15 and all(some == lengths[-1] for some in lengths[-15:])
+                return list(pipeline.execute())
 
-        wait_for(is_stable, "the server to stop taking messages")
+        settled(lengths, 15)
 
     def stop_backend(self) -> None:
         self._backend_stops.enter_context(stopped(self.place.backend.process))

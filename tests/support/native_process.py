@@ -13,7 +13,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryFile
-from types import TracebackType
 from typing import Any
 
 import redis
@@ -49,7 +48,7 @@ class NativeProcess:
     def __enter__(self) -> NativeProcess:
         return self
 
-    def __exit__(self, *_exception: type[BaseException] | BaseException | TracebackType | None) -> None:
+    def __exit__(self, *_exception: object) -> None:
         self.kill()
         self.outcome()
 

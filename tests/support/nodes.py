@@ -10,8 +10,9 @@ import signal
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Generic, Self, TypeVar
@@ -23,6 +24,8 @@ from redis.backoff import NoBackoff
 from pressure_server.backend import valkey_program
 from tests.support.programs import TIMEOUT, Program
 from tests.support.requirements import need
+
+Result = TypeVar("Result")
 
 LOCAL = "127.0.0.1"
 # Seconds between two looks at a condition.
@@ -75,6 +78,12 @@ class Tls:
             "--tls-cert-file", str(self.certificate), "--tls-key-file", str(self.key),
             "--tls-ca-cert-file", str(self.authority), "--tls-auth-clients", "no",
         ]  # fmt: skip
+
+
+def run_in_a_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
+    """Run a coroutine, in an event loop of its own."""
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(asyncio.run, coroutine).result()
 
 
 def free_ports(count: int) -> list[int]:
@@ -248,3 +257,12 @@ class NodeSet(ABC, Generic[AnyNode]):
 
     async def __aexit__(self, *_exception: object) -> None:
         self._stack.close()
+
+    @contextmanager
+    def started(self) -> Iterator[Self]:
+        """Start the nodes, for tests that have no event loop, or another one."""
+        run_in_a_thread(self.__aenter__())
+        try:
+            yield self
+        finally:
+            self._stack.close()

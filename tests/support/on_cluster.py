@@ -13,9 +13,10 @@ from typing import NoReturn
 import pytest
 import redis
 
+from tests.support.cluster import Cluster
 from tests.support.nodes import LOCAL
 from tests.support.programs import Client, Valkey, wait_for
-from tests.support.sharded import started_cluster, url_of
+from tests.support.sharded import url_of
 
 _TOGETHER = "moves, transactions and stored results need their queues in one shard"
 _IDS = "the ids of jobs do not begin with 1"
@@ -76,7 +77,7 @@ class SpreadValkey(Valkey):
 
     def __init__(self, folder: Path) -> None:
         self._stack = ExitStack()
-        self._cluster = self._stack.enter_context(started_cluster(folder))
+        self._cluster = self._stack.enter_context(Cluster(folder).started())
         self.url = url_of(self._cluster)
 
     def __getattr__(self, _name: str) -> NoReturn:

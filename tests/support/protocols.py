@@ -76,9 +76,9 @@ class Protocol:
     def __str__(self) -> str:
         return self.name
 
-    def url(self, host: str = "127.0.0.1", *, tls: bool = False) -> str:
+    def url(self, *, tls: bool = False) -> str:
         """Return a listener's URL; the system picks the port."""
-        return f"{self.name}{'s' * tls}://{host}:0{self.options}"
+        return f"{self.name}{'s' * tls}://127.0.0.1:0{self.options}"
 
 
 class Wire(Connection):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import redis
 
@@ -16,8 +15,6 @@ from pressure_server.queues.placement import Placement
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.nodes import LOCAL
 from tests.support.programs import TIMEOUT, Server
-
-Result = TypeVar("Result")
 
 PREFIX = b"__pressure__"
 SHARDS = 16
@@ -52,23 +49,6 @@ def url_of(cluster: Cluster) -> str:
     return f"redis+cluster://{cluster.addresses}"
 
 
-def run_in_a_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
-    """Run a coroutine, in an event loop of its own."""
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(asyncio.run, coroutine).result()
-
-
-@contextmanager
-def started_cluster(folder: Path, **options: Any) -> Iterator[Cluster]:
-    """Start a cluster, for tests that have no event loop, or another one."""
-    made = Cluster(folder, **options)
-    run_in_a_thread(made.__aenter__())
-    try:
-        yield made
-    finally:
-        run_in_a_thread(made.__aexit__(None, None, None))
-
-
 @contextmanager
 def direct_to(node: ClusterNode) -> Iterator[Any]:
     """Yield redis-py, connected to a node."""
@@ -86,14 +66,9 @@ def on_each(cluster: Cluster, ask: Callable[[Any], Any]) -> list[Any]:
     return replies
 
 
-def all_keys(cluster: Cluster) -> list[bytes]:
-    """Return the keys of all nodes."""
-    return [key for keys in on_each(cluster, lambda direct: direct.keys("*")) for key in keys]
-
-
 def keys_of_queues(cluster: Cluster) -> list[bytes]:
     """Return the keys of queues, on all nodes."""
-    return [key for key in all_keys(cluster) if b"}:" in key]
+    return [key for keys in on_each(cluster, lambda direct: direct.keys("*}:*")) for key in keys]
 
 
 def node_with(cluster: Cluster, queue: str) -> ClusterNode:
