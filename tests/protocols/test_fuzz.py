@@ -22,7 +22,7 @@ import pytest
 from handlers.memcached import parser as memcached
 from tests.support.bystander import served
 from tests.support.codecs import Codec, bytewise, cut, each_codec, traced_memory
-from tests.support.hostile import Victim
+from tests.support.hostile import Victim, bounded_peak, wait_until_alone
 from tests.support.measures import MB
 from tests.support.programs import TIMEOUT, Server
 from tests.support.protocols import Protocol, Wire, each_protocol
@@ -341,7 +341,7 @@ def test_a_server_serves_others_in_bounded_memory_during_mutated_requests(
 ) -> None:
     with (
         served(*victim.bystanders(), flushed=True),
-        victim.bounded_peak(64 * MB),
+        bounded_peak(victim.server, 64 * MB),
         ThreadPoolExecutor(WORKERS) as pool,
     ):
         for done in [
@@ -349,6 +349,6 @@ def test_a_server_serves_others_in_bounded_memory_during_mutated_requests(
             for worker in range(WORKERS)
         ]:
             done.result(10 * TIMEOUT)
-    victim.wait_until_alone()
+    wait_until_alone(victim.observer)
     log = victim.server.log
     assert not re.search("ERROR|Traceback", log), log[-8000:]

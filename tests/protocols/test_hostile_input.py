@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.bystander import served
-from tests.support.hostile import Victim, leavings, settled
-from tests.support.measures import MB
+from tests.support.hostile import Victim, bounded_peak, leavings, settled, wait_until_alone
+from tests.support.measures import MB, memory
 from tests.support.programs import Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Protocol, Wire, each_protocol
 from tests.support.waiters import packed
@@ -70,13 +70,13 @@ def test_a_browser_s_request_executes_no_command(victim: Victim, protocol: Proto
 
 @each_protocol
 def test_slow_senders_do_not_delay_other_clients(victim: Victim, protocol: Protocol) -> None:
-    before = victim.memory
+    before = memory(victim.server)
     slow = [victim.attack(protocol) for _ in range(300)]
     with served(*victim.bystanders()):
         for byte in protocol.announce(30_000_000) + b"x" * 12:
             for connection in slow:
                 connection.send(bytes([byte]))
-    assert victim.memory - before < 300 * 32 * 1024
+    assert memory(victim.server) - before < 300 * 32 * 1024
     assert victim.observer.exists("q") == 0
 
 
@@ -88,7 +88,7 @@ def test_a_client_that_reads_no_replies_is_read_no_further(victim: Victim) -> No
         return int(victim.observer.info("stats")["total_commands_processed"])
 
     before = commands()
-    with victim.bounded_peak(16 * MB), served(*victim.bystanders()):
+    with bounded_peak(victim.server, 16 * MB), served(*victim.bystanders()):
         hostile = victim.attack(MEMCACHED, small_buffers=True)
         # The kernel may take all of them.
         hostile.send_until_blocked(MEMCACHED.ping * count)
@@ -112,7 +112,7 @@ def test_a_hundred_thousand_pipelined_gets_are_answered(victim: Victim, protocol
     hostile = victim.attack(protocol)
     with (
         served(*victim.bystanders()),
-        victim.bounded_peak(32 * MB),
+        bounded_peak(victim.server, 32 * MB),
         hostile.sending(protocol.get(b"none") * 100_000),
     ):
         assert hostile.replies(100_000) == [protocol.nothing] * 100_000
@@ -172,13 +172,13 @@ def test_a_client_that_does_not_read_takes_only_few_messages(
     for number in range(100):
         observer.rpush("q", b"%03d" % number + bytes(MB))
     hostile = victim.attack(protocol, small_buffers=True)
-    with victim.bounded_peak(allowed * MB):
+    with bounded_peak(victim.server, allowed * MB):
         hostile.send(request_ * times)
-        settled(lambda: (observer.llen("q"), victim.memory // MB))
+        settled(lambda: (observer.llen("q"), memory(victim.server) // MB))
         assert observer.ping()
     left = observer.llen("q")
     hostile.close()
-    victim.wait_until_alone()
+    wait_until_alone(victim.observer)
     assert observer.llen("q") >= left > 90
 
 
@@ -195,7 +195,7 @@ def test_an_incomplete_request_is_not_executed(
         client = Wire(protocol, victim.server)
         client.send(request[:length])
         leave(client)
-    victim.wait_until_alone()
+    wait_until_alone(victim.observer)
     assert victim.observer.exists("q") == 0
 
 

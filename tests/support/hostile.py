@@ -72,22 +72,12 @@ class Victim:
         """Connect a client of each protocol."""
         return [Wire(protocol, self.server) for protocol in PROTOCOLS]
 
-    @property
-    def memory(self) -> int:
-        return memory(self.server)
-
-    def bounded_peak(self, growth: int) -> contextlib.AbstractContextManager[None]:
-        return bounded_peak(self.server, growth)
-
-    def wait_until_alone(self) -> None:
-        wait_until_alone(self.observer)
-
     def close(self) -> None:
         """Close all hostile connections. Raises AssertionError if the server does not serve the observer."""
         assert self.observer.ping()
         for connection in self._opened:
             connection.close()
-        self.wait_until_alone()
+        wait_until_alone(self.observer)
         assert self.observer.sadd("observed", "m") == 1
         assert self.observer.spop("observed") == b"m"
 

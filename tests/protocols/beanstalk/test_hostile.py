@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.beanstalkd import running_beanstalkd
 from tests.support.bystander import served
-from tests.support.hostile import Victim, leavings
+from tests.support.hostile import Victim, bounded_peak, leavings, wait_until_alone
 from tests.support.measures import MB
 from tests.support.programs import TIMEOUT, StartServer, Valkey, wait_for, wait_until_settled
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
@@ -130,7 +130,7 @@ def test_put_in_upper_case_is_unknown_and_its_message_is_skipped(strict: Wire) -
 
 def test_a_refused_job_of_a_gigabyte_takes_no_memory(victim: Victim) -> None:
     hostile = victim.attack(BEANSTALK)
-    with victim.bounded_peak(16 * MB), served(*victim.bystanders()):
+    with bounded_peak(victim.server, 16 * MB), served(*victim.bystanders()):
         hostile.send(b"put 0 0 1 %d\r\n" % (1 << 30) + b"delete 1\r\n" * 3_000_000)
         assert victim.observer.ping()
     assert not hostile.has_reply()
@@ -142,7 +142,7 @@ def test_a_refused_job_of_a_gigabyte_takes_no_memory(victim: Victim) -> None:
 @pytest.mark.slow
 def test_a_client_that_watches_100_000_tubes_does_not_delay_others(victim: Victim) -> None:
     count = 100_000
-    with victim.bounded_peak(64 * MB):
+    with bounded_peak(victim.server, 64 * MB):
         greedy = victim.attack(BEANSTALK)
         greedy.socket.settimeout(3 * TIMEOUT)
         with greedy.sending(b"".join(b"watch tube-%06d\r\n" % number for number in range(count))):
@@ -225,7 +225,7 @@ def test_a_client_that_leaves_in_a_reserve_takes_no_job(
     wait_for_blocked(victim.observer, 3)
     for client in waiting:
         leave(client)
-    victim.wait_until_alone()
+    wait_until_alone(victim.observer)
     assert victim.observer.info("clients")["blocked_clients"] == 0
     with Wire(BEANSTALK, victim.server) as client:
         client.put(b"q", b"m")
@@ -247,7 +247,7 @@ def test_a_client_that_leaves_when_its_job_comes_does_not_lose_it(
             producer.send(BEANSTALK.get_waiting(b"q"))
             assert producer.reply() == b"RESERVED 2\r\n%02d" % number
             assert producer(b"delete %b\r\n" % producer.job) == b"DELETED"
-    victim.wait_until_alone()
+    wait_until_alone(victim.observer)
     with victim.backend.client() as direct:
         wait_until_settled(direct)
 

@@ -40,13 +40,13 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_a_hostile_request_gets_a_reply_and_its_block_is_not_executed(victim: Victim, name: str) -> None:
     requests, replies = CASES[name]
-    with victim.bounded_peak(64 * MB):
+    with bounded_peak(victim.server, 64 * MB):
         hostile = victim.attack(MEMCACHED)
         hostile.send(requests)
         assert victim.observer.ping()
         assert hostile.read(len(replies)) == replies
         hostile.close()
-        victim.wait_until_alone()
+        wait_until_alone(victim.observer)
     assert victim.observer.exists("evil") == 0
 
 
@@ -126,7 +126,7 @@ def test_thousands_of_open_reads_do_not_delay_other_clients(victim: Victim) -> N
                 greedy.send(b"".join(b"get q%d/open\r\n" % number for number in range(first, first + 500)))
                 for number in range(first, first + 500):
                     assert greedy.reply() == b"VALUE q%d/open 0 1\r\nm\r\nEND" % number
-    victim.wait_until_alone()
+    wait_until_alone(victim.observer)
     with victim.backend.client() as direct:
         wait_until_settled(direct)
     assert sum(victim.observer.llen(f"q{number}") for number in range(count)) == count
@@ -146,7 +146,7 @@ def test_a_client_that_leaves_while_it_waits_takes_nothing(
     wait_for_blocked(victim.observer, 3)
     for client in waiting:
         leave(client)
-    victim.wait_until_alone()
+    wait_until_alone(victim.observer)
     assert victim.observer.info("clients")["blocked_clients"] == 0
     with MemcachedWire(victim.server) as client:
         assert client.store(b"q", b"m") == b"STORED"
@@ -161,7 +161,7 @@ def test_a_client_that_leaves_during_a_get_of_many_keys_takes_all_or_none(victim
         client.send(b"get" + b" q" * 1000 + b"\r\n")
         wait_for(lambda: victim.observer.llen("q") < 2000, "the get to begin")
         client.reset()
-        victim.wait_until_alone()
+        wait_until_alone(victim.observer)
         wait_for(lambda: victim.observer.llen("q") in (1000, 2000), "all messages to be back or delivered")
         if victim.observer.llen("q") == 1000:
             victim.observer.lpush("q", *range(1000))

@@ -10,7 +10,7 @@ import select
 
 import pytest
 
-from tests.support.hostile import Victim
+from tests.support.hostile import Victim, bounded_peak, wait_until_alone
 from tests.support.measures import MB
 from tests.support.programs import TIMEOUT, StartServer, Valkey
 from tests.support.protocols import RESP, Wire
@@ -42,7 +42,7 @@ CASES = {
 def test_a_hostile_command_is_answered_and_takes_little_memory(
     victim: Victim, request_: bytes, reply: bytes
 ) -> None:
-    with victim.bounded_peak(64 * MB):
+    with bounded_peak(victim.server, 64 * MB):
         hostile = victim.attack(RESP)
         hostile.send(request_)
         assert victim.observer.ping()
@@ -50,7 +50,7 @@ def test_a_hostile_command_is_answered_and_takes_little_memory(
             assert hostile.reply().startswith(reply)
         assert victim.observer.ping()
         hostile.close()
-        victim.wait_until_alone()
+        wait_until_alone(victim.observer)
 
 
 ALGEBRA = {
@@ -70,7 +70,7 @@ def test_a_queue_named_thirty_times_takes_memory_once(victim: Victim, request_: 
     """Its 8 MB are in memory three times: in the backend's reply, as messages, and in the server's reply."""
     for number in range(8):
         victim.observer.rpush("q", b"%d" % number + bytes(MB))
-    with victim.bounded_peak(64 * MB):
+    with bounded_peak(victim.server, 64 * MB):
         hostile = victim.attack(RESP)
         hostile.send(request_)
         assert hostile.read(len(reply)) == reply
@@ -91,7 +91,7 @@ def test_a_long_queue_named_2000_times_is_read_once(
 ) -> None:
     """A list with an entry for each message of each name would take 160 MB."""
     victim.observer.rpush("q", *range(10_000))
-    with victim.bounded_peak(32 * MB):
+    with bounded_peak(victim.server, 32 * MB):
         hostile = victim.attack(RESP)
         hostile.send(packed(*words, *["q"] * 2000))
         assert hostile.read(len(reply)) == reply
