@@ -255,9 +255,6 @@ class Played:
 
     steps: list[Step] = field(default_factory=list)
     difference: str = ""
-    # The steps after which the Worlds of the two sides had other replies.
-    by_rules: int = 0
-    served: int = 0
 
 
 class Session:
@@ -336,15 +333,11 @@ class Session:
         for result in reversed(results):
             if isinstance(result, BaseException):
                 raise result
-        theirs, ours = results
-        self.played.by_rules += theirs != ours
-        assert isinstance(theirs, dict)
-        self.played.served += sum(client != step.client for client in theirs)
         if not any(world.times() for world in self._worlds):
             self._first_time = 0.0
         else:
             self._first_time = self._first_time or began
-            if step.starts_time or step.job or "reserve" in step.command or theirs:
+            if step.starts_time or step.job or "reserve" in step.command or results[0]:
                 self._last_time = time.monotonic()
 
     def _is_possible(self, step: Step) -> bool:

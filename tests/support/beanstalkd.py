@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from tests.support.nodes import free_ports
-from tests.support.programs import TIMEOUT, Program, wait_for
+from tests.support.programs import Program
 from tests.support.requirements import need
 
 
@@ -24,15 +23,7 @@ class Beanstalkd(Program):
 
     def start(self) -> None:
         self.launch()
-        wait_for(self._answers, "beanstalkd to answer")
-
-    def _answers(self) -> bool:
-        assert self.process.poll() is None, "beanstalkd has ended"
-        try:
-            socket.create_connection(("127.0.0.1", self.port), TIMEOUT).close()
-        except ConnectionRefusedError:
-            return False
-        return True
+        self.connected(self.port).close()
 
 
 @contextmanager

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import re
-import socket
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from tests.support.background_program import BackgroundProgram
 from tests.support.nodes import free_ports
 from tests.support.paths import ROOT
-from tests.support.programs import TIMEOUT, wait_for
 from tests.support.requirements import require
 
 PASSWORD = "s3cret"
@@ -29,31 +27,20 @@ class Shipper(BackgroundProgram):
         self, folder: Path, command: list[str], port: int, environment: Mapping[str, str] | None = None
     ) -> None:
         super().__init__(folder / "output", *command, environment=environment, folder=folder)
-        self._port = port
-        self._connection: socket.socket | None = None
         try:
-            wait_for(self._connect, "the log shipper to listen")
-        except BaseException:
+            self._connection = self.connected(port)
+        except BaseException as error:
+            error.add_note(self.output)
             super().kill()
             raise
 
-    def _connect(self) -> bool:
-        assert self.process.poll() is None, self.output
-        try:
-            self._connection = socket.create_connection(("127.0.0.1", self._port), TIMEOUT)
-        except ConnectionRefusedError:
-            return False
-        return True
-
     def send(self, lines: Iterable[str]) -> None:
         """Log lines, as an application does."""
-        assert self._connection is not None
         for line in lines:
             self._connection.sendall(f"<13>Nov 26 10:00:00 web-1 shop: {line}\n".encode())
 
     def kill(self) -> None:
-        if self._connection is not None:
-            self._connection.close()
+        self._connection.close()
         super().kill()
 
 
@@ -84,19 +71,18 @@ def guide_block_for(port: int, beginning: str) -> str:
     return code.replace("queue.internal", "127.0.0.1").replace("4000", str(port))
 
 
-def _root_of(package: str, *files: str) -> Path:
-    """Return the root of a package's files: where CI unpacks it, or `/` if it is installed."""
+def _prepared(folder: Path, package: str, *files: str) -> tuple[Path, int]:
+    """Make the folder. Return the root of a package's files, where CI unpacks it or `/`, and a free port."""
     roots = [root for root in (UNPACKED, Path("/")) if all((root / file).exists() for file in files)]
     require(roots, f"the Debian package {package}, in {UNPACKED} or installed")
-    return roots[0]
+    folder.mkdir(exist_ok=True)
+    return roots[0], free_ports(1)[0]
 
 
 def start_rsyslog(folder: Path, port: int, *, login: str = "") -> Shipper:
     """Start rsyslog; `login` are more parameters of its action."""
     modules = "usr/lib/x86_64-linux-gnu/rsyslog"
-    root = _root_of("rsyslog-hiredis", "usr/sbin/rsyslogd", f"{modules}/omhiredis.so")
-    folder.mkdir(exist_ok=True)
-    input_port = free_ports(1)[0]
+    root, input_port = _prepared(folder, "rsyslog-hiredis", "usr/sbin/rsyslogd", f"{modules}/omhiredis.so")
     file = folder / "rsyslog.conf"
     file.write_text(
         f'global(workDirectory="{folder}")\n'
@@ -111,9 +97,9 @@ def start_rsyslog(folder: Path, port: int, *, login: str = "") -> Shipper:
 def start_syslog_ng(folder: Path, port: int, *, login: str = "") -> Shipper:
     """Start syslog-ng; `login` are more options of its destination."""
     modules = "usr/lib/syslog-ng/3.38"
-    root = _root_of("syslog-ng-mod-redis", "usr/sbin/syslog-ng", f"{modules}/libredis.so")
-    folder.mkdir(exist_ok=True)
-    input_port = free_ports(1)[0]
+    root, input_port = _prepared(
+        folder, "syslog-ng-mod-redis", "usr/sbin/syslog-ng", f"{modules}/libredis.so"
+    )
     config = guide_block_for(port, "\ndestination d_queue")
     assert config.count("/var/lib/syslog-ng") == 1
     file = folder / "syslog-ng.conf"

@@ -94,6 +94,18 @@ class Program:
     def kill(self) -> None:
         self.stop(signal.SIGKILL)
 
+    def connected(self, port: int) -> socket.socket:
+        """Return a connection to the port, when the process listens on it."""
+
+        def connection() -> socket.socket | None:
+            assert self.process.poll() is None, "the program has ended"
+            with contextlib.suppress(ConnectionRefusedError):
+                return socket.create_connection(("127.0.0.1", port), TIMEOUT)
+            return None
+
+        found: socket.socket = wait_for(connection, f"the program to listen on port {port}")
+        return found
+
 
 class Valkey(Program):
     """A Valkey on a unix socket. It keeps no data unless `options` say so.
