@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.background_program import BackgroundProgram
 from tests.support.client_scripts import TIMEOUT
 from tests.support.paths import ROOT
-from tests.support.programs import Client, Server, StartServer, Valkey
+from tests.support.programs import BackgroundProgram, Client, Server, StartServer, Valkey
 from tests.support.requirements import need_success
 
 pytestmark = pytest.mark.clients

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.background_program import BackgroundProgram
-from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.programs import BackgroundProgram, Client, Server, StartServer, Valkey, wait_for
 from tests.support.requirements import need, require
 
 pytestmark = pytest.mark.clients

@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.background_program import BackgroundProgram
 from tests.support.client_scripts import TIMEOUT, need_php_files
 from tests.support.faults import stopped
 from tests.support.nodes import free_ports
 from tests.support.paths import ROOT
-from tests.support.programs import Client, Server, StartServer, Valkey
+from tests.support.programs import BackgroundProgram, Client, Server, StartServer, Valkey
 from tests.support.waiters import create
 
 pytestmark = pytest.mark.clients

@@ -8,9 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.background_program import BackgroundProgram
 from tests.support.log_shippers import OPERATOR, access, guide_block_for
-from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.programs import BackgroundProgram, Client, Server, StartServer, Valkey, wait_for
 from tests.support.waiters import create
 
 LINES = [f"order {number}" for number in range(250)]

@@ -31,8 +31,16 @@ from tests.support.restarts import (
     Trial,
     run_beside,
 )
-from tests.support.store_queues import JobQueue, ListQueue, Tube
-from tests.support.stores import BackendStore, BeanstalkdStore, EmbeddedStore, RedisStore, StoreType
+from tests.support.stores import (
+    BackendStore,
+    BeanstalkdStore,
+    EmbeddedStore,
+    JobQueue,
+    ListQueue,
+    RedisStore,
+    StoreType,
+    Tube,
+)
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow, pytest.mark.timeout(400)]
 

@@ -14,13 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
-from tests.support.background_program import BackgroundProgram
 from tests.support.client_scripts import need_library, need_php_files
 from tests.support.installed_applications import NODE_MODULES, SCRIPTS
-from tests.support.programs import wait_for
+from tests.support.programs import BackgroundProgram, wait_for
 from tests.support.requirements import need_success
-from tests.support.store_queues import ListQueue, Queue, Tube
-from tests.support.stores import BeanstalkdStore, EmbeddedStore, RedisStore, StoreType
+from tests.support.stores import BeanstalkdStore, EmbeddedStore, ListQueue, Queue, RedisStore, StoreType, Tube
 
 pytestmark = pytest.mark.clients
 

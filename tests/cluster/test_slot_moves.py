@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.call_relay import NO_REPLY, CallRelay
+from tests.support.backend_relay import NO_REPLY, CallRelay
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.large import fill, number_of
 from tests.support.native import NativeSteps, run, step_until

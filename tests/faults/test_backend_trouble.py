@@ -19,8 +19,7 @@ import redis
 from tests.support import faults
 from tests.support.backend_relay import BackendRelay
 from tests.support.crowd import Crowd
-from tests.support.faults import BackendFault, Impostor, stopped, supervised
-from tests.support.full_disk import Disk, LimitedFiles, small_disk
+from tests.support.faults import BackendFault, Disk, Impostor, LimitedFiles, small_disk, stopped, supervised
 from tests.support.measures import connections, heartbeats
 from tests.support.native import NativeClient
 from tests.support.paths import ROOT

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from pressure_server.lua.scripts import library
-from tests.support.full_disk import small_disk
+from tests.support.faults import small_disk
 from tests.support.programs import (
     TIMEOUT,
     Client,

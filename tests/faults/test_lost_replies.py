@@ -30,7 +30,7 @@ from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.peers import PeerDetection
 from pressure_server.queues.policy import Policy
-from tests.support.call_relay import LATE, NO_REPLY, NO_REQUEST, CallRelay, Cut
+from tests.support.backend_relay import LATE, NO_REPLY, NO_REQUEST, CallRelay, Cut
 from tests.support.ledger import Ledger
 from tests.support.native import NativeClient
 from tests.support.programs import (

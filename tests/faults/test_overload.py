@@ -20,7 +20,7 @@ from typing import Any
 
 import pytest
 
-from tests.support.bystander import Latency, served
+from tests.support.crowd import Latency, served
 from tests.support.measures import MB, memory, reset_peak
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey, join, wait_for
 from tests.support.protocols import LISTEN, RESP, Protocol, Wire, each_protocol

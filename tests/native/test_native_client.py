@@ -30,7 +30,7 @@ from pressure_server.client import (
     QueueInUseError,
     QueueNameError,
 )
-from tests.support.call_relay import NO_REPLY, CallRelay
+from tests.support.backend_relay import NO_REPLY, CallRelay
 from tests.support.ledger import Event, Ledger
 from tests.support.native import NativeClient, NativeSteps, Result, run, step_until
 from tests.support.native import QueueClosedError as NativeClosedError

@@ -17,7 +17,7 @@ import pytest
 import redis
 
 from pressure_server.backend.backups import data_snapshot
-from tests.support.full_disk import AS_ROOT
+from tests.support.faults import AS_ROOT
 from tests.support.programs import (
     TIMEOUT,
     Client,

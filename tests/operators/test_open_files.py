@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.background_program import BackgroundProgram
-from tests.support.programs import TIMEOUT, StartServer, Valkey, run_here, wait_for
+from tests.support.programs import TIMEOUT, BackgroundProgram, StartServer, Valkey, run_here, wait_for
 from tests.support.protocols import LISTEN, Protocol, each_protocol
 
 # At 1 024 open files, HTTP connections alone could take them all.

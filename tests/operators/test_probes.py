@@ -15,9 +15,8 @@ import pytest
 import redis
 
 from tests.documents import DOCS
-from tests.support.background_program import BackgroundProgram
 from tests.support.nodes import free_ports
-from tests.support.programs import TIMEOUT, Server, StartServer, Valkey, wait_for
+from tests.support.programs import TIMEOUT, BackgroundProgram, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
 from tests.support.requirements import need
 

@@ -22,7 +22,7 @@ from statistics import median
 import pytest
 
 from pressure_server.auth.users import RIGHTS, User, Users, password_digest
-from tests.support.bystander import served
+from tests.support.crowd import served
 from tests.support.guards import Authority, users_toml
 from tests.support.measures import MB, memory
 from tests.support.memcached_wire import MemcachedWire

@@ -20,8 +20,8 @@ import hiredis
 import pytest
 
 from handlers.memcached import parser as memcached
-from tests.support.bystander import served
 from tests.support.codecs import Codec, bytewise, cut, each_codec, traced_memory
+from tests.support.crowd import served
 from tests.support.hostile import Victim, bounded_peak, wait_until_alone
 from tests.support.measures import MB
 from tests.support.programs import TIMEOUT, Server

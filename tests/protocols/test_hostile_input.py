@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from tests.support.bystander import served
+from tests.support.crowd import served
 from tests.support.hostile import Victim, bounded_peak, leavings, settled, wait_until_alone
 from tests.support.measures import MB, memory
 from tests.support.programs import Server, StartServer, Valkey, wait_for

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from redis.crc import key_slot
 
-from tests.support.bus_relays import BusRelays, source_address
+from tests.support.backend_relay import ThreadRelay
 from tests.support.nodes import (
     LOCAL,
     Engine,
@@ -22,10 +24,69 @@ from tests.support.nodes import (
     start_all,
     wait_until,
 )
+from tests.support.relay import Link, Relay, connected
 
 SLOTS = 16_384
 # Milliseconds that MIGRATE may take.
 _MIGRATE_TIMEOUT = 10_000
+
+
+_LOCAL = "127.0.0.1"
+
+
+def source_address(number: int) -> str:
+    """Return the address from which the node with this number connects to others."""
+    return f"127.0.1.{number + 1}"
+
+
+class _BusLink(Link):
+    _relay: BusRelays
+
+    def __init__(self, relay: Relay, near: socket.socket, far: socket.socket) -> None:
+        super().__init__(relay, near, far)
+        self._source, self._target = near.getpeername()[0], far.getpeername()[1]
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether a node at one of its ends is cut off."""
+        cut = self._relay.cut_off
+        return self._source in map(source_address, cut) or self._target in [
+            self._relay.targets[number] for number in cut
+        ]
+
+    async def run(self) -> None:
+        if not self.is_cut:
+            await super().run()
+
+
+class BusRelays(ThreadRelay):
+    """A relay for each node. The nodes announce the `ports` of the relays, and listen on the `targets`."""
+
+    new_link = _BusLink
+
+    def __init__(self, ports: Sequence[int], targets: Sequence[int]) -> None:
+        self.targets = targets
+        self.cut_off: set[int] = set()
+        super().__init__(
+            *(
+                (socket.create_server((_LOCAL, port)), partial(connected, (_LOCAL, target)))
+                for port, target in zip(ports, targets, strict=True)
+            )
+        )
+
+    def cut_node(self, number: int) -> None:
+        """Close all connections from and to the node, and refuse new ones."""
+        self.cut_off = {*self.cut_off, number}
+        self._loop.call_soon_threadsafe(self._break_cut_links)
+
+    def heal_node(self, number: int) -> None:
+        """Accept the node's connections again."""
+        self.cut_off = self.cut_off - {number}
+
+    def _break_cut_links(self) -> None:
+        for task, link in self._links.items():
+            if isinstance(link, _BusLink) and link.is_cut:
+                task.cancel()
 
 
 class View(NamedTuple):

@@ -13,9 +13,8 @@ from typing import NamedTuple
 import pytest
 import redis
 
-from tests.support.background_program import BackgroundProgram
 from tests.support.paths import ROOT
-from tests.support.programs import TIMEOUT, Server, wait_for
+from tests.support.programs import TIMEOUT, BackgroundProgram, Server, wait_for
 
 SCRIPTS = ROOT / "tests" / "applications" / "scripts"
 _INSTALLED = ROOT / "build" / "applications"

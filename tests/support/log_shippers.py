@@ -7,9 +7,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from tests.support.background_program import BackgroundProgram
 from tests.support.nodes import free_ports
 from tests.support.paths import ROOT
+from tests.support.programs import BackgroundProgram
 from tests.support.requirements import require
 
 PASSWORD = "s3cret"

@@ -1,8 +1,7 @@
-"""The programs that tests start: a private Valkey, and pressure-server."""
+"""The programs that tests start: a private Valkey, pressure-server, and others."""
 
 from __future__ import annotations
 
-import contextlib
 import io
 import os
 import re
@@ -13,8 +12,9 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
+from contextlib import redirect_stderr, redirect_stdout, suppress
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, Self
 from unittest import mock
 
 import redis
@@ -99,7 +99,7 @@ class Program:
 
         def connection() -> socket.socket | None:
             assert self.process.poll() is None, "the program has ended"
-            with contextlib.suppress(ConnectionRefusedError):
+            with suppress(ConnectionRefusedError):
                 return socket.create_connection(("127.0.0.1", port), TIMEOUT)
             return None
 
@@ -137,6 +137,57 @@ class Valkey(Program):
         with self.client() as client:
             wait_for(lambda: client.info("clients")["blocked_clients"] == 0, "blocked clients to go")
             client.flushall()
+
+
+class BackgroundProgram(Program):
+    """A process and its children, with its output in a file. A `with` block kills it at its end."""
+
+    def __init__(
+        self,
+        log: Path,
+        *command: str,
+        environment: Mapping[str, str] | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self._log = log
+        with log.open("w") as output:
+            self.process = subprocess.Popen(
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env={**os.environ, **(environment or {})},
+                cwd=folder,
+                start_new_session=True,
+            )
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, _kind: object, error: BaseException | None, _trace: object) -> None:
+        self.kill()
+        if error is not None:
+            error.add_note(self.output[-3000:])
+
+    @property
+    def output(self) -> str:
+        return self._log.read_text(errors="replace")
+
+    def wait_for(self, text: str, count: int = 1) -> None:
+        """Wait until the output has the text so often."""
+        wait_for(
+            lambda: self.output.count(text) >= count, f"{text!r} in the output, {count} times", 2 * TIMEOUT
+        )
+
+    def wait(self) -> int:
+        """Wait until the program ends by itself. Return its exit status."""
+        return self.process.wait(2 * TIMEOUT)
+
+    def kill(self) -> None:
+        """Send SIGKILL to the program and its children."""
+        with suppress(ProcessLookupError):  # if all have ended
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(TIMEOUT)
 
 
 def _answers(client: Client) -> bool:
@@ -220,7 +271,7 @@ class Server(Program):
         own = tuple(f"!calls:{name}".encode() for name in names)
 
         def is_idle() -> bool:
-            with contextlib.suppress(redis.ConnectionError, redis.TimeoutError):
+            with suppress(redis.ConnectionError, redis.TimeoutError):
                 found = [one for node in nodes for one in records(node)]
                 return not any(key.endswith(own) and field.isdigit() for key, field in found)
             return True
@@ -309,8 +360,8 @@ def run_here(
         mock.patch.object(sys, "argv", ["pressure-server", *arguments]),
         mock.patch.object(log_output, "configure", side_effect=AssertionError("the command begins to serve")),
         mock.patch.dict(os.environ, _environment(environment), clear=True),
-        contextlib.redirect_stdout(output),
-        contextlib.redirect_stderr(errors),
+        redirect_stdout(output),
+        redirect_stderr(errors),
     ):
         try:
             cli.run()

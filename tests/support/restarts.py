@@ -13,8 +13,7 @@ from typing import NamedTuple
 from tests.support.installed_applications import Application, Stand
 from tests.support.log_shippers import StartShipper
 from tests.support.programs import TIMEOUT, wait_for
-from tests.support.store_queues import ListQueue, Queue
-from tests.support.stores import BeanstalkdStore, Store, StoreType
+from tests.support.stores import BeanstalkdStore, ListQueue, Queue, Store, StoreType
 
 # How long a worker may take until it goes on, in seconds: the pauses between Celery's attempts grow.
 _PATIENCE = TIMEOUT

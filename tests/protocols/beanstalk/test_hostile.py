@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.beanstalkd import running_beanstalkd
-from tests.support.bystander import served
+from tests.support.crowd import served
 from tests.support.hostile import Victim, bounded_peak, leavings, wait_until_alone
 from tests.support.measures import MB
 from tests.support.programs import TIMEOUT, StartServer, Valkey, wait_for, wait_until_settled

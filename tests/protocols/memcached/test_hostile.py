@@ -11,7 +11,7 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.support.bystander import served
+from tests.support.crowd import served
 from tests.support.hostile import Victim, bounded_peak, leavings, wait_until_alone
 from tests.support.measures import MB
 from tests.support.memcached_wire import MemcachedWire
