@@ -386,7 +386,7 @@ def test_with_a_dead_master_the_server_is_ready_and_the_survey_goes_on(
             assert not about["queues_complete"]
             with Wire(BEANSTALK, server) as beanstalk:
                 beanstalk.send(b"stats\r\n")
-                lines = beanstalk.read(int(beanstalk.read_line().split()[1]))
+                lines = beanstalk.exactly(int(beanstalk.line().split()[1]))
                 assert b"\ncurrent-jobs-ready: %d\n" % (2 * len(alive)) in lines
             _check_commands_of_the_shell(url_of(cluster), queue_in(0), queue_in(alive[0]))
             # Commands on all queues need all shards.

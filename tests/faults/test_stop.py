@@ -74,7 +74,7 @@ class _Cell:
 
     def judge(self) -> str:
         """Return what is wrong after the stop, or ""."""
-        received = self.wire.read(1 << 20)
+        received = self.wire.rest()
         if received.endswith(_AFTER) or any(code in received for code in _ERRORS):
             return f"{self.line} received {received!r}"
         after = self._contents()

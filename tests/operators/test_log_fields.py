@@ -37,7 +37,7 @@ def test_unknown_commands_are_logged_once_for_each_library(server: Server) -> No
     with Wire(MEMCACHED, server) as memcached, Wire(BEANSTALK, server) as beans:
         memcached(b"slabs reassign\r\n")
         beans.send(b"nonsense x\r\n")
-        assert beans.read_line() == b"UNKNOWN_COMMAND\r\n"
+        assert beans.line() == b"UNKNOWN_COMMAND\r\n"
     logged = entries_of(server, "unknown command")
     assert [(entry["command"], "my-lib 1.2" in entry["message"]) for entry in logged] == [
         ("GIBBERISH", False), ("CLIENT TRACKING", False), ("GIBBERISH", True), ("CLIENT TRACKING", True),

@@ -64,17 +64,20 @@ class Side:
 
     def reply(self, wire: Wire) -> bytes:
         """Return the next reply, in which ids are numbers of jobs. It is empty at the end of the stream."""
-        line = wire.read_line()
+        try:
+            line = wire.line()
+        except ConnectionError:
+            return wire.rest()
         if found := _ENDS_WITH_ID.fullmatch(line):
             if found[2] not in self._numbers:
                 self._numbers[found[2]] = len(self.jobs)
                 self.jobs.append(found[2])
             return b"%b <%d>\r\n" % (found[1], self._numbers[found[2]])
         if found := _HAS_MESSAGE.fullmatch(line):
-            message = wire.read(int(found[3]) + 2)
+            message = wire.exactly(int(found[3]) + 2)
             return b"%b %b %b\r\n%b" % (found[1], self._number(found[2]), found[3], message)
         if line.startswith(b"OK "):
-            data = wire.read(int(line[3:]) + 2)
+            data = wire.exactly(int(line[3:]) + 2)
             return b"OK\r\n" + self._without_variations(data)
         return line
 

@@ -97,6 +97,5 @@ class ValuesWire(Wire):
     def until(self, end: bytes) -> bytes:
         """Return everything up to this end. Raises ConnectionError, or TimeoutError."""
         while not self._unread.endswith(end):
-            if not self.receive():
-                raise ConnectionResetError(f"closed after {bytes(self._unread[-1000:])!r}")
+            self._receive_more()
         return self._take(len(self._unread))

@@ -169,31 +169,21 @@ class Wire(Connection):
         """Return the next `count` replies. Raises ConnectionError if the server closes first."""
         return [self.reply() for _ in range(count)]
 
-    def read(self, size: int) -> bytes:
-        """Return `size` bytes, or fewer if the server closes first."""
-        while len(self._unread) < size and self.receive():
-            pass
-        return self._take(size)
-
     def exactly(self, size: int) -> bytes:
         """Return `size` bytes. Raises ConnectionError if the server closes first."""
-        found = self.read(size)
-        if len(found) < size:
-            raise ConnectionResetError("the server closed the connection")
-        return found
-
-    def read_line(self) -> bytes:
-        """Return a line with its end, or a part of it if the server closes first."""
-        while b"\n" not in self._unread and self.receive():
-            pass
-        return self._take(self._unread.find(b"\n") + 1 or len(self._unread))
+        while len(self._unread) < size:
+            self._receive_more()
+        return self._take(size)
 
     def line(self) -> bytes:
         """Return a line with its end. Raises ConnectionError if the server closes first."""
-        found = self.read_line()
-        if not found.endswith(b"\r\n"):
-            raise ConnectionResetError("the server closed the connection")
-        return found
+        while b"\n" not in self._unread:
+            self._receive_more()
+        return self._take(self._unread.find(b"\n") + 1)
+
+    def _receive_more(self) -> None:
+        if not self.receive():
+            raise ConnectionResetError(f"closed after {bytes(self._unread[-1000:])!r}")
 
     def rest(self) -> bytes:
         """Return all bytes until the server closes."""
@@ -203,7 +193,7 @@ class Wire(Connection):
 
     def is_closed(self) -> bool:
         """Wait for a byte or the end of the stream; return whether the server has closed."""
-        return self.read(1) == b""
+        return not (self._unread or self.receive())
 
     def has_reply(self) -> bool:
         """Return whether unread bytes have arrived."""

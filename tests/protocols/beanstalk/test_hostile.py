@@ -84,7 +84,7 @@ def beanstalkd() -> Iterator[int]:
 def test_hostile_requests_are_answered_and_the_connection_stays_open(strict: Wire) -> None:
     for name, (requests, replies) in CASES.items():
         with strict.sending(requests):
-            assert strict.read(len(replies)) == replies, name
+            assert strict.exactly(len(replies)) == replies, name
         assert strict(b"list-tube-used\r\n").startswith(b"USING "), name
 
 
@@ -96,7 +96,7 @@ def test_beanstalkd_answers_hostile_requests_in_the_same_way(beanstalkd: int) ->
             Wire(BEANSTALK, beanstalkd) as wire,
             wire.sending(requests),
         ):
-            assert wire.read(len(replies)) == replies, name
+            assert wire.exactly(len(replies)) == replies, name
 
 
 EVIL = b"delete 1\r\nuse evil\r\n"
@@ -112,8 +112,8 @@ CLOSING += [b"put ", b"put 0 0 1", b"put 0 0 1 3", b"put " + b"0" * 250 + b" 0 1
 def test_the_message_of_a_refused_put_is_skipped(strict: Wire, line: bytes) -> None:
     """beanstalkd reads it as commands."""
     strict.send(line % len(EVIL) + b"\r\n" + EVIL + b"\r\nlist-tube-used\r\n")
-    assert strict.read(len(BAD)) == BAD
-    assert strict.read_line() == b"USING default\r\n"
+    assert strict.exactly(len(BAD)) == BAD
+    assert strict.line() == b"USING default\r\n"
 
 
 @pytest.mark.parametrize("line", CLOSING)
@@ -124,8 +124,8 @@ def test_a_put_of_unknown_or_wrong_size_ends_the_connection(strict: Wire, line: 
 
 def test_put_in_upper_case_is_unknown_and_its_message_is_skipped(strict: Wire) -> None:
     strict.send(b"PUT 0 0 1 %d\r\n" % len(EVIL) + EVIL + b"\r\nlist-tube-used\r\n")
-    assert strict.read(len(UNKNOWN)) == UNKNOWN
-    assert strict.read_line() == b"USING default\r\n"
+    assert strict.exactly(len(UNKNOWN)) == UNKNOWN
+    assert strict.line() == b"USING default\r\n"
 
 
 def test_a_refused_job_of_a_gigabyte_takes_no_memory(victim: Victim) -> None:

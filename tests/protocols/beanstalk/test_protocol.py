@@ -289,9 +289,9 @@ class Script:
             line = self._known(each)
             new = re.search(rb"\{(\w)\}", line)
             if not new:
-                assert wire.read(len(line)) == line
+                assert wire.exactly(len(line)) == line
                 continue
-            found = wire.read_line()
+            found = wire.line()
             assert found.startswith(line[: new.start()]), (line, found)
             number = found[new.start() :].split()[0]
             assert found == line.replace(new[0], number)

@@ -73,7 +73,7 @@ def test_a_queue_named_thirty_times_takes_memory_once(victim: Victim, request_: 
     with bounded_peak(victim.server, 64 * MB):
         hostile = victim.attack(RESP)
         hostile.send(request_)
-        assert hostile.read(len(reply)) == reply
+        assert hostile.exactly(len(reply)) == reply
 
 
 REPEATED = {
@@ -94,7 +94,7 @@ def test_a_long_queue_named_2000_times_is_read_once(
     with bounded_peak(victim.server, 32 * MB):
         hostile = victim.attack(RESP)
         hostile.send(packed(*words, *["q"] * 2000))
-        assert hostile.read(len(reply)) == reply
+        assert hostile.exactly(len(reply)) == reply
 
 
 def test_set_algebra_on_too_many_queues_is_refused(victim: Victim) -> None:
@@ -131,7 +131,7 @@ def test_a_take_of_very_many_messages_leaves_time_for_others(victim: Victim) -> 
         assert victim.observer.lpop("other") == b"x"
         done += 1
     expected = b"".join(b"$%d\r\n%d\r\n" % (len(str(number)), number) for number in range(count))
-    assert hostile.read(len(expected) + 8) == b"*%d\r\n" % count + expected
+    assert hostile.exactly(len(expected) + 8) == b"*%d\r\n" % count + expected
     assert done > 1  # in one step it would be none, or one
 
 
@@ -161,7 +161,7 @@ def test_a_command_of_very_many_words_leaves_time_for_others(victim: Victim, ver
     hostile.socket.settimeout(TIMEOUT)
     flags = b":1\r\n:0\r\n" * 5000 + b":0\r\n" * (count - 10_000)
     expected = b":5000\r\n" if verb == "SREM" else b"*%d\r\n" % count + flags
-    assert hostile.read(len(expected)) == expected
+    assert hostile.exactly(len(expected)) == expected
     assert done > 1  # in one step it would be none, or one
 
 
@@ -178,7 +178,7 @@ def test_a_pattern_leaves_time_for_others(victim: Victim, pattern: bytes) -> Non
     for _ in range(5):
         assert victim.observer.rpush("other", "x") == 1
         assert victim.observer.lpop("other") == b"x"
-    assert hostile.read(len(nothing := b"*2\r\n$1\r\n0\r\n*0\r\n")) == nothing
+    assert hostile.exactly(len(nothing := b"*2\r\n$1\r\n0\r\n*0\r\n")) == nothing
 
 
 @pytest.mark.slow

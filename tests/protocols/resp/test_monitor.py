@@ -74,7 +74,7 @@ def test_lines_are_those_of_redis(pair: Pair) -> None:
             wire.do(command)
         lines: list[bytes] = []
         while not lines or b'"SPOP"' not in lines[-1]:
-            line = monitor.read_line()
+            line = monitor.line()
             place = _TIME_AND_PLACE.match(line)
             assert place is not None, line
             lines.append(place[1] + b" " + line[place.end() :])

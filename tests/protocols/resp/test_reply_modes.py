@@ -59,8 +59,8 @@ def test_the_replies_are_those_of_redis(pair: Pair, name: str, is_pipeline: bool
         for request in [b"".join(requests)] if is_pipeline else requests:
             wire.send(request)
         stream = b""
-        while not stream.endswith(END) and (line := wire.read_line()):
-            stream += line
+        while not stream.endswith(END):
+            stream += wire.line()
         streams.append(stream)
     expected, found = (stream.replace(b"7.0.15", b"") for stream in streams)
     assert found.count(b"\r\n") == expected.count(b"\r\n"), (expected, found)
