@@ -21,15 +21,18 @@ from tests.support.memcached_wire import MemcachedWire
 from tests.support.programs import Client, Server, run_command, wait_for
 from tests.support.sharded import (
     PLACEMENT,
+    Call,
     base_of,
+    calls_in,
     direct_to,
+    faults_in,
     node_with,
     queue_in,
     queue_in_each,
     server_on,
     url_of,
+    watched,
 )
-from tests.support.slot_watch import Call, calls_in, faults_in, watched
 from tests.support.waiters import Waiter, wait_for_blocked
 
 pytestmark = pytest.mark.clients

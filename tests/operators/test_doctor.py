@@ -16,13 +16,12 @@ from pressure_server.errors import BackendError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
 from pressure_server.queues.repair.case import Case, Finding, Snapshot
-from tests.support.deaths import OPERATIONS, STATES, copy_queue, drop_queue
 from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, Client, StartServer, Valkey, keys_left
 from tests.support.repair_table import MARKER, table
 from tests.support.waiters import wait_for_blocked
-from tests.support.ward import Keys, Ward, naming
+from tests.support.ward import OPERATIONS, STATES, Keys, Ward, copy_queue, drop_queue, naming
 
 QUEUE = "q"
 BASE = f"__pressure__:{QUEUE}"

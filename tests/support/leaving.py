@@ -52,15 +52,6 @@ class Taker:
     memcached: bool = False
     times: int = 1
 
-    @property
-    def ends_apart(self) -> bool:
-        """Whether messages are put back one client at a time although the clients leave together.
-
-        Each open read is put back by itself. A transaction does not pass through the queue's lane, so the
-        messages of an earlier one may be put back before a later one ends.
-        """
-        return self.opens or self.commands.startswith("MULTI")
-
     def __str__(self) -> str:
         name = self.commands if self.times == 1 else f"({self.commands})x{self.times}"
         return f"memcached {name}" if self.memcached else name
@@ -287,7 +278,9 @@ class Cell:
 
     def __init__(self, taker: Taker, number: str, count: int, moment: Moment) -> None:
         self.taker = taker
-        self._apart = taker.ends_apart or moment.one_by_one
+        # Each open read is put back by itself. A transaction does not pass through the queue's lane, so the
+        # messages of an earlier one may be put back before a later one ends.
+        self._apart = moment.one_by_one or taker.opens or taker.commands.startswith("MULTI")
         self.names = {role: f"{number}:{role}" for role in "qrmzg"}
         self.clients: list[Leaver] = []
         each = taker.takes * count

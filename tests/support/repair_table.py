@@ -11,10 +11,19 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from tests.support.deaths import IN_BOTH_VERSIONS, OPERATIONS, PREFIX, STATES, deaths
 from tests.support.native import VERSIONS, NativeSteps, run
 from tests.support.programs import Valkey
-from tests.support.ward import Keys, Report, Ward, naming
+from tests.support.ward import (
+    IN_BOTH_VERSIONS,
+    OPERATIONS,
+    PREFIX,
+    STATES,
+    Keys,
+    Report,
+    Ward,
+    deaths,
+    naming,
+)
 
 MARKER = "<!-- made by `python -m tests.support.repair_table docs/guides/repair.md` -->\n"
 
