@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import ExitStack, asynccontextmanager
@@ -17,7 +16,8 @@ from tests.support.cluster import Cluster, ClusterNode
 from tests.support.large import fill, number_of
 from tests.support.native import NativeSteps, run, step_until
 from tests.support.nodes import Engine, wait_until
-from tests.support.programs import TIMEOUT, Client, Server, StartServer
+from tests.support.programs import Client, Server, StartServer
+from tests.support.protocols import MEMCACHED, Wire
 from tests.support.traffic import KEY, OUTAGE, PREFIX, start_on_cluster, under_traffic
 from tests.support.waiters import Waiter, wait_for_waiting
 
@@ -314,16 +314,13 @@ def test_values_of_memcached_move_too(start_server: StartServer, cluster: Cluste
     server = start_on_cluster(start_server, cluster, "--listen", "memcached://127.0.0.1:0?mode=kv")
 
     async def play() -> None:
-        with socket.create_connection(("127.0.0.1", server.port_of("memcached")), TIMEOUT) as connection:
-            lines = connection.makefile("rwb", buffering=0)
-            lines.write(b"set a 0 0 1\r\nA\r\n")
-            assert lines.readline() == b"STORED\r\n"
+        with Wire(MEMCACHED, server) as wire:
+            assert wire.ask(b"set a 0 0 1\r\nA") == [b"STORED"]
             async with moving(cluster):
-                lines.write(b"set b 0 0 1\r\nB\r\n")
+                wire.ask(b"set b 0 0 1\r\nB", lines=0)
                 await wait_until_refused(cluster, server)
-            assert lines.readline() == b"STORED\r\n"
-            lines.write(b"get a b\r\n")
-            found = [lines.readline() for _ in range(5)]
-            assert found == [b"VALUE a 0 1\r\n", b"A\r\n", b"VALUE b 0 1\r\n", b"B\r\n", b"END\r\n"]
+            assert wire.line() == b"STORED\r\n"
+            found = wire.ask(b"get a b", lines=5)
+            assert found == [b"VALUE a 0 1", b"A", b"VALUE b 0 1", b"B", b"END"]
 
     asyncio.run(play())

@@ -2,49 +2,18 @@
 
 from __future__ import annotations
 
-import select
-import socket
 from collections.abc import Iterator
 
 import pytest
 
 from tests.support.faults import NO_SCRIPTS, stopped
-from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
-
-BEANSTALK, MEMCACHED, RESP = "beanstalk", "memcached", "resp"
-
-
-class Connection:
-    """A connection that sends lines and reads lines."""
-
-    def __init__(self, server: Server, scheme: str) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", server.port_of(scheme)), TIMEOUT)
-        self._replies = self._socket.makefile("rb")
-
-    def __call__(self, *requests: bytes, lines: int = 1) -> list[bytes]:
-        """Send requests in one write, and return so many lines of replies for each."""
-        self._socket.sendall(b"".join(request + b"\r\n" for request in requests))
-        return [self._replies.readline().rstrip() for _ in range(lines * len(requests))]
-
-    def rest(self) -> bytes:
-        """Return all bytes until the server closes its side. The client's side stays open."""
-        return self._replies.read()
-
-    def has_reply(self) -> bool:
-        """Return whether bytes have arrived that are not read; call it when the last reply has been read."""
-        return bool(select.select([self._socket], [], [], 0)[0])
-
-    def close(self) -> None:
-        self._replies.close()
-        self._socket.close()
+from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Protocol, Wire
 
 
 @pytest.fixture
 def server(backend: Valkey, start_server: StartServer) -> Server:
-    listeners = [
-        word for scheme in (BEANSTALK, MEMCACHED) for word in ("--listen", f"{scheme}://127.0.0.1:0")
-    ]
-    return start_server("--backend", backend.url, *listeners)
+    return start_server("--backend", backend.url, *LISTEN)
 
 
 @pytest.fixture
@@ -54,11 +23,11 @@ def client(server: Server) -> Iterator[Client]:
 
 
 def test_a_client_that_watches_two_tubes_owns_the_jobs_it_reserves(server: Server, client: Client) -> None:
-    worker = Connection(server, BEANSTALK)
-    worker(b"use a", b"watch a", b"watch b")
-    assert worker(*[b"put 1 0 300 1\r\nx"] * 3) == [b"INSERTED 1", b"INSERTED 2", b"INSERTED 3"]
-    worker(*[b"reserve-with-timeout 0"] * 3, lines=2)
-    assert worker(b"touch 1", b"bury 1 5", b"release 2 5 0") == [b"TOUCHED", b"BURIED", b"RELEASED"]
+    worker = Wire(BEANSTALK, server)
+    worker.ask(b"use a", b"watch a", b"watch b")
+    assert worker.ask(*[b"put 1 0 300 1\r\nx"] * 3) == [b"INSERTED 1", b"INSERTED 2", b"INSERTED 3"]
+    worker.ask(*[b"reserve-with-timeout 0"] * 3, lines=2)
+    assert worker.ask(b"touch 1", b"bury 1 5", b"release 2 5 0") == [b"TOUCHED", b"BURIED", b"RELEASED"]
     worker.close()
     wait_for(lambda: client.lrange("a", 0, -1) == [b"x", b"x"], "both jobs to be ready")
 
@@ -66,11 +35,11 @@ def test_a_client_that_watches_two_tubes_owns_the_jobs_it_reserves(server: Serve
 def test_a_job_comes_back_if_its_deletion_failed_and_its_client_leaves(
     backend: Valkey, server: Server, client: Client
 ) -> None:
-    worker = Connection(server, BEANSTALK)
-    worker(b"use q", b"watch q", b"ignore default", b"put 1 0 300 1\r\nx")
-    assert worker(b"reserve-with-timeout 0", lines=2) == [b"RESERVED 1 1", b"x"]
+    worker = Wire(BEANSTALK, server)
+    worker.ask(b"use q", b"watch q", b"ignore default", b"put 1 0 300 1\r\nx")
+    assert worker.ask(b"reserve-with-timeout 0", lines=2) == [b"RESERVED 1 1", b"x"]
     with NO_SCRIPTS(backend):
-        assert worker(b"delete 1") == [b"INTERNAL_ERROR"]
+        assert worker.ask(b"delete 1") == [b"INTERNAL_ERROR"]
     worker.close()
     wait_for(lambda: client.scard("q") == 1, "the job to be ready")
 
@@ -79,10 +48,10 @@ def test_an_open_read_comes_back_if_its_close_failed_and_its_client_leaves(
     backend: Valkey, server: Server, client: Client
 ) -> None:
     client.rpush("q", "x")
-    kestrel = Connection(server, MEMCACHED)
-    assert kestrel(b"get q/open", lines=3) == [b"VALUE q/open 0 1", b"x", b"END"]
+    kestrel = Wire(MEMCACHED, server)
+    assert kestrel.ask(b"get q/open", lines=3) == [b"VALUE q/open 0 1", b"x", b"END"]
     with NO_SCRIPTS(backend):
-        assert kestrel(b"get q/close")[0].startswith(b"SERVER_ERROR")
+        assert kestrel.ask(b"get q/close")[0].startswith(b"SERVER_ERROR")
     kestrel.close()
     wait_for(lambda: client.scard("q") == 1, "the message to be back")
 
@@ -91,11 +60,11 @@ def test_a_close_of_an_open_read_that_failed_can_be_repeated(
     backend: Valkey, server: Server, client: Client
 ) -> None:
     client.rpush("q", "x", "y")
-    kestrel = Connection(server, MEMCACHED)
-    assert kestrel(b"get q/open", lines=3)[1] == b"x"
+    kestrel = Wire(MEMCACHED, server)
+    assert kestrel.ask(b"get q/open", lines=3)[1] == b"x"
     with NO_SCRIPTS(backend):
-        assert kestrel(b"get q/close/open")[0].startswith(b"SERVER_ERROR")
-    assert kestrel(b"get q/close/open", lines=3)[1] == b"y"
+        assert kestrel.ask(b"get q/close/open")[0].startswith(b"SERVER_ERROR")
+    assert kestrel.ask(b"get q/close/open", lines=3)[1] == b"y"
     kestrel.close()
     wait_for(lambda: client.lrange("q", 0, -1) == [b"y"], "only the second message to be back")
 
@@ -103,11 +72,11 @@ def test_a_close_of_an_open_read_that_failed_can_be_repeated(
 def test_a_full_tube_that_only_beanstalk_clients_use_has_room_again(server: Server, client: Client) -> None:
     client.execute_command("PRESSURE.CREATE", "q", "BOUND", 2, "OVERFLOW", "ERROR")
     put = b"put 1 0 300 1\r\nx"
-    worker = Connection(server, BEANSTALK)
-    worker(b"use q", b"watch q", b"ignore default")
-    assert worker(put, put, put) == [b"INSERTED 1", b"INSERTED 2", b"OUT_OF_MEMORY"]
-    assert worker(b"reserve-with-timeout 0", lines=2) == [b"RESERVED 1 1", b"x"]
-    assert worker(put, b"delete 1") == [b"INSERTED 3", b"DELETED"]
+    worker = Wire(BEANSTALK, server)
+    worker.ask(b"use q", b"watch q", b"ignore default")
+    assert worker.ask(put, put, put) == [b"INSERTED 1", b"INSERTED 2", b"OUT_OF_MEMORY"]
+    assert worker.ask(b"reserve-with-timeout 0", lines=2) == [b"RESERVED 1 1", b"x"]
+    assert worker.ask(put, b"delete 1") == [b"INSERTED 3", b"DELETED"]
     worker.close()
 
 
@@ -119,16 +88,16 @@ _RESERVE = {
 }
 
 
-def _holding(server: Server, scheme: str) -> Connection:
+def _holding(server: Server, protocol: Protocol) -> Wire:
     """Return the connection of a worker that has reserved the oldest message of queue q."""
-    worker = Connection(server, scheme)
-    request, lines = _RESERVE[scheme]
-    assert b"x" in worker(request, lines=lines)
+    worker = Wire(protocol, server)
+    request, lines = _RESERVE[protocol]
+    assert b"x" in worker.ask(request, lines=lines)
     return worker
 
 
 @pytest.mark.parametrize(
-    ("scheme", "request_"),
+    ("protocol", "request_"),
     [
         (BEANSTALK, b"quit"),
         (BEANSTALK, b"quitting"),
@@ -140,18 +109,18 @@ def _holding(server: Server, scheme: str) -> Connection:
         (MEMCACHED, b"set q 0 0 x"),
         (MEMCACHED, b"get " + b"q" * 70_000),
     ],
-    ids=lambda value: value[:20].decode().strip() if isinstance(value, bytes) else value,
+    ids=lambda value: value[:20].decode().strip() if isinstance(value, bytes) else str(value),
 )
 def test_a_message_is_back_when_its_worker_has_seen_its_connection_end(
-    server: Server, client: Client, scheme: str, request_: bytes
+    server: Server, client: Client, protocol: Protocol, request_: bytes
 ) -> None:
     """The worker leaves its side open, as clients do until they have read the end of the stream."""
     client.rpush("q", "x")
-    worker, other = _holding(server, scheme), Connection(server, BEANSTALK)
-    other(b"watch q", b"ignore default")
-    worker(request_, lines=0)
+    worker, other = _holding(server, protocol), Wire(BEANSTALK, server)
+    other.ask(b"watch q", b"ignore default")
+    worker.ask(request_, lines=0)
     worker.rest()
-    assert b"x" in other(b"reserve-with-timeout 0", lines=2)
+    assert b"x" in other.ask(b"reserve-with-timeout 0", lines=2)
     other.close()
     worker.close()
 
@@ -159,45 +128,45 @@ def test_a_message_is_back_when_its_worker_has_seen_its_connection_end(
 def test_a_job_is_ready_for_a_waiting_client_when_its_worker_quits(server: Server, client: Client) -> None:
     """The worker stays connected, and reads nothing."""
     client.rpush("q", "x")
-    worker, other = _holding(server, BEANSTALK), Connection(server, BEANSTALK)
-    other(b"watch q", b"ignore default")
-    other(b"reserve-with-timeout 1", lines=0)
+    worker, other = _holding(server, BEANSTALK), Wire(BEANSTALK, server)
+    other.ask(b"watch q", b"ignore default")
+    other.ask(b"reserve-with-timeout 1", lines=0)
     wait_for(lambda: client.info("clients")["blocked_clients"] == 1, "the other client to wait")
-    worker(b"quit", lines=0)
-    assert b"x" in other(b"list-tube-used", lines=2)
+    worker.ask(b"quit", lines=0)
+    assert b"x" in other.ask(b"list-tube-used", lines=2)
     other.close()
     worker.close()
 
 
 def test_a_quit_gives_up_what_the_commands_before_it_have_left(server: Server, client: Client) -> None:
-    worker, other = Connection(server, BEANSTALK), Connection(server, BEANSTALK)
+    worker, other = Wire(BEANSTALK, server), Wire(BEANSTALK, server)
     for one in (worker, other):
-        one(b"use q", b"watch q", b"ignore default")
-    worker(*[b"put 1 0 300 1\r\nx"] * 4)
+        one.ask(b"use q", b"watch q", b"ignore default")
+    worker.ask(*[b"put 1 0 300 1\r\nx"] * 4)
     pipeline = [b"reserve"] * 4 + [b"delete 1", b"bury 2 0", b"release 3 0 60", b"quit", b"delete 4"]
-    worker(*pipeline, lines=0)
+    worker.ask(*pipeline, lines=0)
     assert worker.rest().endswith(b"DELETED\r\nBURIED\r\nRELEASED\r\n")
-    assert other(b"reserve-with-timeout 0", lines=2) == [b"RESERVED 4 1", b"x"]
-    assert other(b"reserve-with-timeout 0") == [b"TIMED_OUT"]
+    assert other.ask(b"reserve-with-timeout 0", lines=2) == [b"RESERVED 4 1", b"x"]
+    assert other.ask(b"reserve-with-timeout 0") == [b"TIMED_OUT"]
     other.close()
     worker.close()
 
 
 def test_a_reset_of_the_connection_gives_up_its_reservations(server: Server, client: Client) -> None:
     client.rpush("q", "x")
-    worker, other = _holding(server, RESP), Connection(server, BEANSTALK)
-    other(b"watch q", b"ignore default")
-    assert worker(b"RESET") == [b"+RESET"]
-    assert b"x" in other(b"reserve-with-timeout 0", lines=2)
+    worker, other = _holding(server, RESP), Wire(BEANSTALK, server)
+    other.ask(b"watch q", b"ignore default")
+    assert worker.ask(b"RESET") == [b"+RESET"]
+    assert b"x" in other.ask(b"reserve-with-timeout 0", lines=2)
     other.close()
     worker.close()
 
 
 def test_a_killed_client_has_given_up_its_reservations(server: Server, client: Client) -> None:
     client.rpush("q", "x")
-    worker, other = _holding(server, BEANSTALK), Connection(server, RESP)
-    other(b"CLIENT KILL TYPE normal SKIPME yes", b"PRESSURE.RESERVE q", lines=0)
-    assert other(b"PING", lines=9)[6] == b"x"
+    worker, other = _holding(server, BEANSTALK), Wire(RESP, server)
+    other.ask(b"CLIENT KILL TYPE normal SKIPME yes", b"PRESSURE.RESERVE q", lines=0)
+    assert other.ask(b"PING", lines=9)[6] == b"x"
     other.close()
     worker.close()
 
@@ -210,7 +179,7 @@ def test_an_evicted_client_gives_up_its_reservations_at_once(
         client.rpush("q", "x")
         worker = _holding(server, RESP)
         put = b"*3\r\n$5\r\nRPUSH\r\n$1\r\nr\r\n$30000000\r\n" + b"y" * 8_000_000
-        assert worker(put)[0].startswith(b"-OOM closing this connection")
+        assert worker.ask(put)[0].startswith(b"-OOM closing this connection")
         assert client.execute_command("PRESSURE.RESERVE", "q")[2] == b"x"
         worker.close()
 
@@ -221,12 +190,12 @@ def test_an_abort_is_answered_when_the_message_is_back(
     client.rpush("q", "x")
     kestrel = _holding(server, MEMCACHED)
     with stopped(backend.process):
-        kestrel(b"get q/abort", lines=0)
+        kestrel.ask(b"get q/abort", lines=0)
         for _ in range(2):
             client.ping()
         assert not kestrel.has_reply()
     with backend.client() as direct:
-        assert kestrel(b"version", lines=2)[0] == b"END"
+        assert kestrel.ask(b"version", lines=2)[0] == b"END"
         assert direct.lrange("__pressure__:q", 0, -1) == [b"x"]
     kestrel.close()
 
@@ -238,8 +207,8 @@ def test_a_message_whose_abort_failed_comes_back_whatever_the_client_does_then(
     client.rpush("q", "x")
     kestrel = _holding(server, MEMCACHED)
     with NO_SCRIPTS(backend):
-        assert kestrel(b"get q/abort")[0].startswith(b"SERVER_ERROR")
-    assert kestrel(then) == [b"END"]
+        assert kestrel.ask(b"get q/abort")[0].startswith(b"SERVER_ERROR")
+    assert kestrel.ask(then) == [b"END"]
     wait_for(lambda: client.lrange("q", 0, -1) == [b"x"], "the message to be back")
-    assert kestrel(b"get q/open", lines=3)[1] == b"x"
+    assert kestrel.ask(b"get q/open", lines=3)[1] == b"x"
     kestrel.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import threading
 from collections.abc import Iterator
 from typing import Any
@@ -12,12 +11,10 @@ import pytest
 from tests.support.native import NativeClient
 from tests.support.neighbours import doctor
 from tests.support.programs import Client, Server, StartServer, Valkey, join, wait_for
+from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, Wire
 from tests.support.series import Series, refusals, run_series
 from tests.support.waiters import Waiter, create, wait_for_blocked
 
-RESP = ("--listen", "resp://127.0.0.1:0")
-MEMCACHED = (*RESP, "--listen", "memcached://127.0.0.1:0")
-BEANSTALK = (*RESP, "--listen", "beanstalk://127.0.0.1:0")
 READING: Series = [
     ("PRESSURE.CREATE q TYPE LOG", b"OK"),
     ("LPUSH q a b c", 3),
@@ -254,37 +251,27 @@ def test_deleting_a_log_deletes_its_groups(client: Client, server: Server, direc
 
 
 def test_flags_and_expiry_of_messages_reach_the_groups(backend: Valkey, start_server: StartServer) -> None:
-    server = start_server("--backend", backend.url, *MEMCACHED)
+    server = start_server("--backend", backend.url, *LISTEN)
     resp = server.client()
     log_with_groups(resp, "g")
-    with socket.create_connection(("127.0.0.1", server.port_of("memcached"))) as connected:
-        wire = connected.makefile("rwb")
+    with Wire(MEMCACHED, server) as wire:
         for flags, expires, message in ((5, 0, b"a"), (6, -1, b"b"), (7, 0, b"c")):
-            wire.write(b"set q %d %d 1\r\n%b\r\n" % (flags, expires, message))
-        wire.write(3 * b"get q+g\r\n")
-        wire.flush()
-        assert [wire.readline() for _ in range(3)] == [b"STORED\r\n"] * 3
+            assert wire.ask(b"set q %d %d 1\r\n%b" % (flags, expires, message)) == [b"STORED"]
         expected = [b"VALUE q+g 5 1", b"a", b"END", b"VALUE q+g 7 1", b"c", b"END", b"END"]
-        assert [wire.readline().rstrip() for _ in expected] == expected
+        assert wire.ask(b"get q+g\r\n" * 2 + b"get q+g", lines=7) == expected
 
 
 def test_beanstalk_workers_read_a_group_as_a_tube(backend: Valkey, start_server: StartServer) -> None:
-    server = start_server("--backend", backend.url, *BEANSTALK)
+    server = start_server("--backend", backend.url, *LISTEN)
     resp = server.client()
     log_with_groups(resp, "g")
-    with socket.create_connection(("127.0.0.1", server.port_of("beanstalk"))) as connected:
-        wire = connected.makefile("rwb")
-        wire.write(b"watch q+g\r\nreserve\r\n")
-        wire.flush()
-        assert wire.readline() == b"WATCHING 2\r\n"
+    with Wire(BEANSTALK, server) as wire:
+        assert wire.ask(b"watch q+g\r\nreserve") == [b"WATCHING 2"]
         resp.lpush("q", "hello", "world")
-        assert [wire.readline() for _ in range(2)] == [b"RESERVED 1 5\r\n", b"hello\r\n"]
-        wire.write(b"release 1 0 0\r\nreserve\r\ndelete 1\r\nreserve\r\n")
-        wire.flush()
-        assert [wire.readline() for _ in range(4)] == [
-            b"RELEASED\r\n", b"RESERVED 1 5\r\n", b"hello\r\n", b"DELETED\r\n",
+        assert [wire.line(), wire.line()] == [b"RESERVED 1 5\r\n", b"hello\r\n"]
+        assert wire.ask(b"release 1 0 0\r\nreserve\r\ndelete 1\r\nreserve", lines=6) == [
+            b"RELEASED", b"RESERVED 1 5", b"hello", b"DELETED", b"RESERVED 2 5", b"world",
         ]  # fmt: skip
-        assert [wire.readline() for _ in range(2)] == [b"RESERVED 2 5\r\n", b"world\r\n"]
 
 
 def test_consumers_of_a_group_share_its_messages(client: Client, server: Server) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Iterator
 
 import pytest
@@ -11,6 +10,7 @@ import redis
 
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
+from tests.support.protocols import BEANSTALK, LISTEN, Wire
 from tests.support.series import Series, run_series
 from tests.support.waiters import Waiter, about, create, wait_for_blocked
 
@@ -75,16 +75,13 @@ def test_a_ring_of_jobs_drops_what_it_may(connection: Waiter) -> None:
 
 
 def test_beanstalk_puts_into_a_ring(backend: Valkey, start_server: StartServer) -> None:
-    listen = ("--listen", "resp://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0")
-    server = start_server("--backend", backend.url, *listen)
+    server = start_server("--backend", backend.url, *LISTEN)
     client = server.client()
     create(client, "q", "BOUND", 2, "OVERFLOW", "OVERWRITE")
     client.rpush("q", "a", "b")
-    with socket.create_connection(("127.0.0.1", server.port_of("beanstalk"))) as connected:
-        wire = connected.makefile("rwb")
-        wire.write(b"use q\r\nput 1024 0 60 1\r\nc\r\nput 1024 0 60 1\r\nd\r\n")
-        wire.flush()
-        assert [wire.readline()[:8] for _ in range(3)] == [b"USING q\r", b"INSERTED", b"INSERTED"]
+    with Wire(BEANSTALK, server) as wire:
+        replies = wire.ask(b"use q", b"put 1024 0 60 1\r\nc", b"put 1024 0 60 1\r\nd")
+        assert [reply[:8] for reply in replies] == [b"USING q", b"INSERTED", b"INSERTED"]
     assert client.lrange("q", 0, -1) == [b"c", b"d"]
     assert about(client, "q")[b"dropped_messages"] == 2
 

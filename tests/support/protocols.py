@@ -169,6 +169,11 @@ class Wire(Connection):
         """Return the next `count` replies. Raises ConnectionError if the server closes first."""
         return [self.reply() for _ in range(count)]
 
+    def ask(self, *requests: bytes, lines: int = 1) -> list[bytes]:
+        """Send requests in one write, and return so many lines of replies for each."""
+        self.send(b"".join(request + b"\r\n" for request in requests))
+        return [self.line().rstrip() for _ in range(lines * len(requests))]
+
     def exactly(self, size: int) -> bytes:
         """Return `size` bytes. Raises ConnectionError if the server closes first."""
         while len(self._unread) < size:

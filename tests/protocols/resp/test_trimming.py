@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import random
-import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,7 @@ import pytest
 import redis
 
 from tests.support.programs import Client, Server, StartServer, Valkey, join
+from tests.support.protocols import LISTEN, MEMCACHED, Wire
 from tests.support.requirements import need
 from tests.support.scripts import Block, call
 from tests.support.series import Series, refusals, run_series
@@ -186,26 +186,18 @@ def test_stored_results_are_those_of_one_moment_while_queues_change(client: Clie
 
 
 def test_marks_of_the_newest_messages_go_with_them(backend: Valkey, start_server: StartServer) -> None:
-    listen = ("--listen", "resp://127.0.0.1:0", "--listen", "memcached://127.0.0.1:0")
-    server = start_server("--backend", backend.url, *listen)
+    server = start_server("--backend", backend.url, *LISTEN)
     client = server.client()
-    with socket.create_connection(("127.0.0.1", server.port_of("memcached"))) as connected:
-        wire = connected.makefile("rwb")
-
-        def do(*lines: bytes) -> list[bytes]:
-            wire.write(b"".join(line + b"\r\n" for line in lines))
-            wire.flush()
-            return [wire.readline().rstrip() for _ in range(3 if lines[0].startswith(b"get") else 1)]
-
+    with Wire(MEMCACHED, server) as wire:
         for flags in (1, 5, 2, 3):
-            assert do(b"set q %d 0 1" % flags, b"m") == [b"STORED"]
+            assert wire.ask(b"set q %d 0 1\r\nm" % flags) == [b"STORED"]
         assert client.ltrim("q", 0, 2)
         client.rpush("q", "m")
-        assert do(b"get q") == [b"VALUE q 1 1", b"m", b"END"]
+        assert wire.ask(b"get q", lines=3) == [b"VALUE q 1 1", b"m", b"END"]
         assert client.lrem("q", 1, "m") == 1
-        assert do(b"get q") == [b"VALUE q 2 1", b"m", b"END"]
-        assert do(b"get q") == [b"VALUE q 0 1", b"m", b"END"]
-        assert do(b"set q 4 0 1", b"m") == [b"STORED"]
+        assert wire.ask(b"get q", lines=3) == [b"VALUE q 2 1", b"m", b"END"]
+        assert wire.ask(b"get q", lines=3) == [b"VALUE q 0 1", b"m", b"END"]
+        assert wire.ask(b"set q 4 0 1\r\nm") == [b"STORED"]
         assert client.lrem("q", 0, "m") == 1
 
 
