@@ -89,19 +89,8 @@ class NativeSteps:
         yield from self._step("LPUSH", ":consumer_free", 1)
         self._do("LPUSH", ":not_full", 1)
 
-    def put(self, message: bytes) -> Steps[None]:
-        yield from self._must_exist()
-        yield from self._pop(":producer_free")
-        yield from self._put_as_producer(message, waits=True)
-
-    def put_non_blocking(self, message: bytes) -> Steps[None]:
-        yield from self._must_exist()
-        if self._do("RPOP", ":producer_free") is None:
-            raise QueueInUseError
-        yield None
-        yield from self._put_as_producer(message, waits=False)
-
-    def _put_as_producer(self, message: bytes, waits: bool) -> Steps[None]:
+    def put(self, message: bytes, waits: bool = True) -> Steps[None]:
+        yield from self._take_role("producer", waits)
         if (yield from self._identify("producer")):
             self._refuse("producer")
         if waits:
@@ -118,9 +107,11 @@ class NativeSteps:
         yield from self._step("INCRBY", ":stats:produced_bytes", len(message))
         self._do("LPUSH", ":producer_free", 0)
 
+    def put_non_blocking(self, message: bytes) -> Steps[None]:
+        return self.put(message, waits=False)
+
     def get(self) -> Steps[bytes]:
-        yield from self._must_exist()
-        yield from self._pop(":consumer_free")
+        yield from self._take_role("consumer")
         if (yield from self._identify_as_consumer()):
             _, message = yield from self._pop("")
         else:
@@ -131,10 +122,7 @@ class NativeSteps:
         return message
 
     def get_non_blocking(self) -> Steps[bytes | None]:
-        yield from self._must_exist()
-        if self._do("RPOP", ":consumer_free") is None:
-            raise QueueInUseError
-        yield None
+        yield from self._take_role("consumer", waits=False)
         yield from self._identify_as_consumer()
         message: bytes | None = yield from self._step("RPOP", "")
         yield from self._finish_get(message)
@@ -150,8 +138,7 @@ class NativeSteps:
         self._do("LPUSH", ":consumer_free", 0)
 
     def close(self) -> Steps[None]:
-        yield from self._must_exist()
-        yield from self._pop(":producer_free")
+        yield from self._take_role("producer")
         if (yield from self._identify("producer")):
             self._refuse("producer")
         yield from self._step("LPUSH", ":closed", 0, 0)
@@ -166,17 +153,25 @@ class NativeSteps:
             yield from self._pop(f"{role}_free")
             yield from self._step("DEL", role)
             yield from self._step("DEL", f"{role}_free")
-        for key in (":not_full", ":closed"):
+        kinds = ("produced_messages", "produced_bytes", "consumed_messages", "consumed_bytes")
+        for key in (":not_full", ":closed", *(f":stats:{kind}" for kind in kinds)):
             yield from self._step("DEL", key)
-        for verb in ("produced", "consumed"):
-            for unit in ("messages", "bytes"):
-                yield from self._step("DEL", f":stats:{verb}_{unit}")
         self._do("DEL", "")
 
     def _must_exist(self) -> Steps[None]:
         if not self._do("EXISTS", ":bound"):
             raise QueueDoesNotExistError
         yield None
+
+    def _take_role(self, role: str, waits: bool = True) -> Steps[None]:
+        """Take a role of a queue that exists. Unless this `waits`, raise QueueInUseError if it is taken."""
+        yield from self._must_exist()
+        if waits:
+            yield from self._pop(f":{role}_free")
+        elif self._do("RPOP", f":{role}_free") is None:
+            raise QueueInUseError
+        else:
+            yield None
 
     def _identify(self, role: str) -> Steps[bool]:
         """Write this client's identity to the role's key. Return whether the queue is closed."""
