@@ -221,9 +221,12 @@ class World:
                 self._serve_with(self.clients[best[0].next_client()], *best)
 
     def _serve_with(self, client: _Client, tube: _Tube, job: Job) -> None:
-        self._stop_waiting(client)
         tube.hold(job, client.owner)
-        self._replies.setdefault(client.number, []).append(f"RESERVED j{job.id}")
+        self._end_wait(client, f"RESERVED j{job.id}")
+
+    def _end_wait(self, client: _Client, reply: str) -> None:
+        self._stop_waiting(client)
+        self._replies.setdefault(client.number, []).append(reply)
         if client.quits:
             self._leaving.append(client)
 
@@ -272,10 +275,7 @@ class World:
             self._note_ready(tube)
         for client in sorted(self.clients, key=lambda each: each.since):
             if client.waits and client.has_timeout:
-                self._stop_waiting(client)
-                self._replies.setdefault(client.number, []).append("TIMED_OUT")
-                if client.quits:
-                    self._leaving.append(client)
+                self._end_wait(client, "TIMED_OUT")
 
     def _quit(self, client: _Client) -> None:
         client.quits = True
@@ -324,10 +324,6 @@ class World:
         if client.waits and not seconds:
             self._end_wait(client, "TIMED_OUT")
         client.has_timeout = seconds == SHORT
-
-    def _end_wait(self, client: _Client, reply: str) -> None:
-        self._stop_waiting(client)
-        self._replies.setdefault(client.number, []).append(reply)
 
     def _release(self, client: _Client, name: str, priority: int, delay: int) -> str:
         tube, number = self._find(name)
