@@ -353,14 +353,12 @@ class Cluster(NodeSet[ClusterNode]):
         maps = []
         for node in nodes:
             views = {view.identity: view for view in await node.views()}
-            if len(views) != len(self.nodes) or not await node.serves():
+            known = [views[other.identity] for other in nodes if other.identity in views]
+            if len(views) != len(self.nodes) or len(known) < len(nodes) or not await node.serves():
                 return False
-            for other in nodes:
-                view = views.get(other.identity)
-                if view is None or not view.is_connected or view.flags & {"fail", "fail?", "handshake"}:
-                    return False
-            known = {other.identity: views[other.identity] for other in nodes}
-            maps.append({identity: (view.master, view.slots) for identity, view in known.items()})
+            if any(not view.is_connected or view.flags & {"fail", "fail?", "handshake"} for view in known):
+                return False
+            maps.append([(view.master, view.slots) for view in known])
         return all(other == maps[0] for other in maps) and bool(await self._masters_told_by(nodes))
 
     async def _masters_told_by(self, nodes: Sequence[ClusterNode]) -> list[ClusterNode] | None:
