@@ -38,7 +38,7 @@ if redis.call('EXPIRE', KEYS[1], ARGV[1]) == 0 then
   redis.call('SET', KEYS[1], 1, 'EX', ARGV[1])
 end
 """
-_SETTINGS = ("appendonly", "appendfsync", "no-appendfsync-on-rewrite")
+_SETTINGS = (b"appendonly", b"appendfsync", b"no-appendfsync-on-rewrite")
 
 
 def write_command(key: bytes) -> tuple[bytes, ...]:
@@ -51,14 +51,15 @@ class Durability:
 
     def __init__(self, route: Route, name: str, key: bytes, level: Level, timeouts: Timeouts) -> None:
         self._route = route
-        route.follow(self._moved)
         self._name = name
         self._key = key
         self._level = level
         self.is_enabled = level != Level()
         self._timeouts = timeouts
-        self._address = route.address  # of the connection
-        self._connection: _SyncConnection | None = None
+        self._patience = _PART_OF_TIMEOUT * timeouts.answer
+        # In milliseconds. WAIT takes 0 for no timeout.
+        self._wait_timeout = b"%d" % max(1, 1000 * self._patience)
+        self._connection: BackendConnection | None = None
         self._run_id = ""
         self._command: tuple[bytes, ...] | None = None
         # The error of the last write; None if it succeeded.
@@ -108,7 +109,8 @@ class Durability:
 
         That is at once if replies alone are proof. If the backend does not confirm, `follows` gets an error.
         """
-        if not self.is_enabled or (self._connection is not None and self._is_proof(run_id)):
+        is_proof = self._connection is not None and self._command is None and run_id == self._run_id
+        if is_proof or not self.is_enabled:
             follows(None)
             return
         self._answered.append((run_id, self._loop.time(), follows))
@@ -118,23 +120,16 @@ class Durability:
             # In the next iteration of the loop, so that one wait covers all answers of this one.
             self._loop.call_soon(self._cover)
 
-    def _is_proof(self, run_id: str) -> bool:
-        return self._command is None and run_id == self._run_id
-
     def _cover(self) -> None:
         if self._connection is None or not self._connection.is_open or self._under_way or not self._answered:
             return
+        held, self._answered = self._answered, []
         if self._command is None:
-            held, self._answered = self._answered, []
             self._release(held)
             return
-        self._under_way, self._answered = self._answered, []
+        self._under_way = held
         self._connection.send(self._written, *write_command(self._key))
-        self._connection.send(self._covered, *self._command, self._milliseconds())
-
-    def _milliseconds(self) -> bytes:
-        # WAIT takes 0 for no timeout.
-        return b"%d" % max(1, 1000 * _PART_OF_TIMEOUT * self._timeouts.answer)
+        self._connection.send(self._covered, *self._command, self._wait_timeout)
 
     def _written(self, reply: Any) -> None:
         self._unwritten = reply if isinstance(reply, Exception) else None
@@ -148,13 +143,15 @@ class Durability:
             return
         held, self._under_way = self._under_way, []
         reached = reply[0] if isinstance(reply, list) else reply
+        why = ""
         if failed is not None:
-            self._fail_aloud(held, f"the backend answered: {failed}")
+            why = f"the backend answered: {failed}"
         elif reached < (self._level.replicas or 1):
-            seconds = _PART_OF_TIMEOUT * self._timeouts.answer
-            self._fail_aloud(held, f"no confirmation within {seconds:g} seconds")
+            why = f"no confirmation within {self._patience:g} seconds"
+        self._say(why)
+        if why:
+            self._fail(held, why)
         else:
-            self._say("")
             self._release(held)
         self._cover()
 
@@ -167,10 +164,6 @@ class Durability:
     def _fail(self, held: list[tuple[str, float, Follows]], why: str) -> None:
         for _, _, follows in held:
             follows(NotSafeError(str(self._level), why))
-
-    def _fail_aloud(self, held: list[tuple[str, float, Follows]], why: str) -> None:
-        self._say(why)
-        self._fail(held, why)
 
     def _say(self, what_is_wrong: str) -> None:
         """Log each problem once; '' means that all problems are over."""
@@ -201,8 +194,7 @@ class Durability:
         backoff = Backoff()
         while True:
             try:
-                if self._connection is None:
-                    await self._open()
+                connection = self._connection or await self._open()
             except BackendError as error:
                 self._why_down = error
                 # One log line per outage is enough: the link logs why there is no connection.
@@ -215,16 +207,13 @@ class Durability:
                 await backoff.pause()
                 continue
             backoff.reset()
-            connection = self._connection
-            if connection is not None:
-                await self._end_of(connection)
-                self._why_down = BackendError(f"the connection to {self._route} was lost")
-                self._connection = None
-                self._answered = self._under_way + self._answered
-                self._under_way = []
-                self._begin_to_give_up()
+            await self._end_of(connection)
+            self._why_down = BackendError(f"the connection to {self._route} was lost")
+            self._connection = None
+            self._answered, self._under_way = self._under_way + self._answered, []
+            self._begin_to_give_up()
 
-    async def _end_of(self, connection: _SyncConnection) -> None:
+    async def _end_of(self, connection: BackendConnection) -> None:
         """Wait until the connection is lost. Until then, check the settings that the level depends on."""
         while not connection.ended.is_set():
             try:
@@ -233,14 +222,13 @@ class Durability:
             except TimeoutError:
                 await self._check_again(connection)
 
-    async def _check_again(self, connection: _SyncConnection) -> None:
+    async def _check_again(self, connection: BackendConnection) -> None:
         try:
             command = await self._check(connection)
             if command is None and self._command is not None:
                 # Answers from before the settings changed still need a wait.
                 await connection.command(*write_command(self._key))
-                reached = await connection.command(*self._command, self._milliseconds())
-                if not reached[0]:
+                if not (await connection.command(*self._command, self._wait_timeout))[0]:
                     return
             self._command = command
         except DurabilityUnavailableError as error:
@@ -248,10 +236,9 @@ class Durability:
         except BackendError as error:
             logger.debug("cannot read the backend's settings: %s", error)
 
-    async def _open(self) -> None:
-        connection = _SyncConnection(self._timeouts.answer)
+    async def _open(self) -> BackendConnection:
+        connection, address = BackendConnection(self._timeouts.answer), self._route.address
         try:
-            address = self._route.address
             await address.open(connection)
             greeting = await greet(connection, address, 0, self._name, None)
             self._command = await self._check(connection)
@@ -261,15 +248,11 @@ class Durability:
             connection.close()
             raise
         self._connection, self._run_id = connection, greeting.run_id
-        self._address = address
-        self._moved()
+        self._route.abort_if_moved(connection, address)
         self._cover()
+        return connection
 
-    def _moved(self) -> None:
-        if self._connection is not None and self._address != self._route.address:
-            self._connection.abort()
-
-    async def _try_out(self, connection: _SyncConnection, command: tuple[bytes, ...]) -> None:
+    async def _try_out(self, connection: BackendConnection, command: tuple[bytes, ...]) -> None:
         """Write and wait once. Raises DurabilityUnavailableError if that will never work, or BackendError."""
         try:
             await connection.command(*write_command(self._key))
@@ -281,36 +264,21 @@ class Durability:
                 ) from error
             raise
 
-    async def _check(self, connection: _SyncConnection) -> tuple[bytes, ...] | None:
+    async def _check(self, connection: BackendConnection) -> tuple[bytes, ...] | None:
         """Return what Level.wait_for returns for the backend.
 
         Raises DurabilityUnavailableError or BackendError.
         """
-        info = (await connection.command(b"INFO", b"replication")).decode()
-        found = re.search(r"^connected_slaves:(\d+)", info, re.MULTILINE)
-        config: dict[str, str] | None = {}
-        try:
-            for name in _SETTINGS:
-                pairs = await connection.command(b"CONFIG", b"GET", name.encode())
-                if config is not None and len(pairs) == 2:
-                    config[name] = pairs[1].decode()
-        except BackendReplyError:
-            config = None  # CONFIG is not permitted
+        info = await connection.command(b"INFO", b"replication")
+        found = re.search(rb"^connected_slaves:(\d+)", info, re.MULTILINE)
+        config: list[bytes] = []
+        with suppress(BackendReplyError):  # CONFIG is not permitted
+            config = await connection.command(b"CONFIG", b"GET", *_SETTINGS)
         has_waitaof = True
         with suppress(BackendReplyError):  # COMMAND is not permitted: _try_out finds out
             has_waitaof = bool((await connection.command(b"COMMAND", b"INFO", b"WAITAOF"))[0])
         return self._level.wait_for(
-            config or None, has_waitaof=has_waitaof, replicas=int(found[1]) if found else 0
+            dict(zip(config[::2], config[1::2], strict=True)),
+            has_waitaof=has_waitaof,
+            replicas=int(found[1]) if found else 0,
         )
-
-
-class _SyncConnection(BackendConnection):
-    """The connection for writes and waits. `ended` is set when it is lost."""
-
-    def __init__(self, answer_timeout: float) -> None:
-        super().__init__(answer_timeout)
-        self.ended = asyncio.Event()
-
-    def lost(self, why: Exception | None) -> None:
-        """Set `ended`."""
-        self.ended.set()

@@ -49,11 +49,11 @@ class Level:
         raise ValueError(f"'{text}' must be none, replica, replica:N (N from 1 to 100) or fsync")
 
     def wait_for(
-        self, config: Mapping[str, str] | None, *, has_waitaof: bool, replicas: int
+        self, config: Mapping[bytes, bytes], *, has_waitaof: bool, replicas: int
     ) -> tuple[bytes, ...] | None:
         """Return the command that waits for the level, without its timeout; None if a reply alone is proof.
 
-        `config` has the backend's settings for its append-only file, or is None if it does not reveal them.
+        `config` has the backend's settings for its append-only file; it is empty if they are not revealed.
         `replicas` is the number of connected replicas. Raises DurabilityUnavailableError; if that is because
         of their number, ReplicasMissingError.
         """
@@ -65,25 +65,22 @@ class Level:
             return (b"WAIT", b"%d" % self.replicas)
         if not self.fsync:
             return None
-        if config is not None and config.get("appendonly") != "yes":
+        if config and config.get(b"appendonly") != b"yes":
             raise DurabilityUnavailableError(
                 "durability fsync needs an append-only file: set `appendonly yes` in the backend"
             )
-        if config is not None and config.get("appendfsync") == "no":
+        syncs = config.get(b"appendfsync")
+        if syncs == b"no":
             raise DurabilityUnavailableError(
                 "durability fsync needs `appendfsync always` or `everysec` in the backend, which has `no`"
             )
         # With `always`, the backend replies after its fsync.
-        if (
-            config is not None
-            and config.get("appendfsync") == "always"
-            and config.get("no-appendfsync-on-rewrite") != "yes"
-        ):
+        if syncs == b"always" and config.get(b"no-appendfsync-on-rewrite") != b"yes":
             return None
         if has_waitaof:
             return (b"WAITAOF", b"1", b"0")
         raise DurabilityUnavailableError(
             "durability fsync needs `appendfsync always` and `no-appendfsync-on-rewrite no` in the backend, "
             "or Redis 7.2 or Valkey, which have WAITAOF"
-            + ("" if config is not None else "; the backend refuses CONFIG GET, so its settings are unknown")
+            + ("" if config else "; the backend refuses CONFIG GET, so its settings are unknown")
         )

@@ -139,7 +139,6 @@ class Link:
         self.is_back: Callable[[], None] | None = None
         # Called when the backend is another run than before, before anything is sent again.
         self.is_other_run: Callable[[Channel], Coroutine[Any, Any, None]] | None = None
-        route.follow(self._follow)
         self._route = route
         self._address = route.address  # of the channel
         self._guard = guard
@@ -266,7 +265,7 @@ class Link:
             raise
         self._channel, self._greeting, self._last_heartbeat_reply = channel, greeting, signed
         self._address = address
-        self._route.serves(address)
+        self._route.serves(channel, address)
         held = self._held.end_grace()
         most_deaths = self._deaths.count(held) if is_new else MAX_DEATHS
         for request in held:
@@ -324,10 +323,6 @@ class Link:
         self._why_down = self._lost_for(exc)
         self._outage.report(self._why_down)
         self.keep_open()
-
-    def _follow(self) -> None:
-        if self._channel is not None and self._address != self._route.address:
-            self._channel.abort(BackendError(f"{self._route.subject} on {self._route} now"))
 
     def _lost_for(self, why: BaseException | None, hint: str = "") -> BackendError:
         return BackendError(f"the connection to {self._address} was lost ({_reason(why)}{hint})")

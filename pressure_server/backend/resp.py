@@ -181,7 +181,7 @@ class BackendConnection(asyncio.Protocol):
     """A connection, from its opening to its loss.
 
     The callback of a command gets the reply, an error reply as an exception, or a BackendError if the
-    connection is lost first. `lost` is called once, after all callbacks, with the reason.
+    connection is lost first. After all callbacks, `lost` is called once, with the reason, and `ended` is set.
     """
 
     def __init__(self, answer_timeout: float) -> None:
@@ -197,6 +197,7 @@ class BackendConnection(asyncio.Protocol):
         self._write: Callable[[bytes], None] | None = None  # writes to the transport
         # Whether commands can be sent.
         self.is_open = False
+        self.ended = asyncio.Event()
         self._reader = hiredis.Reader()
         self._callbacks: deque[Received | None] = deque()
         self._refusal: Exception | None = None
@@ -299,3 +300,4 @@ class BackendConnection(asyncio.Protocol):
             if received is not None:
                 received(error)
         self.lost(self._refusal or exc)
+        self.ended.set()

@@ -9,11 +9,12 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from redis.crc import key_slot
 
 from pressure_server.backend.address import MAX_PAUSE, Address
-from pressure_server.backend.resp import redirection
+from pressure_server.backend.resp import BackendConnection, redirection
 from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
@@ -53,6 +54,7 @@ class Route:
         # come to serve.
         self.redirects: Counter[str] = Counter()
         self.changes = 0
+        self._connections: WeakKeyDictionary[BackendConnection, Address] = WeakKeyDictionary()
         self._followers: list[Callable[[], None]] = []
 
     def __str__(self) -> str:
@@ -62,6 +64,12 @@ class Route:
     def follow(self, moved: Callable[[], None]) -> None:
         """Call `moved` whenever another node has the keys: connections to others are of no use."""
         self._followers.append(moved)
+
+    def abort_if_moved(self, connection: BackendConnection, address: Address) -> None:
+        """Abort a connection to this address if another node has the keys, now or later."""
+        self._connections[connection] = address
+        if address != self.address:
+            connection.abort(BackendError(f"{self.subject} on {self} now"))
 
     async def find(self) -> Address:
         """Return the address of the node that has the keys, as far as is known."""
@@ -106,11 +114,14 @@ class Route:
         if address not in self._nodes:
             self._nodes.append(address)
         self.address = address
+        for connection, at in list(self._connections.items()):
+            self.abort_if_moved(connection, at)
         for moved in self._followers:
             moved()
 
-    def serves(self, address: Address) -> None:
-        """Note that a link uses this node now."""
+    def serves(self, connection: BackendConnection, address: Address) -> None:
+        """Note that a link uses a connection to this node now. Abort it when another node has the keys."""
+        self._connections[connection] = address
         before, self._served = self._served, address
         if before is not None and before != address:
             self.changes += 1

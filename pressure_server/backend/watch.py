@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.backend.address import MAX_PAUSE, Address, Backoff
+from pressure_server.backend.address import Address, Backoff
 from pressure_server.backend.resp import BackendConnection, is_moving, is_temporary, redirection
 from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError, BackendReplyError
@@ -63,12 +63,10 @@ class Watch:
     ) -> None:
         """Prepare, but do not connect. If no reply comes for `answer_timeout` seconds, reconnect."""
         self._route = route
-        route.follow(self._moved)
         self._answer_timeout = answer_timeout
         self._name = name
         self._changed = changed
         self._lost = lost
-        self._address = route.address  # of the connection
         self._connection: _WatchConnection | None = None
         self._keeping: asyncio.Task[None] | None = None
         self._backoff = Backoff()
@@ -113,11 +111,11 @@ class Watch:
         self._select(connection, number)
         for key in keys:
             self._unneeded.pop(key, None)
-        values: list[bytes | None] = []
+        values: list[Any] = []
         if value_key is not None:
             self._unneeded.pop(value_key, None)
             connection.send(None, b"CLIENT", b"CACHING", b"YES")
-            connection.send(lambda value: values.append(_value_in(value)), b"GET", value_key)
+            connection.send(values.append, b"GET", value_key)
 
         def answered(reply: Any) -> None:
             if isinstance(reply, Exception) and (is_moving(reply) or redirection(reply)):
@@ -126,7 +124,8 @@ class Watch:
                 connection.abort(reply)
             elif not isinstance(reply, Exception):
                 self._backoff.reset()
-            armed(reply if isinstance(reply, int) else None, values[0] if values else None)
+            value = values[0] if values and isinstance(values[0], bytes) else None
+            armed(reply if isinstance(reply, int) else None, value)
 
         connection.send(None, b"CLIENT", b"CACHING", b"YES")
         connection.send(answered, b"EXISTS", *keys)
@@ -167,10 +166,6 @@ class Watch:
             self._number = number
             connection.send(None, b"SELECT", b"%d" % number)
 
-    def _moved(self) -> None:
-        if self._connection is not None and self._address != self._route.address:
-            self._connection.abort()
-
     def _poll_if_lost(self) -> None:
         if self._connection is None:
             self._lost()
@@ -189,25 +184,23 @@ class Watch:
             connection, address = _WatchConnection(self._told, self._answer_timeout), self._route.address
             try:
                 await address.open(connection)
-                if not await self._greet(connection, address):
-                    connection.close()
-                    self.attempted.set()
-                    await asyncio.sleep(_REFUSED_PAUSE)
-                    continue
-            except (BackendError, TimeoutError) as error:
+                await self._greet(connection, address)
+            except BackendError as error:
                 connection.close()
                 self.attempted.set()
-                logger.debug("cannot watch keys of the backend: %s", error)
-                await self._backoff.pause()
-                continue
-            if address != self._route.address:
-                connection.close()
+                if isinstance(error, BackendReplyError) and not is_temporary(error):
+                    self._note_refusal(error)
+                    await asyncio.sleep(_REFUSED_PAUSE)
+                else:
+                    logger.debug("cannot watch keys of the backend: %s", error)
+                    await self._backoff.pause()
                 continue
             self._number = 0
-            self._connection, self._address = connection, address
+            self._connection = connection
+            self._route.abort_if_moved(connection, address)
             self._lost()
             self.attempted.set()
-            await connection.forgotten.wait()
+            await connection.ended.wait()
             self._connection = None
             # Not at once: if the node has died, the link may not know it yet. A call that it sends now would
             # be lost, and its client would be told that it may have been done.
@@ -218,50 +211,35 @@ class Watch:
             else:
                 self._backoff.reset()
 
-    async def _greet(self, connection: _WatchConnection, address: Address) -> bool:
-        """Log in and turn tracking on; return False if the backend refuses. Raises BackendError."""
+    async def _greet(self, connection: _WatchConnection, address: Address) -> None:
+        """Log in and turn tracking on. Raises BackendError."""
         login: list[bytes] = []
         if address.password is not None:
             login = [b"AUTH", (address.username or "default").encode(), address.password.encode()]
-        async with asyncio.timeout(5 * MAX_PAUSE):
-            for command in (
-                [b"HELLO", b"3", *login, b"SETNAME", self._name.encode()],
-                [b"CLIENT", b"TRACKING", b"ON", b"OPTIN"],
-            ):
-                try:
-                    await connection.command(*command)
-                except BackendReplyError as error:
-                    if is_temporary(error):
-                        raise
-                    if not self._has_warned:
-                        logger.warning(
-                            "the backend refuses to report changes (%s): waiting operations poll, %g times a "
-                            "second",
-                            error, 1 / _POLL,
-                        )  # fmt: skip
-                    self._has_warned = True
-                    return False
-        if self._has_warned:
+        await connection.command(b"HELLO", b"3", *login, b"SETNAME", self._name.encode())
+        await connection.command(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
+        self._note_refusal(None)
+
+    def _note_refusal(self, error: BackendError | None) -> None:
+        if error is not None and not self._has_warned:
+            logger.warning(
+                "the backend refuses to report changes (%s): waiting operations poll, %g times a second",
+                error, 1 / _POLL,
+            )  # fmt: skip
+        elif error is None and self._has_warned:
             logger.info("the backend reports changes again")
-            self._has_warned = False
-        return True
-
-
-def _value_in(reply: Any) -> bytes | None:
-    return reply if isinstance(reply, bytes) else None
+        self._has_warned = error is not None
 
 
 class _WatchConnection(BackendConnection):
-    """The connection on which the backend reports changed keys. `forgotten` is set when it is lost."""
+    """The connection on which the backend reports changed keys."""
 
     def __init__(self, changed: Callable[[bytes], None], answer_timeout: float) -> None:
         super().__init__(answer_timeout)
         self._changed = changed
         self._to_send: list[bytes] = []
-        self._loop = asyncio.get_running_loop()
         # Whether the node has refused to watch keys, as another one has them.
         self.lacks_keys = False
-        self.forgotten = asyncio.Event()
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note that the connection is open (called by asyncio)."""
@@ -289,7 +267,3 @@ class _WatchConnection(BackendConnection):
             return
         for key in news[1]:
             self._changed(key)
-
-    def lost(self, why: Exception | None) -> None:
-        """Set `forgotten`."""
-        self.forgotten.set()

@@ -31,10 +31,10 @@ def test_a_started_broker_watches_keys(
     """Otherwise the native deletion of a queue that is used at once would not be noticed."""
     greet = Watch._greet
 
-    async def greet_late(self: Watch, connection: Any, address: Address) -> bool:
+    async def greet_late(self: Watch, connection: Any, address: Address) -> None:
         for _ in range(1000):
             await asyncio.sleep(0)
-        return await greet(self, connection, address)
+        await greet(self, connection, address)
 
     monkeypatch.setattr(Watch, "_greet", greet_late)
 

@@ -30,8 +30,8 @@ from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_bl
 
 EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
-SETTINGS = {"appendonly": "yes", "appendfsync": "everysec", "no-appendfsync-on-rewrite": "no"}
-SYNCS_ALWAYS = {**SETTINGS, "appendfsync": "always"}
+SETTINGS = {b"appendonly": b"yes", b"appendfsync": b"everysec", b"no-appendfsync-on-rewrite": b"no"}
+SYNCS_ALWAYS = {**SETTINGS, b"appendfsync": b"always"}
 WAITAOF = (b"WAITAOF", b"1", b"0")
 BASE = "__pressure__:q"
 
@@ -66,17 +66,17 @@ def test_an_unknown_level_is_refused(text: str) -> None:
 @pytest.mark.parametrize(
     ("level", "config", "has_waitaof", "command"),
     [
-        (Level(), {**SETTINGS, "appendonly": "no"}, False, None),
-        (Level(replicas=2), {**SETTINGS, "appendonly": "no"}, False, (b"WAIT", b"2")),
+        (Level(), {**SETTINGS, b"appendonly": b"no"}, False, None),
+        (Level(replicas=2), {**SETTINGS, b"appendonly": b"no"}, False, (b"WAIT", b"2")),
         (Level(fsync=True), SETTINGS, True, WAITAOF),
         (Level(fsync=True), SYNCS_ALWAYS, True, None),
         (Level(fsync=True), SYNCS_ALWAYS, False, None),
-        (Level(fsync=True), {**SYNCS_ALWAYS, "no-appendfsync-on-rewrite": "yes"}, True, WAITAOF),
-        (Level(fsync=True), None, True, WAITAOF),
+        (Level(fsync=True), {**SYNCS_ALWAYS, b"no-appendfsync-on-rewrite": b"yes"}, True, WAITAOF),
+        (Level(fsync=True), {}, True, WAITAOF),
     ],
 )
 def test_the_level_and_the_backend_s_settings_decide_the_confirming_command(
-    level: Level, config: Mapping[str, str] | None, has_waitaof: bool, command: tuple[bytes, ...] | None
+    level: Level, config: Mapping[bytes, bytes], has_waitaof: bool, command: tuple[bytes, ...] | None
 ) -> None:
     assert level.wait_for(config, has_waitaof=has_waitaof, replicas=2) == command
 
@@ -85,14 +85,14 @@ def test_the_level_and_the_backend_s_settings_decide_the_confirming_command(
     ("level", "config", "why"),
     [
         (Level(replicas=3), SETTINGS, "needs 3 connected replicas; the backend has 2"),
-        (Level(fsync=True), {**SETTINGS, "appendonly": "no"}, "set `appendonly yes`"),
-        (Level(fsync=True), {**SETTINGS, "appendfsync": "no"}, "which has `no`"),
+        (Level(fsync=True), {**SETTINGS, b"appendonly": b"no"}, "set `appendonly yes`"),
+        (Level(fsync=True), {**SETTINGS, b"appendfsync": b"no"}, "which has `no`"),
         (Level(fsync=True), SETTINGS, "or Redis 7.2 or Valkey, which have WAITAOF$"),
-        (Level(fsync=True), None, "the backend refuses CONFIG GET, so its settings are unknown"),
+        (Level(fsync=True), {}, "the backend refuses CONFIG GET, so its settings are unknown"),
     ],
 )
 def test_a_backend_that_cannot_confirm_is_refused_with_the_reason(
-    level: Level, config: Mapping[str, str] | None, why: str
+    level: Level, config: Mapping[bytes, bytes], why: str
 ) -> None:
     with pytest.raises(DurabilityUnavailableError, match=why):
         level.wait_for(config, has_waitaof=False, replicas=2)

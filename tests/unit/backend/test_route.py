@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 import pytest
@@ -10,7 +10,7 @@ from redis.crc import key_slot
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.addresses import address_of
-from pressure_server.backend.resp import is_moving, redirection
+from pressure_server.backend.resp import BackendConnection, is_moving, redirection
 from pressure_server.backend.route import MovedError, Route
 from pressure_server.backend.sentinel import SentinelAddress
 from pressure_server.errors import BackendReplyError
@@ -99,13 +99,29 @@ def test_a_backend_of_one_node_is_tried_again() -> None:
     assert (route.address, route.fails_over) == (A, False)
 
 
+class FakeConnection:
+    """A connection that notes why it was aborted."""
+
+    def __init__(self) -> None:
+        self.why: list[str] = []
+
+    def abort(self, why: Exception) -> None:
+        self.why.append(str(why))
+
+
 def test_connections_follow_when_a_link_uses_another_node() -> None:
     route, told = Route(A), list[Address]()
     route.follow(lambda: told.append(route.address))
-    route.serves(A)
+    before, after, early, late = (FakeConnection() for _ in range(4))
+    route.abort_if_moved(cast(BackendConnection, early), B)
+    assert early.why == ["the queues are on redis://a:7000 now"]
+    route.abort_if_moved(cast(BackendConnection, late), A)
+    route.serves(cast(BackendConnection, before), A)
     assert not told
-    route.serves(B)
+    route.serves(cast(BackendConnection, after), B)
     assert told == [B]
+    assert before.why == late.why == ["the queues are on redis://b:7000 now"]
+    assert after.why == []
 
 
 def test_the_url_of_sentinels_has_users_and_tls_for_redis_and_for_sentinels_apart() -> None:
