@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+from collections import Counter
 from collections.abc import Callable
 from itertools import chain, islice
 from math import inf
@@ -133,7 +134,10 @@ class _World:
         commands.load()
         route = Mock(spec=Route)
         route.address = Mock()
-        self._link = Link(route, 0, library(), "bench", Timeouts(), guard=b"")
+        self._link = Link(
+            0, route=route, library=library(), name="bench", timeouts=Timeouts(),
+            guard=b"", layout=b"", outages=Counter(),
+        )  # fmt: skip
         self._link.heartbeats = cast(Any, SimpleNamespace(overdue_at=inf))
         channel = Channel(library(), 60.0, 1, lambda _channel, _why: None)
         self.backend = _Backend(channel)

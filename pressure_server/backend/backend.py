@@ -6,7 +6,9 @@ one watch, one durability and one set of turns.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
+from functools import partial
 
 from pressure_server.backend.addresses import BackendAddress, route_to
 from pressure_server.backend.durability import Durability
@@ -14,7 +16,6 @@ from pressure_server.backend.eviction import EvictionCheck
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
-from pressure_server.backend.outages import Outages
 from pressure_server.backend.replica_waits import ReplicaWaits
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
@@ -38,7 +39,7 @@ class Backend:
         identity: str,
         prefix: bytes,
         layout: bytes,
-        outages: Outages,
+        outages: Counter[str],
         library: Library,
         timeouts: Timeouts,
         durability: Level,
@@ -57,32 +58,24 @@ class Backend:
         self.route = route_to(address)
         if layout:
             self.route.subject = f"shard {layout.split()[1].decode()} is"
-        self._layout = layout
-        self._outages = outages
-        self._guard = prefix + b"!guard" if has_tag(prefix) else b""
-        self._identity = identity
-        self._library = library
-        self._timeouts = timeouts
-        self._allow_eviction = allow_eviction
-        self._eviction: EvictionCheck | None = None
+        # Makes a link to the database with this number; the caller opens it.
+        self.link = partial(
+            Link,
+            route=self.route,
+            library=library,
+            name=identity,
+            timeouts=timeouts,
+            guard=prefix + b"!guard" if has_tag(prefix) else b"",
+            layout=layout,
+            outages=outages,
+        )
+        self.eviction = EvictionCheck(self.route, is_allowed=allow_eviction)
         self.watch = Watch(self.route, identity, changed, watch_lost, timeouts.answer)
         # Server-wide keys: no key of a queue begins with the prefix and `!`.
         self.turns = Turns(self.route, prefix + b"!turns")
         written = prefix + b"!durability"
         self.durability = Durability(self.route, identity, written, durability, timeouts)
         self.replica_waits = ReplicaWaits(self.route, identity, written, timeouts)
-
-    @property
-    def grace(self) -> float:
-        """For how many seconds requests are held while the backend is away."""
-        return self._timeouts.grace_of(self.route)
-
-    def link(self, number: int) -> Link:
-        """Return a link to a database; the caller opens it."""
-        return Link(
-            self.route, number, self._library, self._identity, self._timeouts,
-            guard=self._guard, layout=self._layout, outages=self._outages,
-        )  # fmt: skip
 
     async def start(self, link: Link, *, to_look: bool) -> None:
         """Open the link to the default database, and start the shared objects.
@@ -93,15 +86,12 @@ class Backend:
         """
         try:
             await link.open()
-        except BackendRefusedError:
-            raise
-        except BackendError:
-            if to_look:
+        except BackendError as error:
+            if to_look or isinstance(error, BackendRefusedError):
                 raise
             link.keep_open()
         if not to_look:
-            self._eviction = EvictionCheck(link, self.route, is_allowed=self._allow_eviction)
-            await self._eviction.start()
+            await self.eviction.start(link)
         await self.route.start()
         await self.durability.start()
         self.watch.start()
@@ -109,15 +99,9 @@ class Backend:
             # Otherwise a queue that is used at once and then deleted by a native client would not be noticed.
             await self.watch.attempted.wait()
 
-    def check_readiness(self) -> None:
-        """Raise BackendError, with the reason, if the backend may evict messages."""
-        if self._eviction is not None:
-            self._eviction.check_readiness()
-
     async def stop_asking(self) -> None:
         """Stop asking for turns, and stop checking the backend's eviction policy."""
-        if self._eviction is not None:
-            self._eviction.stop()
+        self.eviction.stop()
         await self.turns.close()
 
     async def close(self) -> None:

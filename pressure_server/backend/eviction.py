@@ -26,26 +26,21 @@ _OF_ANY_KEY = re.compile(rb"^maxmemory_policy:(allkeys-\w+)", re.MULTILINE)
 class EvictionCheck:
     """A periodic check of the backend's `maxmemory-policy`."""
 
-    def __init__(self, link: Link, route: Route, *, is_allowed: bool) -> None:
-        self._link = link
+    def __init__(self, route: Route, *, is_allowed: bool) -> None:
         self._route = route
         self._is_allowed = is_allowed
         self._policy = ""
         self._looking: asyncio.Task[None] | None = None
 
-    async def start(self) -> None:
+    async def start(self, link: Link) -> None:
         """Check now, if the backend can be reached, and then periodically until `stop`.
 
         Raises BackendRefusedError if the backend may evict any key, and that is not allowed.
         """
-        if self._link.is_up:
-            await self._look()
-            if not self._is_allowed:
-                try:
-                    self.check_readiness()
-                except BackendError as error:
-                    raise BackendRefusedError(str(error)) from error
-        self._looking = asyncio.create_task(self._check_periodically())
+        if link.is_up:
+            await self._look(link)
+            self.check_readiness()
+        self._looking = asyncio.create_task(self._check_periodically(link))
 
     def stop(self) -> None:
         """Stop checking."""
@@ -53,21 +48,21 @@ class EvictionCheck:
             self._looking.cancel()
 
     def check_readiness(self) -> None:
-        """Raise BackendError if the backend may evict any key, and that is not allowed."""
+        """Raise BackendRefusedError if the backend may evict any key, and that is not allowed."""
         if self._policy and not self._is_allowed:
-            raise BackendError(
+            raise BackendRefusedError(
                 f"{self._route} has maxmemory-policy {self._policy}, which evicts messages when its memory "
                 "is full: set `maxmemory-policy noeviction` in the backend, or pass --allow-eviction"
             )
 
-    async def _check_periodically(self) -> None:
+    async def _check_periodically(self, link: Link) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
-            await self._look()
+            await self._look(link)
 
-    async def _look(self) -> None:
+    async def _look(self, link: Link) -> None:
         try:
-            info = await self._link.command(b"INFO", b"memory")
+            info = await link.command(b"INFO", b"memory")
         except BackendError as error:
             logger.debug("cannot read the backend's maxmemory-policy: %s", error)
             return

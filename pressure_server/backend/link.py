@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -28,7 +29,7 @@ from pressure_server.backend.greeting import (
     noting,
 )
 from pressure_server.backend.held import HeldRequests
-from pressure_server.backend.outages import Outage, Outages
+from pressure_server.backend.outages import Outage
 from pressure_server.backend.refusal_log import BackendRefusals
 from pressure_server.backend.requests import (
     BackendRequest,
@@ -113,22 +114,22 @@ class Link:
 
     def __init__(
         self,
-        route: Route,
         number: int,
+        *,
+        route: Route,
         library: Library,
         name: str,
         timeouts: Timeouts,
-        *,
         guard: bytes,
-        layout: bytes = b"",
-        outages: Outages | None = None,
+        layout: bytes,
+        outages: Counter[str],
     ) -> None:
         """Prepare, but do not connect. `name` is the connections' client name.
 
         `guard` goes with the keys of calls in a cluster (LibraryCall); it is empty if the names of the keys
         have no tag, as a cluster needs. On a cluster, `layout` says how many shards there are, and which one
-        this is, such as `16 3`: the link refuses a backend that was used with another number. All links of a
-        server share `outages`.
+        this is, such as `16 3`: the link refuses a backend that was used with another number. `outages` is as
+        for Outage.
 
         If `heartbeats` is set, a heartbeat goes first on each new channel. If the answer differs from the
         last one, a peer has recovered this server's records. `is_back` is called after each reconnect.
@@ -139,7 +140,8 @@ class Link:
         self.is_back: Callable[[], None] | None = None
         # Called when the backend is another run than before, before anything is sent again.
         self.is_other_run: Callable[[Channel], Coroutine[Any, Any, None]] | None = None
-        self._route = route
+        # To the node that has the database.
+        self.route = route
         self._address = route.address  # of the channel
         self._guard = guard
         self._layout = layout
@@ -153,10 +155,11 @@ class Link:
         self._last_heartbeat_reply: Any = None
         # The error if the backend refused the last heartbeat: then no epoch has begun.
         self._heartbeat_refusal: BaseException | None = None
-        self._why_down: BackendError = BackendError(f"{route} has not been reached yet")
+        # Why the backend is not connected, if it is not.
+        self.why_down: BackendError = BackendError(f"{route} has not been reached yet")
         # What the log calls this link.
         self.name = f"backend shard {layout.split()[1].decode()}" if layout else f"backend database {number}"
-        self._outage = Outage(self.name, outages or Outages())
+        self._outage = Outage(self.name, outages)
         self._reopening: asyncio.Task[None] | None = None
         self._held = HeldRequests(self)
         self._deaths = Deaths(self.name)
@@ -170,11 +173,6 @@ class Link:
         return self._channel is not None and not self._held.has_given_up
 
     @property
-    def why_down(self) -> BackendError:
-        """Why the backend is not connected, if it is not."""
-        return self._why_down
-
-    @property
     def is_connected(self) -> bool:
         """Whether there is a channel to the backend."""
         return self._channel is not None
@@ -182,17 +180,12 @@ class Link:
     @property
     def grace(self) -> float:
         """For how many seconds requests are held while the backend is away."""
-        return self._timeouts.grace_of(self._route)
+        return self._timeouts.grace_of(self.route)
 
     @property
     def pause_after_deaths(self) -> float:
         """See Deaths.pause."""
         return self._deaths.pause
-
-    @property
-    def route(self) -> Route:
-        """The route to the node that has the database."""
-        return self._route
 
     @property
     def version(self) -> str:
@@ -209,40 +202,38 @@ class Link:
 
         Raises BackendRefusedError, or BackendError if a retry may help.
         """
-        redirections, others = 0, self._route.node_count
+        redirections, others = 0, self.route.node_count
         unusable: BackendError | None = None
         while True:
             try:
-                await self._open()
+                return await self._open()
             except BackendRefusedError as error:
-                self._why_down = error
+                self.why_down = error
                 raise
             except BackendError as error:
-                is_redirected = self._route.redirected(error)
+                is_redirected = self.route.redirected(error)
                 if is_redirected and redirections < _MAX_REDIRECTIONS:
                     redirections += 1
                     continue
                 if not is_redirected:
-                    self._why_down = unusable = error
-                self._route.failed()
+                    self.why_down = unusable = error
+                self.route.failed()
                 others -= 1
                 if others <= 0:
-                    self._why_down = unusable or BackendError(_DISAGREEMENT)
-                    raise self._why_down from error
-            else:
-                return
+                    self.why_down = unusable or BackendError(_DISAGREEMENT)
+                    raise self.why_down from error
 
     async def _open(self) -> None:
         self._epoch += 1
         channel = Channel(self._library, self._timeouts.answer, self._epoch, self._channel_lost)
         greeting: Greeting | None = None
         try:
-            address = await self._route.find()
+            address = await self.route.find()
             await address.open(channel)
             greeting = await greet(channel, address, self.number, self._client_name, self._greeting)
             if greeting.is_cluster:
-                await join_cluster(channel, address, self._route, self._guard)
-            elif self._route.is_cluster:
+                await join_cluster(channel, address, self.route, self._guard)
+            elif self.route.is_cluster:
                 raise BackendRefusedError(f"{address} is no node of a cluster: give it as redis://…")
             await load_library(channel)
             if self._layout:
@@ -253,19 +244,16 @@ class Link:
             was_buried = signed != self._last_heartbeat_reply
             if is_new and self._greeting is not None and self.is_other_run is not None and not was_buried:
                 await self.is_other_run(channel)
-        except BackendError as error:
+        except BaseException as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
                 # After the backend has been reached once, the reason is another one.
                 is_silent = greeting is self._greeting is None and address.host and not address.is_tls
                 raise self._lost_for(error.__cause__, _IS_IT_TLS if is_silent else "") from error
             raise
-        except BaseException:
-            channel.close()
-            raise
         self._channel, self._greeting, self._last_heartbeat_reply = channel, greeting, signed
         self._address = address
-        self._route.serves(channel, address)
+        self.route.serves(channel, address)
         held = self._held.end_grace()
         most_deaths = self._deaths.count(held) if is_new else MAX_DEATHS
         for request in held:
@@ -301,7 +289,7 @@ class Link:
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
-        backoff, down_since = Backoff(self._route.longest_pause), time.monotonic()
+        backoff, down_since = Backoff(self.route.longest_pause), time.monotonic()
         while not self._closed:
             try:
                 await self.open()
@@ -320,8 +308,8 @@ class Link:
         if channel is not self._channel or self._closed:
             return
         self._channel = None
-        self._why_down = self._lost_for(exc)
-        self._outage.report(self._why_down)
+        self.why_down = self._lost_for(exc)
+        self._outage.report(self.why_down)
         self.keep_open()
 
     def _lost_for(self, why: BaseException | None, hint: str = "") -> BackendError:
@@ -394,7 +382,7 @@ class Link:
             if is_retryable(error):
                 # Nothing has been done. After READONLY, a new connection may lead to the promoted replica.
                 self._held.hold(request)
-                self._route.redirected(error)
+                self.route.redirected(error)
                 channel.abort(error)
                 return
             if is_stale_epoch(error) and request.epoch_retries < _MAX_EPOCH_RETRIES:
@@ -443,10 +431,10 @@ class Link:
 
     def _stall(self, request: BackendRequest, error: hiredis.ReplyError) -> None:
         """Send a request again later: its keys are being moved to another node, and nothing has been done."""
-        why = BackendError(f"the keys of {self._route} are being moved to another node ({error})")
-        self._route.redirects[str(error).partition(" ")[0]] += 1
+        why = BackendError(f"the keys of {self.route} are being moved to another node ({error})")
+        self.route.redirects[str(error).partition(" ")[0]] += 1
         self._outage.report(why, ": calls wait")
-        self._why_down = why
+        self.why_down = why
         if self._held.has_given_up:
             request.received(self._away())
         else:
@@ -467,12 +455,11 @@ class Link:
 
     def _away(self) -> BackendAwayError:
         whose = self.name.removeprefix("backend ") if self._layout else "the backend"
-        return BackendAwayError(f"{whose} is away: {self._why_down}")
+        return BackendAwayError(f"{whose} is away: {self.why_down}")
 
     async def close(self) -> None:
         """Close the channel, stop reconnecting, and fail all held requests."""
         self._closed = True
-        self._refusals.close()
         if self._reopening is not None:
             self._reopening.cancel()
         self._held.close()

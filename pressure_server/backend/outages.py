@@ -10,19 +10,13 @@ from pressure_server.errors import BackendError
 logger = logging.getLogger(__name__)
 
 
-class Outages:
-    """The present outages of all links of a server, by reason."""
-
-    def __init__(self) -> None:
-        self.links: Counter[str] = Counter()
-
-
 class Outage:
     """The present outage of one link, which the log calls `name`."""
 
-    def __init__(self, name: str, outages: Outages) -> None:
+    def __init__(self, name: str, links: Counter[str]) -> None:
+        """`links` counts the links of the server that are down, by reason: all links share it."""
         self._name = name
-        self._links = outages.links
+        self._links = links
         self._reasons: set[str] = set()
         self._is_logged = False
 

@@ -50,8 +50,3 @@ class BackendRefusals:
             logger.info("%s: no %s errors for 5 seconds", self._name, code)
         if self._last:
             self._looking = self._loop.call_at(min(self._last.values()) + _QUIET, self._look)
-
-    def close(self) -> None:
-        """Stop checking whether refusals are over."""
-        if self._looking is not None:
-            self._looking.cancel()

@@ -7,6 +7,7 @@ import os
 import re
 import secrets
 import socket
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -20,7 +21,6 @@ from pressure_server.backend.cluster import ClusterAddress
 from pressure_server.backend.greeting import BackendRefusedError, NoSuchDatabaseError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
-from pressure_server.backend.outages import Outages
 from pressure_server.backend.replica_waits import Deadline
 from pressure_server.errors import BackendError, PressureError
 from pressure_server.lua.scripts import library
@@ -83,7 +83,7 @@ class Broker:
         self._is_sharded = isinstance(address, ClusterAddress) and not has_tag(name)
         self._placement = Placement(name, shards if self._is_sharded else None)
         self._answers = Answers(several_shards=self._is_sharded)
-        outages = Outages()
+        outages = Counter[str]()
         self._backends = [
             Backend(
                 address,
@@ -152,7 +152,7 @@ class Broker:
                     raise BackendError(f"the backend is away: {place.link.why_down}")
                 if place.peers is not None:
                     place.peers.check_readiness()
-            backend.check_readiness()
+            backend.eviction.check_readiness()
         except BackendError as reason:
             return reason
         return None
@@ -160,7 +160,7 @@ class Broker:
     @property
     def grace(self) -> float:
         """For how many seconds operations wait for a backend that is away."""
-        return self._backends[0].grace
+        return self._places[0].link.grace
 
     @property
     def version(self) -> str:

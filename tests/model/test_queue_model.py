@@ -10,6 +10,7 @@ import asyncio
 import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
@@ -26,7 +27,7 @@ from hypothesis.stateful import (
 )
 
 from pressure_server.errors import PressureError
-from pressure_server.lua.scripts import Library
+from pressure_server.lua.scripts import Library, library
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.creation import OVERWRITE
 from pressure_server.queues.operations.operation import Operation, Owner
@@ -204,7 +205,7 @@ class Servers:
         ]
         for broker in self.brokers:
             (of_shard,) = broker._backends
-            of_shard._library = with_constants(of_shard._library, constants)
+            of_shard.link = partial(of_shard.link, library=with_constants(library(), constants))
             self.loop.run_until_complete(broker.start())
         self.identities = [broker.identity.encode() for broker in self.brokers]
         self.databases: list[Database] = [broker.default_database for broker in self.brokers]

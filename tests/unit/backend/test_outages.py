@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 
 import pytest
 
-from pressure_server.backend.outages import Outage, Outages
+from pressure_server.backend.outages import Outage
 from pressure_server.errors import BackendError
 
 
@@ -19,7 +20,7 @@ def _logged(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
 @pytest.fixture
 def both(caplog: pytest.LogCaptureFixture) -> tuple[Outage, Outage]:
     caplog.set_level(logging.DEBUG)
-    outages = Outages()
+    outages = Counter[str]()
     return Outage("one", outages), Outage("another", outages)
 
 
