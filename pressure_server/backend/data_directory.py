@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 import stat
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
 
@@ -21,10 +21,8 @@ logger = logging.getLogger(__name__)
 _SOCKET_PATH = 108
 # Other errors, such as a lack of permission, do not show that no Valkey is running.
 _NOBODY_LISTENS = (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
-
-
 # By the number of an error: what to do.
-_MENDS = {
+_REMEDIES = {
     errno.ELOOP: "delete its server.lock, which must not be a link",
     errno.ENOSPC: "free space on its disk",
     errno.EDQUOT: "free space within the quota of its owner",
@@ -41,14 +39,6 @@ def _open_private(path: str, flags: int) -> int:
 
 class DataDirectoryError(BackendError):
     """The data directory cannot be used."""
-
-    @classmethod
-    def because(cls, path: Path, error: OSError) -> DataDirectoryError:
-        """Return the error for a directory in which a call of the operating system has failed."""
-        mend = _MENDS.get(error.errno or 0)
-        return cls(
-            f"cannot use the data directory {path}: {reason_of(error)}" + (f"; {mend}" if mend else "")
-        )
 
 
 class DataDirectory:
@@ -78,26 +68,25 @@ class DataDirectory:
 
         Raise DataDirectoryError if another process has locked it, or if it cannot be used.
         """
-        path = self.path / "server.lock"
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-            lock = open(path, "a+", encoding="utf-8", opener=_open_private)  # noqa: SIM115 -- closing releases the lock
+            with ExitStack() as on_error:
+                lock = open(self.path / "server.lock", "a+", encoding="utf-8", opener=_open_private)  # noqa: SIM115 -- closing releases the lock
+                on_error.enter_context(lock)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    lock.seek(0)
+                    owner = lock.read().strip() or "another process"
+                    raise DataDirectoryError(f"the data directory {self.path} is in use by {owner}") from None
+                os.ftruncate(lock.fileno(), 0)
+                os.write(lock.fileno(), b"pressure-server, process %d\n" % os.getpid())
+                on_error.pop_all()
+                return lock
         except OSError as error:
-            raise DataDirectoryError.because(self.path, error) from error
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            lock.seek(0)
-            owner = lock.read().strip() or "another process"
-            lock.close()
-            raise DataDirectoryError(f"the data directory {self.path} is in use by {owner}") from None
-        try:
-            os.ftruncate(lock.fileno(), 0)
-            os.write(lock.fileno(), b"pressure-server, process %d\n" % os.getpid())
-        except OSError as error:
-            lock.close()
-            raise DataDirectoryError.because(self.path, error) from error
-        return lock
+            remedy = _REMEDIES.get(error.errno or 0)
+            why = reason_of(error) + (f"; {remedy}" if remedy else "")
+            raise DataDirectoryError(f"cannot use the data directory {self.path}: {why}") from error
 
     def write_probe(self, size: int) -> None:
         """Write a file of `size` bytes, and delete it. Raise OSError if that fails."""

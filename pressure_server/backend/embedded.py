@@ -20,7 +20,7 @@ import signal
 import time
 from functools import partial
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 from urllib.parse import quote
 
 from redis.exceptions import RedisError
@@ -110,9 +110,8 @@ class Embedded:
 
     def _is_ours(self, pid: int) -> bool:
         """Return whether the process is a Valkey on this socket: another process may have its pid by now."""
-        command = Path(f"/proc/{pid}/cmdline")
         if Path("/proc/self").exists():
-            return os.fsencode(self._data.socket) in command.read_bytes()
+            return os.fsencode(self._data.socket) in Path(f"/proc/{pid}/cmdline").read_bytes()
         return self.is_running()
 
     async def _stop_orphan(self) -> None:
@@ -122,12 +121,13 @@ class Embedded:
             return
         logger.warning("stopping a Valkey (process %d) that an earlier server has left running", pid)
         os.kill(pid, signal.SIGTERM)
-        for attempt in range(int(_STOP_TIMEOUT * 20)):
-            if _has_ended(pid):
-                return
-            if attempt == int(_STOP_TIMEOUT * 20) - 1:
-                logger.error("Valkey does not stop: killing it")
-                os.kill(pid, signal.SIGKILL)
+        try:
+            async with asyncio.timeout(_STOP_TIMEOUT):
+                while not _has_ended(pid):  # noqa: ASYNC110 -- no event tells that another's child has ended
+                    await asyncio.sleep(0.05)
+        except TimeoutError:
+            logger.error("Valkey does not stop: killing it")
+            os.kill(pid, signal.SIGKILL)
             await asyncio.sleep(0.05)
 
     async def _launch(self) -> None:
@@ -155,26 +155,26 @@ class Embedded:
             # Messages are nobody else's business, whatever the mode of the directory.
             preexec_fn=partial(os.umask, 0o077),
         )
-        client = Address(self.url).client(0)
         say_at = time.monotonic() + _SAY_EVERY
-        try:
-            while True:
-                if self._process.returncode is not None:
-                    if full := await asyncio.to_thread(self._why_not_writable):
-                        raise EmbeddedError(f"Valkey did not start: {full}: free space on that disk")
-                    raise EmbeddedError(f"Valkey did not start: {self._last_words()}{self._advice()}")
-                try:
+        async with Address(self.url).client(0) as client:
+            while self._process.returncode is None:
+                with contextlib.suppress(RedisError, TimeoutError):
                     async with asyncio.timeout(_SAY_EVERY):
                         await client.ping()
-                except (RedisError, TimeoutError):
-                    await asyncio.sleep(0.02)
-                    if time.monotonic() >= say_at:
-                        say_at += _SAY_EVERY
-                        logger.info("Valkey is still loading its data")
-                else:
-                    return
-        finally:
-            await client.aclose()
+                        return
+                await asyncio.sleep(0.02)
+                if time.monotonic() >= say_at:
+                    say_at += _SAY_EVERY
+                    logger.info("Valkey is still loading its data")
+        if full := await asyncio.to_thread(self._why_not_writable):
+            raise EmbeddedError(f"Valkey did not start: {full}: free space on that disk")
+        why = self._last_words()
+        if _UNREADABLE.search(why):
+            why += (
+                f". To check it, run: pressure-server check-data --data-dir {shlex.quote(str(self.data_dir))}"
+                "; the page Backup of the documentation says what a repair loses"
+            )
+        raise EmbeddedError(f"Valkey did not start: {why}")
 
     def _last_words(self) -> str:
         try:
@@ -184,15 +184,6 @@ class Embedded:
         except OSError:
             lines = []
         return "; ".join(lines[-_LAST_LINES:]) or f"no reason found in {self._data.log}"
-
-    def _advice(self) -> str:
-        """Return how to find out whether the data are damaged, if the log's end may mean that; else ''."""
-        if not _UNREADABLE.search(self._last_words()):
-            return ""
-        return (
-            f". To check it, run: pressure-server check-data --data-dir {shlex.quote(str(self.data_dir))}; "
-            "the page Backup of the documentation says what a repair loses"
-        )
 
     async def _watch(self) -> None:
         """Restart Valkey when it ends unexpectedly: killed for lack of memory, say, or unable to write."""
@@ -224,46 +215,35 @@ class Embedded:
 
     async def _end_of(self, process: asyncio.subprocess.Process) -> int:
         """Wait until Valkey ends, and return its status. Set `always` again when the disk can be written."""
-        ending = asyncio.ensure_future(process.wait())
         good_looks = 0
-        try:
-            while not ending.done():
-                is_careful = self._fsync and not self._syncs_always
-                await asyncio.wait({ending}, timeout=_CHECK_EVERY if is_careful else None)
-                if is_careful and not ending.done():
-                    good_looks = good_looks + 1 if await self._is_healthy() else 0
-                    if good_looks >= _HEALTHY_CHECKS:
-                        await self._sync_always()
-            return ending.result()
-        finally:
-            ending.cancel()
+        while True:
+            is_careful = self._fsync and not self._syncs_always
+            try:
+                async with asyncio.timeout(_CHECK_EVERY if is_careful else None):
+                    return await process.wait()
+            except TimeoutError:
+                good_looks = good_looks + 1 if await self._is_healthy() else 0
+            if good_looks >= _HEALTHY_CHECKS and await self._ask("CONFIG", "SET", "appendfsync", "always"):
+                self._syncs_always = True
+                logger.info("Valkey syncs each write again")
 
     async def _is_healthy(self) -> bool:
         """Return whether Valkey's last write has succeeded, and the disk has space."""
         if await asyncio.to_thread(self._why_not_writable):
             return False
-        client = Address(self.url).client(0)
-        try:
-            async with asyncio.timeout(_SAY_EVERY):
-                state = await client.info("persistence")
-        except (RedisError, TimeoutError):
-            return False
-        finally:
-            await client.aclose()
-        return bool(state.get("aof_last_write_status") == "ok")
+        state = await self._ask("INFO", "persistence")
+        return state is not None and state.get("aof_last_write_status") == "ok"
 
-    async def _sync_always(self) -> None:
-        client = Address(self.url).client(0)
+    async def _ask(self, *command: str) -> Any:
+        """Return the reply of Valkey; None if there is none."""
         try:
-            async with asyncio.timeout(_SAY_EVERY):
-                await client.config_set("appendfsync", "always")
+            # Any: redis-py's commands have no types.
+            client: Any
+            async with asyncio.timeout(_SAY_EVERY), Address(self.url).client(0) as client:
+                return await client.execute_command(*command)
         except (RedisError, TimeoutError) as error:
-            logger.debug("cannot make Valkey sync each write yet: %s", error)
-        else:
-            self._syncs_always = True
-            logger.info("Valkey syncs each write again")
-        finally:
-            await client.aclose()
+            logger.debug("Valkey does not do %s: %s", command[0], error)
+            return None
 
     def _why_not_writable(self) -> str:
         """Return why no file can be written to the data directory; '' if a file of _ROOM bytes can."""

@@ -6,6 +6,7 @@ It also closes the connection that the new one replaces. On a cluster, it finds 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -57,21 +58,21 @@ async def greet(
         user = [address.username.encode()] if address.username else []
         await _must(channel, address, b"AUTH", *user, address.password.encode())
     told = await _must(channel, address, b"INFO", b"server")
-    info = told.decode(errors="replace") if isinstance(told, bytes) else ""
+    lines = told.decode(errors="replace").splitlines() if isinstance(told, bytes) else []
+    info = dict(line.split(":", 1) for line in lines if ":" in line)
     version = _supported_version(info, address)
-    if re.search(r"^(redis|server)_mode:sentinel", info, re.MULTILINE):
+    mode = info.get("server_mode") or info.get("redis_mode")
+    if mode == "sentinel":
         raise BackendRefusedError(
             f"{address} is a Sentinel, which stores nothing: give it as redis+sentinel://HOST:PORT/NAME, "
             "with the name of the master"
         )
-    is_cluster = re.search(r"^(redis|server)_mode:cluster", info, re.MULTILINE) is not None
     if number:
-        await _select(channel, address, number, is_cluster=is_cluster)
+        await _select(channel, address, number, is_cluster=mode == "cluster")
     with suppress(BackendReplyError):  # not permitted: CLIENT LIST then shows no name
         await channel.command(b"CLIENT", b"SETNAME", name.encode())
-    run = re.search(r"^run_id:(\S+)", info, re.MULTILINE)
     client = await channel.command(b"CLIENT", b"ID")
-    greeting = Greeting(version, run[1] if run else "", client, is_cluster)
+    greeting = Greeting(version, info.get("run_id", ""), client, mode == "cluster")
     if before is not None and before.run_id == greeting.run_id:
         # The backend may not have noticed the loss. Calls on queues do not depend on this: they have epochs.
         with suppress(BackendReplyError):
@@ -141,28 +142,25 @@ async def _select(channel: BackendConnection, address: Address, number: int, *, 
     try:
         await _must(channel, address, b"SELECT", b"%d" % number)
     except BackendRefusedError as error:
-        answered = error.__cause__.__cause__ if error.__cause__ is not None else None
-        if str(answered).startswith("ERR"):  # NOPERM and NOAUTH say nothing about the database
-            why = str(error)
-            if is_cluster:
-                why = f"{address} is a node of a cluster, which has no database {number}: set 0 in --backend"
-            raise NoSuchDatabaseError(why) from error
-        raise
+        if " with: ERR" not in str(error):  # NOPERM and NOAUTH say nothing about the database
+            raise
+        why = f"{address} is a node of a cluster, which has no database {number}: set 0 in --backend"
+        raise NoSuchDatabaseError(why if is_cluster else str(error)) from error
 
 
-def _supported_version(info: str, address: Address) -> str:
-    """Return the backend's name and version from the reply to INFO server.
+def _supported_version(info: Mapping[str, str], address: Address) -> str:
+    """Return the backend's name and version from the fields of INFO server.
 
     Raises BackendRefusedError if the backend is too old, or neither Redis nor Valkey.
     """
-    if re.search(r"^pressure_server_version:", info, re.MULTILINE):
+    if "pressure_server_version" in info:
         raise BackendRefusedError(f"{address} is a pressure-server: --backend must name the Redis behind it")
     for name, oldest in (("Valkey", OLDEST_VALKEY), ("Redis", OLDEST_REDIS)):
-        found = re.search(rf"^{name.lower()}_version:((\d+)\.(\d+)\S*)", info, re.MULTILINE)
-        if found and (int(found[2]), int(found[3])) < oldest:
+        found = re.match(r"(\d+)\.(\d+)\S*", info.get(f"{name.lower()}_version", ""))
+        if found and (int(found[1]), int(found[2])) < oldest:
             raise BackendRefusedError(
-                f"{address} is {name} {found[1]}; Redis 7.0, Valkey 7.2 or newer is needed (for FCALL)"
+                f"{address} is {name} {found[0]}; Redis 7.0, Valkey 7.2 or newer is needed (for FCALL)"
             )
         if found:
-            return f"{name} {found[1]}"
+            return f"{name} {found[0]}"
     raise BackendRefusedError(f"{address} does not say which version of Redis it is")

@@ -39,15 +39,19 @@ class Route:
     """
 
     fails_over = False
-    # Whether the address says that it is a cluster.
-    is_cluster = False
     # What the log says is on a node.
     subject = "the queues are"
 
-    def __init__(self, address: Address) -> None:
-        self.address = address
+    def __init__(self, *given: Address, is_cluster: bool = False) -> None:
+        """`is_cluster` says that `given` are nodes of a cluster. Otherwise it is one, which may be in one."""
+        self.address = given[0]
+        self.is_cluster = is_cluster
+        if is_cluster:
+            self.fails_over = True
+        # These stay: all others may have gone one day.
+        self._given = given if is_cluster else ()
         # The nodes of the cluster, as far as they are known: if one does not serve, the next one is tried.
-        self._nodes = [address]
+        self._nodes = list(given)
         self._turn = 0
         self._served: Address | None = None  # the node that a link has used last
         # How often nodes have redirected requests, by the word of their error; and how often another one has
@@ -134,12 +138,14 @@ class Route:
         Raises MovedError if another one has the slot of `key`, by that reply.
         """
         self.fails_over = True
-        slot = key_slot(key)
-        self._nodes = [at]
+        slot, owner = key_slot(key), at
+        known = [at]
         for first, last, *nodes in slots:
             # A node that knows no other name of itself sends an empty one.
             found = [at.at(node[0].decode() if node[0] else at.host, node[1]) for node in nodes]
-            self._nodes += found
-            if first <= slot <= last and found[0] != at:
-                raise MovedError(found[0])
-        self._nodes = list(dict.fromkeys(self._nodes))
+            known += found
+            if first <= slot <= last:
+                owner = found[0]
+        self._nodes = list(dict.fromkeys([*known, *self._given]))
+        if owner != at:
+            raise MovedError(owner)

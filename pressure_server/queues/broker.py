@@ -15,9 +15,8 @@ from functools import partial
 from math import ceil
 from typing import NamedTuple
 
-from pressure_server.backend.addresses import BackendAddress
+from pressure_server.backend.addresses import BackendAddress, ClusterAddress
 from pressure_server.backend.backend import Backend, has_tag
-from pressure_server.backend.cluster import ClusterAddress
 from pressure_server.backend.greeting import BackendRefusedError, NoSuchDatabaseError
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts

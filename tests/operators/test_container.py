@@ -26,8 +26,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from pressure_server import __version__
-from pressure_server.backend.addresses import address_of
-from pressure_server.backend.cluster import ClusterAddress
+from pressure_server.backend.addresses import ClusterAddress, address_of
 from pressure_server.backend.sentinel import SentinelAddress
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for

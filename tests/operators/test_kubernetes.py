@@ -13,8 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from pressure_server import __version__
-from pressure_server.backend.addresses import address_of
-from pressure_server.backend.cluster import ClusterAddress
+from pressure_server.backend.addresses import ClusterAddress, address_of
 from pressure_server.backend.sentinel import SentinelAddress
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT

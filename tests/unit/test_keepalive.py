@@ -11,8 +11,7 @@ import pytest
 import uvloop
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.addresses import address_of
-from pressure_server.backend.cluster import ClusterAddress
+from pressure_server.backend.addresses import ClusterAddress, address_of
 from pressure_server.backend.sentinel import SentinelAddress
 from pressure_server.keepalive import Keepalive
 from pressure_server.net.listener import BoundSockets, ListenerUrl

@@ -8,9 +8,8 @@ import pytest
 from redis.crc import key_slot
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.addresses import address_of, route_to
-from pressure_server.backend.cluster import ClusterAddress, ClusterRoute
-from pressure_server.backend.route import MovedError
+from pressure_server.backend.addresses import ClusterAddress, address_of, route_to
+from pressure_server.backend.route import MovedError, Route
 
 KEY = b"{p}!guard"
 SLOT = key_slot(KEY)
@@ -23,13 +22,11 @@ def slots(owner: bytes, *others: bytes) -> list[Any]:
     return ranges + [[number, number, [other, 7000, b"id", []]] for number, other in enumerate(others)]
 
 
-def route(url: str) -> ClusterRoute:
-    found = route_to(address_of(url))
-    assert isinstance(found, ClusterRoute)
-    return found
+def route(url: str) -> Route:
+    return route_to(address_of(url))
 
 
-def tried(found: ClusterRoute) -> set[str]:
+def tried(found: Route) -> set[str]:
     """Return the nodes that are tried, if none serves."""
     nodes = set()
     for _ in range(found.node_count):
