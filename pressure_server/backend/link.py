@@ -31,15 +31,9 @@ from pressure_server.backend.greeting import (
 from pressure_server.backend.held import HeldRequests
 from pressure_server.backend.outages import Outage
 from pressure_server.backend.refusal_log import BackendRefusals
-from pressure_server.backend.requests import (
-    BackendRequest,
-    Channel,
-    HandlerCall,
-    LibraryCall,
-    ReadCommand,
-    ReadTransaction,
-)
+from pressure_server.backend.requests import AwaitedRequest, BackendRequest, Channel
 from pressure_server.backend.resp import (
+    Received,
     is_moving,
     is_retryable,
     is_stale_epoch,
@@ -320,7 +314,7 @@ class Link:
 
         Raises BackendReplyError for an error reply, BackendError if there is no reply.
         """
-        return await wait_for_reply(arguments, lambda tell: self.send(ReadCommand(arguments, tell=tell)))
+        return await self._ask(arguments[0], lambda to, answered: to.send(answered, *arguments))
 
     async def read_together(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
         """Send commands that only read, as one transaction, and return the reply to each.
@@ -328,8 +322,8 @@ class Link:
         The error reply to a single command is an exception in the list. Raises BackendReplyError for an error
         reply to the transaction, BackendError if there is no reply.
         """
-        replies: list[Any] = await wait_for_reply(
-            (b"EXEC",), lambda tell: self.send(ReadTransaction(commands, tell=tell))
+        replies: list[Any] = await self._ask(
+            b"EXEC", lambda to, answered: to.read_together(commands, answered)
         )
         return replies
 
@@ -341,9 +335,23 @@ class Link:
         With `once`, the call is not sent again if it may have been done: then OutcomeUnknownError is raised.
         Raises BackendReplyError for an error reply, BackendError if there is no reply.
         """
+        return await self._ask(
+            b"EVALSHA",
+            lambda to, answered: to.call(script, keys, arguments, answered),
+            changes=True,
+            once=once,
+        )
+
+    async def _ask(
+        self,
+        name: bytes,
+        write: Callable[[Channel, Received], None],
+        *,
+        changes: bool = False,
+        once: bool = False,
+    ) -> Any:
         return await wait_for_reply(
-            (b"EVALSHA",),
-            lambda tell: self.send(HandlerCall(script, keys, arguments, tell=tell, once=once)),
+            (name,), lambda tell: self.send(AwaitedRequest(write, tell, changes, once=once))
         )
 
     def send(self, request: BackendRequest) -> None:
@@ -368,7 +376,7 @@ class Link:
             self._held.hold(request)
             return
         if type(reply) is list and hiredis.ReplyError not in map(type, reply):
-            if self._held.was_stalled and isinstance(request, LibraryCall | HandlerCall):
+            if self._held.was_stalled and request.changes:
                 self._moved()
             request.received(reply)
             return
@@ -394,7 +402,7 @@ class Link:
             if is_stale_epoch(error) and self._heartbeat_refusal is not None:
                 reply = self._heartbeat_refusal
             self._refusals.hear(error)
-        is_over = self._held.has_given_up or (self._held.was_stalled and isinstance(request, HandlerCall))
+        is_over = self._held.has_given_up or (self._held.was_stalled and request.changes)
         if is_over and not isinstance(reply, Exception):
             self._moved()
         request.received(reply)

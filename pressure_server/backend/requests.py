@@ -9,7 +9,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import hiredis
 
@@ -93,6 +93,26 @@ class Channel(BackendConnection):
         words = (b"EVALSHA", script.digest, b"%d" % len(keys), *keys, *arguments)
         self.send(partial(self._answered, script, words, received, _MAX_LOADS), *words)
 
+    def read_together(self, commands: Sequence[Sequence[bytes]], received: Received) -> None:
+        """Send commands that only read, as one transaction. `received` gets the list of their replies.
+
+        Raises BackendError if there is no connection.
+        """
+        refusals: list[hiredis.ReplyError] = []
+
+        def queued(reply: Any) -> None:
+            if type(reply) is hiredis.ReplyError:
+                refusals.append(reply)
+
+        def ended(reply: Any) -> None:
+            # EXEC tells only that a command was refused, not why.
+            received(refusals[0] if refusals and type(reply) is hiredis.ReplyError else reply)
+
+        self.send(None, b"MULTI")
+        for words in commands:
+            self.send(queued, *words)
+        self.send(ended, b"EXEC")
+
     def load_script(self, script: Script) -> None:
         """Load a script, so that its next call need not. Raises BackendError if there is no connection."""
         self.send(None, b"SCRIPT", b"LOAD", (script.guarded if self.guard else script).text)
@@ -123,7 +143,7 @@ class BackendRequest(ABC):
     then. `changes` is false if it does not matter whether the request has been done.
     """
 
-    changes: ClassVar[bool] = True
+    changes = True
 
     once: bool = field(default=False, kw_only=True)
     epoch: int = field(default=0, init=False)
@@ -245,65 +265,19 @@ class LibraryCall(BackendRequest):
 
 @dataclass(eq=False)
 class AwaitedRequest(BackendRequest):
-    """A request with a callback for its reply."""
+    """A request that leaves no record: without `once`, it may be done twice.
 
-    tell: Received = field(kw_only=True)
+    `write` sends it on a channel, and `tell` gets its reply.
+    """
+
+    write: Callable[[Channel, Received], None]
+    tell: Received
+    changes: bool
+
+    def send(self, channel: Channel, answered: Received) -> None:
+        """See BackendRequest."""
+        self.write(channel, answered)
 
     def received(self, reply: Any) -> None:
         """See BackendRequest."""
         self.tell(reply)
-
-
-@dataclass(eq=False)
-class ReadCommand(AwaitedRequest):
-    """A plain command that only reads, or that may safely be done twice."""
-
-    changes = False
-
-    words: Sequence[bytes]
-
-    def send(self, channel: Channel, answered: Received) -> None:
-        """See BackendRequest."""
-        channel.send(answered, *self.words)
-
-
-@dataclass(eq=False)
-class ReadTransaction(AwaitedRequest):
-    """Plain commands that only read, as one transaction. Its reply is a list of their replies."""
-
-    changes = False
-
-    commands: Sequence[Sequence[bytes]]
-
-    def send(self, channel: Channel, answered: Received) -> None:
-        """See BackendRequest."""
-        refusals: list[hiredis.ReplyError] = []
-
-        def queued(reply: Any) -> None:
-            if type(reply) is hiredis.ReplyError:
-                refusals.append(reply)
-
-        def ended(reply: Any) -> None:
-            # EXEC tells only that a command was refused, not why.
-            answered(refusals[0] if refusals and type(reply) is hiredis.ReplyError else reply)
-
-        channel.send(None, b"MULTI")
-        for words in self.commands:
-            channel.send(queued, *words)
-        channel.send(ended, b"EXEC")
-
-
-@dataclass(eq=False)
-class HandlerCall(AwaitedRequest):
-    """A call of another script, on keys that belong to no queue.
-
-    It leaves no record: without `once`, it may be done twice.
-    """
-
-    script: Script
-    keys: Sequence[bytes]
-    arguments: Sequence[bytes]
-
-    def send(self, channel: Channel, answered: Received) -> None:
-        """See BackendRequest."""
-        channel.call(self.script, self.keys, self.arguments, answered)

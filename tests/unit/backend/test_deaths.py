@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from pressure_server.backend.deaths import Deaths
-from pressure_server.backend.requests import BackendRequest, ReadCommand
+from pressure_server.backend.requests import AwaitedRequest, BackendRequest
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 
 def in_flight() -> BackendRequest:
-    request = ReadCommand((b"PING",), tell=lambda _reply: None)
+    request = AwaitedRequest(lambda _channel, _answered: None, lambda _reply: None, changes=False)
     request.may_be_done = True
     return request
 

@@ -11,7 +11,7 @@ import pytest
 
 from pressure_server.backend.held import HeldRequests
 from pressure_server.backend.link import Link
-from pressure_server.backend.requests import BackendRequest, ReadCommand
+from pressure_server.backend.requests import AwaitedRequest, BackendRequest
 
 GRACE = 0.1
 
@@ -56,7 +56,7 @@ class FakeLink:
 
 
 def request() -> BackendRequest:
-    return ReadCommand((b"PING",), tell=lambda _reply: None)
+    return AwaitedRequest(lambda _channel, _answered: None, lambda _reply: None, changes=False)
 
 
 @in_a_loop
