@@ -272,7 +272,7 @@ class Server:
             )
         version = broker.version if broker.is_up else "not connected yet"
         if self._embedded is not None:
-            logger.info("backend: embedded %s, data in %s", version, self._embedded.data_dir)
+            logger.info("backend: embedded %s, data in %s", version, self._embedded.data.path)
         else:
             logger.info("backend: %s, database %d (%s)", broker.address, broker.address.database, version)
         if broker.is_up:

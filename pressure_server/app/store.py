@@ -16,6 +16,7 @@ from pressure_server.app.option_types import FILE, Integer, setting
 from pressure_server.auth.access_policy import read_password
 from pressure_server.backend.address import Address
 from pressure_server.backend.addresses import BackendAddress, address_of
+from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.link import Timeouts
 from pressure_server.keepalive import DEFAULT, Keepalive
@@ -108,7 +109,7 @@ class Store:
     def address(self, keepalive: Keepalive = DEFAULT) -> BackendAddress:
         """Return the backend's address. Raise SettingsError."""
         if self.backend == EMBEDDED:
-            return Address(Embedded(self.data_dir).url)
+            return Address(DataDirectory(self.data_dir).url)
         try:
             address = address_of(self.backend, keepalive)
             if self.backend_password_file is None:
@@ -135,7 +136,7 @@ async def open_store(store: Store) -> AsyncIterator[Broker]:
                     "for the server (its unit of systemd sets /var/lib/pressure-server)"
                 )
             embedded = Embedded(store.data_dir)
-            if not embedded.is_running():
+            if not embedded.data.is_running():
                 stack.push_async_callback(embedded.stop)
                 await embedded.start()
         broker = Broker(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from ssl import SSLContext, SSLError
+from ssl import SSLError
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
@@ -99,13 +99,14 @@ class Address:
         """
         loop = asyncio.get_running_loop()
         hint = _IS_IT_TLS if self.is_tls else ""
+        tls = self._connection.ssl_context.get() if self.is_tls else None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 if self._path:
                     transport, _ = await loop.create_unix_connection(lambda: protocol, self._path)
                 else:
                     transport, _ = await loop.create_connection(
-                        lambda: protocol, self.host, self._port, ssl=self._tls()
+                        lambda: protocol, self.host, self._port, ssl=tls
                     )
                     self._keepalive.set_on(transport.get_extra_info("socket"))
         except TimeoutError as error:
@@ -129,11 +130,6 @@ class Address:
             options = self._keepalive.tcp_options
             pool.connection_kwargs |= {"socket_keepalive": True, "socket_keepalive_options": options}
         return Redis.from_pool(pool)
-
-    def _tls(self) -> SSLContext | None:
-        tls = getattr(self._connection, "ssl_context", None)
-        context: SSLContext | None = tls.get() if tls is not None else None
-        return context
 
 
 def split_url(url: str) -> SplitResult:

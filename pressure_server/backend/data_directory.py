@@ -11,6 +11,7 @@ import stat
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
+from urllib.parse import quote
 
 from pressure_server.errors import BackendError
 from pressure_server.text import reason_of
@@ -57,6 +58,11 @@ class DataDirectory:
                 f"the data directory's path is too long: {self.socket} must be shorter than "
                 f"{_SOCKET_PATH} bytes"
             )
+
+    @property
+    def url(self) -> str:
+        """The URL of the Valkey."""
+        return f"unix://{quote(str(self.socket))}"
 
     def is_running(self) -> bool:
         """Return whether a Valkey listens on the socket, whichever process has started it."""

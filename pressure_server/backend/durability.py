@@ -84,13 +84,10 @@ class Durability:
         self._loop = asyncio.get_running_loop()
         try:
             await self._open()
-        except (DurabilityUnavailableError, BackendRefusedError) as error:
-            if not (isinstance(error, ReplicasMissingError) and self._route.fails_over):
-                raise BackendRefusedError(str(error)) from error
-            self._why_down = error
-            self._say(str(error))
         except BackendError as error:
-            self._why_down = error
+            may_pass = isinstance(error, ReplicasMissingError) and self._route.fails_over
+            if isinstance(error, DurabilityUnavailableError | BackendRefusedError) and not may_pass:
+                raise BackendRefusedError(str(error)) from error
         self._keeping = asyncio.create_task(self._keep())
 
     async def close(self) -> None:

@@ -21,7 +21,6 @@ import time
 from functools import partial
 from pathlib import Path
 from typing import IO, Any
-from urllib.parse import quote
 
 from redis.exceptions import RedisError
 
@@ -66,44 +65,30 @@ class Embedded:
         """Prepare, but do not start. With `fsync`, Valkey syncs each change before it answers."""
         self._fsync = fsync
         self._syncs_always = fsync
-        self._data = DataDirectory(data_dir)
+        self.data = DataDirectory(data_dir)
         self._lock: IO[str] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
 
-    @property
-    def data_dir(self) -> Path:
-        """The absolute path of the data directory."""
-        return self._data.path
-
-    @property
-    def url(self) -> str:
-        """The backend's URL."""
-        return f"unix://{quote(str(self._data.socket))}"
-
-    def is_running(self) -> bool:
-        """Return whether a Valkey listens on the socket, whichever process has started it."""
-        return self._data.is_running()
-
     async def start(self) -> None:
         """Start Valkey on the data directory, and return when it answers. Raises BackendError."""
-        self._lock = self._data.lock()
-        self._data.warn_if_open_to_others()
-        if self._data.has_unfinished_restore():
+        self._lock = self.data.lock()
+        self.data.warn_if_open_to_others()
+        if self.data.has_unfinished_restore():
             raise EmbeddedError(
-                f"a restore into {self.data_dir} was interrupted: run pressure-server restore again, or "
-                f"delete {self._data.restoring} to start without the restored data"
+                f"a restore into {self.data.path} was interrupted: run pressure-server restore again, or "
+                f"delete {self.data.restoring} to start without the restored data"
             )
         await self._stop_orphan()
-        if self.is_running():
+        if self.data.is_running():
             # Two would corrupt the data. _stop_orphan misses a Valkey without a pid file (the disk was full).
-            raise EmbeddedError(f"another Valkey is running on {self._data.socket}: stop it")
+            raise EmbeddedError(f"another Valkey is running on {self.data.socket}: stop it")
         await self._launch()
         self._watching = asyncio.create_task(self._watch())
 
     def _find_orphan(self) -> int | None:
         try:
-            pid = int(self._data.pid_file.read_text())
+            pid = int(self.data.pid_file.read_text())
         except (OSError, ValueError):
             return None
         return pid if not _has_ended(pid) and self._is_ours(pid) else None
@@ -111,8 +96,8 @@ class Embedded:
     def _is_ours(self, pid: int) -> bool:
         """Return whether the process is a Valkey on this socket: another process may have its pid by now."""
         if Path("/proc/self").exists():
-            return os.fsencode(self._data.socket) in Path(f"/proc/{pid}/cmdline").read_bytes()
-        return self.is_running()
+            return os.fsencode(self.data.socket) in Path(f"/proc/{pid}/cmdline").read_bytes()
+        return self.data.is_running()
 
     async def _stop_orphan(self) -> None:
         """Stop the Valkey of a server that was killed. Its append-only file has all acknowledged changes."""
@@ -133,11 +118,11 @@ class Embedded:
     async def _launch(self) -> None:
         options = {
             "port": "0",
-            "unixsocket": str(self._data.socket),
+            "unixsocket": str(self.data.socket),
             "unixsocketperm": "700",
-            "dir": str(self.data_dir),
-            "pidfile": str(self._data.pid_file),
-            "logfile": str(self._data.log),
+            "dir": str(self.data.path),
+            "pidfile": str(self.data.pid_file),
+            "logfile": str(self.data.log),
             "appendonly": "yes",
             "appendfsync": "always" if self._syncs_always else "everysec",
             "save": "",
@@ -146,7 +131,7 @@ class Embedded:
             "list-compress-depth": "16",
         }
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self._data.socket.unlink(missing_ok=True)
+        self.data.socket.unlink(missing_ok=True)
         self._process = await asyncio.create_subprocess_exec(
             program(),
             *arguments,
@@ -156,7 +141,7 @@ class Embedded:
             preexec_fn=partial(os.umask, 0o077),
         )
         say_at = time.monotonic() + _SAY_EVERY
-        async with Address(self.url).client(0) as client:
+        async with Address(self.data.url).client(0) as client:
             while self._process.returncode is None:
                 with contextlib.suppress(RedisError, TimeoutError):
                     async with asyncio.timeout(_SAY_EVERY):
@@ -170,20 +155,21 @@ class Embedded:
             raise EmbeddedError(f"Valkey did not start: {full}: free space on that disk")
         why = self._last_words()
         if _UNREADABLE.search(why):
+            folder = shlex.quote(str(self.data.path))
             why += (
-                f". To check it, run: pressure-server check-data --data-dir {shlex.quote(str(self.data_dir))}"
-                "; the page Backup of the documentation says what a repair loses"
+                f". To check it, run: pressure-server check-data --data-dir {folder}; "
+                "the page Backup of the documentation says what a repair loses"
             )
         raise EmbeddedError(f"Valkey did not start: {why}")
 
     def _last_words(self) -> str:
         try:
-            with self._data.log.open("rb") as log:
+            with self.data.log.open("rb") as log:
                 log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST_BYTES))
                 lines = _LOG_LINE.findall(log.read().decode(errors="replace"))
         except OSError:
             lines = []
-        return "; ".join(lines[-_LAST_LINES:]) or f"no reason found in {self._data.log}"
+        return "; ".join(lines[-_LAST_LINES:]) or f"no reason found in {self.data.log}"
 
     async def _watch(self) -> None:
         """Restart Valkey when it ends unexpectedly: killed for lack of memory, say, or unable to write."""
@@ -198,7 +184,7 @@ class Embedded:
             self._syncs_always = False
             # The log is incomplete if the disk is full, and has nothing about a signal.
             why = await asyncio.to_thread(self._why_not_writable) or (
-                self._last_words() if status > 0 else f"see {self._data.log}"
+                self._last_words() if status > 0 else f"see {self.data.log}"
             )
             problem = f"Valkey ended with status {status} ({why})"
             while True:
@@ -239,7 +225,7 @@ class Embedded:
         try:
             # Any: redis-py's commands have no types.
             client: Any
-            async with asyncio.timeout(_SAY_EVERY), Address(self.url).client(0) as client:
+            async with asyncio.timeout(_SAY_EVERY), Address(self.data.url).client(0) as client:
                 return await client.execute_command(*command)
         except (RedisError, TimeoutError) as error:
             logger.debug("Valkey does not do %s: %s", command[0], error)
@@ -248,9 +234,9 @@ class Embedded:
     def _why_not_writable(self) -> str:
         """Return why no file can be written to the data directory; '' if a file of _ROOM bytes can."""
         try:
-            self._data.write_probe(_ROOM)
+            self.data.write_probe(_ROOM)
         except OSError as error:
-            return f"{self.data_dir}: {error.strerror}"
+            return f"{self.data.path}: {error.strerror}"
         return ""
 
     async def stop(self) -> None:

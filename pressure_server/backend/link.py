@@ -145,6 +145,9 @@ class Link:
         self._timeouts = timeouts
         self._channel: Channel | None = None
         self._greeting: Greeting | None = None
+        # The backend's name and version, and the id of its run, which changes when it restarts: as it was
+        # reached last; '' until then.
+        self.version = self.run_id = ""
         self._epoch = 0
         self._last_heartbeat_reply: Any = None
         # The error if the backend refused the last heartbeat: then no epoch has begun.
@@ -180,16 +183,6 @@ class Link:
     def pause_after_deaths(self) -> float:
         """See Deaths.pause."""
         return self._deaths.pause
-
-    @property
-    def version(self) -> str:
-        """The backend's name and version; '' until it has been reached."""
-        return self._greeting.version if self._greeting is not None else ""
-
-    @property
-    def run_id(self) -> str:
-        """The id of the backend's run that was reached last; it changes when the backend restarts."""
-        return self._greeting.run_id if self._greeting is not None else ""
 
     async def open(self) -> None:
         """Try once to open a channel, then send what is held.
@@ -246,7 +239,7 @@ class Link:
                 raise self._lost_for(error.__cause__, _IS_IT_TLS if is_silent else "") from error
             raise
         self._channel, self._greeting, self._last_heartbeat_reply = channel, greeting, signed
-        self._address = address
+        self._address, self.version, self.run_id = address, greeting.version, greeting.run_id
         self.route.serves(channel, address)
         held = self._held.end_grace()
         most_deaths = self._deaths.count(held) if is_new else MAX_DEATHS
@@ -307,7 +300,8 @@ class Link:
         self.keep_open()
 
     def _lost_for(self, why: BaseException | None, hint: str = "") -> BackendError:
-        return BackendError(f"the connection to {self._address} was lost ({_reason(why)}{hint})")
+        reason = "it was closed" if why is None else str(why) or type(why).__name__
+        return BackendError(f"the connection to {self._address} was lost ({reason}{hint})")
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command that only reads, and return its reply.
@@ -409,11 +403,9 @@ class Link:
 
     def begin_epoch(self) -> None:
         """Begin a new epoch: a peer may have taken this server for dead, or the backend's data are gone."""
-        channel = self._channel
-        if self.heartbeats is None or channel is None or not channel.is_open:
+        channel, heartbeats = self._channel, self.heartbeats
+        if heartbeats is None or channel is None or not channel.is_open:
             return
-
-        heartbeats = self.heartbeats
 
         def signed(reply: Any) -> None:
             if isinstance(reply, hiredis.ReplyError) and not (is_temporary(reply) or is_retryable(reply)):
@@ -429,7 +421,7 @@ class Link:
 
         self._epoch += 1
         channel.epoch = self._epoch
-        script, keys, arguments = self.heartbeats.heartbeat(channel.epoch)
+        script, keys, arguments = heartbeats.heartbeat(channel.epoch)
         if self._layout:
             # It is gone if somebody has emptied the node.
             channel.send(None, *noting(channel, self._layout))
@@ -473,7 +465,3 @@ class Link:
         self._held.close()
         if self._channel is not None:
             self._channel.close()
-
-
-def _reason(exc: BaseException | None) -> str:
-    return "it was closed" if exc is None else str(exc) or type(exc).__name__

@@ -69,10 +69,10 @@ class ReplicaWaits:
         self._fail(StoppingError())
 
     async def _ask(self) -> None:
-        connection = BackendConnection(self._answer_timeout)
+        connection, address = BackendConnection(self._answer_timeout), self._route.address
         try:
-            await self._route.address.open(connection)
-            await greet(connection, self._route.address, 0, self._name, None)
+            await address.open(connection)
+            await greet(connection, address, 0, self._name, None)
             while self._waiting:
                 await self._ask_once(connection)
         except BackendError as error:
@@ -91,15 +91,11 @@ class ReplicaWaits:
             b"WAIT", b"%d" % max(client.replicas for client in asking), b"%d" % milliseconds
         )
         ended = asyncio.get_running_loop().time()
-        left = []
         for client in asking:
-            if client.found.done():
-                continue  # the client has left
-            if count >= client.replicas or client.deadline.at <= ended:
+            has_left = client.found.done()
+            if not has_left and (count >= client.replicas or client.deadline.at <= ended):
                 client.found.set_result(count)
-            else:
-                left.append(client)
-        self._waiting = left + self._waiting[len(asking) :]
+        self._waiting = [client for client in self._waiting if not client.found.done()]
 
     def _fail(self, error: Exception) -> None:
         failed, self._waiting = self._waiting, []

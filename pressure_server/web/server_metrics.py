@@ -129,7 +129,7 @@ async def backend_metrics(context: HttpContext) -> list[Metric]:
     about = {"version": broker.version, "embedded": "no" if embedded is None else "yes"}
     families: list[Metric] = [InfoMetricFamily("pressure_backend", "The backend.", about)]
     if embedded is not None:
-        families += _disk_metrics(embedded.data_dir)
+        families += _disk_metrics(embedded.data.path)
     with suppress(BackendError):
         fields = await memory_fields(broker)
         machine = fields.get("total_system_memory", 0) if embedded is None else context.machine_memory
