@@ -166,7 +166,3 @@ class Backoff:
         """Wait. The pause is random within limits, so that servers do not reconnect in step."""
         await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
         self._pause = min(2 * self._pause, self._longest)
-
-    def reset(self) -> None:
-        """Begin with the shortest pause again, after a connection has been opened."""
-        self._pause = FIRST_PAUSE

@@ -99,7 +99,7 @@ class Durability:
         held, self._under_way, self._answered = self._under_way + self._answered, [], []
         if self._giving_up is not None:
             self._giving_up.cancel()
-        self._fail(held, "the server is stopping")
+        self._end(held, "the server is stopping")
 
     def when_durable(self, run_id: str, follows: Follows) -> None:
         """Call `follows` with None when everything that this run of the backend has answered is safe.
@@ -122,7 +122,7 @@ class Durability:
             return
         held, self._answered = self._answered, []
         if self._command is None:
-            self._release(held)
+            self._end(held, None)
             return
         self._under_way = held
         self._connection.send(self._written, *write_command(self._key))
@@ -140,34 +140,30 @@ class Durability:
             return
         held, self._under_way = self._under_way, []
         reached = reply[0] if isinstance(reply, list) else reply
-        why = ""
+        why = None
         if failed is not None:
             why = f"the backend answered: {failed}"
         elif reached < (self._level.replicas or 1):
             why = f"no confirmation within {self._patience:g} seconds"
         self._say(why)
-        if why:
-            self._fail(held, why)
-        else:
-            self._release(held)
+        self._end(held, why)
         self._cover()
 
-    def _release(self, held: list[tuple[str, float, Follows]]) -> None:
+    def _end(self, held: list[tuple[str, float, Follows]], why: str | None) -> None:
+        """Call the callbacks, with an error unless `why` is None: then the backend has confirmed."""
         for run_id, _, follows in held:
-            # A restarted backend may have lost changes that it had answered before.
-            anew = NotSafeError(str(self._level), "the backend has restarted since")
-            follows(None if run_id == self._run_id else anew)
+            if why is None and run_id == self._run_id:
+                follows(None)
+            else:
+                # A restarted backend may have lost changes that it had answered before.
+                follows(NotSafeError(str(self._level), why or "the backend has restarted since"))
 
-    def _fail(self, held: list[tuple[str, float, Follows]], why: str) -> None:
-        for _, _, follows in held:
-            follows(NotSafeError(str(self._level), why))
-
-    def _say(self, what_is_wrong: str) -> None:
-        """Log each problem once; '' means that all problems are over."""
-        if what_is_wrong and what_is_wrong not in self._said:
-            logger.warning("the backend does not confirm durability %s: %s", self._level, what_is_wrong)
-            self._said.add(what_is_wrong)
-        elif self._said and not what_is_wrong:
+    def _say(self, problem: str | None) -> None:
+        """Log each problem once; None means that all problems are over."""
+        if problem is not None and problem not in self._said:
+            logger.warning("the backend does not confirm durability %s: %s", self._level, problem)
+            self._said.add(problem)
+        elif problem is None and self._said:
             logger.info("the backend confirms durability %s again", self._level)
             self._said.clear()
 
@@ -184,7 +180,7 @@ class Durability:
         late = self._loop.time() - self._timeouts.grace_of(self._route)
         held = [one for one in self._answered if one[1] <= late]
         self._answered = [one for one in self._answered if one[1] > late]
-        self._fail(held, str(self._why_down))
+        self._end(held, str(self._why_down))
         self._begin_to_give_up()
 
     async def _keep(self) -> None:
@@ -200,10 +196,10 @@ class Durability:
                 if isinstance(error, BackendReplyError) and not is_retryable(error):
                     # The backend answers, but refuses to confirm, for example because its disk is full.
                     held, self._answered = self._answered, []
-                    self._fail(held, str(error))
+                    self._end(held, str(error))
                 await backoff.pause()
                 continue
-            backoff.reset()
+            backoff = Backoff()
             await self._end_of(connection)
             self._why_down = BackendError(f"the connection to {self._route} was lost")
             self._connection = None

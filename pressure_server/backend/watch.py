@@ -123,7 +123,7 @@ class Watch:
                 connection.lacks_keys = True
                 connection.abort(reply)
             elif not isinstance(reply, Exception):
-                self._backoff.reset()
+                self._backoff = Backoff()
             value = values[0] if values and isinstance(values[0], bytes) else None
             armed(reply if isinstance(reply, int) else None, value)
 
@@ -209,7 +209,7 @@ class Watch:
                 # So does the next one, if the nodes of a cluster do not agree on the owner of the slot.
                 await self._backoff.pause()
             else:
-                self._backoff.reset()
+                self._backoff = Backoff()
 
     async def _greet(self, connection: _WatchConnection, address: Address) -> None:
         """Log in and turn tracking on. Raises BackendError."""
