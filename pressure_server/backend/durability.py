@@ -233,7 +233,7 @@ class Durability:
         connection, address = BackendConnection(self._timeouts.answer), self._route.address
         try:
             await address.open(connection)
-            greeting = await greet(connection, address, 0, self._name, None)
+            greeting = await greet(connection, address, 0, self._name)
             self._command = await self._check(connection)
             if self._command is not None:
                 await self._try_out(connection, self._command)

@@ -1,6 +1,6 @@
 """The handshake on a new channel: log in, check the version, select the database, load the library.
 
-It also closes the connection that the new one replaces. On a cluster, it finds the node that has the keys.
+On a cluster, it finds the node that has the keys.
 """
 
 from __future__ import annotations
@@ -46,13 +46,10 @@ class Greeting:
     is_cluster: bool
 
 
-async def greet(
-    channel: BackendConnection, address: Address, number: int, name: str, before: Greeting | None
-) -> Greeting:
+async def greet(channel: BackendConnection, address: Address, number: int, name: str) -> Greeting:
     """Do the handshake on a new connection, with `name` as its client name.
 
-    `before` is the result for the old connection, which the backend is told to close. Raises
-    BackendRefusedError, or BackendError if a retry may help.
+    Raises BackendRefusedError, or BackendError if a retry may help.
     """
     if address.password is not None:
         user = [address.username.encode()] if address.username else []
@@ -72,12 +69,7 @@ async def greet(
     with suppress(BackendReplyError):  # not permitted: CLIENT LIST then shows no name
         await channel.command(b"CLIENT", b"SETNAME", name.encode())
     client = await channel.command(b"CLIENT", b"ID")
-    greeting = Greeting(version, info.get("run_id", ""), client, mode == "cluster")
-    if before is not None and before.run_id == greeting.run_id:
-        # The backend may not have noticed the loss. Calls on queues do not depend on this: they have epochs.
-        with suppress(BackendReplyError):
-            await channel.command(b"CLIENT", b"KILL", b"ID", b"%d" % before.client)
-    return greeting
+    return Greeting(version, info.get("run_id", ""), client, is_cluster=mode == "cluster")
 
 
 async def join_cluster(channel: Channel, address: Address, route: Route, guard: bytes) -> None:

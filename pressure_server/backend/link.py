@@ -11,13 +11,14 @@ import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Coroutine, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Protocol
 
 import hiredis
 
-from pressure_server.backend.address import Backoff
+from pressure_server.backend.address import MAX_PAUSE, Backoff
 from pressure_server.backend.deaths import MAX_DEATHS, Deaths
 from pressure_server.backend.greeting import (
     BackendRefusedError,
@@ -37,7 +38,6 @@ from pressure_server.backend.resp import (
     is_moving,
     is_retryable,
     is_stale_epoch,
-    is_temporary,
     wait_for_reply,
 )
 from pressure_server.backend.route import Route
@@ -57,6 +57,9 @@ logger = logging.getLogger(__name__)
 _MAX_EPOCH_RETRIES = 3
 # The most redirections to other nodes that are followed at once.
 _MAX_REDIRECTIONS = 5
+# The longest pause in seconds before the next attempt, if another node may take over: after a failover, it is
+# found in half of that.
+_PAUSE_IN_FAILOVER = 0.5
 _DISAGREEMENT = "the nodes of the cluster redirect to each other: they do not agree on the slot's owner"
 _IS_IT_TLS = ", before it had answered; if that port speaks TLS, write rediss://"
 # Seconds for which requests are held: if the backend is one node, and if another one takes over.
@@ -144,10 +147,10 @@ class Link:
         self._client_name = name
         self._timeouts = timeouts
         self._channel: Channel | None = None
-        self._greeting: Greeting | None = None
         # The backend's name and version, and the id of its run, which changes when it restarts: as it was
         # reached last; '' until then.
         self.version = self.run_id = ""
+        self._client_id = 0
         self._epoch = 0
         self._last_heartbeat_reply: Any = None
         # The error if the backend refused the last heartbeat: then no epoch has begun.
@@ -189,7 +192,7 @@ class Link:
 
         Raises BackendRefusedError, or BackendError if a retry may help.
         """
-        redirections, others = 0, self.route.node_count
+        redirections, others = 0, len(self.route.nodes)
         unusable: BackendError | None = None
         while True:
             try:
@@ -217,7 +220,12 @@ class Link:
         try:
             address = await self.route.find()
             await address.open(channel)
-            greeting = await greet(channel, address, self.number, self._client_name, self._greeting)
+            greeting = await greet(channel, address, self.number, self._client_name)
+            is_new = not self.version or greeting.run_id != self.run_id
+            if not is_new:
+                # It may not have noticed the loss. Calls on queues do not depend on this: they have epochs.
+                with suppress(BackendReplyError):
+                    await channel.command(b"CLIENT", b"KILL", b"ID", b"%d" % self._client_id)
             if greeting.is_cluster:
                 await join_cluster(channel, address, self.route, self._guard)
             elif self.route.is_cluster:
@@ -226,20 +234,19 @@ class Link:
             if self._layout:
                 await check_layout(channel, self._layout, is_user=self.heartbeats is not None)
             signed = await self._sign(channel, self.heartbeats) if self.heartbeats is not None else None
-            is_new = self._greeting is None or self._greeting.run_id != greeting.run_id
             # A peer has taken this server for dead, and recovered the records that would tell what was done.
             was_buried = signed != self._last_heartbeat_reply
-            if is_new and self._greeting is not None and self.is_other_run is not None and not was_buried:
+            if is_new and self.version and self.is_other_run is not None and not was_buried:
                 await self.is_other_run(channel)
         except BaseException as error:
             channel.close()
             if type(error) is OutcomeUnknownError:
                 # After the backend has been reached once, the reason is another one.
-                is_silent = greeting is self._greeting is None and address.host and not address.is_tls
+                is_silent = not (greeting or self.version or address.is_tls) and address.host
                 raise self._lost_for(error.__cause__, _IS_IT_TLS if is_silent else "") from error
             raise
-        self._channel, self._greeting, self._last_heartbeat_reply = channel, greeting, signed
-        self._address, self.version, self.run_id = address, greeting.version, greeting.run_id
+        self._channel, self._address, self._last_heartbeat_reply = channel, address, signed
+        self.version, self.run_id, self._client_id = greeting.version, greeting.run_id, greeting.client
         self.route.serves(channel, address)
         held = self._held.end_grace()
         most_deaths = self._deaths.count(held) if is_new else MAX_DEATHS
@@ -259,7 +266,7 @@ class Link:
                 (b"EVALSHA",), lambda received: channel.call(script, keys, arguments, received)
             )
         except BackendReplyError as error:
-            if is_temporary(error) or is_retryable(error):
+            if is_retryable(error):
                 raise
             # Reads may still be answered, for example if the backend's disk is full.
             heartbeats.heartbeat_answered(error)
@@ -276,7 +283,10 @@ class Link:
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
-        backoff, down_since = Backoff(self.route.longest_pause), time.monotonic()
+        backoff, down_since = (
+            Backoff(_PAUSE_IN_FAILOVER if self.route.fails_over else MAX_PAUSE),
+            time.monotonic(),
+        )
         while not self._closed:
             try:
                 await self.open()
@@ -408,7 +418,7 @@ class Link:
             return
 
         def signed(reply: Any) -> None:
-            if isinstance(reply, hiredis.ReplyError) and not (is_temporary(reply) or is_retryable(reply)):
+            if isinstance(reply, hiredis.ReplyError) and not is_retryable(reply):
                 self._heartbeat_refusal = reply
                 refusal = BackendReplyError(f"the backend answered EVALSHA with: {reply}")
                 heartbeats.heartbeat_answered(refusal)

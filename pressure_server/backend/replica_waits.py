@@ -72,7 +72,7 @@ class ReplicaWaits:
         connection, address = BackendConnection(self._answer_timeout), self._route.address
         try:
             await address.open(connection)
-            await greet(connection, address, 0, self._name, None)
+            await greet(connection, address, 0, self._name)
             while self._waiting:
                 await self._ask_once(connection)
         except BackendError as error:

@@ -13,15 +13,11 @@ from weakref import WeakKeyDictionary
 
 from redis.crc import key_slot
 
-from pressure_server.backend.address import MAX_PAUSE, Address
+from pressure_server.backend.address import Address
 from pressure_server.backend.resp import BackendConnection, redirection
 from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
-
-
-# Seconds: after a failover, the new master is found in half of that.
-_LONGEST_PAUSE = 0.5
 
 
 class MovedError(BackendError):
@@ -51,7 +47,7 @@ class Route:
         # These stay: all others may have gone one day.
         self._given = given if is_cluster else ()
         # The nodes of the cluster, as far as they are known: if one does not serve, the next one is tried.
-        self._nodes = list(given)
+        self.nodes = list(given)
         self._turn = 0
         self._served: Address | None = None  # the node that a link has used last
         # How often nodes have redirected requests, by the word of their error; and how often another one has
@@ -85,20 +81,10 @@ class Route:
     async def close(self) -> None:
         """Stop looking for changes."""
 
-    @property
-    def longest_pause(self) -> float:
-        """The longest pause in seconds between attempts to find a node that serves."""
-        return _LONGEST_PAUSE if self.fails_over else MAX_PAUSE
-
-    @property
-    def node_count(self) -> int:
-        """How many nodes may be tried."""
-        return len(self._nodes)
-
     def failed(self) -> None:
         """Note that the node does not serve: another one may know which node has the keys."""
         self._turn += 1
-        self.address = self._nodes[self._turn % len(self._nodes)]
+        self.address = self.nodes[self._turn % len(self.nodes)]
 
     def redirected(self, error: Exception) -> bool:
         """Follow an error that names another node. Return False if it is another error."""
@@ -115,8 +101,8 @@ class Route:
 
     def move(self, address: Address) -> None:
         """Note that another node has the keys now."""
-        if address not in self._nodes:
-            self._nodes.append(address)
+        if address not in self.nodes:
+            self.nodes.append(address)
         self.address = address
         for connection, at in list(self._connections.items()):
             self.abort_if_moved(connection, at)
@@ -146,6 +132,6 @@ class Route:
             known += found
             if first <= slot <= last:
                 owner = found[0]
-        self._nodes = list(dict.fromkeys([*known, *self._given]))
+        self.nodes = list(dict.fromkeys([*known, *self._given]))
         if owner != at:
             raise MovedError(owner)

@@ -85,11 +85,9 @@ class SentinelRoute(Route):
 
     def __init__(self, address: SentinelAddress) -> None:
         super().__init__(address.unknown)
-        self._name = address.name
-        self._about = str(address)
+        self._name, self._about, self._unknown = address.name, str(address), address.unknown
         # Any: redis-py's commands have no types.
         self._sentinels: list[Any] = [one.client(0) for one in address.sentinels]
-        self._unknown = address.unknown
         self._epoch = 0  # of the newest master: it grows with each failover
         self._is_silent = False  # whether the log says that no Sentinel names the master
         # Why none did when they were asked last, and whether all refused to.

@@ -80,13 +80,13 @@ def test_the_map_of_a_cluster_redirects_to_the_master_of_the_slot() -> None:
 def test_a_node_that_has_the_slot_is_used() -> None:
     route = Route(A)
     route.note_cluster(A, slots(b"", b"b"), KEY)
-    assert (route.address, route.node_count) == (A, 2)
+    assert (route.address, len(route.nodes)) == (A, 2)
 
 
 def test_after_failures_each_node_is_tried_whatever_the_map_says() -> None:
     route, tried = Route(A), set[Address]()
     route.note_cluster(A, slots(b"a", b"b", b"c"), KEY)
-    for _ in range(route.node_count):
+    for _ in range(len(route.nodes)):
         route.failed()
         tried.add(route.address)
         route.redirected(MovedError(A))
