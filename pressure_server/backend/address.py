@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Iterator
 from ssl import SSLError
 from typing import Any
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -155,14 +156,12 @@ def _in_brackets(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-class Backoff:
-    """Growing pauses, in seconds: each is twice as long as the last, up to the longest."""
+def pauses(longest: float = MAX_PAUSE) -> Iterator[float]:
+    """Yield seconds to wait between attempts: each pause is twice as long as the last, up to the longest.
 
-    def __init__(self, longest: float = MAX_PAUSE) -> None:
-        self._longest = longest
-        self._pause = FIRST_PAUSE
-
-    async def pause(self) -> None:
-        """Wait. The pause is random within limits, so that servers do not reconnect in step."""
-        await asyncio.sleep(self._pause * random.uniform(0.5, 1.0))
-        self._pause = min(2 * self._pause, self._longest)
+    They are random within limits, so that servers do not reconnect in step.
+    """
+    pause = FIRST_PAUSE
+    while True:
+        yield pause * random.uniform(0.5, 1.0)
+        pause = min(2 * pause, longest)

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.backend.address import Backoff
+from pressure_server.backend.address import pauses
 from pressure_server.backend.greeting import BackendRefusedError, greet
 from pressure_server.backend.levels import DurabilityUnavailableError, Level, ReplicasMissingError
 from pressure_server.backend.link import Timeouts
@@ -184,7 +184,7 @@ class Durability:
         self._begin_to_give_up()
 
     async def _keep(self) -> None:
-        backoff = Backoff()
+        backoff = pauses()
         while True:
             try:
                 connection = self._connection or await self._open()
@@ -197,9 +197,9 @@ class Durability:
                     # The backend answers, but refuses to confirm, for example because its disk is full.
                     held, self._answered = self._answered, []
                     self._end(held, str(error))
-                await backoff.pause()
+                await asyncio.sleep(next(backoff))
                 continue
-            backoff = Backoff()
+            backoff = pauses()
             await self._end_of(connection)
             self._why_down = BackendError(f"the connection to {self._route} was lost")
             self._connection = None

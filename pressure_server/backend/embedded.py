@@ -54,10 +54,6 @@ _LAST_LINES = 2
 _LAST_BYTES = 4096
 
 
-class EmbeddedError(BackendError):
-    """The embedded backend cannot start."""
-
-
 class Embedded:
     """The Valkey of one data directory. Raises DataDirectoryError if its socket's path is too long."""
 
@@ -75,14 +71,14 @@ class Embedded:
         self._lock = self.data.lock()
         self.data.warn_if_open_to_others()
         if self.data.has_unfinished_restore():
-            raise EmbeddedError(
+            raise BackendError(
                 f"a restore into {self.data.path} was interrupted: run pressure-server restore again, or "
                 f"delete {self.data.restoring} to start without the restored data"
             )
         await self._stop_orphan()
         if self.data.is_running():
             # Two would corrupt the data. _stop_orphan misses a Valkey without a pid file (the disk was full).
-            raise EmbeddedError(f"another Valkey is running on {self.data.socket}: stop it")
+            raise BackendError(f"another Valkey is running on {self.data.socket}: stop it")
         await self._launch()
         self._watching = asyncio.create_task(self._watch())
 
@@ -152,7 +148,7 @@ class Embedded:
                     say_at += _SAY_EVERY
                     logger.info("Valkey is still loading its data")
         if full := await asyncio.to_thread(self._why_not_writable):
-            raise EmbeddedError(f"Valkey did not start: {full}: free space on that disk")
+            raise BackendError(f"Valkey did not start: {full}: free space on that disk")
         why = self._last_words()
         if _UNREADABLE.search(why):
             folder = shlex.quote(str(self.data.path))
@@ -160,7 +156,7 @@ class Embedded:
                 f". To check it, run: pressure-server check-data --data-dir {folder}; "
                 "the page Backup of the documentation says what a repair loses"
             )
-        raise EmbeddedError(f"Valkey did not start: {why}")
+        raise BackendError(f"Valkey did not start: {why}")
 
     def _last_words(self) -> str:
         try:
@@ -196,7 +192,7 @@ class Embedded:
                 try:
                     await self._launch()
                     break
-                except EmbeddedError as error:
+                except BackendError as error:
                     problem = str(error)
 
     async def _end_of(self, process: asyncio.subprocess.Process) -> int:

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 
 import hiredis
 
-from pressure_server.backend.address import MAX_PAUSE, Backoff
+from pressure_server.backend.address import MAX_PAUSE, pauses
 from pressure_server.backend.deaths import MAX_DEATHS, Deaths
 from pressure_server.backend.greeting import (
     BackendRefusedError,
@@ -283,16 +283,14 @@ class Link:
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
-        backoff, down_since = (
-            Backoff(_PAUSE_IN_FAILOVER if self.route.fails_over else MAX_PAUSE),
-            time.monotonic(),
-        )
+        backoff = pauses(_PAUSE_IN_FAILOVER if self.route.fails_over else MAX_PAUSE)
+        down_since = time.monotonic()
         while not self._closed:
             try:
                 await self.open()
             except BackendError as error:
                 self._outage.report(error, "; trying again")
-                await backoff.pause()
+                await asyncio.sleep(next(backoff))
             else:
                 self._reopening = None
                 self._outage.end(time.monotonic() - down_since)

@@ -63,9 +63,10 @@ class Channel(BackendConnection):
         # Whether the backend accepted the last script.
         self._may_load = True
 
-    def lost(self, why: Exception | None) -> None:
-        """Tell the link that the connection is lost."""
-        self._tell(self, why)
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Tell the link, after all commands without a reply have failed (called by asyncio)."""
+        super().connection_lost(exc)
+        self._tell(self, self._refusal or exc)
 
     def load(self, loaded: Received | None) -> None:
         """Load the library, unless it is there; `loaded` gets None, or an error.

@@ -178,7 +178,7 @@ class BackendConnection(asyncio.Protocol):
     """A connection, from its opening to its loss.
 
     The callback of a command gets the reply, an error reply as an exception, or a BackendError if the
-    connection is lost first. After all callbacks, `lost` is called once, with the reason, and `ended` is set.
+    connection is lost first. After all callbacks, `ended` is set.
     """
 
     def __init__(self, answer_timeout: float) -> None:
@@ -200,21 +200,18 @@ class BackendConnection(asyncio.Protocol):
         self._refusal: Exception | None = None
 
     def abort(self, why: Exception | None = None) -> None:
-        """Abort the connection for the reason `why`; `lost` follows."""
+        """Abort the connection for the reason `why`; `connection_lost` follows."""
         if self._transport is not None:
             self._refusal = self._refusal or why
             # Whatever is written from now on gets no reply.
             self.is_open = False
             self._transport.abort()
 
-    def lost(self, why: Exception | None) -> None:
-        """Handle the end of the connection; for subclasses."""
-
     def told(self, news: list[Any]) -> None:
         """Handle a push message of the backend (RESP3); for subclasses."""
 
     def close(self) -> None:
-        """Close the connection after all written bytes are sent; `lost` follows."""
+        """Close the connection after all written bytes are sent; `connection_lost` follows."""
         if self._transport is not None:
             self._transport.close()
 
@@ -296,5 +293,4 @@ class BackendConnection(asyncio.Protocol):
         for received in callbacks:
             if received is not None:
                 received(error)
-        self.lost(self._refusal or exc)
         self.ended.set()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 from urllib.parse import parse_qsl, quote, urlencode
 
@@ -90,9 +91,6 @@ class SentinelRoute(Route):
         self._sentinels: list[Any] = [one.client(0) for one in address.sentinels]
         self._epoch = 0  # of the newest master: it grows with each failover
         self._is_silent = False  # whether the log says that no Sentinel names the master
-        # Why none did when they were asked last, and whether all refused to.
-        self._why_silent = ""
-        self._are_refusing = False
         self._looking: asyncio.Task[None] | None = None
 
     def __str__(self) -> str:
@@ -104,12 +102,11 @@ class SentinelRoute(Route):
 
         Raises BackendError if none has been known, BackendRefusedError if no Sentinel will ever name one.
         """
-        master = await self._ask()
-        if master is not None:
-            self.address = master
-        elif self.address == self._unknown:
-            error = BackendRefusedError if self._are_refusing else BackendError
-            raise error(f"no Sentinel of {self._about} names the master: {self._why_silent}")
+        try:
+            self.address = await self._ask()
+        except BackendError:
+            if self.address == self._unknown:
+                raise
         return self.address
 
     async def start(self) -> None:
@@ -129,17 +126,20 @@ class SentinelRoute(Route):
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_ASK_EVERY)
-            master = await self._ask()
-            if master is not None and self._served is not None and master != self.address:
-                self.move(master)
+            with suppress(BackendError):
+                master = await self._ask()
+                if self._served is not None and master != self.address:
+                    self.move(master)
 
-    async def _ask(self) -> Address | None:
-        """Return the master that became one last. Some Sentinels may not have heard of it yet."""
+    async def _ask(self) -> Address:
+        """Return the master that became one last. Some Sentinels may not have heard of it yet.
+
+        Raises BackendError if no Sentinel names one, BackendRefusedError if none ever will.
+        """
         told = await asyncio.gather(*map(self._ask_one, self._sentinels))
         found = [one for one in told if not isinstance(one, Exception)]
         if not found:
-            self._note_silence([one for one in told if isinstance(one, Exception)])
-            return None
+            raise self._silence([one for one in told if isinstance(one, Exception)])
         if self._is_silent:
             self._is_silent = False
             logger.info("the Sentinels of %s name the master again", self._about)
@@ -149,18 +149,18 @@ class SentinelRoute(Route):
         self._epoch = _epoch_of(newest)
         return self._unknown.at(newest["ip"], int(newest["port"]))
 
-    def _note_silence(self, errors: list[Exception]) -> None:
+    def _silence(self, errors: list[Exception]) -> BackendError:
         refusals = [error for error in errors if isinstance(error, _REFUSALS)]
-        self._are_refusing = len(refusals) == len(errors)
+        are_refusing = len(refusals) == len(errors)
         first = (refusals or errors)[0]
-        self._why_silent = (str(first) or type(first).__name__) + (_CHECK if self._are_refusing else "")
+        why = (str(first) or type(first).__name__) + (_CHECK if are_refusing else "")
         if str(first).startswith("unknown command"):
-            self._why_silent = _IS_NONE
+            why = _IS_NONE
         if not self._is_silent and self.address != self._unknown:
             self._is_silent = True
-            logger.warning(
-                "no Sentinel of %s names the master (%s): the last one is used", self._about, self._why_silent
-            )
+            logger.warning("no Sentinel of %s names the master (%s): the last one is used", self._about, why)
+        error = BackendRefusedError if are_refusing else BackendError
+        return error(f"no Sentinel of {self._about} names the master: {why}")
 
     async def _ask_one(self, sentinel: Any) -> dict[str, Any] | Exception:
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.backend.address import Address, Backoff
+from pressure_server.backend.address import Address, pauses
 from pressure_server.backend.resp import BackendConnection, is_moving, is_temporary, redirection
 from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError, BackendReplyError
@@ -69,7 +69,7 @@ class Watch:
         self._lost = lost
         self._connection: _WatchConnection | None = None
         self._keeping: asyncio.Task[None] | None = None
-        self._backoff = Backoff()
+        self._backoff = pauses()
         self._number = 0
         self._polling = 0
         # Watched keys that are no longer needed, oldest first, and their databases.
@@ -123,7 +123,7 @@ class Watch:
                 connection.lacks_keys = True
                 connection.abort(reply)
             elif not isinstance(reply, Exception):
-                self._backoff = Backoff()
+                self._backoff = pauses()
             value = values[0] if values and isinstance(values[0], bytes) else None
             armed(reply if isinstance(reply, int) else None, value)
 
@@ -193,7 +193,7 @@ class Watch:
                     await asyncio.sleep(_REFUSED_PAUSE)
                 else:
                     logger.debug("cannot watch keys of the backend: %s", error)
-                    await self._backoff.pause()
+                    await asyncio.sleep(next(self._backoff))
                 continue
             self._number = 0
             self._connection = connection
@@ -207,9 +207,9 @@ class Watch:
             loop.call_later(_POLL, self._poll_if_lost)
             if connection.lacks_keys:
                 # So does the next one, if the nodes of a cluster do not agree on the owner of the slot.
-                await self._backoff.pause()
+                await asyncio.sleep(next(self._backoff))
             else:
-                self._backoff = Backoff()
+                self._backoff = pauses()
 
     async def _greet(self, connection: _WatchConnection, address: Address) -> None:
         """Log in and turn tracking on. Raises BackendError."""
