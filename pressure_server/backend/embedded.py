@@ -104,7 +104,7 @@ class Embedded:
         os.kill(pid, signal.SIGTERM)
         try:
             async with asyncio.timeout(_STOP_TIMEOUT):
-                while not _has_ended(pid):  # noqa: ASYNC110 -- no event tells that another's child has ended
+                while not _has_ended(pid):  # noqa: ASYNC110 -- no event tells that
                     await asyncio.sleep(0.05)
         except TimeoutError:
             logger.error("Valkey does not stop: killing it")
@@ -224,7 +224,7 @@ class Embedded:
             async with asyncio.timeout(_SAY_EVERY), Address(self.data.url).client(0) as client:
                 return await client.execute_command(*command)
         except (RedisError, TimeoutError) as error:
-            logger.debug("Valkey does not do %s: %s", command[0], error)
+            logger.debug("no reply of Valkey to %s: %s", command[0], error)
             return None
 
     def _why_not_writable(self) -> str:

@@ -223,7 +223,7 @@ class Link:
             greeting = await greet(channel, address, self.number, self._client_name)
             is_new = not self.version or greeting.run_id != self.run_id
             if not is_new:
-                # It may not have noticed the loss. Calls on queues do not depend on this: they have epochs.
+                # The backend may not know of the loss. Calls on queues do not need this: they have epochs.
                 with suppress(BackendReplyError):
                     await channel.command(b"CLIENT", b"KILL", b"ID", b"%d" % self._client_id)
             if greeting.is_cluster:

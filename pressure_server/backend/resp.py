@@ -92,8 +92,8 @@ def packed(words: tuple[bytes, ...]) -> bytes:
 
 # Errors that do not concern the command: the same command may work later.
 _PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|ASK|MOVED)\b|ERR max number of clients")
-# Errors after which a new connection may help.
-_OF_CONNECTION = re.compile(r"(READONLY|NOAUTH)\b")
+# The same, and errors after which a new connection may help.
+_RETRYABLE = re.compile(rf"{_PASSING.pattern}|(READONLY|NOAUTH)\b")
 # Errors of a node of a cluster that is giving the keys to another one, and then: nothing has been done.
 _MOVING = re.compile(r"(TRYAGAIN|ASK)\b")
 _REDIRECTION = re.compile(r"MOVED \d+ (.*):(\d{1,5})$")
@@ -104,7 +104,7 @@ _NO_WRITES = re.compile(r"(OOM|MISCONF|NOREPLICAS)\b")
 
 def is_retryable(error: Exception) -> bool:
     """Return whether the command has not been done, and may work later or on a new connection."""
-    return is_temporary(error) or bool(_OF_CONNECTION.match(_as_it_came(error)))
+    return bool(_RETRYABLE.match(_as_it_came(error)))
 
 
 def is_moving(error: Exception) -> bool:

@@ -56,7 +56,7 @@ class Turns:
 
         `ended` is called with True when the token is parked, or with False after _LINE_TIMEOUT seconds. It
         is not called if the backend is lost, or if too many turns are waited for. After the token has been
-        moved back, `given_back` must be called.
+        moved back, `forget_note` must be called.
         """
         asked = (number, parked)
         withdrawing = self._withdrawing.pop(asked, None)
