@@ -5,6 +5,7 @@ Pure: this module decides which command waits for a level, and whether a backend
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -37,15 +38,12 @@ class Level:
     @classmethod
     def parse(cls, text: str) -> Level:
         """Return the level named `none`, `replica`, `replica:N` or `fsync`. Raises ValueError."""
-        word, colon, number = text.partition(":")
         if text == "none":
             return cls()
         if text == "fsync":
             return cls(fsync=True)
-        if word == "replica" and (not colon or (number.isascii() and number.isdigit())):
-            replicas = int(number) if colon else 1
-            if 1 <= replicas <= 100:
-                return cls(replicas=replicas)
+        if found := re.fullmatch(r"replica(:0*([1-9][0-9]?|100))?", text):
+            return cls(replicas=int(found[2] or 1))
         raise ValueError(f"'{text}' must be none, replica, replica:N (N from 1 to 100) or fsync")
 
     def wait_for(
