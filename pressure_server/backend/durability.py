@@ -271,7 +271,7 @@ class Durability:
         with suppress(BackendReplyError):  # COMMAND is not permitted: _try_out finds out
             has_waitaof = bool((await connection.command(b"COMMAND", b"INFO", b"WAITAOF"))[0])
         return self._level.wait_for(
-            dict(zip(config[::2], config[1::2], strict=True)),
+            dict(zip(config[::2], config[1::2], strict=False)),
             has_waitaof=has_waitaof,
             replicas=int(found[1]) if found else 0,
         )
