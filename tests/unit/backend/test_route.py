@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any, cast
 
 import hiredis
@@ -122,6 +124,15 @@ def test_connections_follow_when_a_link_uses_another_node() -> None:
     assert told == [B]
     assert before.why == late.why == ["the queues are on redis://b:7000 now"]
     assert after.why == []
+
+
+def test_a_route_does_not_keep_connections_that_nobody_uses() -> None:
+    route, connection = Route(A), FakeConnection()
+    left = weakref.ref(connection)
+    route.serves(cast(BackendConnection, connection), A)
+    del connection
+    gc.collect()
+    assert left() is None
 
 
 def test_the_url_of_sentinels_has_users_and_tls_for_redis_and_for_sentinels_apart() -> None:
