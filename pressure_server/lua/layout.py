@@ -34,7 +34,7 @@ class BlockField(IntEnum):
 
     KEYS = 0  # the number of its keys
     ARGUMENTS = 1  # the number of arguments that follow its fields
-    HOW = 2  # empty; or note, share (waiting.lua); or recover, cut (recovery.lua)
+    HOW = 2  # empty; or note, share (waiting.lua); or recover, cut (recovery.lua); or read (batch.lua)
 
 
 class Reply(IntEnum):
@@ -78,6 +78,7 @@ NUMBERS = _Numbers({number: b"%d" % number for number in range(256)})
 AGAIN = b"again"
 RECOVER = b"recover"
 CUT = b"cut"
+READ = b"read"
 
 
 def constants() -> dict[bytes, bytes]:

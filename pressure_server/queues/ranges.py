@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from pressure_server.backend.link import Link
 from pressure_server.errors import BackendReplyError
+from pressure_server.lua.layout import READ
 from pressure_server.queues.calls.direct import call_directly
 from pressure_server.queues.names import BOUND, MADE, NO_PLAIN_LIST, base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.block_reply import Refused
+from pressure_server.queues.operations.operation import Delivery
 
 if TYPE_CHECKING:
     from pressure_server.queues.shard import Shard
@@ -27,6 +29,10 @@ _READ_FIRST, _READ_AT_ONCE, _BYTES_AT_ONCE, _READ_OF_EACH = 1000, 2000, 1 << 20,
 _READ_FIRST_OF_LARGE, _MANY_BYTES = 10, 4 << 20
 # How often queues are read in portions.
 _ATTEMPTS = 3
+
+
+def _ignore(_reply: list[Any], _delivery: Delivery | None) -> None:
+    """Take nothing: a read brings no messages that must go back."""
 
 
 class Ranges:
@@ -126,7 +132,7 @@ class Ranges:
             arguments += (b"on", b"1", key, verb.name, b"%d" % len(words), *words)
         while True:
             reply = await call_directly(
-                self._shard, keys, arguments, lambda _reply, _delivery: None, lambda: None, changes=False
+                self._shard, keys, arguments, _ignore, lambda: None, changes=False, how=READ
             )
             if not isinstance(reply, Refused):
                 break

@@ -97,6 +97,7 @@ class Crew:
         """`settings` are those of the server; `own`, `clients` and `broker` those of this process."""
         self.is_lost = False
         self._settings = settings
+        self._share = settings.of_worker()
         self._stop_timeout = settings.drain_delay + settings.drain_timeout + _STOP_MARGIN
         self._bound: Sequence[BoundSockets] = ()
         self._own = own
@@ -266,7 +267,7 @@ class Crew:
         """Answer a worker."""
         if what == WORK:
             files = tuple((one.listen, tuple(each.fileno() for each in one.sockets)) for one in self._bound)
-            return Assignment(worker.number, self._settings.processes, self._settings.of_worker(), files)
+            return Assignment(worker.number, self._settings.processes, self._share, files)
         if what == READY:
             worker.is_ready, worker.identity = True, arguments[0]
             for number in worker.missed | self._lasting:

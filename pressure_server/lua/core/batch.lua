@@ -68,7 +68,9 @@ local prelude = {
     if is_late() then
       return { err = 'DUE' }
     end
+    local work = the_call.work
     queue.kind.adopt()
+    the_call.work = work -- what others have put is not the transaction's work
   end,
   unchanged = function(version)
     return queue.kind.version() ~= version and { err = 'CHANGED' } or nil
@@ -157,7 +159,7 @@ local function add_run(name, first, count)
     result = {}
   elseif block.answered > ANSWERED_TOGETHER and is_long then
     result = { err = 'TOOLARGE' }
-  elseif not block.patient and the_call.work > WORK_TOGETHER and verb ~= 'put' then
+  elseif not block.patient and the_call.work > WORK_TOGETHER and verb ~= 'put' and block.how ~= 'read' then
     result = { err = 'TOOLONG' }
   else
     block.running = number

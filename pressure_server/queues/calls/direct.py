@@ -24,8 +24,11 @@ async def call_directly(
     undo: Callable[[], None],
     *,
     changes: bool,
+    how: bytes = b"",
 ) -> list[Any] | Refused:
     """Call the library with a block of its own, independently of the queues' lanes, and return its reply.
+
+    `how` is in layout.py: READ exempts a block that only reads from the limit of a transaction's work.
 
     `share` is called with the reply as soon as it arrives, unless it is a refusal or an error. It must
     register the operations that got some of the messages of the delivery, which other blocks of the call
@@ -55,7 +58,7 @@ async def call_directly(
         else:
             ended.set_result(value)
 
-    shard.send(Block([*dict.fromkeys(keys)], b"", arguments, received, changes))
+    shard.send(Block([*dict.fromkeys(keys)], how, arguments, received, changes))
     try:
         value = await ended
     except asyncio.CancelledError:

@@ -21,6 +21,8 @@ from pressure_server.queues.operations.wait import Wait, WaitCondition
 from pressure_server.text import printable
 
 _NONE = b"0"
+# The third message of an operation that has removed some copies, and may remove more.
+_MORE = b"more"
 _PLUS = ord("+")
 
 
@@ -119,20 +121,22 @@ def _is_error(value: object) -> bool:
 def distribute_removed(operations: Sequence[Operation], reply: list[int]) -> bool:
     """Give the only operation the number of copies that it has removed.
 
-    If there may be more, the reply has a second number: the operation is sent again for the others, and its
-    third message is the number so far. An empty reply says that the copies cannot be found yet.
+    If there may be more, the reply has a second number, and the operation is sent again for the others. It
+    keeps the number so far as its result, also if it fails then. An empty reply says that the copies cannot
+    be found yet.
     """
     (operation,) = operations
     if reply:
-        wanted, message, *before = operation.messages
-        left, removed = int(wanted), reply[0]
-        total = removed + (int(before[0]) if before else 0)
-        if len(reply) == 1:
-            operation.results = [total]
-        else:
-            left = left - removed if left > 0 else left + removed if left < 0 else 0
-            operation.messages = [b"%d" % left, message, b"%d" % total]
+        left, message = int(operation.messages[0]), operation.messages[1]
+        left = left - reply[0] if left > 0 else left + reply[0] if left < 0 else 0
+        operation.results = [sum(operation.results) + reply[0]]
+        operation.messages = [b"%d" % left, message, *([_MORE] if len(reply) > 1 else [])]
     return False
+
+
+def copies_left(operation: Operation) -> int:
+    """Return 0 if the operation has removed all copies that it should, else 1."""
+    return int(not operation.results or operation.messages[-1] is _MORE)
 
 
 def distribute_peeked(operations: Sequence[Operation], reply: list[bytes] | None) -> bool:

@@ -109,7 +109,7 @@ REMOVE_COPIES = Verb(
     b"remove_copies",
     runs.pack_arguments,
     runs.distribute_removed,
-    Operation.commands_left,
+    runs.copies_left,
     can_fold=False,
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),

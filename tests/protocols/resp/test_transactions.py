@@ -706,6 +706,15 @@ def test_a_transaction_that_keeps_the_backend_busy_does_no_more_than_puts(
     assert replies[-1] == client.llen("q") == 30_001
 
 
+def test_messages_of_native_clients_that_become_jobs_are_not_the_work_of_a_transaction(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    create(client, "q", "TYPE", "jobs")
+    for first in range(0, 260_000, 20_000):
+        direct.lpush("__pressure__:q", *range(first, first + 20_000))
+    assert transact(waiter, "LPOP q", "RPUSH done m") == [b"0", 1]
+
+
 @pytest.mark.parametrize("words", [("BLPOP", "q", 0), ("PRESSURE.GET", "q")], ids=lambda words: words[0])
 def test_the_second_of_two_gets_on_a_closed_queue_fails(
     client: Client, waiter: Waiter, words: tuple[str | int, ...]

@@ -312,15 +312,23 @@ def test_copies_that_are_removed_in_several_calls_are_summed(
     wanted: bytes, after_first: bytes, after_second: bytes
 ) -> None:
     operation = Operation(verbs.REMOVE_COPIES, b"q", [wanted, b"m"], 1, Recorder())
-    for reply, messages in (
-        ([], [wanted, b"m"]),
-        ([3, 1], [after_first, b"m", b"3"]),
-        ([4, 1], [after_second, b"m", b"7"]),
+    for reply, left, results in (
+        ([], wanted, []),
+        ([3, 1], after_first, [3]),
+        ([4, 1], after_second, [7]),
     ):
         assert not distribute_removed([operation], reply)
-        assert (operation.messages, operation.results) == (messages, [])
+        assert (operation.messages[:2], operation.results) == ([left, b"m"], results)
+        assert operation.verb.units_left(operation) == 1
     assert not distribute_removed([operation], [1])
-    assert operation.results == [8]
+    assert (operation.results, operation.verb.units_left(operation)) == ([8], 0)
+
+
+def test_copies_that_have_been_removed_count_if_the_rest_fails() -> None:
+    operation = Operation(verbs.REMOVE_COPIES, b"q", [b"0", b"m"], 1, Recorder())
+    distribute_removed([operation], [3, 1])
+    operation.fail(QueueFullError("q"))
+    assert (operation.results, operation.error) == ([3], None)
 
 
 def test_each_message_has_its_value() -> None:
