@@ -43,6 +43,7 @@ class BeanstalkSession(Session):
     MANY = Puts
     # It closes: the rest of the message must not be read as commands.
     TOO_LARGE = Refused(replies.UNAUTHENTICATED, closes=True)
+    TOO_MANY_CLIENTS = replies.OUT_OF_MEMORY
     __slots__ = (
         "awaits_job",
         "context",
@@ -227,7 +228,3 @@ class BeanstalkSession(Session):
             fields = self.log_fields(error.code)
             self.statistics.errors.warn(f"replied INTERNAL_ERROR to a client: {error}", fields)
         return reply
-
-    def too_many_clients_reply(self) -> bytes:
-        """See Session."""
-        return replies.OUT_OF_MEMORY

@@ -130,6 +130,7 @@ class MemcachedSession(Session):
     ERRORS = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
     MANY = Repeated
     TOO_LARGE = RequestError(_UNAUTHENTICATED, closes=True)
+    TOO_MANY_CLIENTS = b"ERROR Too many open connections\r\n"
     __slots__ = ("_commands", "context", "counts", "open_reads", "options", "report", "values")
 
     def __init__(
@@ -279,7 +280,3 @@ class MemcachedSession(Session):
             self.log_unexpected(error)
             error = PressureError("internal error: the server's log has the details")
         return server_error(error)
-
-    def too_many_clients_reply(self) -> bytes:
-        """See Session. Return memcached's text."""
-        return b"ERROR Too many open connections\r\n"

@@ -97,6 +97,7 @@ class RespSession(Session):
     ERRORS = (b"-",)
     MANY = Repeated
     TOO_LARGE = RequestError("Protocol error: unauthenticated bulk or multibulk length")
+    TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
     __slots__ = (
         "context",
         "library",
@@ -317,10 +318,6 @@ class RespSession(Session):
         if by_exec:
             raise CommandError(f"NOPERM {_CHANGED}{_NOPERM_BY_EXEC[why]}")
         raise CommandError(f"NOPERM {_NOPERM[why].replace('%s', entry.name)}")
-
-    def too_many_clients_reply(self) -> bytes:
-        """See Session. The text is Redis's."""
-        return b"-ERR max number of clients reached\r\n"
 
 
 class TransactionCaller(Owner):

@@ -30,6 +30,8 @@ class Client(ABC):
     PROTOCOL: ClassVar[str]
     # The beginnings of error replies.
     ERRORS: ClassVar[tuple[bytes, ...]]
+    # The reply to a connection that exceeds `--max-clients`.
+    TOO_MANY_CLIENTS: ClassVar[bytes]
 
     connection: Connection
 
@@ -48,10 +50,6 @@ class Client(ABC):
     @abstractmethod
     def error_reply(self, error: Exception) -> bytes:
         """Return the reply for an error."""
-
-    @abstractmethod
-    def too_many_clients_reply(self) -> bytes:
-        """Return the reply to a connection that exceeds `--max-clients`."""
 
     @abstractmethod
     def words_of(self, command: Any) -> list[list[bytes]]:

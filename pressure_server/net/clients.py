@@ -82,7 +82,7 @@ class Clients:
         denied = not self.access.admits(client.connection.transport)
         if denied or (len(self.connected) >= self.max_clients and not self.strangers.make_room(self.now)):
             self.rejected += 1
-            return client.error_reply(DeniedError()) if denied else client.too_many_clients_reply()
+            return client.error_reply(DeniedError()) if denied else client.TOO_MANY_CLIENTS
         client.connection.active = self.now
         client.user = self.access.users.initial
         if client.user is NOBODY:
