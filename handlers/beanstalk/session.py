@@ -46,7 +46,6 @@ class BeanstalkSession(Session):
     TOO_MANY_CLIENTS = replies.OUT_OF_MEMORY
     __slots__ = (
         "awaits_job",
-        "context",
         "index",
         "is_next_to_wait",
         "is_producer",
@@ -63,8 +62,7 @@ class BeanstalkSession(Session):
         self, context: Context, statistics: Statistics, report: str, index: JobIndex, max_job_size: int
     ) -> None:
         """`report` is the name of the listener's reports: see reports.py."""
-        super().__init__(context.broker.default_database, RequestParser(max_job_size))
-        self.context = context
+        super().__init__(context, RequestParser(max_job_size))
         self.statistics = statistics
         self.report = report
         self.index = index

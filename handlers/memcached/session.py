@@ -131,15 +131,13 @@ class MemcachedSession(Session):
     MANY = Repeated
     TOO_LARGE = RequestError(_UNAUTHENTICATED, closes=True)
     TOO_MANY_CLIENTS = b"ERROR Too many open connections\r\n"
-    __slots__ = ("_commands", "context", "counts", "open_reads", "options", "report", "values")
+    __slots__ = ("_commands", "counts", "open_reads", "options", "report", "values")
 
     def __init__(
         self, context: Context, options: ListenerOptions, counts: Counts, report: str, values: Values
     ) -> None:
         """`report` is the name of the report of the listener's counts, in all processes of the server."""
-        parser = RequestParser(context.settings.max_message_bytes)
-        super().__init__(context.broker.default_database, parser)
-        self.context = context
+        super().__init__(context, RequestParser(context.settings.max_message_bytes))
         self.options = options
         self.counts = counts
         self.report = report

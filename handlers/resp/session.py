@@ -99,7 +99,6 @@ class RespSession(Session):
     TOO_LARGE = RequestError("Protocol error: unauthenticated bulk or multibulk length")
     TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
     __slots__ = (
-        "context",
         "library",
         "protocol",
         "transaction",
@@ -109,8 +108,7 @@ class RespSession(Session):
     )
 
     def __init__(self, context: Context, limits: Limits) -> None:
-        super().__init__(context.broker.default_database, RequestParser(limits))
-        self.context = context
+        super().__init__(context, RequestParser(limits))
         self.library: tuple[bytes, bytes] | None = None
         self.protocol = 2
         self.transaction: QueuedCommands | None = None

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
@@ -20,10 +20,12 @@ from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED, OPEN
 from pressure_server.net.lone_command import LoneCommand
 from pressure_server.net.pipeline import PipelinedClient, ReplyMode, TooEarly
 from pressure_server.net.waits import Waits
-from pressure_server.queues.database import Database
 from pressure_server.queues.operations.batch import MAX_BYTES
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.owners import Waiter
+
+if TYPE_CHECKING:
+    from pressure_server.net.handler import Context
 
 logger = logging.getLogger(__name__)
 
@@ -91,14 +93,15 @@ class Session(PipelinedClient):
     `break_off` ends the connection at once.
     """
 
-    __slots__ = ("_alone", "_parser", "_request_bytes", "_waits")
+    __slots__ = ("_alone", "_parser", "_request_bytes", "_waits", "context")
     # The protocol's type of a request that stands for many commands, and the request that takes the place of
     # one that is too large before a login.
     MANY: ClassVar[type[ManyCommands]]
     TOO_LARGE: ClassVar[Any]
 
-    def __init__(self, database: Database, parser: Parser) -> None:
-        super().__init__(database)
+    def __init__(self, context: Context, parser: Parser) -> None:
+        super().__init__(context.broker.default_database)
+        self.context = context
         self._parser = parser
         self._request_bytes = 0  # of what was received; reset when everything is answered
         self._alone: LoneCommand | None = None
