@@ -18,12 +18,7 @@ _DEFAULT_JOB_SIZE, _LARGEST_JOB_SIZE = 65535, 1 << 30
 
 def max_job_size_of(listen: ListenerUrl) -> int:
     """Return the limit in the listener's URL, in bytes. Raise SettingsError if it is invalid."""
-    for name, _ in listen.options:
-        if name != _MAX_JOB_SIZE:
-            raise SettingsError(f"{listen}: unknown option '{name}': the option is {_MAX_JOB_SIZE}")
-    if len(listen.options) > 1:
-        raise SettingsError(f"{listen}: an option is given twice")
-    text = dict(listen.options).get(_MAX_JOB_SIZE, str(_DEFAULT_JOB_SIZE))
+    text = listen.options_by_name(_MAX_JOB_SIZE).get(_MAX_JOB_SIZE, str(_DEFAULT_JOB_SIZE))
     if not text.isascii() or not text.isdigit() or not 0 < int(text[:20]) <= _LARGEST_JOB_SIZE:
         raise SettingsError(f"{listen}: {_MAX_JOB_SIZE} must be 1 to {_LARGEST_JOB_SIZE} bytes")
     return int(text)

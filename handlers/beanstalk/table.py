@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
-from pressure_server.net.command_table import Function, TableEntry, markdown, parse_rights, statistics_of
+from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights, statistics_of
 
 PROTOCOL = "beanstalk"
 # The version of beanstalkd that the handler follows.
@@ -16,7 +16,6 @@ FOLLOWED_VERSION = "1.12"
 _NAME = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
 _NUMBER = re.compile(rb" *([0-9]+)")
 UINT32, UINT64 = (1 << 32) - 1, (1 << 64) - 1
-AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 
 class FormatError(Exception):

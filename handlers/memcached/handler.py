@@ -13,19 +13,12 @@ from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context, request_line
 from pressure_server.net.listener import ListenerUrl, SettingsError
 
-_OPTIONS = {"mode", "flush_all"}
 _YES_OR_NO = {"yes": True, "no": False}
 
 
 def options_of(listen: ListenerUrl) -> ListenerOptions:
     """Return the options in the listener's URL. Raise SettingsError if they are invalid."""
-    options = dict(listen.options)
-    if len(options) < len(listen.options):
-        raise SettingsError(f"{listen}: an option is given twice")
-    if unknown := sorted(options.keys() - _OPTIONS):
-        raise SettingsError(
-            f"{listen}: unknown option '{unknown[0]}': the options are {', '.join(sorted(_OPTIONS))}"
-        )
+    options = listen.options_by_name("flush_all", "mode")
     mode = options.get("mode", QUEUE)
     if mode not in MODES:
         raise SettingsError(f"{listen}: mode must be one of {', '.join(MODES)}")

@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
-from typing import TypeVar
 
-from pressure_server.net.command_table import Function, TableEntry, markdown, parse_rights, statistics_of
+from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights, statistics_of
 
 PROTOCOL = "memcached"
 # The version of memcached whose replies the handler follows. libmemcached refuses versions 0.x.
@@ -15,7 +14,6 @@ FOLLOWED_VERSION = "1.6.18"
 QUEUE, KV = "queue", "kv"
 MODES = (QUEUE, KV)
 _TITLES = {QUEUE: "Queues (`mode=queue`)", KV: "Keys and values (`mode=kv`)"}
-AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)

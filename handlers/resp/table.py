@@ -10,7 +10,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from functools import partial
 from math import inf
-from typing import Any, TypeVar
+from typing import Any
 
 from handlers.resp.arguments import numbered_keys
 from handlers.resp.parser import Words
@@ -25,7 +25,7 @@ from handlers.resp.syntax import (
 )
 from pressure_server.auth.users import User
 from pressure_server.net.command_table import (
-    Function,
+    AnyFunction,
     Refusal,
     TableEntry,
     markdown,
@@ -36,7 +36,6 @@ from pressure_server.net.command_table import (
 PROTOCOL = "resp"
 # The version of Redis whose replies and error texts the handler follows.
 FOLLOWED_VERSION = "7.0.15"
-AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 # Commands by upper-case name, and by the usual spellings, so that dispatch need not change case.
 COMMANDS: dict[bytes, Command] = {}

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from pressure_server.auth.users import RIGHTS, User
 
@@ -29,6 +29,7 @@ _BY_PROTOCOL: dict[str, dict[str, CommandStatistics]] = {}
 # A function of a client and its request. It calls the client's `reply` or `submit`, or returns a coroutine,
 # whose value is encoded as the reply.
 Function = Callable[..., Coroutine[Any, Any, Any] | None]
+AnyFunction = TypeVar("AnyFunction", bound=Function)
 
 
 class CommandStatistics:

@@ -66,6 +66,17 @@ class ListenerUrl:
         host = f"[{self.host}]" if ":" in self.host else self.host
         return f"{scheme}://{host}:{self.port}{options}"
 
+    def options_by_name(self, *known: str) -> dict[str, str]:
+        """Return the options. Raise SettingsError if one is not `known`, or is given twice."""
+        for name, _ in self.options:
+            if name not in known:
+                choice = f"option is {known[0]}" if len(known) == 1 else f"options are {', '.join(known)}"
+                raise SettingsError(f"{self}: unknown option '{name}': the {choice}")
+        found = dict(self.options)
+        if len(found) < len(self.options):
+            raise SettingsError(f"{self}: an option is given twice")
+        return found
+
     @classmethod
     def parse(cls, url: str) -> ListenerUrl:
         """Parse a URL. Raise SettingsError if it is invalid."""
