@@ -6,34 +6,38 @@ Invalid words raise ClientError with memcached's text.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
-from handlers.memcached.parser import is_key
+from handlers.memcached.parser import KEY
 from handlers.memcached.replies import ClientError
 
 _BAD_FORMAT = "bad command line format"
 _UNSIGNED = re.compile(rb"\d{1,20}")
 _SIGNED = re.compile(rb"-?\d{1,11}")
-_MAX_FLAGS = 2**32 - 1
 # As in memcached: up to this many seconds count from now; a larger number is a Unix time.
 _MAX_RELATIVE_TIME = 60 * 60 * 24 * 30
 PAST = b"1"
 
-_OPTION = re.compile(rb"open|close|abort|peek|t=(\d{1,9})")
+_OPTION = re.compile(rb"open|close|abort|peek|t=\d{1,9}")
 
 
 def key_of(word: bytes) -> bytes:
     """Return the word if it is a valid key or queue name."""
-    if not is_key(word):
+    if not KEY.fullmatch(word):
         raise ClientError(_BAD_FORMAT)
     return word
 
 
-def flags_of(word: bytes) -> int:
+def number_of(word: bytes, otherwise: str = _BAD_FORMAT, most: int = 2**64 - 1) -> bytes:
+    """Return an unsigned number of up to 64 bits, without leading zeros. `otherwise` is the error's text."""
+    if not _UNSIGNED.fullmatch(word) or int(word) > most:
+        raise ClientError(otherwise)
+    return b"%d" % int(word)
+
+
+def flags_of(word: bytes) -> bytes:
     """Return an item's flags, an unsigned number of 32 bits that only clients interpret."""
-    if not _UNSIGNED.fullmatch(word) or int(word) > _MAX_FLAGS:
-        raise ClientError(_BAD_FORMAT)
-    return int(word)
+    return number_of(word, most=2**32 - 1)
 
 
 def expiry_of(word: bytes, otherwise: str = _BAD_FORMAT) -> bytes:
@@ -49,22 +53,11 @@ def expiry_of(word: bytes, otherwise: str = _BAD_FORMAT) -> bytes:
     return b"+%d" % seconds if 0 < seconds <= _MAX_RELATIVE_TIME else b"%d" % seconds
 
 
-def number_of(word: bytes, otherwise: str = _BAD_FORMAT) -> int:
-    """Return an unsigned number of 64 bits. `otherwise` is the text of the error."""
-    if not _UNSIGNED.fullmatch(word) or int(word) >= 2**64:
-        raise ClientError(otherwise)
-    return int(word)
+class ReadOptions(NamedTuple):
+    """The options of a get but `t=`, and how long it waits for a message, in seconds."""
 
-
-@dataclass(frozen=True, slots=True)
-class ReadOptions:
-    """The options of a get. `timeout` is how long it waits for a message, in seconds."""
-
-    timeout: float = 0.0
-    opens: bool = False
-    closes: bool = False
-    aborts: bool = False
-    peeks: bool = False
+    words: set[bytes]
+    timeout: float
 
 
 def split_key(key: bytes) -> tuple[bytes, ReadOptions | None]:
@@ -79,13 +72,10 @@ def split_key(key: bytes) -> tuple[bytes, ReadOptions | None]:
     if not words:
         return queue, None
     names = {word for word in words if not word.startswith(b"t=")}
-    if (b"peek" in names or b"abort" in names) and len(names) > 1:
+    if not names.isdisjoint((b"peek", b"abort")) and len(names) > 1:
         raise ClientError("peek and abort can be combined with t= only")
-    timeout = max((int(word[2:]) for word in words if word.startswith(b"t=")), default=0)
-    options = ReadOptions(
-        timeout / 1000, b"open" in names, b"close" in names, b"abort" in names, b"peek" in names
-    )
-    return queue, options
+    timeout = max((int(word[2:]) for word in words if word not in names), default=0)
+    return queue, ReadOptions(names, timeout / 1000)
 
 
 def queue_of(key: bytes) -> bytes:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from functools import partial
 
 from handlers.memcached import commands
-from handlers.memcached.reports import Reporter
+from handlers.memcached.reports import report
 from handlers.memcached.session import Counts, ListenerOptions, MemcachedSession
 from handlers.memcached.table import KV, MODES, PROTOCOL, QUEUE
-from handlers.memcached.values import Sweeper, Values
+from handlers.memcached.values import Values
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context, request_line
 from pressure_server.net.listener import ListenerUrl, SettingsError
@@ -36,7 +37,7 @@ class MemcachedHandler:
         self._context = context
         self._listener_options = options_of(listen)
         self._counts = Counts()
-        self._report = context.clients.add_report(PROTOCOL, Reporter(context.clients, self._counts).report)
+        self._report = context.clients.add_report(PROTOCOL, partial(report, context.clients, self._counts))
         self._values = Values(context.broker.default_database)
         if self._listener_options.mode == KV:
             if len(context.broker.default_database.shards) > 1:
@@ -44,7 +45,7 @@ class MemcachedHandler:
                     f"{listen}: values are kept on one node, and the backend is a cluster: use mode=queue, "
                     "or set --prefix to a name in braces, such as {pressure}"
                 )
-            context.background.add(asyncio.create_task(Sweeper(self._values).sweep()))
+            context.background.add(asyncio.create_task(self._values.sweep_flushed()))
 
     def connect(self) -> Connection:
         """Return the connection object for a new client."""

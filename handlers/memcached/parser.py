@@ -12,7 +12,7 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64
 from dataclasses import dataclass
 from math import inf
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 from pressure_server.auth.users import MAX_PASSWORD_BYTES
 
@@ -44,7 +44,8 @@ _MAY_BE_QUIET = {
     **dict.fromkeys((*_UPDATES, b"cas", b"delete", b"incr", b"decr", b"touch", b"flush"), 2),
     **dict.fromkeys((b"flush_all", b"verbosity"), 1),
 }
-_KEY = re.compile(rb"[^\x00-\x20\x7f]{1,%d}" % MAX_KEY)
+# A valid key: 1 to 250 bytes, without spaces and control characters.
+KEY = re.compile(rb"[^\x00-\x20\x7f]{1,%d}" % MAX_KEY)
 _BINARY = 0x80
 _BINARY_HEADER = 24
 # The largest request before a login, in bytes: a line, a user's name and a password.
@@ -66,6 +67,7 @@ _ONLY_TEXT = b"this server speaks memcached's text protocol only"
 class Request:
     """A request: its words, without noreply, and its data, if any. `is_quiet` means noreply."""
 
+    count: ClassVar[int] = 1
     words: list[bytes]
     data: bytes | None = None
     is_quiet: bool = False
@@ -107,20 +109,20 @@ class RequestError:
 Parsed = Request | Repeated | RequestError
 
 
+@dataclass(slots=True)
 class _Line:
-    """A parsed line, kept because the next line is likely to be the same."""
+    """A parsed line, kept because the next line is likely to be the same.
 
-    __slots__ = ("is_quiet", "size", "text", "words")
+    `text` includes the line end. `size` is that of the data after the line; -1 for no data.
+    """
 
-    def __init__(self, text: bytes, words: list[bytes], size: int, *, is_quiet: bool) -> None:
-        """`text` includes the line end. `size` is that of the data after the line; -1 for no data."""
-        self.text = text
-        self.words = words
-        self.size = size
-        self.is_quiet = is_quiet
+    text: bytes
+    words: list[bytes]
+    size: int = -1
+    is_quiet: bool = False
 
 
-_NO_LINE = _Line(b"", [], -1, is_quiet=False)
+_NO_LINE = _Line(b"", [])
 
 
 class RequestParser:
@@ -170,13 +172,9 @@ class RequestParser:
         self._awaited = self._longest = 0
         parsed: list[Parsed] = []
         position = self._read(data, parsed)
-        if position < len(data) and not self._is_over(parsed):
+        if position < len(data):
             self._unread = bytearray(memoryview(data)[position:])
         return parsed
-
-    @staticmethod
-    def _is_over(parsed: list[Parsed]) -> bool:
-        return bool(parsed) and type(parsed[-1]) is RequestError and parsed[-1].closes
 
     def _read(self, data: bytes, parsed: list[Parsed]) -> int:
         """Append all complete requests to `parsed`. Return the position of the first incomplete one."""
@@ -189,11 +187,12 @@ class RequestParser:
                     return end
                 after = data.find(b"\n", position) + 1
                 if not after or after - position > MAX_LINE:
-                    error = self._look_at_long(data, position, after)
-                    if error is not None:
-                        parsed.append(error)
+                    most = MAX_KEYS_LINE if data.startswith(_RETRIEVING, position) else MAX_LINE
+                    if (after or end) - position > most:
+                        parsed.append(RequestError(LINE_TOO_LONG, closes=True))
                         return end
                     if not after:
+                        self._longest = most
                         return position
                 found = self._read_line(data[position:after])
                 if isinstance(found, RequestError):
@@ -219,6 +218,7 @@ class RequestParser:
         step = len(text)
         blocks: list[bytes] = []
         count = 0
+        is_wrong = False
         if size < 0:
             while data.startswith(text, position) and count < _MAX_REPEATED:
                 position += step
@@ -229,34 +229,21 @@ class RequestParser:
                 last = first + size
                 ending = data[last : last + 2]
                 if ending != b"\r\n":
-                    if len(ending) == 2:
-                        # Close: the block is longer than announced, and how much of it follows is unknown.
-                        self._add(line, blocks, count, parsed)
-                        parsed.append(RequestError(BAD_CHUNK, closes=True))
-                        return len(data)
-                    self._awaited = step + size + 2
+                    is_wrong = len(ending) == 2
+                    self._awaited = 0 if is_wrong else step + size + 2
                     break
                 blocks.append(data[first:last])
                 count += 1
                 position = last + 2
-        self._add(line, blocks, count, parsed)
-        return position
-
-    @staticmethod
-    def _add(line: _Line, blocks: list[bytes], count: int, parsed: list[Parsed]) -> None:
         if count == 1:
             parsed.append(Request(line.words, blocks[0] if blocks else None, line.is_quiet))
         elif count:
             parsed.append(Repeated(line.words, blocks, count, line.is_quiet))
-
-    def _look_at_long(self, data: bytes, position: int, after: int) -> RequestError | None:
-        """Return an error if a line is too long. `after` is the position after its end, 0 if incomplete."""
-        most = MAX_KEYS_LINE if data.startswith(_RETRIEVING, position) else MAX_LINE
-        if (after or len(data)) - position > most:
-            return RequestError(LINE_TOO_LONG, closes=True)
-        if not after:
-            self._longest = most
-        return None
+        if is_wrong:
+            # Close: the block is longer than announced, and how much of it follows is unknown.
+            parsed.append(RequestError(BAD_CHUNK, closes=True))
+            return len(data)
+        return position
 
     def _read_line(self, text: bytes) -> _Line | RequestError:
         words = [word for word in text.rstrip(b"\r\n").split(b" ") if word]
@@ -271,7 +258,7 @@ class RequestParser:
         # Commands in upper case do not exist, but their data must not be read as commands.
         storing = _STORING.get(words[0].lower())
         if storing is None:
-            return _Line(text, words, -1, is_quiet=is_quiet) if wrong is None else RequestError(wrong)
+            return _Line(text, words, -1, is_quiet) if wrong is None else RequestError(wrong)
         if len(words) < 2:
             return RequestError(b"ERROR\r\n")
         at = storing.size
@@ -282,18 +269,13 @@ class RequestParser:
         if size > self._most_bytes:
             wrong = TOO_LARGE
         elif not storing.least <= len(words) <= storing.most or not (
-            _KEY.fullmatch(words[1]) or has_encoded_key(words)
+            KEY.fullmatch(words[1]) or has_encoded_key(words)
         ):
             wrong = wrong or BAD_FORMAT
         if wrong is not None:
             self._skip = size + 2
             return RequestError(b"" if is_quiet else wrong)
-        return _Line(text, words, size, is_quiet=is_quiet)
-
-
-def is_key(word: bytes) -> bool:
-    """Return whether the word is a valid key: 1 to 250 bytes, without spaces and control characters."""
-    return _KEY.fullmatch(word) is not None
+        return _Line(text, words, size, is_quiet)
 
 
 def has_encoded_key(words: list[bytes]) -> bool:

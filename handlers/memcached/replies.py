@@ -12,10 +12,6 @@ OK = b"OK\r\n"
 ERROR = b"ERROR\r\n"
 STORED = b"STORED\r\n"
 NOT_STORED = b"NOT_STORED\r\n"
-EXISTS = b"EXISTS\r\n"
-DELETED = b"DELETED\r\n"
-NOT_FOUND = b"NOT_FOUND\r\n"
-TOUCHED = b"TOUCHED\r\n"
 # The codes of meta commands that mean the same as these lines, without their ends.
 CODE_OF_LINE = {
     b"STORED": b"HD",

@@ -6,8 +6,9 @@ Logins are as in memcached's text protocol: the first command is a `set` with th
 from __future__ import annotations
 
 import logging
-from collections.abc import Coroutine, Iterator
-from dataclasses import dataclass, fields
+from collections import Counter
+from collections.abc import Coroutine
+from dataclasses import dataclass, field
 from typing import Any
 
 from handlers.memcached.arguments import queue_of
@@ -15,7 +16,7 @@ from handlers.memcached.parser import Repeated, Request, RequestError, RequestPa
 from handlers.memcached.replies import ERROR, STORED, ClientError, client_error, server_error
 from handlers.memcached.table import COMMANDS, PROTOCOL, QUEUE, Command
 from handlers.memcached.values import Values
-from pressure_server.auth.users import NOBODY, User
+from pressure_server.auth.users import NOBODY
 from pressure_server.errors import ErrorKind, PressureError
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
@@ -33,46 +34,6 @@ _WITH_OPTIONS = ("get", "gets", "mg")
 _UNAUTHENTICATED = client_error("unauthenticated")
 # Commands allowed before a login. Health checks have no password.
 _BEFORE_LOGIN = (b"ready", b"quit")
-
-
-class OpenReads:
-    """A client's open reads, at most one for each queue. `size` is their memory in bytes."""
-
-    def __init__(self) -> None:
-        self.size = 0
-        self._jobs: dict[bytes, ReservedJob] = {}
-
-    def __contains__(self, queue: bytes) -> bool:
-        """Return whether a message of the queue is open."""
-        return queue in self._jobs
-
-    def __iter__(self) -> Iterator[bytes]:
-        """Iterate over the queues with an open read."""
-        return iter(self._jobs)
-
-    def __len__(self) -> int:
-        """Return the number of open reads."""
-        return len(self._jobs)
-
-    def add(self, queue: bytes, job: ReservedJob) -> None:
-        """Add the open message of a queue."""
-        self._jobs[queue] = job
-        self.size += _size_of(job)
-
-    def find(self, queue: bytes) -> ReservedJob | None:
-        """Return the open message of the queue, if any."""
-        return self._jobs.get(queue)
-
-    def pop(self, queue: bytes) -> ReservedJob | None:
-        """Remove and return the open message of the queue, if any."""
-        job = self._jobs.pop(queue, None)
-        if job is not None:
-            self.size -= _size_of(job)
-        return job
-
-
-def _size_of(job: ReservedJob) -> int:
-    return _COST + len(job.message)
 
 
 @dataclass(frozen=True)
@@ -93,6 +54,8 @@ class Counts:
     peeks: int = 0
     touches: int = 0
     flushes: int = 0
+    # How many messages clients have opened, by queue; only in reports.
+    opened: Counter[bytes] = field(default_factory=Counter)
 
     def got(self, hits: int, misses: int) -> None:
         """Count the reads of items: those found, and those not found."""
@@ -108,12 +71,7 @@ class Counts:
 
     def reset(self) -> None:
         """Set all counts to 0."""
-        for one in fields(self):
-            setattr(self, one.name, 0)
-
-
-def _refusal(user: User, entry: Command, keys: list[bytes]) -> Refusal | None:
-    return entry.refusal(user, (lambda: keys) if keys else None)
+        Counts.__init__(self)
 
 
 class WordCountError(Exception):
@@ -131,7 +89,8 @@ class MemcachedSession(Session):
     MANY = Repeated
     TOO_LARGE = RequestError(_UNAUTHENTICATED, closes=True)
     TOO_MANY_CLIENTS = b"ERROR Too many open connections\r\n"
-    __slots__ = ("_commands", "counts", "open_reads", "options", "report", "values")
+    __slots__ = ("_commands", "counts", "extra_bytes", "open_reads", "options", "report", "values")
+    extra_bytes: int
 
     def __init__(
         self, context: Context, options: ListenerOptions, counts: Counts, report: str, values: Values
@@ -142,20 +101,24 @@ class MemcachedSession(Session):
         self.counts = counts
         self.report = report
         self.values = values
-        self.open_reads = OpenReads()
+        self.open_reads: dict[bytes, ReservedJob] = {}
+        self.extra_bytes = 0  # of the open reads
         self._commands = COMMANDS[options.mode]
-
-    @property
-    def extra_bytes(self) -> int:
-        """The bytes kept for the client's open reads."""
-        return self.open_reads.size
 
     def take_over(self, operation: Operation) -> None:
         """See owners.Client. Keep an open read until the client closes or aborts it."""
         super().take_over(operation)
         if operation.verb.reserves and self.connection.can_deliver():
-            self.open_reads.add(operation.name, ReservedJob.of(operation.results[0]))
+            job = self.open_reads[operation.name] = ReservedJob.of(operation.results[0])
+            self.extra_bytes += _COST + len(job.message)
             self.connection.recount()
+
+    def pop_open(self, queue: bytes) -> ReservedJob | None:
+        """Remove and return the open message of the queue, if any."""
+        job = self.open_reads.pop(queue, None)
+        if job is not None:
+            self.extra_bytes -= _COST + len(job.message)
+        return job
 
     def completed(self, operation: Operation) -> None:
         """See Session. Count the commands that have ended."""
@@ -188,7 +151,12 @@ class MemcachedSession(Session):
         entry = self._commands.get(command.words[0])
         self.command_statistics = entry.statistics if entry is not None else _UNKNOWN
         if type(command) is Repeated:
-            may_repeat = entry is not None and self._may(entry, command)
+            may_repeat = (
+                entry is not None
+                and self.user is not NOBODY
+                and entry.accepts(len(command.words))
+                and (entry in self.user.allowed or not self._refusal(entry, self._keys_of(entry, command)))
+            )
             self.execute_repeated(entry if may_repeat else None, command)
             return None
         if entry is None and self.is_http(command.words[0]):
@@ -201,7 +169,10 @@ class MemcachedSession(Session):
                 self.clients.unknown_commands.note(self, command.words[:1], "memcached's error line")
                 self.reply(ERROR)
                 return None
-            self._check(entry, command)
+            if not entry.accepts(len(command.words)):
+                raise WordCountError
+            if entry not in self.user.allowed:
+                self.permit(entry, self._keys_of(entry, command))
             coroutine = entry.function(self, command)
             self.command_statistics.calls += 1
         except Exception as reason:
@@ -229,30 +200,18 @@ class MemcachedSession(Session):
             return STORED
         return client_error("authentication failure")
 
-    def _check(self, entry: Command, command: Request) -> None:
-        """Raise WordCountError for a wrong number of words, ClientError if the user lacks permission."""
-        words = command.words
-        if not entry.accepts(len(words)):
-            raise WordCountError
-        if entry not in self.user.allowed:
-            self.permit(entry, self._keys_of(entry, words))
-
-    def _may(self, entry: Command, command: Repeated) -> bool:
-        """Return whether the user may send these requests. Otherwise each gets its own refusal."""
-        words, user = command.words, self.user
-        if user is NOBODY or not entry.accepts(len(words)):
-            return False
-        return entry in user.allowed or _refusal(user, entry, self._keys_of(entry, words)) is None
-
-    def _keys_of(self, entry: Command, words: list[bytes]) -> list[bytes]:
+    def _keys_of(self, entry: Command, request: Request | Repeated) -> list[bytes]:
         """Return the keys or queues that a request names."""
-        keys = entry.keys_of(words)
+        keys = request.words[entry.keys]
         has_options = self.options.mode == QUEUE and entry.name in _WITH_OPTIONS
         return [queue_of(key) for key in keys] if has_options else keys
 
+    def _refusal(self, entry: Command, keys: list[bytes]) -> Refusal | None:
+        return entry.refusal(self.user, (lambda: keys) if keys else None)
+
     def permit(self, entry: Command, keys: list[bytes]) -> None:
         """Raise ClientError if the user may not use this command on these keys or queues."""
-        why = _refusal(self.user, entry, keys)
+        why = self._refusal(entry, keys)
         if why is None:
             return
         self.count_refusal(why)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from math import inf
 
 from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights, statistics_of
@@ -22,36 +23,26 @@ class Command(TableEntry):
 
     keys: slice
 
-    def keys_of(self, words: list[bytes]) -> list[bytes]:
-        """Return the words that are keys or queue names."""
-        return words[self.keys]
-
 
 COMMANDS: dict[str, dict[bytes, Command]] = {mode: {} for mode in MODES}
 
 
-def command(
-    syntax: str,
-    summary: str,
-    *,
-    modes: tuple[str, ...],
-    needs: str,
-    repeated: Callable[..., None] | None = None,
+def _command(
+    modes: tuple[str, ...], syntax: str, summary: str, *, needs: str, repeats: bool = False
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Return a decorator that enters a function into the tables of these modes as a command.
 
     `syntax` is the command's name and its words: <word>, [<word>] if optional, <word>* for one or more. The
     first word called <queue> or <key> is a queue or a key. `needs` are the rights of users.py that a user
-    must have, or `nothing`. `repeated` executes many equal requests at once. Raise ValueError for an unknown
-    right.
+    must have, or `nothing`. If it `repeats`, the function also takes a Repeated. Raise ValueError for an
+    unknown right.
     """
     name, *arguments = syntax.split()
-    required = [argument for argument in arguments if not argument.startswith("[")]
-    is_open = any(argument.strip("[]").endswith("*") for argument in arguments)
-    called = [argument.strip("[]<>*") for argument in arguments]
-    first = next((at for at, one in enumerate(called, 1) if one in ("queue", "key")), 0)
-    takes_many = first and arguments[first - 1].strip("[]").endswith("*")
-    keys = slice(first, (None if takes_many else first + 1) if first else 0)
+    first = next((at for at, one in enumerate(arguments, 1) if one.startswith(("<queue>", "<key>"))), None)
+    if first is None:
+        keys = slice(0)
+    else:
+        keys = slice(first, None if arguments[first - 1].endswith("*") else first + 1)
 
     def enter(function: AnyFunction) -> AnyFunction:
         entry = Command(
@@ -60,10 +51,10 @@ def command(
             summary=summary,
             function=function,
             needs=parse_rights(needs, name),
-            least=1 + len(required),
-            most=inf if is_open else 1 + len(arguments),
+            least=1 + sum(not argument.startswith("[") for argument in arguments),
+            most=inf if "*" in syntax else 1 + len(arguments),
             statistics=statistics_of(PROTOCOL, name),
-            repeated=repeated,
+            repeated=function if repeats else None,
             keys=keys,
         )
         for mode in modes:
@@ -71,6 +62,9 @@ def command(
         return function
 
     return enter
+
+
+command, queue_command, value_command = (partial(_command, modes) for modes in (MODES, (QUEUE,), (KV,)))
 
 
 def commands_markdown() -> str:

@@ -157,7 +157,7 @@ class TableEntry:
     least: int
     most: float
     statistics: CommandStatistics
-    repeated: Callable[..., None] | None = None
+    repeated: Function | None = None
 
     def accepts(self, words: int) -> bool:
         """Return whether a request may have this number of words, including the command's name."""

@@ -10,7 +10,7 @@ from handlers.memcached.meta import Meta
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, OK, ClientError
 from handlers.memcached.session import MemcachedSession
-from handlers.memcached.table import QUEUE, command
+from handlers.memcached.table import queue_command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.in_steps import QUEUED, purge
 from pressure_server.queues.operations import verbs
@@ -32,16 +32,15 @@ _WHY = {
 }
 
 
-@command("scard <queue>", "Returns the number of messages in the queue.", modes=(QUEUE,), needs="read")
+@queue_command("scard <queue>", "Returns the number of messages in the queue.", needs="read")
 def scard(client: MemcachedSession, request: Request) -> None:
     """pressure 0.15, Length. A command of MessageQueue."""
     client.submit(verbs.LENGTH, key_of(request.words[1]), [], 1, number)
 
 
-@command(
+@queue_command(
     "sismember <queue> <message>",
     "Returns 1 if the message, which is the rest of the line, is queued, else 0.",
-    modes=(QUEUE,),
     needs="read",
 )
 def sismember(client: MemcachedSession, request: Request) -> None:
@@ -49,7 +48,7 @@ def sismember(client: MemcachedSession, request: Request) -> None:
     client.submit(verbs.CONTAINS, key_of(request.words[1]), request.words[2:], 1, number)
 
 
-@command("delete <queue> [0]", "Deletes the queue and its messages.", modes=(QUEUE,), needs="administer")
+@queue_command("delete <queue> [0]", "Deletes the queue and its messages.", needs="administer")
 async def delete(client: MemcachedSession, request: Request) -> bytes:
     """pressure 0.15, Delete. Old clients send a time, which must be 0."""
     if request.words[2:] not in ([], [b"0"]):
@@ -57,7 +56,7 @@ async def delete(client: MemcachedSession, request: Request) -> bytes:
     return await _delete(client, key_of(request.words[1])) + b"\r\n"
 
 
-@command("md <queue> [<flag>*]", "Deletes the queue and its messages.", modes=(QUEUE,), needs="administer")
+@queue_command("md <queue> [<flag>*]", "Deletes the queue and its messages.", needs="administer")
 async def md(client: MemcachedSession, request: Request) -> bytes:
     """pressure 0.15, Delete."""
     meta = Meta(request.words[1], request.words[2:], "CI", "queues have no cas unique, and do not go stale")
@@ -72,7 +71,7 @@ async def _delete(client: MemcachedSession, queue: bytes) -> bytes:
     return b"DELETED"
 
 
-@command("flush <queue>", "Deletes all messages, and keeps the queue.", modes=(QUEUE,), needs="get")
+@queue_command("flush <queue>", "Deletes all messages, and keeps the queue.", needs="get")
 async def flush(client: MemcachedSession, request: Request) -> bytes:
     """A command of kestrel. The messages count as consumed."""
     with suppress(QueueDoesNotExistError):
@@ -80,10 +79,9 @@ async def flush(client: MemcachedSession, request: Request) -> bytes:
     return END
 
 
-@command(
+@queue_command(
     "flush_all [<delay>]",
     "Deletes all messages of all queues, if the listener has flush_all=yes.",
-    modes=(QUEUE,),
     needs="get administer",
 )
 async def flush_all(client: MemcachedSession, request: Request) -> bytes:
@@ -115,4 +113,4 @@ def _refuse(_client: MemcachedSession, request: Request) -> None:
 
 
 for _name in _WHY:
-    command(f"{_name} [<word>*]", "Not supported on queues.", modes=(QUEUE,), needs="nothing")(_refuse)
+    queue_command(f"{_name} [<word>*]", "Not supported on queues.", needs="nothing")(_refuse)

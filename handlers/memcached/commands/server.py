@@ -11,12 +11,11 @@ from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, ERROR, OK, statistics
 from handlers.memcached.reports import report_on_all
 from handlers.memcached.session import MemcachedSession
-from handlers.memcached.table import FOLLOWED_VERSION, MODES, QUEUE, command
+from handlers.memcached.table import FOLLOWED_VERSION, QUEUE, command, queue_command
 from pressure_server import __version__
 from pressure_server.errors import PressureError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
-from pressure_server.queues.operations.queue_info import QueueInfo
 
 # Queue names are percent-encoded but for these bytes: Redis clients may give a queue any name, which would
 # break a line of the reply. python-memcached also stops reading at other characters than ASCII.
@@ -30,7 +29,6 @@ _NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
 @command(
     "version [<word>*]",
     "Returns the version of memcached that the server follows; stats has the server's own.",
-    modes=MODES,
     needs="nothing",
 )
 def version(client: MemcachedSession, _request: Request) -> None:
@@ -38,28 +36,26 @@ def version(client: MemcachedSession, _request: Request) -> None:
     client.reply(f"VERSION {FOLLOWED_VERSION}\r\n".encode())
 
 
-@command("verbosity <level>", "Does nothing; use --log-level.", modes=MODES, needs="nothing")
+@command("verbosity <level>", "Does nothing; use --log-level.", needs="nothing")
 def verbosity(client: MemcachedSession, request: Request) -> None:
     """Return OK for any number, as memcached does, because some clients send this command."""
     number_of(request.words[1])
     client.reply(b"" if request.is_quiet else OK)
 
 
-@command("quit [<word>*]", "Closes the connection.", modes=MODES, needs="nothing")
+@command("quit [<word>*]", "Closes the connection.", needs="nothing")
 def quit_(client: MemcachedSession, _request: Request) -> None:
     """Close the connection after the replies to all earlier commands."""
     client.close_when_replied()
 
 
-@command(
-    "mn [<word>*]", "Returns MN: the replies to all earlier commands have come.", modes=MODES, needs="nothing"
-)
+@command("mn [<word>*]", "Returns MN: the replies to all earlier commands have come.", needs="nothing")
 def mn(client: MemcachedSession, _request: Request) -> None:
     """Mark the end of a pipeline of quiet meta commands."""
     client.reply(b"MN\r\n")
 
 
-@command("ready", "Returns OK if the server is ready for new clients.", modes=MODES, needs="nothing")
+@command("ready", "Returns OK if the server is ready for new clients.", needs="nothing")
 def ready(client: MemcachedSession, _request: Request) -> None:
     """Check readiness, for `pressure-server ping --ready`."""
     client.context.check_readiness()
@@ -69,7 +65,6 @@ def ready(client: MemcachedSession, _request: Request) -> None:
 @command(
     "stats [<about>] [<more>*]",
     "Returns the server's statistics, and in mode queue also the statistics of each queue.",
-    modes=MODES,
     needs="read",
 )
 async def stats(client: MemcachedSession, request: Request) -> bytes:
@@ -85,16 +80,13 @@ async def stats(client: MemcachedSession, request: Request) -> bytes:
     items: list[tuple[str, object]] = list((await _server(client)).items())
     if client.options.mode == QUEUE:
         queues = await _queues(client)
-        items += [
-            ("curr_items", sum(one["items"] for one in queues.values())),
-            ("total_items", sum(one["total_items"] for one in queues.values())),
-            ("bytes", sum(one["bytes"] for one in queues.values())),
-        ]
+        for name, of_queue in (("curr_items", "items"), ("total_items", "total_items"), ("bytes", "bytes")):
+            items.append((name, sum(one[of_queue] for one in queues.values())))
         items += [(f"queue_{name}_{what}", n) for name, one in queues.items() for what, n in one.items()]
     return statistics(items)
 
 
-@command("dump_stats", "Returns each queue's statistics, grouped by queue.", modes=(QUEUE,), needs="read")
+@queue_command("dump_stats", "Returns each queue's statistics, grouped by queue.", needs="read")
 async def dump_stats(client: MemcachedSession, _request: Request) -> bytes:
     """Return the queues' statistics in kestrel's form."""
     lines: list[str] = []
@@ -104,7 +96,7 @@ async def dump_stats(client: MemcachedSession, _request: Request) -> bytes:
 
 
 async def _server(client: MemcachedSession) -> dict[str, object]:
-    totals, counts = await client.context.workers.totals(), (await report_on_all(client)).counts
+    totals, counts = await client.context.workers.totals(), await report_on_all(client)
     return {
         "pid": os.getpid(),
         "uptime": int(time.time() - client.context.started),
@@ -150,23 +142,19 @@ async def _queues(client: MemcachedSession) -> dict[str, dict[str, int]]:
     waiting = await client.context.workers.waiting(client.database.database_number, names)
     found: dict[str, dict[str, int]] = {}
     for name, about in zip(names, await client.database.run_each(verbs.INFO, names), strict=True):
-        if not isinstance(about, PressureError):
-            waiters = waiting[name][Line.CONSUMERS]
-            found[quote(name, safe=_VISIBLE)] = _queue_statistics(about, waiters, opened[name])
+        if isinstance(about, PressureError):
+            continue
+        size = max(0, about.produced_bytes - about.consumed_bytes)
+        # kestrel's names, in its order.
+        found[quote(name, safe=_VISIBLE)] = {
+            "items": about.length,
+            "bytes": size,
+            "total_items": about.produced,
+            "mem_items": about.length,
+            "mem_bytes": size,
+            "waiters": waiting[name][Line.CONSUMERS],
+            "open_transactions": opened[name],
+            "bound": about.bound,
+            "closed": about.is_closed,
+        }
     return found
-
-
-def _queue_statistics(about: QueueInfo, waiters: int, open_reads: int) -> dict[str, int]:
-    """Return a queue's numbers under kestrel's names, in its order."""
-    size = max(0, about.produced_bytes - about.consumed_bytes)
-    return {
-        "items": about.length,
-        "bytes": size,
-        "total_items": about.produced,
-        "mem_items": about.length,
-        "mem_bytes": size,
-        "waiters": waiters,
-        "open_transactions": open_reads,
-        "bound": about.bound,
-        "closed": about.is_closed,
-    }

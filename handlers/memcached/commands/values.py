@@ -6,7 +6,7 @@ from handlers.memcached.arguments import expiry_of, flags_of, key_of, number_of
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, OK, ClientError, value
 from handlers.memcached.session import MemcachedSession
-from handlers.memcached.table import KV, command
+from handlers.memcached.table import value_command
 
 _BAD_EXPIRY = "invalid exptime argument"
 
@@ -15,24 +15,11 @@ class _Rest(Request):
     """The rest of a retrieval that is executed in parts. Its keys have been checked."""
 
 
-async def _get(client: MemcachedSession, request: Request) -> bytes:
-    name, *keys = request.words
-    return await _read(client, request, [name], keys, None)
-
-
-async def _gat(client: MemcachedSession, request: Request) -> bytes:
-    name, expires, *keys = request.words
-    return await _read(client, request, [name, expires], keys, expiry_of(expires, _BAD_EXPIRY))
-
-
-async def _read(
-    client: MemcachedSession,
-    request: Request,
-    beginning: list[bytes],
-    keys: list[bytes],
-    expiry: bytes | None,
-) -> bytes:
+async def _read(client: MemcachedSession, request: Request) -> bytes:
     """Return the reply for the first keys, of limited size. Execute the other keys as the next command."""
+    first = 2 if request.words[0].startswith(b"gat") else 1
+    beginning, keys = request.words[:first], request.words[first:]
+    expiry = expiry_of(beginning[1], _BAD_EXPIRY) if first == 2 else None
     if not isinstance(request, _Rest):
         for key in keys:
             key_of(key)
@@ -50,15 +37,14 @@ async def _read(
 
 
 for _name in ("get", "gets"):
-    command(f"{_name} <key>*", "Returns the values of the keys that exist.", modes=(KV,), needs="get")(_get)
+    value_command(f"{_name} <key>*", "Returns the values of the keys that exist.", needs="get")(_read)
 
 for _name in ("gat", "gats"):
-    command(
+    value_command(
         f"{_name} <exptime> <key>*",
         "Returns the values of the keys that exist, and sets their exptime.",
-        modes=(KV,),
         needs="get put",
-    )(_gat)
+    )(_read)
 
 
 # The modes of ms that do what the classic commands do.
@@ -66,30 +52,24 @@ _MODES = {b"set": b"S", b"cas": b"S", b"add": b"E", b"replace": b"R", b"append":
 
 
 async def _store(client: MemcachedSession, request: Request) -> bytes:
-    name, key, flags, expires, _size, *unique = request.words
-    wanted = b"%d" % number_of(unique[0]) if unique else b""
+    name, _key, flags, expires, _size, *unique = request.words
+    wanted = number_of(unique[0]) if unique else b""
     # memcached checks the flags and the expiry of append and prepend, and ignores them.
-    flags, expiry = b"%d" % flags_of(flags), expiry_of(expires)
-    line, _unique = await stored(client, key, request, _MODES[name], flags, expiry, wanted, b"")
-    return line + b"\r\n"
+    how = _MODES[name], flags_of(flags), expiry_of(expires)
+    return (await stored(client, request, *how, wanted=wanted))[0] + b"\r\n"
 
 
 async def stored(
-    client: MemcachedSession,
-    key: bytes,
-    request: Request,
-    mode: bytes,
-    flags: bytes,
-    expiry: bytes,
-    wanted: bytes,
-    may_be_lower: bytes,
+    client: MemcachedSession, request: Request, *how: bytes, wanted: bytes, may_be_lower: bytes = b""
 ) -> tuple[bytes, bytes]:
-    """Store the request's data. Return the line of a reply, and the value's cas unique."""
+    """Store the request's data; `how` is a mode of ms, flags and an expiry.
+
+    Return the line of a reply, and the value's cas unique.
+    """
     client.counts.sets += 1
     most = b"%d" % client.context.settings.max_message_bytes
-    data = request.data or b""
     line, unique = await client.values.change(
-        b"store", key, mode, flags, expiry, data, most, wanted, may_be_lower
+        b"store", request.words[1], *how, request.data or b"", most, wanted, may_be_lower
     )
     return line, unique
 
@@ -101,17 +81,16 @@ for _name, _summary in (
     ("append", "Appends bytes to a value."),
     ("prepend", "Prepends bytes to a value."),
 ):
-    command(f"{_name} <key> <flags> <exptime> <bytes>", _summary, modes=(KV,), needs="put")(_store)
+    value_command(f"{_name} <key> <flags> <exptime> <bytes>", _summary, needs="put")(_store)
 
-command(
+value_command(
     "cas <key> <flags> <exptime> <bytes> <unique>",
     "Stores a value if the present one still has this cas unique.",
-    modes=(KV,),
     needs="put",
 )(_store)
 
 
-@command("touch <key> <exptime>", "Sets the exptime of a value.", modes=(KV,), needs="put")
+@value_command("touch <key> <exptime>", "Sets the exptime of a value.", needs="put")
 async def touch(client: MemcachedSession, request: Request) -> bytes:
     """Set the expiry. The cas unique does not change."""
     _name, key, expires = request.words
@@ -120,7 +99,7 @@ async def touch(client: MemcachedSession, request: Request) -> bytes:
     return line + b"\r\n"
 
 
-@command("delete <key> [0]", "Deletes a value.", modes=(KV,), needs="get")
+@value_command("delete <key> [0]", "Deletes a value.", needs="get")
 async def delete(client: MemcachedSession, request: Request) -> bytes:
     """Delete a value. Old clients send a time, which must be 0."""
     if request.words[2:] not in ([], [b"0"]):
@@ -129,10 +108,9 @@ async def delete(client: MemcachedSession, request: Request) -> bytes:
     return line + b"\r\n"
 
 
-@command(
+@value_command(
     "flush_all [<delay>]",
     "Deletes all values, at once or when the delay ends. Does not affect queues.",
-    modes=(KV,),
     needs="administer",
 )
 async def flush_all(client: MemcachedSession, request: Request) -> bytes:
@@ -148,7 +126,7 @@ async def flush_all(client: MemcachedSession, request: Request) -> bytes:
 
 async def _count(client: MemcachedSession, request: Request) -> bytes:
     name, key, delta = request.words
-    by = b"%d" % number_of(delta, "invalid numeric delta argument")
+    by = number_of(delta, "invalid numeric delta argument")
     mode = b"+" if name == b"incr" else b"-"
     line, *_ = await client.values.change(b"count", key_of(key), mode, by, b"", b"", b"", b"")
     return bytes(line) + b"\r\n"
@@ -158,4 +136,4 @@ for _name, _summary in (
     ("incr", "Adds to a number; the result wraps around at 64 bits."),
     ("decr", "Subtracts from a number; the result is at least 0."),
 ):
-    command(f"{_name} <key> <delta>", _summary, modes=(KV,), needs="put")(_count)
+    value_command(f"{_name} <key> <delta>", _summary, needs="put")(_count)
