@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from handlers.beanstalk import commands
-from handlers.beanstalk.listener_state import JobIndex, Statistics
-from handlers.beanstalk.reports import Reporter
+from handlers.beanstalk.listener_state import ListenerState
+from handlers.beanstalk.reports import report
 from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import PROTOCOL
 from pressure_server.net.connection import Connection
@@ -30,18 +32,14 @@ class BeanstalkHandler:
     def __init__(self, context: Context, listen: ListenerUrl) -> None:
         commands.load()
         self._context = context
-        self._statistics = Statistics()
-        reporter = Reporter(context.clients, self._statistics)
-        self._report = context.clients.add_report(PROTOCOL, reporter.report)
-        self._index = JobIndex(context.broker.default_database)
-        self._max_job_size = min(max_job_size_of(listen), context.settings.max_message_bytes)
+        max_job_size = min(max_job_size_of(listen), context.settings.max_message_bytes)
+        self._state = ListenerState(context.broker.default_database, max_job_size)
+        of_listener = partial(report, context.clients, self._state)
+        self._state.report = context.clients.add_report(PROTOCOL, of_listener)
 
     def connect(self) -> Connection:
         """Return the connection object for a new client."""
-        session = BeanstalkSession(
-            self._context, self._statistics, self._report, self._index, self._max_job_size
-        )
-        return Connection(self._context.clients, session)
+        return Connection(self._context.clients, BeanstalkSession(self._context, self._state))
 
     @staticmethod
     def check(listen: ListenerUrl) -> None:

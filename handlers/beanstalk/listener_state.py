@@ -1,9 +1,9 @@
-"""What the clients of one listener share: counts as beanstalkd has them, and the index of jobs."""
+"""What the clients of one listener share: counts as beanstalkd has them, and the tubes of jobs."""
 
 from __future__ import annotations
 
 import logging
-from collections import Counter
+from collections import Counter, defaultdict
 
 from pressure_server.log_limits import LogThrottle
 from pressure_server.queues.database import Database
@@ -18,37 +18,28 @@ _IDS_OF_BLOCK = 64
 _MAX_KNOWN = 100_000
 
 
-class Statistics:
-    """The counts of one listener, in this process."""
+class ListenerState:
+    """The limit and the counts of one listener, in this process, and the tubes of the jobs of one database.
 
-    def __init__(self) -> None:
+    `max_job_size` is in bytes. `report` is the name of the listener's reports: see reports.py.
+    """
+
+    def __init__(self, database: Database, max_job_size: int) -> None:
+        self.max_job_size = max_job_size
+        self.report = ""
         self.commands: Counter[str] = Counter()
-        self._of_tubes: dict[bytes, Counter[str]] = {}
+        self._of_tubes: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
         # Pauses, in seconds, as they were asked for.
         self.pauses: dict[bytes, int] = {}
         # The replies of INTERNAL_ERROR have no text, so the log has their reasons.
         self.errors = LogThrottle(logger, "reply of INTERNAL_ERROR", "replies of INTERNAL_ERROR")
-
-    def of_tube(self, tube: bytes) -> Counter[str]:
-        """Return the counts of a tube."""
-        counts = self._of_tubes.get(tube)
-        if counts is None:
-            counts = Counter()
-            if len(self._of_tubes) < _MAX_TUBES:
-                self._of_tubes[tube] = counts
-        return counts
-
-
-class JobIndex:
-    """The tubes of jobs, of one database."""
-
-    def __init__(self, database: Database) -> None:
         self._database = database
         self._known: dict[int, bytes] = {}
 
-    def known_tube(self, job: int) -> bytes | None:
-        """Return the tube of a job if it is known without asking the backend."""
-        return self._known.get((job - 1) // _IDS_OF_BLOCK)
+    def of_tube(self, tube: bytes) -> Counter[str]:
+        """Return the counts of a tube."""
+        is_counted = tube in self._of_tubes or len(self._of_tubes) < _MAX_TUBES
+        return self._of_tubes[tube] if is_counted else Counter()
 
     def forget(self, job: int) -> None:
         """Ask the backend the next time: the tube does not have the job."""
@@ -56,10 +47,10 @@ class JobIndex:
 
     async def tube(self, job: int) -> bytes | None:
         """Return the tube of a job; None if no tube has the id. Raises BackendError."""
-        known = self.known_tube(job)
+        block = (job - 1) // _IDS_OF_BLOCK
+        known = self._known.get(block)
         if known is not None or job < 1:
             return known
-        block = (job - 1) // _IDS_OF_BLOCK
         shard = self._database.shard_of_block(block)
         base = await shard.keys.command(b"HGET", shard.prefix + b"!blocks", b"%d" % block)
         if not base:

@@ -63,15 +63,7 @@ Parsed = Request | Puts | Refused
 class RequestParser:
     """Parses the bytes of one client."""
 
-    __slots__ = (
-        "_awaited",
-        "_awaits_line",
-        "_buffer",
-        "_is_too_big",
-        "_max_job_size",
-        "_skips_line",
-        "_to_skip",
-    )
+    __slots__ = ("_awaited", "_buffer", "_is_too_big", "_max_job_size", "_skips_line", "_to_skip")
 
     def __init__(self, max_job_size: int) -> None:
         """A message may have up to `max_job_size` bytes."""
@@ -79,7 +71,6 @@ class RequestParser:
         self._buffer: bytearray | None = None
         # The incomplete request is parsed again when it has `_awaited` bytes, or when its line ends.
         self._awaited = 0
-        self._awaits_line = False
         # Bytes of a refused message, which are left out. A job that is too big gets its reply after them.
         self._to_skip = 0
         self._is_too_big = False
@@ -99,8 +90,9 @@ class RequestParser:
         """Return the requests that are complete with these bytes."""
         buffer = self._buffer
         if buffer is not None:
+            awaits_line = buffer.find(_CRLF, 0, MAX_LINE) < 0  # otherwise the message of a put
             buffer += data
-            if len(buffer) < self._awaited and not (self._awaits_line and b"\n" in data):
+            if len(buffer) < self._awaited and not (awaits_line and b"\n" in data):
                 return []
             data = bytes(buffer)
             self._buffer = None
@@ -135,24 +127,22 @@ class RequestParser:
                     jobs = None
                     continue
                 if end < last + 2:
-                    self._awaited, self._awaits_line = last + 2 - at, False
+                    self._awaited = last + 2 - at
                     return at
-                if data[last : last + 2] == _CRLF:
-                    job = job_to_put(data[first:last], priority, delay, ttr or _LEAST_TTR)
-                    if jobs is None or len(jobs) == _MAX_ROW:
-                        jobs = []
-                        requests.append(Puts(jobs))
-                    jobs.append(job)
-                else:
+                if data[last : last + 2] != _CRLF:
                     # The message is longer than announced: how much of it follows is unknown.
                     requests.append(Refused(EXPECTED_CRLF, closes=True))
                     return end
+                if jobs is None or len(jobs) == _MAX_ROW:
+                    jobs = []
+                    requests.append(Puts(jobs))
+                jobs.append(job_to_put(data[first:last], priority, delay, ttr or _LEAST_TTR))
                 at = last + 2
                 continue
             jobs = None
             line_end = data.find(_CRLF, at, None if self._skips_line else at + MAX_LINE)
             if line_end < 0 and end - at < MAX_LINE and not self._skips_line:
-                self._awaited, self._awaits_line = MAX_LINE, True
+                self._awaited = MAX_LINE
                 return at
             if not self._skips_line and data[at : at + len(_PUT_WORD)].lower() == _PUT_WORD:
                 refused = self._refuse_put(data[at:line_end] if line_end >= 0 else b"")

@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.listener_state import JobIndex, Statistics
+from handlers.beanstalk.listener_state import ListenerState
 from handlers.beanstalk.parser import Puts, Refused, Request, RequestParser
 from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command, FormatError
 from pressure_server.auth.users import NOBODY
@@ -35,7 +35,7 @@ class DeniedCommandError(Exception):
 class BeanstalkSession(Session):
     """A beanstalk client.
 
-    It puts into the tube `used`, and reserves from the tubes `watched`, in order. `max_job_size` is in bytes.
+    It puts into the tube `used`, and reserves from the tubes `watched`, in order.
     """
 
     PROTOCOL = PROTOCOL
@@ -46,27 +46,19 @@ class BeanstalkSession(Session):
     TOO_MANY_CLIENTS = replies.OUT_OF_MEMORY
     __slots__ = (
         "awaits_job",
-        "index",
+        "extra_bytes",
         "is_next_to_wait",
         "is_producer",
         "is_worker",
-        "max_job_size",
-        "report",
-        "statistics",
+        "listener",
         "used",
         "watched",
-        "watched_bytes",
     )
+    extra_bytes: int
 
-    def __init__(
-        self, context: Context, statistics: Statistics, report: str, index: JobIndex, max_job_size: int
-    ) -> None:
-        """`report` is the name of the listener's reports: see reports.py."""
-        super().__init__(context, RequestParser(max_job_size))
-        self.statistics = statistics
-        self.report = report
-        self.index = index
-        self.max_job_size = max_job_size
+    def __init__(self, context: Context, listener: ListenerState) -> None:
+        super().__init__(context, RequestParser(listener.max_job_size))
+        self.listener = listener
         # Whether a reserve of many tubes runs.
         self.awaits_job = False
         # Whether the next reserve waits, as one before it found no job.
@@ -75,49 +67,32 @@ class BeanstalkSession(Session):
         self.is_worker = False
         self.used = DEFAULT_TUBE
         self.watched: dict[bytes, None] = {DEFAULT_TUBE: None}
-        self.watched_bytes = len(DEFAULT_TUBE) + _TUBE_COST
+        self.extra_bytes = len(DEFAULT_TUBE) + _TUBE_COST  # of the watched tubes' names
 
-    @property
-    def extra_bytes(self) -> int:
-        """The bytes of the watched tubes' names."""
-        return self.watched_bytes
-
-    def watch(self, tube: bytes) -> None:
-        """Reserve jobs of this tube, too."""
-        if tube not in self.watched:
-            self.watched[tube] = None
-            self.watched_bytes += len(tube) + _TUBE_COST
-            self.connection.recount()
-
-    def ignore(self, tube: bytes) -> None:
-        """Reserve no more jobs of this tube."""
-        if tube in self.watched:
-            del self.watched[tube]
-            self.watched_bytes -= len(tube) + _TUBE_COST
-            self.connection.recount()
+    def count_watched(self, tube: bytes, change: int) -> None:
+        """Count the memory of a tube that is watched from now on (1), or no longer (-1)."""
+        self.extra_bytes += change * (len(tube) + _TUBE_COST)
+        self.connection.recount()
 
     async def in_tube_of(self, job: int, verb: Verb, arguments: list[bytes]) -> tuple[bytes, Any] | None:
         """Do something to a job, whichever tube it is in. Return the tube and the result; None for no job."""
         asked: bytes | None = None
-        while (tube := await self.index.tube(job)) is not None and tube != asked:
+        while (tube := await self.listener.tube(job)) is not None and tube != asked:
             self.permit_tube(tube)
             with contextlib.suppress(QueueDoesNotExistError):
                 results = await self.database.run(verb, tube, arguments, client=self)
                 if results and results[0]:
                     return tube, results[0]
-            # The tube may be another one since the index was asked.
-            self.index.forget(job)
+            # The tube may be another one than the listener remembers.
+            self.listener.forget(job)
             asked = tube
         return None
 
     def permit_tube(self, tube: bytes) -> None:
         """Raise DeniedCommandError if the user may not use the tube."""
         if not self.user.may_access(tube):
-            self._deny(Refusal.QUEUE)
-
-    def _deny(self, why: Refusal) -> None:
-        self.count_refusal(why)
-        raise DeniedCommandError
+            self.count_refusal(Refusal.QUEUE)
+            raise DeniedCommandError
 
     def may_log_in(self, request: Any) -> bool:
         """See Session."""
@@ -140,7 +115,7 @@ class BeanstalkSession(Session):
                 return None
             if type(command) is Refused:
                 if command.is_put:
-                    self.statistics.commands["put"] += 1
+                    self.listener.commands["put"] += 1
                     self.is_producer = self.is_producer or command.reply == replies.EXPECTED_CRLF
                 (_PUT if command.is_put else _UNKNOWN).reject(command.reply[:-2].decode())
                 self.reply(command.reply)
@@ -168,17 +143,17 @@ class BeanstalkSession(Session):
             return None
         word, space, _ = request.line.partition(b" ")
         entry = COMMANDS.get(word)
-        if entry is None or bool(space) is entry.takes_nothing:
+        if entry is None or bool(space) is (entry.most == 1):
             self._refuse(request.line)
             return None
         self.command_statistics = entry.statistics
         arguments = entry.parse(request.line[len(word) :])
         self._check(entry)
-        self.statistics.commands[entry.name] += 1
+        self.listener.commands[entry.name] += 1
         try:
-            running = entry.function(self, arguments)
+            running = entry.function(self, *arguments)
         except TooEarly:
-            self.statistics.commands[entry.name] -= 1  # it will be executed again
+            self.listener.commands[entry.name] -= 1  # it will be executed again
             raise
         self.command_statistics.calls += 1
         return running
@@ -190,7 +165,7 @@ class BeanstalkSession(Session):
             return
         if self.is_http(line[:5].rstrip()):
             return
-        garbled = any(entry.takes_nothing and line.startswith(name) for name, entry in COMMANDS.items())
+        garbled = any(entry.most == 1 and line.startswith(name) for name, entry in COMMANDS.items())
         reply = replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND
         _UNKNOWN.reject(reply[:-2].decode())
         self.clients.unknown_commands.note(self, line.split(b" ")[:1], reply[:-2].decode())
@@ -203,7 +178,8 @@ class BeanstalkSession(Session):
         if self.user is NOBODY and entry.name not in _BEFORE_LOGIN:
             raise DeniedCommandError
         if entry.refusal(self.user, tuple) is not None:
-            self._deny(Refusal.COMMAND)
+            self.count_refusal(Refusal.COMMAND)
+            raise DeniedCommandError
 
     def abandoned_reply(self) -> bytes:
         """See Session. A client that half-closes while it waits for a job receives TIMED_OUT."""
@@ -224,5 +200,5 @@ class BeanstalkSession(Session):
             logger.debug("the reply is INTERNAL_ERROR: %s", error, extra=self.log_fields(error.code))
         elif reply is replies.INTERNAL_ERROR:
             fields = self.log_fields(error.code)
-            self.statistics.errors.warn(f"replied INTERNAL_ERROR to a client: {error}", fields)
+            self.listener.errors.warn(f"replied INTERNAL_ERROR to a client: {error}", fields)
         return reply

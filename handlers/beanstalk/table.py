@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import inf
+from operator import gt
 from typing import Any
 
 from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights, statistics_of
@@ -14,7 +15,6 @@ PROTOCOL = "beanstalk"
 # The version of beanstalkd that the handler follows.
 FOLLOWED_VERSION = "1.12"
 _NAME = re.compile(rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}")
-_NUMBER = re.compile(rb" *([0-9]+)")
 UINT32, UINT64 = (1 << 32) - 1, (1 << 64) - 1
 
 
@@ -26,21 +26,17 @@ class FormatError(Exception):
 class Command(TableEntry):
     """A command in the table: `parse` turns the rest of its line into arguments, or raises FormatError."""
 
-    parse: Callable[[bytes], Any]
-
-    @property
-    def takes_nothing(self) -> bool:
-        """Whether the command has no arguments."""
-        return self.most == 1
+    parse: Callable[[bytes], tuple[Any, ...]]
 
 
 COMMANDS: dict[bytes, Command] = {}
 
 
-def nothing(rest: bytes) -> None:
+def nothing(rest: bytes) -> tuple[()]:
     """Parse no arguments."""
     if rest:
         raise FormatError
+    return ()
 
 
 def is_tube(name: bytes) -> bool:
@@ -48,33 +44,23 @@ def is_tube(name: bytes) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
-def tube(rest: bytes) -> bytes:
+def tube(rest: bytes) -> tuple[bytes]:
     """Parse the name of a tube."""
-    if not rest.startswith(b" ") or not is_tube(rest[1:]):
+    if not is_tube(rest[1:]):
         raise FormatError
-    return rest[1:]
+    return (rest[1:],)
 
 
 def numbers(*limits: int) -> Callable[[bytes], tuple[int, ...]]:
     """Return the parser of so many numbers, each up to its limit."""
+    pattern = re.compile(rb" +([0-9]{1,20})" * len(limits))
 
     def parse(rest: bytes) -> tuple[int, ...]:
-        found: list[int] = []
-        at = 0
-        for limit in limits:
-            number = _NUMBER.match(rest, at)
-            if (
-                number is None
-                or not rest.startswith(b" ", at)
-                or len(number[1]) > 20
-                or int(number[1]) > limit
-            ):
-                raise FormatError
-            found.append(int(number[1]))
-            at = number.end()
-        if at != len(rest):
+        words = pattern.fullmatch(rest)
+        found = tuple(map(int, words.groups())) if words is not None else ()
+        if not found or any(map(gt, found, limits)):
             raise FormatError
-        return tuple(found)
+        return found
 
     return parse
 
@@ -82,11 +68,11 @@ def numbers(*limits: int) -> Callable[[bytes], tuple[int, ...]]:
 def tube_and_number(rest: bytes) -> tuple[bytes, int]:
     """Parse the name of a tube and a number of 32 bits."""
     name, space, number = rest[1:].partition(b" ")
-    return tube(b" " + name if rest.startswith(b" ") else b""), numbers(UINT32)(space + number)[0]
+    return tube(b" " + name)[0], numbers(UINT32)(space + number)[0]
 
 
 def command(
-    syntax: str, summary: str, parse: Callable[[bytes], Any] = nothing, *, needs: str
+    syntax: str, summary: str, parse: Callable[[bytes], tuple[Any, ...]] = nothing, *, needs: str
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Return a decorator that enters a function into the table.
 

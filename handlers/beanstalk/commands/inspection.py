@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import time
-from collections import Counter
 from functools import partial
 
 from handlers.beanstalk import replies
@@ -16,6 +16,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import JobInfo, id_of, word_of
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.queue_info import QueueInfo
+from pressure_server.text import printable
 
 _COUNTED = (
     "put", "peek", "peek-ready", "peek-delayed", "peek-buried", "reserve", "reserve-with-timeout", "delete",
@@ -23,6 +24,7 @@ _COUNTED = (
     "list-tubes", "list-tube-used", "list-tubes-watched", "pause-tube",
 )  # fmt: skip
 _STATES = ("urgent", "ready", "reserved", "delayed", "buried")
+_JOB_COUNTS = ("reserves", "timeouts", "releases", "buries", "kicks")
 
 
 @command(
@@ -31,21 +33,20 @@ _STATES = ("urgent", "ready", "reserved", "delayed", "buried")
     numbers(UINT64),
     needs="read",
 )
-async def peek(client: BeanstalkSession, arguments: tuple[int]) -> bytes:
+async def peek(client: BeanstalkSession, job: int) -> bytes:
     """Return a job by its id."""
-    (job,) = arguments
     found = await client.in_tube_of(job, verbs.PEEK_JOB, [word_of(job)])
-    return replies.found(id_of(found[1][0]), found[1][1]) if found else replies.NOT_FOUND
+    return _found(found[1] if found else None)
 
 
-async def _peek(client: BeanstalkSession, tube: bytes, which: bytes) -> bytes:
-    client.permit_tube(tube)
-    (found,) = await client.database.run(verbs.PEEK_JOB, tube, [which], client=client)
-    return replies.found(id_of(found[0]), found[1]) if found else replies.NOT_FOUND
+def _found(job: tuple[bytes, bytes] | None) -> bytes:
+    """Return the reply to a peek that has found this job: its id and its message."""
+    return b"FOUND %d %d\r\n%b\r\n" % (id_of(job[0]), len(job[1]), job[1]) if job else replies.NOT_FOUND
 
 
-async def _peek_next(client: BeanstalkSession, _nothing: None, *, state: bytes) -> bytes:
-    return await _peek(client, client.used, state)
+async def _peek_next(client: BeanstalkSession, *, state: bytes) -> bytes:
+    client.permit_tube(client.used)
+    return _found((await client.database.run(verbs.PEEK_JOB, client.used, [state], client=client))[0])
 
 
 for _state in ("ready", "delayed", "buried"):
@@ -54,13 +55,9 @@ for _state in ("ready", "delayed", "buried"):
     )
 
 
-def _jobs_of(about: QueueInfo) -> dict[str, int]:
+def _current(queues: list[QueueInfo]) -> dict[str, object]:
     """Return the numbers of jobs by state."""
-    return {state: getattr(about, state) for state in _STATES}
-
-
-def _current(counts: dict[str, int]) -> dict[str, object]:
-    return {f"current-jobs-{state}": counts.get(state, 0) for state in _STATES}
+    return {f"current-jobs-{state}": sum(getattr(one, state) for one in queues) for state in _STATES}
 
 
 @command(
@@ -69,29 +66,23 @@ def _current(counts: dict[str, int]) -> dict[str, object]:
     numbers(UINT64),
     needs="read",
 )
-async def stats_job(client: BeanstalkSession, arguments: tuple[int]) -> bytes:
+async def stats_job(client: BeanstalkSession, job: int) -> bytes:
     """Describe a job. Times are in whole seconds."""
-    (job,) = arguments
     found = await client.in_tube_of(job, verbs.JOB_INFO, [word_of(job)])
-    about = JobInfo.of(found[1]) if found else None
-    if found is None or about is None:
+    if found is None or (about := JobInfo.of(found[1])) is None:
         return replies.NOT_FOUND
     return replies.yaml_dictionary(
         {
             "id": job,
-            "tube": found[0] if is_tube(found[0]) else replies.quoted(found[0]),
-            "state": about.state,
+            "tube": found[0].decode() if is_tube(found[0]) else json.dumps(printable(found[0])),
+            "state": about.state.decode(),
             "pri": about.priority,
             "age": about.age // 1000,
             "delay": about.delay // 1000,
             "ttr": about.ttr // 1000,
             "time-left": about.time_left // 1000,
             "file": 0,
-            "reserves": about.reserves,
-            "timeouts": about.timeouts,
-            "releases": about.releases,
-            "buries": about.buries,
-            "kicks": about.kicks,
+            **{name: getattr(about, name) for name in _JOB_COUNTS},
         }
     )
 
@@ -100,24 +91,23 @@ async def stats_job(client: BeanstalkSession, arguments: tuple[int]) -> bytes:
 async def stats_tube(client: BeanstalkSession, name: bytes) -> bytes:
     """Describe a tube."""
     client.permit_tube(name)
-    (about,) = await client.database.run_each(verbs.INFO, [name])
-    if isinstance(about, Exception) and not await is_in_use(client, name):
+    found = [one for one in await client.database.run_each(verbs.INFO, [name]) if isinstance(one, QueueInfo)]
+    if not found and not await is_in_use(client, name):
         return replies.NOT_FOUND
     report = await report_on_tube(client, name)
     waiting = await client.context.workers.waiting(client.database.database_number, [name])
-    exists = isinstance(about, QueueInfo)
-    paused = about.paused if exists else 0
+    paused = sum(one.paused for one in found)
     return replies.yaml_dictionary(
         {
-            "name": name,
-            **_current(_jobs_of(about) if exists else {}),
-            "total-jobs": about.produced if exists else 0,
+            "name": name.decode(),
+            **_current(found),
+            "total-jobs": sum(one.produced for one in found),
             "current-using": report.using,
             "current-watching": report.watching,
             "current-waiting": waiting[name][Line.CONSUMERS],
             "cmd-delete": report.commands["cmd-delete"],
             "cmd-pause-tube": report.commands["cmd-pause-tube"],
-            "pause": report.pause if paused else 0,
+            "pause": max(report.pauses) if paused else 0,
             "pause-time-left": paused // 1000,
         }
     )
@@ -126,27 +116,21 @@ async def stats_tube(client: BeanstalkSession, name: bytes) -> bytes:
 @command(
     "stats", "Describes the server, and all jobs that the user may see: `OK <bytes>` and YAML.", needs="read"
 )
-async def stats(client: BeanstalkSession, _nothing: None) -> bytes:
+async def stats(client: BeanstalkSession) -> bytes:
     """Describe the server, and count the jobs in queues that can be reached and that the user may access."""
     reachable = client.database.queues(reachable=True)
     names = [queue async for queue in reachable if client.user.may_access(queue)]
-    jobs: Counter[str] = Counter()
-    total = timeouts = 0
-    for about in await client.database.run_each(verbs.INFO, names):
-        if isinstance(about, QueueInfo):
-            jobs.update(_jobs_of(about))
-            total += about.produced
-            timeouts += about.timeouts
+    found = [one for one in await client.database.run_each(verbs.INFO, names) if isinstance(one, QueueInfo)]
     tubes = list(filter(is_tube, names))
     report, totals = await report_on_all(client), await client.context.workers.totals()
     return replies.yaml_dictionary(
         {
-            **_current(jobs),
+            **_current(found),
             **{f"cmd-{name}": report.commands[name] for name in _COUNTED},
-            "job-timeouts": timeouts,
-            "total-jobs": total,
-            "max-job-size": client.max_job_size,
-            "current-tubes": len(report.tubes.union(tubes)),
+            "job-timeouts": sum(one.timeouts for one in found),
+            "total-jobs": sum(one.produced for one in found),
+            "max-job-size": client.listener.max_job_size,
+            "current-tubes": len({*report.tubes, *tubes}),
             "current-connections": report.connections,
             "current-producers": report.producers,
             "current-workers": report.workers,

@@ -21,22 +21,21 @@ def _credentials(rest: bytes) -> tuple[bytes, bytes]:
     _credentials,
     needs="nothing",
 )
-async def auth(client: BeanstalkSession, credentials: tuple[bytes, bytes]) -> bytes:
+async def auth(client: BeanstalkSession, name: bytes, password: bytes) -> bytes:
     """Log in."""
-    name, password = credentials
-    return replies.AUTHENTICATED if await client.log_in(name, password) else replies.UNAUTHENTICATED
+    return b"AUTHENTICATED\r\n" if await client.log_in(name, password) else replies.UNAUTHENTICATED
 
 
 @command(
     "ready", "Tells whether the server accepts new clients: `READY`. Not in beanstalkd.", needs="nothing"
 )
-def ready(client: BeanstalkSession, _nothing: None) -> None:
+def ready(client: BeanstalkSession) -> None:
     """Tell whether the server is ready for new clients: for load balancers."""
     client.context.check_readiness()
     client.reply(b"READY\r\n")
 
 
 @command("quit", "Closes the connection.", needs="nothing")
-def quit_(client: BeanstalkSession, _nothing: None) -> None:
+def quit_(client: BeanstalkSession) -> None:
     """Close the connection."""
     client.close_when_replied()

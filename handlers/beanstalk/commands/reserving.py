@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
+from contextlib import suppress
 from functools import partial
+from math import inf
 from typing import Any, cast
 
 from handlers.beanstalk import replies
@@ -25,60 +27,47 @@ _SAFETY_MARGIN = 1.0
 # Reserved jobs are counted as the client's memory after so many more.
 _RECOUNTED = 64
 _SECONDS = re.compile(rb" *([+-]?[0-9]*)")
+# The events that a client lets happen to a job, and the replies if they have happened.
+_DONE = {
+    verbs.DELETE_JOB: replies.DELETED,
+    verbs.RELEASE: b"RELEASED\r\n",
+    verbs.BURY: b"BURIED\r\n",
+    verbs.TOUCH: b"TOUCHED\r\n",
+}
 
 
-def _event_encoder(done: bytes, *, ends: bool = True) -> Callable[[Operation], bytes]:
-    """Return the encoder for an event of a job: the reply is `done` if it has happened.
+def _ended(operation: Operation) -> bytes:
+    """Return the replies to an event of jobs.
 
-    An event that was refused, or that `ends` the reservation, makes the client forget it. After an error it
+    An event that was refused, or that ends the reservation, makes the client forget it. After an error it
     may still be reserved: then it is given up when the client leaves.
     """
-
-    def encode(operation: Operation) -> bytes:
-        client = cast(BeanstalkSession, operation.owner)
-        if operation.error is not None:
-            return client.error_reply(operation.error) * len(operation.sizes)
-        if done == replies.DELETED:
-            client.statistics.of_tube(operation.name)["cmd-delete"] += operation.results.count(1)
-        for job, result in zip(operation.messages, operation.results, strict=True):
-            if not isinstance(result, Exception) and (ends or result != 1):
-                client.reserved_jobs.discard(id_of(job[: job.index(b" ")]))
-        return b"".join(
-            [
-                client.error_reply(result)
-                if isinstance(result, Exception)
-                else (done if result == 1 else replies.NOT_FOUND)
-                for result in operation.results
-            ]
-        )
-
-    return encode
+    client, verb = cast(BeanstalkSession, operation.owner), operation.verb
+    if operation.error is not None:
+        return client.error_reply(operation.error) * len(operation.sizes)
+    if verb is verbs.DELETE_JOB:
+        client.listener.of_tube(operation.name)["cmd-delete"] += operation.results.count(1)
+    encoded: list[bytes] = []
+    for job, result in zip(operation.messages, operation.results, strict=True):
+        if isinstance(result, Exception):
+            encoded.append(client.error_reply(result))
+            continue
+        if result != 1 or verb is not verbs.TOUCH:
+            client.reserved_jobs.discard(id_of(job[: job.index(b" ")]))
+        encoded.append(_DONE[verb] if result == 1 else replies.NOT_FOUND)
+    return b"".join(encoded)
 
 
-_ENCODERS = {reply: _event_encoder(reply) for reply in (replies.DELETED, replies.RELEASED, replies.BURIED)}
-_ENCODERS[replies.TOUCHED] = _event_encoder(replies.TOUCHED, ends=False)
-
-
-def _seconds(rest: bytes) -> int:
-    """Parse a timeout as strtol does: what does not begin with a number is 0."""
+def _seconds(rest: bytes) -> tuple[float | None]:
+    """Parse a timeout as strtol does: what does not begin with a number is 0; a negative one is no limit."""
     found = _SECONDS.match(rest)
     digits = found[1].lstrip(b"+") if found else b""
-    return max(-1, min(int(digits), UINT32)) if digits.strip(b"-") else 0
+    seconds = min(int(digits), UINT32) if digits.strip(b"-") else 0
+    return (float(seconds) if seconds >= 0 else None,)
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-@command(
-    "reserve",
-    "Reserves the next job of the watched tubes, and waits for one: `RESERVED <id> <bytes>` and the job, or "
-    "`DEADLINE_SOON`.",
-    needs="get",
-)
-def reserve(client: BeanstalkSession, _nothing: None) -> Coroutine[Any, Any, bytes] | None:
-    """Reserve the next job of the watched tubes; wait for one."""
-    return _reserve(client, None)
 
 
 @command(
@@ -87,12 +76,14 @@ def reserve(client: BeanstalkSession, _nothing: None) -> Coroutine[Any, Any, byt
     _seconds,
     needs="get",
 )
-def reserve_with_timeout(client: BeanstalkSession, seconds: int) -> Coroutine[Any, Any, bytes] | None:
-    """The same, but wait so many seconds at most. A negative number waits for ever."""
-    return _reserve(client, float(seconds) if seconds >= 0 else None)
-
-
-def _reserve(client: BeanstalkSession, timeout: float | None) -> Coroutine[Any, Any, bytes] | None:
+@command(
+    "reserve",
+    "Reserves the next job of the watched tubes, and waits for one: `RESERVED <id> <bytes>` and the job, or "
+    "`DEADLINE_SOON`.",
+    needs="get",
+)
+def reserve(client: BeanstalkSession, timeout: float | None = None) -> Coroutine[Any, Any, bytes] | None:
+    """Reserve the next job of the watched tubes. Wait for one, `timeout` seconds at most."""
     client.is_worker = True
     if not client.user.has_all_queues:
         for tube in client.watched:
@@ -109,18 +100,13 @@ def _reserve(client: BeanstalkSession, timeout: float | None) -> Coroutine[Any, 
         client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved)
         return None
     # A pipeline of reserves takes the ready jobs together; only then does the next one wait.
-    equal = 0 if client.is_next_to_wait else client.take_equal(Request(_line(timeout)), client.may_submit - 1)
+    again = Request(b"reserve" if timeout is None else b"reserve-with-timeout %d" % timeout)
+    equal = 0 if client.is_next_to_wait else client.take_equal(again, client.may_submit - 1)
     if equal:
-        client.statistics.commands[_line(timeout).split()[0].decode()] += equal
-        client.submit(
-            verbs.RESERVE,
-            tube,
-            [wanted] * (1 + equal),
-            1,
-            partial(_reserved_some, timeout=timeout),
-            commands=1 + equal,
-            wait=Wait(0),
-        )
+        client.listener.commands[again.line.split()[0].decode()] += equal
+        encode = partial(_reserved, again=again)
+        wanted_by_all = [wanted] * (1 + equal)
+        client.submit(verbs.RESERVE, tube, wanted_by_all, 1, encode, commands=1 + equal, wait=Wait(0))
         return None
     wait = Wait(_patience(client, timeout), outlives_queue=True)
     client.submit(verbs.RESERVE, tube, [wanted], 1, _reserved, wait=wait, options=WAITS)
@@ -135,8 +121,8 @@ def _margin(client: BeanstalkSession) -> float:
 
 def _patience(client: BeanstalkSession, timeout: float | None) -> float | None:
     """Return for how many seconds a reserve waits; None for ever."""
-    margin = _margin(client) if client.reserved_jobs else float("inf")
-    if margin < (float("inf") if timeout is None else timeout):
+    margin = _margin(client) if client.reserved_jobs else inf
+    if margin < (inf if timeout is None else timeout):
         return max(0.0, margin)
     return timeout
 
@@ -152,47 +138,29 @@ async def _reserve_from_many(client: BeanstalkSession, wanted: bytes, timeout: f
         found = None
     finally:
         client.awaits_job = False
-    if found is None:
-        return _in_vain(client)
-    job = ReservedJob.of(found[1][0])
-    return replies.reserved(job.id, job.message)
+    return _in_vain(client) if found is None else replies.reserved(ReservedJob.of(found[1][0]))
 
 
 def _in_vain(client: BeanstalkSession) -> bytes:
     # Timers are accurate to a millisecond.
-    return replies.DEADLINE_SOON if _margin(client) <= 0.001 else replies.TIMED_OUT
+    return b"DEADLINE_SOON\r\n" if _margin(client) <= 0.001 else replies.TIMED_OUT
 
 
-def _jobs_in(operation: Operation) -> bytes:
-    jobs = map(ReservedJob.of, operation.results)
-    return b"".join([replies.reserved(job.id, job.message) for job in jobs])
-
-
-def _reserved(operation: Operation) -> bytes:
-    client = cast(BeanstalkSession, operation.owner)
-    error = operation.error
+def _reserved(operation: Operation, again: Request | None = None) -> bytes:
+    """Reply to reserves. If they may run `again`, those without a job do, and the first of these waits."""
+    client, error = cast(BeanstalkSession, operation.owner), operation.error
     if error is not None and not isinstance(error, QueueClosedError | QueueDoesNotExistError):
         return client.error_reply(error) * len(operation.sizes)
+    jobs = b"".join(map(replies.reserved, map(ReservedJob.of, operation.results)))
     missing = len(operation.sizes) - len(operation.results)
-    return _jobs_in(operation) + (_in_vain(client) * missing if missing else b"")
-
-
-def _line(timeout: float | None) -> bytes:
-    return b"reserve" if timeout is None else b"reserve-with-timeout %d" % timeout
-
-
-def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
-    """Reply to the reserves that have a job; the others are executed again, and the first of these waits."""
-    client = cast(BeanstalkSession, operation.owner)
-    error = operation.error
-    missing = len(operation.sizes) - len(operation.results)
-    if not missing or not (error is None or isinstance(error, QueueClosedError | QueueDoesNotExistError)):
-        return _reserved(operation)
-    line = _line(timeout)
-    client.statistics.commands[line.split()[0].decode()] -= missing
-    client.execute_instead([Request(line)] * missing)
+    if not missing:
+        return jobs
+    if again is None:
+        return jobs + _in_vain(client) * missing
+    client.listener.commands[again.line.split()[0].decode()] -= missing
+    client.execute_instead([again] * missing)
     client.is_next_to_wait = True
-    return _jobs_in(operation)
+    return jobs
 
 
 @command(
@@ -201,31 +169,28 @@ def _reserved_some(operation: Operation, timeout: float | None) -> bytes:
     numbers(UINT64),
     needs="get",
 )
-async def reserve_one(client: BeanstalkSession, arguments: tuple[int]) -> bytes:
+async def reserve_one(client: BeanstalkSession, job: int) -> bytes:
     """Reserve a job that is ready, delayed or buried."""
-    (job,) = arguments
     found = await client.in_tube_of(job, verbs.RESERVE_JOB, [word_of(job), claim(client.job_owner)])
     if not found:
         return replies.NOT_FOUND
     client.is_worker = True
-    reserved = ReservedJob.of(found[1])
-    return replies.reserved(reserved.id, reserved.message)
+    return replies.reserved(ReservedJob.of(found[1]))
 
 
 def _event(
-    client: BeanstalkSession, verb: Verb, job: int, argument: bytes, reply: bytes
+    client: BeanstalkSession, verb: Verb, job: int, argument: bytes
 ) -> Coroutine[Any, Any, bytes] | None:
-    """Let an event happen to a job that the client has reserved."""
+    """Let an event happen to a job that the client has reserved; also delete a job that nobody has."""
     queue = _queue_of_reserved(client, verb, job)
     if queue is None:
-        return _event_later(client, verb, job, argument, reply)
-    client.submit(verb, queue, [argument], 1, _ENCODERS[reply])
+        later = _delete_free if verb is verbs.DELETE_JOB else _event_later
+        return later(client, verb, job, argument)
+    client.submit(verb, queue, [argument], 1, _ended)
     return None
 
 
-async def _event_later(
-    client: BeanstalkSession, verb: Verb, job: int, argument: bytes, reply: bytes
-) -> bytes:
+async def _event_later(client: BeanstalkSession, verb: Verb, job: int, argument: bytes) -> bytes:
     """Look again when all replies before this one are written: one of them may have brought the job."""
     queue = _queue_of_reserved(client, verb, job)
     if queue is None:
@@ -233,7 +198,16 @@ async def _event_later(
     done = await client.database.run(verb, queue, [argument], client=client)
     if done[0] != 1 or verb is not verbs.TOUCH:
         client.reserved_jobs.discard(job)
-    return reply if done[0] == 1 else replies.NOT_FOUND
+    return _DONE[verb] if done[0] == 1 else replies.NOT_FOUND
+
+
+async def _delete_free(client: BeanstalkSession, verb: Verb, job: int, argument: bytes) -> bytes:
+    done = await client.in_tube_of(job, verb, [argument])
+    if done is None:
+        return replies.NOT_FOUND
+    client.reserved_jobs.discard(job)  # a reply before this one may have brought the job
+    client.listener.of_tube(done[0])["cmd-delete"] += 1
+    return replies.DELETED
 
 
 def _queue_of_reserved(client: BeanstalkSession, verb: Verb, job: int) -> bytes | None:
@@ -254,21 +228,9 @@ def _queue_of_reserved(client: BeanstalkSession, verb: Verb, job: int) -> bytes 
     numbers(UINT64),
     needs="get",
 )
-def delete(client: BeanstalkSession, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
+def delete(client: BeanstalkSession, job: int) -> Coroutine[Any, Any, bytes] | None:
     """Delete a job that the client has reserved, or that nobody has."""
-    (job,) = arguments
-    if client.reserved_jobs.find(job) is None:
-        return _delete_free(client, job)
-    return _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner), replies.DELETED)
-
-
-async def _delete_free(client: BeanstalkSession, job: int) -> bytes:
-    done = await client.in_tube_of(job, verbs.DELETE_JOB, [owned(job, client.job_owner)])
-    if done is None:
-        return replies.NOT_FOUND
-    client.reserved_jobs.discard(job)  # a reply before this one may have brought the job
-    client.statistics.of_tube(done[0])["cmd-delete"] += 1
-    return replies.DELETED
+    return _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner))
 
 
 @command(
@@ -277,11 +239,11 @@ async def _delete_free(client: BeanstalkSession, job: int) -> bytes:
     numbers(UINT64, UINT32, UINT32),
     needs="get",
 )
-def release(client: BeanstalkSession, arguments: tuple[int, int, int]) -> Coroutine[Any, Any, bytes] | None:
+def release(
+    client: BeanstalkSession, job: int, priority: int, delay: int
+) -> Coroutine[Any, Any, bytes] | None:
     """Make a reserved job ready again, or delayed, with a new priority."""
-    job, priority, delay = arguments
-    argument = released(job, client.job_owner, priority, delay)
-    return _event(client, verbs.RELEASE, job, argument, replies.RELEASED)
+    return _event(client, verbs.RELEASE, job, released(job, client.job_owner, priority, delay))
 
 
 @command(
@@ -290,11 +252,9 @@ def release(client: BeanstalkSession, arguments: tuple[int, int, int]) -> Corout
     numbers(UINT64, UINT32),
     needs="get",
 )
-def bury(client: BeanstalkSession, arguments: tuple[int, int]) -> Coroutine[Any, Any, bytes] | None:
+def bury(client: BeanstalkSession, job: int, priority: int) -> Coroutine[Any, Any, bytes] | None:
     """Set a reserved job aside until it is kicked."""
-    job, priority = arguments
-    argument = owned(job, client.job_owner) + b" %d" % priority
-    return _event(client, verbs.BURY, job, argument, replies.BURIED)
+    return _event(client, verbs.BURY, job, owned(job, client.job_owner) + b" %d" % priority)
 
 
 @command(
@@ -303,10 +263,9 @@ def bury(client: BeanstalkSession, arguments: tuple[int, int]) -> Coroutine[Any,
     numbers(UINT64),
     needs="get",
 )
-def touch(client: BeanstalkSession, arguments: tuple[int]) -> Coroutine[Any, Any, bytes] | None:
+def touch(client: BeanstalkSession, job: int) -> Coroutine[Any, Any, bytes] | None:
     """Let the time to run of a reserved job begin again."""
-    (job,) = arguments
-    return _event(client, verbs.TOUCH, job, owned(job, client.job_owner), replies.TOUCHED)
+    return _event(client, verbs.TOUCH, job, owned(job, client.job_owner))
 
 
 @command(
@@ -315,21 +274,19 @@ def touch(client: BeanstalkSession, arguments: tuple[int]) -> Coroutine[Any, Any
     numbers(UINT64),
     needs="get",
 )
-async def kick_one(client: BeanstalkSession, arguments: tuple[int]) -> bytes:
+async def kick_one(client: BeanstalkSession, job: int) -> bytes:
     """Make a buried or delayed job ready."""
-    (job,) = arguments
-    return (
-        replies.KICKED if await client.in_tube_of(job, verbs.KICK_JOB, [word_of(job)]) else replies.NOT_FOUND
-    )
+    found = await client.in_tube_of(job, verbs.KICK_JOB, [word_of(job)])
+    return b"KICKED\r\n" if found else replies.NOT_FOUND
 
 
-def _count(rest: bytes) -> int:
+def _count(rest: bytes) -> tuple[int]:
     """Parse a count as strtoul does: the rest of the line is ignored, and a negative one is huge."""
     found = re.match(rb" +([+-]?)([0-9]+)", rest)
     if found is None:
         raise FormatError
     count = min(int(found[2][:20]), UINT32)
-    return UINT32 if count and found[1] == b"-" else count
+    return (UINT32 if count and found[1] == b"-" else count,)
 
 
 @command(
@@ -342,7 +299,7 @@ def _count(rest: bytes) -> int:
 async def kick(client: BeanstalkSession, most: int) -> bytes:
     """Make up to `most` buried jobs of the used tube ready, or delayed jobs if none are buried."""
     client.permit_tube(client.used)
-    try:
-        return replies.kicked(await kick_jobs(client.database, client.used, most, client))
-    except QueueDoesNotExistError:
-        return replies.kicked(0)
+    kicked = 0
+    with suppress(QueueDoesNotExistError):
+        kicked = await kick_jobs(client.database, client.used, most, client)
+    return b"KICKED %d\r\n" % kicked

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import cast
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.reports import is_in_use, report_on_all
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.table import FormatError, command, is_tube, tube, tube_and_number
+from handlers.beanstalk.table import command, is_tube, tube, tube_and_number
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.creation import Creation
@@ -24,7 +25,7 @@ def _inserted(operation: Operation) -> bytes:
     if operation.error is not None:
         return client.error_reply(operation.error) * len(operation.sizes)
     results = operation.results
-    if not any(isinstance(job, Exception) for job in results):
+    if not operation.has_errors:
         return b"INSERTED %d\r\n" * len(results) % tuple([int(job, 16) for job in results])
     return b"".join(
         [
@@ -34,27 +35,20 @@ def _inserted(operation: Operation) -> bytes:
     )
 
 
-def _malformed(_rest: bytes) -> None:
-    """Refuse the line of a put that the parser has not understood."""
-    raise FormatError
-
-
 @command(
     "put <pri> <delay> <ttr> <bytes>",
     "Puts the job that follows into the used tube: `INSERTED <id>`, `EXPECTED_CRLF`, `JOB_TOO_BIG` or "
     "`DRAINING`.",
-    _malformed,
     needs="put",
 )
 def put(client: BeanstalkSession, jobs: list[bytes]) -> None:
     """Put jobs into the used tube."""
     client.is_producer = True
     if client.context.is_draining:
-        client.statistics.commands["put"] += len(jobs)
         client.reply(replies.DRAINING * len(jobs))
-        return
-    client.submit(verbs.PUT, client.used, jobs, 1, _inserted, commands=len(jobs), options=_JOB)
-    client.statistics.commands["put"] += len(jobs)
+    else:
+        client.submit(verbs.PUT, client.used, jobs, 1, _inserted, commands=len(jobs), options=_JOB)
+    client.listener.commands["put"] += len(jobs)
 
 
 @command("use <tube>", "Uses a tube for later puts: `USING <tube>`.", tube, needs="nothing")
@@ -62,15 +56,17 @@ def use(client: BeanstalkSession, name: bytes) -> None:
     """Use a tube for later puts. It is created by the first of these."""
     client.permit_tube(name)
     client.used = name
-    client.reply(replies.using(name))
+    list_tube_used(client)
 
 
 @command("watch <tube>", "Reserves jobs of this tube, too: `WATCHING <count>`.", tube, needs="get")
 def watch(client: BeanstalkSession, name: bytes) -> None:
     """Reserve jobs of this tube, too."""
     client.permit_tube(name)
-    client.watch(name)
-    client.reply(replies.watching(len(client.watched)))
+    if name not in client.watched:
+        client.watched[name] = None
+        client.count_watched(name, 1)
+    client.reply(b"WATCHING %d\r\n" % len(client.watched))
 
 
 @command(
@@ -81,21 +77,23 @@ def watch(client: BeanstalkSession, name: bytes) -> None:
 )
 def ignore(client: BeanstalkSession, name: bytes) -> None:
     """Reserve no more jobs of this tube. The last watched tube stays."""
-    if name in client.watched and len(client.watched) == 1:
-        client.reply(replies.NOT_IGNORED)
-        return
-    client.ignore(name)
-    client.reply(replies.watching(len(client.watched)))
+    if name in client.watched:
+        if len(client.watched) == 1:
+            client.reply(b"NOT_IGNORED\r\n")
+            return
+        del client.watched[name]
+        client.count_watched(name, -1)
+    client.reply(b"WATCHING %d\r\n" % len(client.watched))
 
 
 @command("list-tube-used", "Tells the used tube: `USING <tube>`.", needs="nothing")
-def list_tube_used(client: BeanstalkSession, _nothing: None) -> None:
+def list_tube_used(client: BeanstalkSession) -> None:
     """Tell the used tube."""
-    client.reply(replies.using(client.used))
+    client.reply(b"USING %b\r\n" % client.used)
 
 
 @command("list-tubes-watched", "Lists the watched tubes: `OK <bytes>` and YAML.", needs="nothing")
-def list_tubes_watched(client: BeanstalkSession, _nothing: None) -> None:
+def list_tubes_watched(client: BeanstalkSession) -> None:
     """List the watched tubes."""
     client.reply(replies.yaml_list(client.watched))
 
@@ -106,10 +104,10 @@ def list_tubes_watched(client: BeanstalkSession, _nothing: None) -> None:
     "`OK <bytes>` and YAML.",
     needs="read",
 )
-async def list_tubes(client: BeanstalkSession, _nothing: None) -> bytes:
+async def list_tubes(client: BeanstalkSession) -> bytes:
     """List all queues that the user may access, and the tubes in use. Clients expect only names of tubes."""
     queues = {queue async for queue in client.database.queues() if is_tube(queue)}
-    names = (await report_on_all(client)).tubes | queues
+    names = queues.union((await report_on_all(client)).tubes)
     return replies.yaml_list(sorted(name for name in names if client.user.may_access(name)))
 
 
@@ -119,19 +117,18 @@ async def list_tubes(client: BeanstalkSession, _nothing: None) -> bytes:
     tube_and_number,
     needs="administer",
 )
-async def pause_tube(client: BeanstalkSession, arguments: tuple[bytes, int]) -> bytes:
+async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> bytes:
     """Let no job of the tube be reserved for so many seconds."""
-    name, seconds = arguments
     client.permit_tube(name)
+    pause = partial(client.database.run, verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
     try:
-        await client.database.run(verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
+        await pause()
     except QueueDoesNotExistError:
         if not await is_in_use(client, name):
             return replies.NOT_FOUND
-        await client.database.run(
-            verbs.CREATE, name, Creation().arguments(client.database.prefix_of(name)), client=client
-        )
-        await client.database.run(verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
-    client.statistics.pauses[name] = seconds
-    client.statistics.of_tube(name)["cmd-pause-tube"] += 1
-    return replies.PAUSED
+        creation = Creation().arguments(client.database.prefix_of(name))
+        await client.database.run(verbs.CREATE, name, creation, client=client)
+        await pause()
+    client.listener.pauses[name] = seconds
+    client.listener.of_tube(name)["cmd-pause-tube"] += 1
+    return b"PAUSED\r\n"
