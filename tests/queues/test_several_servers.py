@@ -36,10 +36,12 @@ def servers(backend: Valkey, start_server: StartServer) -> tuple[Server, Server]
     return first, second
 
 
-async def take_until_end(server: Server, number: int, taken: Counter[int], messages: list[bytes]) -> None:
+async def take_until_end(
+    server: Server, number: int, queues: tuple[str, ...], taken: Counter[int], messages: list[bytes]
+) -> None:
     """Take messages one by one until the message `end` comes."""
     waiter = await AsyncWaiter.connect(server.port)
-    while (message := (await waiter("BLPOP", "q", 0))[1]) != b"end":
+    while (message := (await waiter("BLPOP", *queues, 0))[1]) != b"end":
         taken[number] += 1
         messages.append(message)
     waiter.close()
@@ -56,16 +58,17 @@ async def put_all(port: int, batch: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("queues", [("q",), ("q", "r")], ids=len)
 @pytest.mark.parametrize("batch", [1, 16])
 def test_waiting_clients_of_both_servers_get_their_share_of_the_messages(
-    servers: tuple[Server, Server], batch: int
+    servers: tuple[Server, Server], batch: int, queues: tuple[str, ...]
 ) -> None:
     taken: Counter[int] = Counter()
     messages: list[bytes] = []
 
     async def main() -> None:
         taking = [
-            asyncio.create_task(take_until_end(server, number, taken, messages))
+            asyncio.create_task(take_until_end(server, number, queues, taken, messages))
             for number, server in enumerate(servers)
             for _ in range(WAITERS)
         ]
@@ -169,3 +172,14 @@ def test_a_waiting_move_does_not_overtake_a_get_that_left_a_message(servers: tup
             # With this message, the next one is left for the other server if the last was not.
             client.rpush("q", "odd")
             assert client.lpop("q") == b"odd"
+
+
+def test_a_take_that_does_not_wait_is_not_limited_to_a_share(servers: tuple[Server, Server]) -> None:
+    """The clients of the other server may no longer wait, although it has noted them for a minute."""
+    first, second = servers
+    with first.client() as client, second.client() as other, Waiter(first.port) as connection:
+        client.execute_command("PRESSURE.CREATE", "q")
+        assert other.blpop("q", timeout=0.01) is None
+        for _ in range(10):
+            connection.socket.sendall(packed("RPUSH", "q", "m") + packed("LPOP", "q"))
+            assert [connection.reply(), connection.reply()] == [1, b"m"]
