@@ -199,6 +199,7 @@ class Servers:
 
     def __init__(self, backend: Valkey, constants: dict[bytes, int]) -> None:
         self.direct = backend.client()
+        self.are_small = bool(constants)
         self.loop = asyncio.new_event_loop()
         self.brokers = [
             default_broker(backend.url, Policy(bound, ERROR, role_timeout=0)) for bound in self.CREATE_BOUNDS
@@ -357,6 +358,9 @@ class QueueMachine(RuleBasedStateMachine):
             first = submissions[0]
             if first.form is forms.ALTER and 0 < int(first.arguments[1]) < len(state.messages):
                 return  # a put drops what is above the bound, if need be in a call before it is decided
+            if first.form is forms.ADD and self.servers.are_small:
+                # It is decided in portions, each when those before it have dropped others.
+                submissions = [Submission(forms.ADD, first.arguments[:1])]
         identity, create_bound = self.servers.identities[server], self.servers.CREATE_BOUNDS[server]
         expected: list[Any] = []
         for number, submission in enumerate(submissions, 1):
