@@ -30,7 +30,7 @@ COMMAND_TESTS := \
 SEMANTIC_TESTS := tests/model \
 	$(patsubst %,tests/queues/test_%.py,blocks delivery_counts due_times groups job_ids jobs limits logs marks \
 		moving once orders outcomes ranges room_by_bytes run_answers tickets) \
-	$(patsubst %,tests/protocols/resp/test_%.py,lists pressure_commands refusals sets transactions trimming \
+	$(patsubst %,tests/protocols/resp/test_%.py,lists pressure_commands unsupported sets transactions trimming \
 		watched_kinds)
 INSTALLED := $(VENV)/installed
 RUNNABLE := $(VENV)/runnable
