@@ -92,9 +92,12 @@ async def check_layout(channel: Channel, layout: bytes, *, is_user: bool) -> Non
 
     With `is_user`, note the layout at its first use. Raises BackendRefusedError if there is another one.
     """
-    if is_user:
+    found = await channel.command(b"GET", _layout_key(channel))
+    if found is None and is_user:
+        # Only then: a node that has no memory, or a full disk, refuses the command, and still serves reads.
         await channel.command(*noting(channel, layout))
-    found: bytes = await channel.command(b"GET", _layout_key(channel)) or layout
+        found = await channel.command(b"GET", _layout_key(channel))
+    found = found or layout
     if found != layout:
         before, now = (int(noted.split(b" ")[0]) for noted in (found, layout))
         raise BackendRefusedError(
