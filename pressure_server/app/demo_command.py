@@ -5,6 +5,7 @@ The workers take fewer messages than the producer puts, and catch up when it has
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing, suppress
 from dataclasses import dataclass
@@ -26,7 +27,7 @@ _TIMEOUT = 10.0
 _MAX_LINE = 1000
 
 
-class _Client:
+class _Client(ABC):
     """A connection to a listener, and the lines of its replies."""
 
     def __init__(self, where: ListenerUrl) -> None:
@@ -48,13 +49,13 @@ class _Client:
         """Return the next line of a reply; empty if the server has closed the connection."""
         return self._replies.readline(_MAX_LINE).rstrip()
 
+    @abstractmethod
     def put(self, message: bytes) -> None:
         """Put a message into the queue `demo-PROTOCOL`."""
-        raise NotImplementedError
 
+    @abstractmethod
     def take(self) -> bool:
         """Take a message, for which it waits a second. Return whether there was one."""
-        raise NotImplementedError
 
     def close(self) -> None:
         self._replies.close()
@@ -105,7 +106,11 @@ class _BeanstalkClient(_Client):
 
 
 # By the name of the handler.
-_CLIENTS = {"resp": _RespClient, "memcached": _MemcachedClient, "beanstalk": _BeanstalkClient}
+_CLIENTS: dict[str, Callable[[ListenerUrl], _Client]] = {
+    "resp": _RespClient,
+    "memcached": _MemcachedClient,
+    "beanstalk": _BeanstalkClient,
+}
 
 
 @dataclass

@@ -16,8 +16,8 @@ from pressure_server.queues.operations.operation import Operation
 class LoneCommand:
     """A parsed request whose command is a coroutine, from its execution to its reply.
 
-    `taken` are the operations that have taken messages for it. All of these are in one reply: they are
-    delivered together or not at all. `has_waited` is whether it has waited since it began.
+    `taken` are the operations that have taken messages for it. One reply has all these messages: it delivers
+    them together or not at all. `has_waited` is whether it has waited since it began.
     """
 
     __slots__ = ("_request", "_running", "has_waited", "taken")
