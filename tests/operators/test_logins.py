@@ -259,7 +259,6 @@ def test_failed_logins_are_delayed_and_the_fifth_closes_the_connection(
                 assert guessing.replies(100) == [protocol.unauthenticated] * 100
             assert delays[-1] > delay_after(number + 1) - 0.01
         assert guessing.is_closed()
-        assert delays == sorted(delays)
         # A correct login from the same address is not delayed.
         began = time.monotonic()
         with Wire(protocol, locked) as another:
