@@ -113,7 +113,7 @@ Parsed = Request | Repeated | RequestError
 class _Line:
     """A parsed line, kept because the next line is likely to be the same.
 
-    `text` includes the line end. `size` is that of the data after the line; -1 for no data.
+    `text` includes the line end. `size` is the number of bytes of data after the line; -1 for no data.
     """
 
     text: bytes

@@ -119,7 +119,7 @@ class Values:
                     await self._flushed.wait()
 
     async def _sweep(self, flushed: int) -> None:
-        """Delete all dead values, and note that those of this flush are deleted."""
+        """Delete all dead values, and note that the flush has deleted its values."""
         cursor = b"0"
         while True:
             cursor, keys = await self._shard.keys.scan_keys(

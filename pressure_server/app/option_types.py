@@ -78,7 +78,7 @@ class Option(click.Option):
     """An option that is also a variable PRESSURE_…, under the heading `group` of the help."""
 
     def __init__(self, name: str, help: str, group: str = "", **attributes: Any) -> None:  # noqa: A002 -- click's
-        """`group` is empty if it is that of the option before."""
+        """`group` is empty if the option belongs to the group of the option before it."""
         self.group = group
         flag, is_switch = name.replace("_", "-"), isinstance(attributes.get("default"), bool)
         super().__init__(

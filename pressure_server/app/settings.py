@@ -1,4 +1,4 @@
-"""The settings of the server: the options that `serve` has besides those of the store, and their meaning."""
+"""The settings of the server: the options of `serve`, and their meaning. Store has those for the backend."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def _documentation_url(url: str | None) -> str | None:
 
 @dataclass(frozen=True, repr=False)
 class ListenerSettings:
-    """The options of listeners: in the help they come before those of the store."""
+    """The options of listeners. The help lists them before the options of Store."""
 
     listen: tuple[ListenerUrl, ...] = setting(
         "The address to listen on, and its protocol: resp://HOST:PORT, memcached://HOST:PORT or "

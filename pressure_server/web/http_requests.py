@@ -121,7 +121,7 @@ def text_in(body: dict[str, Any], name: str) -> str:
 
 
 def last_page(count: int) -> int:
-    """Return the number of the last page, from 0, if there are so many rows."""
+    """Return the number of the last page, from 0, of `count` rows."""
     return max(0, count - 1) // PAGE
 
 

@@ -285,7 +285,7 @@ class Crew:
     def _tell_of_monitors(self, sender: _Worker | None = None, lines: bytes = b"") -> None:
         """Tell each worker whether others have monitors, and show theirs the lines of the sender.
 
-        Without a sender, the lines are those of this process.
+        Without a sender, this process has the lines.
         """
         self._clients.show_to_others(wanted=any(one.has_monitors for one in self._workers))
         for worker in self._workers:
