@@ -23,6 +23,7 @@ from pressure_server.net.handler import Context
 from pressure_server.net.session import Session
 from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.verbs import RESERVE
 
 # The memory for an open read besides its message, in bytes.
 _COST = 1024
@@ -108,7 +109,7 @@ class MemcachedSession(Session):
     def take_over(self, operation: Operation) -> None:
         """See owners.Client. Keep an open read until the client closes or aborts it."""
         super().take_over(operation)
-        if operation.verb.reserves and self.connection.can_deliver():
+        if operation.verb is RESERVE and self.connection.can_deliver():
             job = self.open_reads[operation.name] = ReservedJob.of(operation.results[0])
             self.extra_bytes += _COST + len(job.message)
             self.connection.recount()

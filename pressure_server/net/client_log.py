@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import TYPE_CHECKING, Any
 
 from pressure_server.auth.users import NOBODY
-from pressure_server.text import counted
+from pressure_server.text import counted, printable
 
 if TYPE_CHECKING:
     from pressure_server.net.session import Session
@@ -125,6 +125,18 @@ class UnknownCommands:
                 client.PROTOCOL,
                 protocol,
                 advice,
+                extra={"client": address},
+            )
+
+    def note_unacknowledged(self, client: Session, queue: bytes) -> None:
+        """Log, once for each host, that a client has ended with a message that goes back to its queue."""
+        address = client.addresses.shown
+        if self._is_new(_host_of(address), "ACK NEXT"):
+            logger.warning(
+                "client %s ended with an unacknowledged message of queue '%s', which goes back to the "
+                "queue: a client acknowledges its last message by another pop, or QUIT; logged once for each host",
+                address,
+                printable(queue),
                 extra={"client": address},
             )
 

@@ -18,9 +18,11 @@ from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.net.slow_log import messages_of_first_command
 from pressure_server.queues.database import Database
 from pressure_server.queues.lanes.reservations import owner_of
+from pressure_server.queues.operations.jobs import owned
 from pressure_server.queues.operations.operation import Encode, Operation, Owner, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.owners import Waiter
+from pressure_server.queues.operations.verbs import POP
 from pressure_server.queues.operations.wait import Wait
 
 # The most commands in flight for one client; it is not read further until some are answered. A new client
@@ -199,7 +201,7 @@ class PipelinedClient(Client, Owner):
             data = operation.encode(operation)
             if has_failed and data:
                 self.count_failures(operation, data)
-            if operation.verb.reserves:
+            if operation.verb.reserves and operation.verb is not POP:
                 self._reserve(operation)
             if self._max_unanswered < MAX_UNANSWERED or len(data) >= _SMALL_REPLY:
                 self._adapt(len(data) // len(operation.sizes))
@@ -232,6 +234,8 @@ class PipelinedClient(Client, Owner):
                 if reply.deliveries:
                     taken.append((length, length + len(piece), reply))
                     reply.encoded_reply = None  # the operation is kept until the messages have arrived
+                    if reply.verb is POP:
+                        self.note_popped(reply)
             else:
                 piece = cast(bytes, reply)
             pieces.append(piece)
@@ -282,6 +286,27 @@ class PipelinedClient(Client, Owner):
         """Note the jobs that the client has reserved, if the reservation ends with its connection."""
         if operation.results and owner_of(operation) == self.job_owner:
             self.reserved_jobs.add(operation, self.database, asyncio.get_running_loop().time())
+
+    def note_popped(self, operation: Operation) -> None:
+        """Note that the reply of a pop is written: the client's next pop acknowledges its messages."""
+        self.reserved_jobs.add_pop(operation, self.database, asyncio.get_running_loop().time())
+
+    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]]:
+        """See Owner. What the client has popped from other queues before is acknowledged, too."""
+        return self.job_owner, self.acknowledge_pops(name)
+
+    def acknowledge_pops(self, name: bytes | None = None) -> list[bytes]:
+        """Delete what the client has popped and finished. Return instead what is from the queue `name`."""
+        here: list[bytes] = []
+        if self.reserved_jobs.finished_pops:
+            owner = self.job_owner
+            for database, queue, jobs, _ in self.reserved_jobs.take_finished():
+                finished = [owned(job, owner) for job, _ in jobs]
+                if queue == name and database is self.database:
+                    here += finished
+                else:
+                    database.submit(database.shard_of(queue).reservations.ending(queue, finished))
+        return here
 
     def _adapt(self, size: int) -> None:
         """Set how many commands may be in flight, after a reply of this size in bytes."""

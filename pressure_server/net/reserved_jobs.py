@@ -1,4 +1,8 @@
-"""The jobs that one client has reserved: they are given up when its connection ends."""
+"""The jobs that one client has reserved: they are given up when its connection ends.
+
+Those that it has popped from queues with ACK NEXT are apart: its next pop acknowledges those whose replies
+were written before the server received it.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +14,7 @@ from typing import NamedTuple
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.runs import Popped
 
 # The estimated memory for one of them, and for its deadline, in bytes.
 _COST = 400
@@ -32,10 +37,22 @@ class Held(NamedTuple):
     deadline: float
 
 
-class ReservedJobs:
-    """The reserved jobs of a connection, by id."""
+class Pop(NamedTuple):
+    """What one pop has brought; `jobs` has the id of each message, and how often it has been reserved.
 
-    __slots__ = ("_deadlines", "_elsewhere", "_jobs")
+    The reservations end at `deadline`, by the loop's clock; inf for never.
+    """
+
+    database: Database
+    queue: bytes
+    jobs: list[tuple[int, int]]
+    deadline: float
+
+
+class ReservedJobs:
+    """The reserved jobs of a connection, by id; and its pops."""
+
+    __slots__ = ("_deadlines", "_elsewhere", "_jobs", "finished_pops", "pops")
 
     def __init__(self) -> None:
         self._jobs: dict[int, Held] = {}
@@ -43,10 +60,13 @@ class ReservedJobs:
         self._elsewhere: list[tuple[int, Held]] = []
         # A heap of deadlines and ids. Entries of jobs that have ended, or have another deadline, stay in it.
         self._deadlines: list[tuple[float, int]] = []
+        # The pops whose replies are written, and how many of them the client had when it last sent something.
+        self.pops: list[Pop] = []
+        self.finished_pops = 0
 
     def __len__(self) -> int:
         """Return how many jobs are reserved."""
-        return len(self._jobs) + len(self._elsewhere)
+        return len(self._jobs) + len(self._elsewhere) + sum(len(pop.jobs) for pop in self.pops)
 
     def __iter__(self) -> Iterator[int]:
         """Iterate over the ids."""
@@ -66,6 +86,28 @@ class ReservedJobs:
                 self._elsewhere.append((job.id, before))
             ttr = job.ttr or inf
             self._note(job.id, Held(database, operation.name, job.reserves, ttr, now + ttr))
+
+    def add_pop(self, operation: Operation, database: Database, now: float) -> None:
+        """Add what a pop has brought: its reply is written."""
+        messages: list[Popped] = operation.results
+        jobs = [(message.job, message.reserves) for message in messages]
+        self.pops.append(Pop(database, operation.name, jobs, now + (messages[0].ttr or inf)))
+
+    def take_finished(self) -> list[Pop]:
+        """Forget the pops that the client has finished, and return them."""
+        finished, self.pops, self.finished_pops = (
+            self.pops[: self.finished_pops],
+            self.pops[self.finished_pops :],
+            0,
+        )
+        return finished
+
+    def take_from(self, database: Database, queue: bytes) -> list[int]:
+        """Forget what was popped from one queue, and return the ids."""
+        taken = [pop for pop in self.pops if pop.queue == queue and pop.database is database]
+        self.pops = [pop for pop in self.pops if pop not in taken]
+        self.finished_pops = len(self.pops)
+        return [job for pop in taken for job, _ in pop.jobs]
 
     def _note(self, job: int, held: Held) -> None:
         self._jobs[job] = held
@@ -125,7 +167,8 @@ class ReservedJobs:
 
     def any_at(self, now: float) -> bool:
         """Return whether a reservation has not ended at this time by the loop's clock."""
-        return any(held.deadline > now for _, held in (*self._elsewhere, *self._jobs.items()))
+        held = (held for _, held in (*self._elsewhere, *self._jobs.items()))
+        return any(one.deadline > now for one in (*held, *self.pops))
 
     def give_up_all(self, owner: bytes, *, at_once: bool = False) -> None:
         """Give up all jobs: the connection ends. Send them `at_once`, or with the jobs of other clients."""
@@ -133,7 +176,9 @@ class ReservedJobs:
         for jobs in (self._elsewhere, self._jobs.items()):
             for job, held in jobs:
                 queues.setdefault((held.database, held.queue), []).append((job, held.reserves))
-        self._jobs = {}
+        for pop in self.pops:
+            queues.setdefault((pop.database, pop.queue), []).extend(pop.jobs)
+        self._jobs, self.pops, self.finished_pops = {}, [], 0
         self._elsewhere.clear()
         self._deadlines.clear()
         for (database, queue), reserved in queues.items():

@@ -23,6 +23,7 @@ from pressure_server.net.waits import Waits
 from pressure_server.queues.operations.batch import MAX_BYTES
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.owners import Waiter
+from pressure_server.queues.operations.verbs import POP
 
 if TYPE_CHECKING:
     from pressure_server.net.handler import Context
@@ -142,6 +143,8 @@ class Session(PipelinedClient):
             if type(command) is many:
                 clients.commands += command.count - 1
         self._measures_next = True
+        if self.reserved_jobs.pops and commands:
+            self.reserved_jobs.finished_pops = len(self.reserved_jobs.pops)
         for observer in clients.observers:
             observer.received(self, commands)
         if commands and not connection.counted and not self._replies and not self._backlog:
@@ -301,7 +304,7 @@ class Session(PipelinedClient):
         if self._alone is None or not self.connection.can_deliver():
             operation.put_back()
             return
-        if operation.verb.reserves:
+        if operation.verb.reserves and operation.verb is not POP:
             self._reserve(operation)
         self._alone.taken.append(operation)
         # A command on many queues replies when it has all messages. Each counts twice: see `buffered_bytes`.
@@ -316,6 +319,9 @@ class Session(PipelinedClient):
         data = reply if self.reply_mode is ReplyMode.ON else b""
         delivered = [(len(data), len(data), operation) for operation in taken if operation.deliveries]
         self.connection.write(data, delivered)
+        for operation in taken:
+            if operation.verb is POP and operation.deliveries:
+                self.note_popped(operation)
         self.proceed()
         if self.connection.counted:
             self.connection.recount()
@@ -429,6 +435,8 @@ class Session(PipelinedClient):
         replies, self._replies = self._replies, []
         self._drop(replies)
         self._end_alone()
+        if self.reserved_jobs.pops and not self.connection.is_stopping:
+            self.clients.unknown_commands.note_unacknowledged(self, self.reserved_jobs.pops[0].queue)
         self.reserved_jobs.give_up_all(self.job_owner)
         self._backlog = []
         # Operations refer to the session: without this, only the garbage collector would free them.

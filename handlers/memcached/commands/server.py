@@ -46,6 +46,7 @@ def verbosity(client: MemcachedSession, request: Request) -> None:
 @command("quit [<word>*]", "Closes the connection.", needs="nothing")
 def quit_(client: MemcachedSession, _request: Request) -> None:
     """Close the connection after the replies to all earlier commands."""
+    client.acknowledge_pops()
     client.close_when_replied()
 
 

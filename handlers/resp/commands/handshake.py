@@ -43,6 +43,7 @@ def echo(client: Caller, words: Words) -> None:
 def quit_(client: Caller, _words: Words) -> None:
     """Reply after all earlier commands, then close the connection."""
     client.reply(encode(OK, client.session.protocol))
+    client.session.acknowledge_pops()
     client.session.close_when_replied()
 
 

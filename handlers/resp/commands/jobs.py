@@ -157,15 +157,22 @@ def _spans(ids: Iterable[int]) -> list[tuple[int, int]]:
 
 
 @command(
-    "PRESSURE.ACK key id|FROM [id ...] [TOKEN token]",
+    "PRESSURE.ACK key [id|FROM ...] [TOKEN token]",
     "Deletes jobs that are done: those that the caller has reserved, and any that nobody has. Replies how "
-    "many. `FROM first TO last` names all jobs between two ids.",
+    "many. `FROM first TO last` names all jobs between two ids. Without ids, acknowledges what this "
+    "connection has popped from a queue with ACK NEXT.",
     needs="get",
     flags="write fast",
 )
 def ack(client: Caller, words: Words) -> None:
     """Delete jobs."""
-    _submit_event(client, words, verbs.DELETE_JOB, encoders.ended_reservations)
+    if len(words) > 2:
+        _submit_event(client, words, verbs.DELETE_JOB, encoders.ended_reservations)
+        return
+    session = client.session
+    popped = session.reserved_jobs.take_from(session.database, words[1])
+    jobs = [owned(job, session.job_owner) for job in popped]
+    client.submit(verbs.DELETE_JOB, words[1], jobs, len(jobs), encoders.ended_reservations)
 
 
 @command(

@@ -43,7 +43,7 @@ from pressure_server.text import Glob
 
 command = partial(table.command, group="pressure")
 
-_GET = Options(must_exist=True, waits=True)
+_GET = Options(must_exist=True, waits=True, final=True)
 
 
 @command(
@@ -69,20 +69,25 @@ _CREATE = {
     b"UNIQUE": one_of(QUEUED=QUEUED, UNFINISHED=UNFINISHED),
     b"MAX-DELIVERIES": positive_count,
     b"DEAD-LETTER": bytes,
+    b"ACK": one_of(NEXT=b"next", FINAL=b""),
+    b"ACK-TTR": seconds_of,
 }
 
 
 @command(
     "PRESSURE.CREATE key [IF NOT EXISTS] [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] "
     "[MAX-BYTES bytes] [TTL seconds] [TYPE FIFO|JOBS|LOG|LIFO|RANDOM] [UNIQUE QUEUED|UNFINISHED] "
-    "[MAX-DELIVERIES count] [DEAD-LETTER queue]",
+    "[MAX-DELIVERIES count] [DEAD-LETTER queue] [ACK NEXT|FINAL] [ACK-TTR seconds]",
     "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full: "
     "wait, fail, or drop the oldest messages. A queue whose messages have reached MAX-BYTES is full, too. "
     "After TTL seconds without messages and use, the queue is deleted. TYPE is the order in which messages "
     "are taken, and what can be done with them: jobs have priorities and delays, and the messages of a log "
     "offsets; lifo takes the newest, random any. Queues of the types jobs, lifo and random may have UNIQUE "
     "jobs, and a limit: after MAX-DELIVERIES reservations a job goes to the DEAD-LETTER queue, or is "
-    "buried. Replies -EXISTS if the queue exists; with IF NOT EXISTS 0, instead of 1 for a new queue.",
+    "buried. With ACK NEXT, SPOP, LPOP, BLPOP and other pops keep the message reserved until the same "
+    "connection pops again or sends QUIT, for at most ACK-TTR seconds; if the connection ends before, the "
+    "message goes back to the head of the queue. Replies -EXISTS if the queue exists; with IF NOT EXISTS 0, "
+    "instead of 1 for a new queue.",
     needs="administer",
     flags="write",
 )
@@ -99,6 +104,8 @@ async def create(client: Caller, words: Words) -> str | int:
         options.get(b"UNIQUE"),
         options.get(b"MAX-DELIVERIES"),
         options.get(b"DEAD-LETTER"),
+        options.get(b"ACK"),
+        options.get(b"ACK-TTR"),
     )
     if creation.unique or creation.max_deliveries or creation.dead_letter is not None:
         if creation.type in (FIFO, LOG):
@@ -107,6 +114,10 @@ async def create(client: Caller, words: Words) -> str | int:
     has_limit = creation.bound or creation.max_bytes
     if creation.overflow == OVERWRITE and not has_limit:
         raise CommandError("ERR OVERFLOW OVERWRITE needs a BOUND or MAX-BYTES")
+    if creation.ack_ttr is not None and not creation.ack:
+        raise CommandError("ERR ACK-TTR needs ACK NEXT")
+    if creation.ack and creation.type == LOG:
+        raise CommandError("ERR ACK NEXT is not for TYPE LOG: its groups reserve messages")
     if creation.dead_letter is not None and not creation.max_deliveries:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
     _check_dead_letter(client, words[1], creation.dead_letter)
@@ -140,16 +151,18 @@ _ALTER = {
     b"TTL": seconds_of,
     b"MAX-DELIVERIES": count_from_zero,
     b"DEAD-LETTER": bytes,
+    b"ACK": _CREATE[b"ACK"],
+    b"ACK-TTR": seconds_of,
 }
 
 
 @command(
     "PRESSURE.ALTER key [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] [MAX-BYTES bytes] [TTL seconds] "
-    "[MAX-DELIVERIES count] [DEAD-LETTER queue]",
-    "Changes settings of a queue; MAX-BYTES 0, TTL 0, MAX-DELIVERIES 0 and an empty DEAD-LETTER take these "
-    "away. Puts that wait for room go on if the new BOUND lets them. Messages above a smaller bound stay. A "
-    "limit of deliveries makes a queue that has no type one of the type jobs. A queue that a put has created "
-    "no longer expires. Replies -NOQUEUE if there is no such queue.",
+    "[MAX-DELIVERIES count] [DEAD-LETTER queue] [ACK NEXT|FINAL] [ACK-TTR seconds]",
+    "Changes settings of a queue; MAX-BYTES 0, TTL 0, MAX-DELIVERIES 0, an empty DEAD-LETTER, ACK FINAL and "
+    "ACK-TTR 0 take these away. Puts that wait for room go on if the new BOUND lets them. Messages above a "
+    "smaller bound stay. A limit of deliveries makes a queue that has no type one of the type jobs. A queue "
+    "that a put has created no longer expires. Replies -NOQUEUE if there is no such queue.",
     needs="administer",
     flags="write",
 )
@@ -165,6 +178,8 @@ async def alter(client: Caller, words: Words) -> str:
         options.get(b"TTL"),
         options.get(b"MAX-DELIVERIES"),
         options.get(b"DEAD-LETTER"),
+        options.get(b"ACK"),
+        options.get(b"ACK-TTR"),
     )
     if alteration.max_deliveries == 0 and alteration.dead_letter:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
@@ -299,6 +314,8 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
         b"group_of": about.log.removeprefix(prefix + b":"),
         b"missed_messages": about.missed,
         b"max_bytes": about.max_bytes,
+        b"ack": about.ack or b"final",
+        b"ack_ttr_ms": about.ack_ttr,
         b"prefix": prefix,
     }
 

@@ -50,6 +50,7 @@ function block.begin_runs()
   block.is_moving = false -- whether a message that leaves the queue is in another one already
   block.promoted = nil -- by base key, whether more jobs are due than have been promoted (job_times.lua)
   block.left_for_others = false -- whether clients of this server were refused a message in favour of others
+  block.keeps = nil -- whether the queue has ACK NEXT, if the caller did not know (get.lua)
   block.at = nil -- the place of the next run
   block.base = nil -- the queue of the next run
   block.running = nil -- the number of the run that is being done

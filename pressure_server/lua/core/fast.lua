@@ -183,7 +183,7 @@ end
 local function pass_on()
   local arguments, first, base, identity = the_call.arguments, block.first, queue.base, the_call.identity
   local name, closed = arguments[first + 3], base .. ':closed'
-  if arguments[first] ~= 'get existing waits' or block.last - first ~= 6 or arguments[first + 4] ~= '2'
+  if string.sub(arguments[first], 1, 18) ~= 'get existing waits' or block.last - first ~= 6 or arguments[first + 4] ~= '2'
     or name ~= 'put' and name ~= 'put unique' or queue.index and not is_exact()
     or queue.producer ~= identity or queue.consumer ~= identity
     or call('EXISTS', base .. ':producer_free', base .. ':consumer_free', base .. ':not_full', closed, closed,
@@ -236,6 +236,7 @@ local ways = {
   ['put unique'] = { put_unique }, ['put unique now'] = { put_unique },
   get = { get }, ['get flags'] = { get }, length = { length }, contains = { contains },
   ['get waits'] = { get_waiting, several = true }, ['get existing waits'] = { get_waiting, several = true },
+  ['get existing waits final'] = { get_waiting, several = true },
 }
 
 -- Return whether the backend is out of memory and the block needs some.

@@ -7,6 +7,7 @@
 --   several       all messages are for one command, which waits only for the first
 --   otherwise     take nothing if the run before, on another queue of the same command, has taken any (batch.lua)
 --   flags         return the messages, then their flags (taking.lua)
+--   final         take the messages for good, also from a queue with ACK NEXT
 --
 -- Touches  as the queue's kind takes messages, :not_full, and the records
 
@@ -98,7 +99,7 @@ local function get_some(options, wanted, claims)
   end
   local self = taking.new(options, claims)
   local messages, left, missing = (options.waits and take or pop)(self, wanted)
-  if options.flags then
+  if options.flags and not claims then
     messages = taking.with_flags(self, messages)
   end
   return messages, left, missing and function()
@@ -106,9 +107,34 @@ local function get_some(options, wanted, claims)
   end
 end
 
+-- Return whether to take nothing, because the caller does not know what a pop does here: whether the messages are taken
+-- for good, or reserved until the client's next pop (ACK NEXT). The reply says so (batch.lua), and the caller tries again.
+local function is_mistaken(reserves)
+  local keeps = queue.bound and queue.jobs and queue.jobs.settings.ack and true or false
+  if keeps == reserves then
+    return false
+  end
+  block.keeps = keeps
+  return true
+end
+
 -- Takes    how many messages are wanted. Returns what `get_some` does
 function get.get(options, wanted)
+  if block.patient and not options.final and is_mistaken(false) then
+    return {}, wanted
+  end
   return get_some(options, wanted)
+end
+
+-- Get from a queue with ACK NEXT. Takes and returns what `reserve` does. The reservations have the queue's ACK-TTR, or no
+-- end.
+function get.pop(options, claims)
+  if #claims > 0 and is_mistaken(true) then
+    return {}, #claims
+  end
+  local ttr = queue.bound and call('HGET', queue.base .. ':ext:settings', 'ack_ttr') or 0
+  for i, claim in ipairs(claims) do claims[i] = claim .. ' ' .. ttr end
+  return get_some(options, #claims, claims)
 end
 
 -- Reserve messages: takes a claim for each message (job_gets.lua) in place of their number; each message is returned as

@@ -90,8 +90,9 @@ function life.create(bound, full, implicit, ...)
   for _, word in ipairs(others) do settings[#settings + 1] = word end
   if implicit and implicit ~= '' then settings[#settings + 1], settings[#settings + 2] = 'implicit', 1 end
   call('HSET', base .. ':ext:settings', 'overflow', full and full ~= '' and full or the_call.overflow, unpack(settings))
-  local needs_jobs = own.unique or own.max_deliveries
-  queue.set_kind(needs_jobs and 'jobs' or WORD_OF_TYPE[own.type] or is_limited and own.max_bytes ~= '' and 'limited' or nil)
+  local needs_jobs = own.unique or own.max_deliveries or own.ack and (own.type == 'lifo' or own.type == 'random')
+  queue.set_kind(needs_jobs and 'jobs' or WORD_OF_TYPE[own.type] or own.ack and 'kept'
+    or is_limited and own.max_bytes ~= '' and 'limited' or nil)
   queue.kind.begin()
   return 1
 end
@@ -110,7 +111,9 @@ function life.alter(...)
     return { err = 'TYPE no-max-deliveries' }
   end
   local has_limit = (new.max_deliveries or new.dead_letter or '') ~= ''
-  local refusal = has_limit and conversion.convert()
+  local keeps = (new.ack or '') ~= ''
+  local refusal = (has_limit or keeps and queue.kind.become_jobs) and conversion.convert()
+    or keeps and queue.kind.has_groups and { err = 'TYPE no-reservations' }
   if refusal then
     return refusal
   end

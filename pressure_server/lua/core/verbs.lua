@@ -44,6 +44,7 @@ local table_of_verbs = {
   put = { put, takes = sizes_and_messages, optional = true, has_options = true },
   get = { get, takes = numbers, optional = true, long = true, has_options = true },
   reserve = { get, takes = messages, optional = true, long = true, has_options = true },
+  pop = { get, takes = messages, optional = true, long = true, has_options = true },
   peek = { get, takes = numbers, optional = true, long = true, has_options = true },
   move = { move, takes = words, optional = true, long = true, has_options = true },
   put_back = { recovery, takes = messages, optional = true },

@@ -14,6 +14,8 @@ local taking = require 'core/taking'
 local job_gets = {}
 -- Reservations that one call checks for a client that takes some over.
 local OFFERED = 1000
+-- The identity that `server_of` was asked for last, and its answer: it takes as long as a job takes besides.
+local own_identity, own_server
 local key_of = queue.key_of
 
 -- Return the part of a server's identity that is in the owners of reservations.
@@ -25,8 +27,9 @@ end
 --
 -- Takes    '=token' for a client of this server, '@token' for a reservation that outlives its connection
 function job_gets.owner_of(text)
-  local server = string.sub(text, 1, 1) == '=' and job_gets.server_of(the_call.identity) or ''
-  return server .. ' ' .. string.sub(text, 2)
+  local identity = the_call.identity
+  if identity ~= own_identity then own_identity, own_server = identity, job_gets.server_of(identity) end
+  return (string.sub(text, 1, 1) == '=' and own_server or '') .. ' ' .. string.sub(text, 2)
 end
 
 -- Takes    claims, one for each reservation: 'owner' or 'owner ttr'; how many are used
@@ -202,7 +205,7 @@ function job_gets.hold(messages, marks_of, claims)
     found[i] = string.format('%s %.0f %s %d ', id, ttr, mark[1], reserves) .. message
   end
   commands.with_all('ZADD', key_of('reserved'), places)
-  if queue.word ~= 'reserved' then queue.set_kind('reserved') end
+  if queue.word ~= 'reserved' and queue.word ~= 'kept' then queue.set_kind('reserved') end
   commands.with_all('HSET', key_of('jobs'), fields)
   -- From here on, an error gives up the jobs instead of putting the messages back.
   records.note_held()

@@ -23,17 +23,28 @@ function job_ids.new_stamp()
   return string.format('%.0f ', the_call.stamped)
 end
 
+-- Return whether a block, whose first id is one more than this number, has jobs.
+local function has_jobs(before)
+  local ids = {}
+  for i = 1, job_ids.OF_BLOCK do ids[i] = job_ids.word_of(before + i) end
+  for _, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
+    local scores = call('ZMSCORE', queue.key_of(state), unpack(ids))
+    for i = 1, job_ids.OF_BLOCK do
+      if scores[i] then
+        return true
+      end
+    end
+  end
+  return false
+end
+
 -- Give up blocks of the queue that have no jobs left: check at most `most`, but not the current one. Call this before new
 -- blocks are taken, because jobs are stored only after they all have ids.
 local function give_up_old(most, current)
   local index, blocks = the_call.own_key('blocks'), queue.key_of('blocks')
   for _ = 1, math.min(most, call('LLEN', blocks)) do
     local old = call('RPOP', blocks)
-    local is_used = tonumber(old) == current
-    for i = 1, job_ids.OF_BLOCK do
-      is_used = is_used or call('HEXISTS', queue.key_of('jobs'), job_ids.word_of(old * job_ids.OF_BLOCK + i)) == 1
-    end
-    if is_used then
+    if tonumber(old) == current or has_jobs(old * job_ids.OF_BLOCK) then
       call('LPUSH', blocks, old)
     else
       call('HDEL', index, old)

@@ -243,7 +243,7 @@ local function happen_to(event, some, owners)
         if to == 'ready' then
           returned[#returned + 1] = job
         else
-          consumed, bytes = consumed + (job.count or 1), bytes + jobs.bytes_of(job)
+          consumed, bytes = consumed + (job.count or 1), bytes + (is_list and 0 or jobs.bytes_of(job))
         end
       else
         local n, packed, places = #written, state_after(event, job, to, owner), into[to] or {}

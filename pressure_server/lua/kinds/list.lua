@@ -36,7 +36,7 @@ local list = {
 
 function list.begin()
   if queue.index and queue.bound then mirror.load() end
-  if queue.word == 'reserved' then
+  if queue.word == 'reserved' or queue.word == 'kept' then
     jobs.open()
     jobs.read_settings()
     job_times.promote(call('ZCARD', queue.key_of('delayed')))
@@ -55,7 +55,12 @@ function list.leave()
 end
 
 -- Read settings that have changed (life.lua).
-function list.altered()
+function list.altered(new)
+  if new.ack then
+    local is_plain = call('EXISTS', queue.key_of('jobs')) == 0
+    queue.set_kind(new.ack ~= '' and 'kept' or not is_plain and 'reserved' or room.max_bytes() and 'limited' or nil)
+    if new.ack ~= '' then jobs.open() end
+  end
   if queue.jobs then jobs.read_settings() end
 end
 
@@ -349,6 +354,6 @@ function list.take_moved(wanted)
   room.settle()
 end
 
-queue.kinds[''], queue.kinds.limited, queue.kinds.reserved = list, list, list
+queue.kinds[''], queue.kinds.limited, queue.kinds.reserved, queue.kinds.kept = list, list, list, list
 
 return list

@@ -49,7 +49,7 @@ local function figures_of(base)
     kind = string.match(values[2], '(%l+)$') or kind
     settings = call('HMGET', base .. ':ext:settings', 'type', 'max_bytes', 'dropped', 'timeouts', 'deliveries',
       'dead_letters', 'paused', 'source', 'next', 'ranged')
-    if kind == 'jobs' or kind == 'reserved' then jobs, age = jobs_of(base) end
+    if kind == 'jobs' or kind == 'reserved' or kind == 'kept' then jobs, age = jobs_of(base) end
     if kind == 'jobs' then
       jobs[1] = jobs[1] + length + call('ZCARD', base .. ':ext:unadopted') + (settings[8] and lag_of(settings[8], tonumber(settings[9] or 0)) or 0)
       jobs[3] = jobs[3] + number(settings[10])

@@ -20,6 +20,7 @@ from pressure_server.errors import (
     UnblockedError,
 )
 from pressure_server.queues.calls.call import Call
+from pressure_server.queues.lanes import pops
 from pressure_server.queues.lanes.put_backs import PutBacks
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
@@ -53,6 +54,7 @@ class Lane:
         "is_in_flight",
         "is_in_use",
         "is_recent",
+        "keeps",
         "may_be_bounded",
         "name",
         "pending",
@@ -72,6 +74,8 @@ class Lane:
         self.is_in_flight = False
         self.is_in_use = False  # it has something to do, or its operations wait: for the shard
         self.is_recent = False  # it was used again since the shard looked last
+        # Whether pops reserve (ACK NEXT); None if the queue has not been known to have that.
+        self.keeps: bool | None = None
         self._is_woken = False  # try the waiting operations with the next block
         self._ended_count = 0
         # Created when an operation first waits, or when messages first go back.
@@ -83,7 +87,7 @@ class Lane:
         if self.is_in_flight or (self._put_backs is not None and self._put_backs.are_pending):
             return  # the reply, or the put-back, asks for the next block
         pending = self.pending
-        if len(pending) == 1 and self.waiting is None and not self._shard.peer_count:
+        if len(pending) == 1 and self.waiting is None and not self._shard.peer_count and self.keeps is None:
             # Fast path: with many queues nearly all blocks have one operation. Of the 8 microseconds that a
             # request takes, it saves one.
             operation = pending[0]
@@ -118,6 +122,10 @@ class Lane:
         if not operations:
             self._schedule()
             return
+        if self.keeps is not None:
+            finished = pops.adapt(operations, self.name, keeps=self.keeps)
+            if finished:
+                operations.insert(0, self._shard.reservations.ending(self.name, finished))
         self._runs = runs = batch.fold(operations)
         keys, changes, takes, serves = [self.base], False, False, False
         for run in runs:
@@ -205,6 +213,8 @@ class Lane:
 
     def _go_on(self, runs: Sequence[list[Operation]], progress: batch.Progress, *, has_failed: bool) -> None:
         """End operations, or let them wait or be sent again, after the reply to their block."""
+        if progress.keeps is not None:
+            self.keeps = progress.keeps
         if progress.resend:
             self.pending[:0] = progress.resend
             for operation in progress.resend:

@@ -32,6 +32,8 @@ class Reservations:
         # find them given up.
         self.given_up: dict[bytes, list[tuple[int, int, bytes]]] = {}
         self._unconfirmed = 0
+        # One for all operations: nothing depends on when their replies arrive.
+        self._delivery = Delivery(0, lambda: None, self._put_back)
 
     def __len__(self) -> int:
         """Return how many queues have jobs that are being given up."""
@@ -39,14 +41,12 @@ class Reservations:
 
     def deliver(self, operation: Operation) -> None:
         """Note that an operation has reserved jobs: to put these back gives them up."""
+        self._delivery.add(operation)
 
-        def put_back(taken: Operation) -> None:
-            jobs = map(ReservedJob.of, taken.results)
-            self.give_up(taken.name, [(job.id, job.reserves) for job in jobs], owner_of(taken))
-
-        delivery = Delivery(0, lambda: None, put_back)
-        delivery.add(operation)
-        delivery.end_sharing_out()
+    def _put_back(self, taken: Operation) -> None:
+        del self._delivery.undelivered[taken]
+        jobs = map(ReservedJob.of, taken.results)
+        self.give_up(taken.name, [(job.id, job.reserves) for job in jobs], owner_of(taken))
 
     def give_up(self, name: bytes, jobs: Iterable[tuple[int, int]], owner: bytes) -> None:
         """Give up jobs of a queue, together with others, but before any later command on the queue.
@@ -72,6 +72,19 @@ class Reservations:
         for first in range(0, len(jobs), _AT_ONCE):
             self._send(name, [given_up(*job) for job in jobs[first : first + _AT_ONCE]])
 
+    def ending(self, name: bytes, jobs: list[bytes]) -> Operation:
+        """Return the operation that deletes jobs that clients have finished; it is tried until it is done.
+
+        `jobs` are arguments of DELETE_JOB.
+        """
+        self._unconfirmed += 1
+        return Operation(verbs.DELETE_JOB, name, jobs, len(jobs), _GivenUp(self._has_deleted))
+
+    def _has_deleted(self, operation: Operation) -> None:
+        self._unconfirmed -= 1
+        if _may_be_undone(operation):
+            self._shard.when_back(lambda: self._shard.submit(self.ending(operation.name, operation.messages)))
+
     def _send(self, name: bytes, jobs: list[bytes]) -> None:
         self._unconfirmed += 1
         self._shard.submit(Operation(verbs.GIVE_UP, name, jobs, len(jobs), _GivenUp(self._ended)))
@@ -79,8 +92,12 @@ class Reservations:
     def _ended(self, operation: Operation) -> None:
         """Try again if the backend was away: nothing is given up twice."""
         self._unconfirmed -= 1
-        if any(isinstance(error, BackendError) for error in (operation.error, *operation.results)):
+        if _may_be_undone(operation):
             self._shard.when_back(lambda: self._send(operation.name, operation.messages))
+
+
+def _may_be_undone(operation: Operation) -> bool:
+    return any(isinstance(error, BackendError) for error in (operation.error, *operation.results))
 
 
 def owner_of(operation: Operation) -> bytes:

@@ -142,7 +142,7 @@ class Progress:
     server may take those that the others do not take. `due` says when the queue may have another job; None if
     no reply could say it. `room_after` says in how many seconds a message expires that is in the way of
     puts; None if none does. If the queue belongs to a group, waiting operations need messages of the queue
-    `source`, too.
+    `source`, too. `keeps` is whether pops must reserve, if the lane did not know.
     """
 
     # What nearly every reply means: all has ended, and nothing is due.
@@ -153,6 +153,7 @@ class Progress:
     due: Due | None = _NOTHING_DUE
     room_after: float | None = None
     source: bytes | None = None
+    keeps: bool | None = None
 
     def __init__(self, ended: list[Operation]) -> None:
         self.ended = ended
@@ -184,7 +185,7 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | 
                 operation.wait.condition = None
         _distribute_run(runs[number - 1], result)
     progress.left_for_others, progress.room_after = news.left_for_others, news.room_after
-    progress.due = news.due or _NOTHING_DUE
+    progress.due, progress.keeps = news.due or _NOTHING_DUE, news.keeps
     progress.source = runs[0][0].name[: -news.log_suffix] if news.log_suffix else None
     for number, run in enumerate(runs[:executed], 1):
         in_part = left > 0 and number == executed

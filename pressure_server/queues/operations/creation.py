@@ -20,6 +20,14 @@ def _number(value: float | None) -> bytes | None:
     return (b"%d" if value == int(value) else b"%.3f") % value if value else b""
 
 
+def _milliseconds(seconds: float | None) -> bytes | None:
+    return _number(None if seconds is None else round(seconds * 1000))
+
+
+def _words_of(settings: dict[bytes, bytes | None]) -> list[bytes]:
+    return [word for name, value in settings.items() if value is not None for word in (name, value)]
+
+
 @dataclass(frozen=True, slots=True)
 class Creation:
     """The settings of a new queue; None for those that the server's configuration decides, or for none.
@@ -27,7 +35,8 @@ class Creation:
     `max_bytes` limits the bytes of its messages; 0 is no limit, also if the server has one. It is deleted
     when it has been empty and unused for `ttl` seconds; 0 is never. A job that has been reserved
     `max_deliveries` times goes to the queue `dead_letter` instead of back, or is buried if there is none.
-    These two, and `unique`, are for JOBS, LIFO and RANDOM.
+    These two, and `unique`, are for JOBS, LIFO and RANDOM. With `ack` b"next", what a client pops stays
+    reserved until its next pop, for at most `ack_ttr` seconds; None and 0: without a limit.
     """
 
     bound: int = 0
@@ -38,6 +47,8 @@ class Creation:
     unique: bytes | None = None
     max_deliveries: int | None = None
     dead_letter: bytes | None = None
+    ack: bytes | None = None
+    ack_ttr: float | None = None
 
     def arguments(self, prefix: bytes) -> list[bytes]:
         """Return the arguments of the verb CREATE; `prefix` is that of the database's keys."""
@@ -48,12 +59,10 @@ class Creation:
             b"unique": self.unique,
             b"max_deliveries": None if self.max_deliveries is None else b"%d" % self.max_deliveries,
             b"dead_letter": None if self.dead_letter is None else base_key(prefix, self.dead_letter),
+            b"ack": self.ack or None,
+            b"ack_ttr": _milliseconds(self.ack_ttr) or None,
         }
-        arguments = [b"%d" % self.bound, self.overflow or b"", b""]
-        for name, value in settings.items():
-            if value is not None:
-                arguments += (name, value)
-        return arguments
+        return [b"%d" % self.bound, self.overflow or b"", b"", *_words_of(settings)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +75,19 @@ class Alteration:
     ttl: float | None = None
     max_deliveries: int | None = None
     dead_letter: bytes | None = None
+    ack: bytes | None = None
+    ack_ttr: float | None = None
 
     def arguments(self, prefix: bytes) -> list[bytes]:
         """Return the arguments of the verb ALTER; `prefix` is that of the database's keys."""
-        arguments: list[bytes] = []
-        if self.bound is not None:
-            arguments += (b"bound", b"%d" % self.bound)
-        if self.overflow is not None:
-            arguments += (b"overflow", self.overflow)
-        for name, value in ((b"max_bytes", self.max_bytes), (b"ttl", self.ttl)):
-            if value is not None:
-                arguments += (name, _number(value) or b"")
-        if self.max_deliveries is not None:
-            arguments += (b"max_deliveries", b"%d" % self.max_deliveries if self.max_deliveries else b"")
-        if self.dead_letter is not None:
-            arguments += (b"dead_letter", self.dead_letter and base_key(prefix, self.dead_letter))
-        return arguments
+        settings: dict[bytes, bytes | None] = {
+            b"bound": None if self.bound is None else b"%d" % self.bound,
+            b"overflow": self.overflow,
+            b"max_bytes": _number(self.max_bytes),
+            b"ttl": _number(self.ttl),
+            b"max_deliveries": _number(self.max_deliveries),
+            b"dead_letter": self.dead_letter and base_key(prefix, self.dead_letter),
+            b"ack": self.ack,
+            b"ack_ttr": _milliseconds(self.ack_ttr),
+        }
+        return _words_of(settings)

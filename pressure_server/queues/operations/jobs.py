@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pressure_server.lua.layout import DEFAULT_PRIORITY, DEFAULT_TTR
-from pressure_server.queues.operations.runs import Flagged
+from pressure_server.queues.operations.runs import Flagged, Popped
 
 # A reservation that does not end by itself.
 NO_DEADLINE = 0.0
@@ -98,7 +98,9 @@ class ReservedJob(NamedTuple):
 
     @classmethod
     def of(cls, result: bytes) -> ReservedJob:
-        """Return the job of one result of RESERVE or RESERVE_JOB."""
+        """Return the job of one result of RESERVE, RESERVE_JOB or POP."""
+        if isinstance(result, Popped):
+            return cls(result.job, result.ttr, result.reserves, result)
         job, ttr, flags, reserves, message = result.split(b" ", 4)
         if flags != b"0":
             message = Flagged(message, flags)

@@ -45,6 +45,13 @@ class Owner(Protocol):
         """Note that a call has brought some of what the operation takes, and another call is to follow."""
         return
 
+    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
+        """Return the owner of what is popped next from a queue with ACK NEXT, and what it has finished there.
+
+        That is for DELETE_JOB (jobs.py). None: what is taken is not kept for anybody.
+        """
+        return None
+
     def completed(self, operation: Operation) -> None:
         """Take over the ended operation and the messages that it has taken.
 

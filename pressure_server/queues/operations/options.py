@@ -47,6 +47,7 @@ class Options(NamedTuple):
     * `has_offset`: the results are the offsets of the messages in a log (put)
     * `once`: the first message is a transaction id; see outcomes.py (put)
     * `destination_must_exist`: do not create the destination queue (move)
+    * `final`: take the messages for good, also from a queue with ACK NEXT (get)
     """
 
     must_exist: bool = False
@@ -61,6 +62,7 @@ class Options(NamedTuple):
     has_offset: bool = False
     once: bool = False
     destination_must_exist: bool = False
+    final: bool = False
 
 
 DEFAULT = Options()
@@ -79,6 +81,7 @@ _WORDS = {
     "has_offset": b"offset",
     "once": b"once",
     "destination_must_exist": b"into",
+    "final": b"final",
 }
 
 
@@ -93,6 +96,12 @@ def script_name(verb: bytes, options: Options) -> bytes:
 def requiring_queue(options: Options) -> Options:
     """Return the same options, for a queue that must exist."""
     return options._replace(must_exist=True)
+
+
+@cache
+def taking_for_good(options: Options) -> Options:
+    """Return the same options, for a get that does not reserve."""
+    return options._replace(final=True)
 
 
 @cache

@@ -40,6 +40,9 @@ class Client(Protocol):
     def partly_taken(self, operation: Operation) -> None:
         """Note that a call has brought some of what the operation takes, and another call is to follow."""
 
+    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
+        """See Owner."""
+
     def take_over(self, operation: Operation) -> None:
         """Take over the messages that the operation has taken; the reply that follows contains them."""
 
@@ -165,6 +168,10 @@ class CoroutineOwner(Owner):
         """Tell the client: see Client."""
         if self._client is not None:
             self._client.partly_taken(operation)
+
+    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
+        """See Owner."""
+        return None if self._client is None else self._client.begin_pop(name)
 
     def unblock(self, unblocking: Unblocking) -> None:
         """See Waiter."""

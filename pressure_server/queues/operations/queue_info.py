@@ -38,3 +38,5 @@ class QueueInfo(NamedTuple):
     log: bytes  # the base key of the log that this group reads; empty if this is no group's queue
     missed: int
     max_bytes: int  # 0 for no limit
+    ack: bytes  # next, or empty
+    ack_ttr: int  # milliseconds; 0 for no limit

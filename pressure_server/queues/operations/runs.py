@@ -265,6 +265,11 @@ def distribute_reserved(operations: Sequence[Operation], reply: list[bytes] | No
     return distribute_messages(operations, reply and _each_with_its_id(reply))
 
 
+def distribute_popped(operations: Sequence[Operation], reply: list[bytes] | None) -> bool:
+    """Give out the messages of reserved jobs, each as `Popped`; see `distribute_messages`."""
+    return distribute_messages(operations, reply and [Popped.of(job) for job in _each_with_its_id(reply)])
+
+
 def _each_with_its_id(reply: list[bytes]) -> list[bytes]:
     """Return the jobs of a reply, each with its id. job_gets.lua gives '+' in place of an id that follows."""
     jobs: list[bytes] = []
@@ -331,9 +336,25 @@ class Flagged(bytes):
         return made
 
 
+class Popped(Flagged):
+    """A message that a client has popped, and that stays a reserved job until its next pop."""
+
+    job: int
+    reserves: int
+    ttr: float  # in seconds; 0 for no limit
+
+    @classmethod
+    def of(cls, result: bytes) -> Popped:
+        """Return the message of one result of POP."""
+        job, ttr, flags, reserves, message = result.split(b" ", 4)
+        made = cls(message, flags)
+        made.job, made.reserves, made.ttr = int(job[:13], 16), int(reserves), int(ttr) / 1000
+        return made
+
+
 def flags_of(message: bytes) -> bytes:
     """Return the message's flags in decimal; 0 if it has none."""
-    return message.flags if type(message) is Flagged else _NONE
+    return message.flags if isinstance(message, Flagged) else _NONE
 
 
 def attach_flags(reply: list[bytes]) -> list[bytes]:
@@ -341,7 +362,7 @@ def attach_flags(reply: list[bytes]) -> list[bytes]:
 
     `reply` is changed.
     """
-    if not reply:
+    if not reply or type(reply[0]) is Popped:
         return reply
     flags = reply.pop()
     if not flags:

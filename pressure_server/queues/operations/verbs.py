@@ -75,6 +75,8 @@ RESERVE = Verb(
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),
 )
+# What a get becomes in a queue with ACK NEXT.
+POP = replace(RESERVE, name=b"pop", distribute=runs.distribute_popped, can_split=True)
 RESERVE_JOB = Verb(
     b"reserve_job",
     runs.pack_arguments,

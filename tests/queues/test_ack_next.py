@@ -1,0 +1,341 @@
+"""In a queue with ACK NEXT, a popped message stays reserved until its connection pops again, or quits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from redis import ResponseError
+
+from tests.support.faults import NO_SCRIPTS
+from tests.support.native import NativeClient
+from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.protocols import LISTEN, MEMCACHED, Wire
+from tests.support.waiters import Waiter, about, close_with_reset, create, is_refused, wait_for_waiting
+
+QUEUES = ["TYPE FIFO", "TYPE JOBS", "TYPE LIFO", "TYPE RANDOM", "MAX-BYTES 1000000", "MAX-DELIVERIES 9"]
+# By its name, a command that pops from q, and the messages in its reply.
+POPS: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
+    "SPOP": (("SPOP", "q"), lambda reply: reply),
+    "SPOP with a count": (("SPOP", "q", "1"), lambda reply: reply[0]),
+    "LPOP": (("LPOP", "q"), lambda reply: reply),
+    "RPOP": (("RPOP", "q"), lambda reply: reply),
+    "BLPOP": (("BLPOP", "q", "1"), lambda reply: reply[1]),
+    "BRPOP of two": (("BRPOP", "empty", "q", "1"), lambda reply: reply[1]),
+    "LMPOP": (("LMPOP", "2", "empty", "q", "LEFT"), lambda reply: reply[1][0]),
+    "BLMPOP": (("BLMPOP", "1", "1", "q", "LEFT"), lambda reply: reply[1][0]),
+}
+
+
+@pytest.fixture(scope="module")
+def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for all protocols."""
+    server = Server(tmp_path_factory.mktemp("server") / "log", "--backend", shared_backend.url, *LISTEN)
+    yield server
+    server.end_well()
+
+
+def make(client: Client, *messages: str, options: str = "", queue: str = "q") -> None:
+    create(client, queue, "ACK", "NEXT", *options.split())
+    if messages:
+        client.rpush(queue, *messages)
+
+
+def reserved(client: Client, queue: str = "q") -> int:
+    return int(about(client, queue)[b"reserved"])
+
+
+def wait_for_length(client: Client, length: int, queue: str = "q") -> None:
+    wait_for(lambda: client.llen(queue) == length, "messages to be back")
+
+
+@pytest.mark.parametrize("options", QUEUES)
+@pytest.mark.parametrize("name", POPS)
+def test_the_next_pop_acknowledges(server: Server, client: Client, options: str, name: str) -> None:
+    words, message_in = POPS[name]
+    make(client, "a", "b", "c", options=options)
+    with Waiter(server.port) as worker:
+        first = message_in(worker(*words))
+        assert (client.llen("q"), reserved(client)) == (2, 1)
+        second = message_in(worker(*words))
+        assert (client.llen("q"), reserved(client)) == (1, 1)
+    wait_for_length(client, 2)
+    assert reserved(client) == 0
+    left = set(client.smembers("q"))
+    assert left == {b"a", b"b", b"c"} - {first}
+    assert second in left
+
+
+@pytest.mark.parametrize("options", QUEUES)
+@pytest.mark.parametrize("end", ["close", "reset", "half close", "RESET"])
+def test_without_another_pop_the_message_comes_back(
+    server: Server, client: Client, options: str, end: str
+) -> None:
+    make(client, "a", "b", options=options)
+    worker = Waiter(server.port)
+    message = worker("SPOP", "q")
+    assert worker("PING") == b"PONG"
+    assert worker("RPUSH", "other", "x") == 1
+    if end == "reset":
+        close_with_reset(worker.socket)
+    elif end == "half close":
+        worker.half_close()
+    elif end == "RESET":
+        assert worker("RESET") == b"RESET"
+    else:
+        worker.close()
+    wait_for_length(client, 2)
+    if "RANDOM" not in options:
+        assert client.spop("q") == message
+
+
+def test_quit_acknowledges(server: Server, client: Client) -> None:
+    make(client, "a", "b")
+    with Waiter(server.port) as worker:
+        assert worker("SPOP", "q") == b"a"
+        assert worker("QUIT") == b"OK"
+        assert worker.ends_without_reply()
+    assert client.lrange("q", 0, -1) == [b"b"]
+    assert reserved(client) == 0
+
+
+def test_a_pop_that_waits_acknowledges_first(server: Server, client: Client) -> None:
+    make(client, "a")
+    with Waiter(server.port) as worker:
+        assert worker("BLPOP", "q", 0) == [b"q", b"a"]
+        worker.send("BLPOP", "q", 0)
+        wait_for_waiting(client, "q", consumers=1)
+        assert reserved(client) == 0
+        client.rpush("q", "b")
+        assert worker.reply() == [b"q", b"b"]
+        assert reserved(client) == 1
+
+
+def test_a_pop_of_an_empty_queue_acknowledges(server: Server, client: Client) -> None:
+    make(client, "a")
+    with Waiter(server.port) as worker:
+        assert worker("SPOP", "q") == b"a"
+        assert worker("SPOP", "q") is None
+        assert reserved(client) == 0
+
+
+def test_a_pop_from_another_such_queue_acknowledges(server: Server, client: Client) -> None:
+    make(client, "a", "b")
+    make(client, "x", queue="p")
+    client.rpush("plain", "1", "2")
+    with Waiter(server.port) as worker:
+        assert worker("SPOP", "q") == b"a"
+        assert worker("SPOP", "plain") == b"1"
+        assert reserved(client) == 1
+        assert worker("SPOP", "p") == b"x"
+        wait_for(lambda: reserved(client) == 0, "the message to be acknowledged")
+        assert reserved(client, "p") == 1
+    wait_for_length(client, 1, "p")
+    assert client.lrange("q", 0, -1) == [b"b"]
+
+
+def test_pipelined_pops_stay_open_together(server: Server, client: Client) -> None:
+    make(client, *"abcde")
+    with Waiter(server.port) as worker:
+        worker.socket.sendall(b"SPOP q\r\nLPOP q\r\nSPOP q 2\r\n")
+        assert [worker.reply() for _ in range(3)] == [b"a", b"b", [b"c", b"d"]]
+        assert reserved(client) == 4
+        assert worker("SPOP", "q") == b"e"
+        assert reserved(client) == 1
+    wait_for_length(client, 1)
+
+
+def test_very_many_messages_of_one_pop_come_back_in_order(server: Server, client: Client) -> None:
+    messages = [str(number).encode() for number in range(5000)]
+    make(client, *(message.decode() for message in messages))
+    with Waiter(server.port) as worker:
+        assert worker("LPOP", "q", 6000) == messages
+        assert (client.llen("q"), reserved(client)) == (0, 5000)
+    wait_for_length(client, 5000)
+    assert client.lrange("q", 0, -1) == messages
+
+
+def test_a_client_can_acknowledge_without_another_pop(server: Server, client: Client) -> None:
+    make(client, "a", "b")
+    with Waiter(server.port) as worker:
+        assert worker("PRESSURE.ACK", "q") == 0
+        assert worker("SPOP", "q") == b"a"
+        assert worker("PRESSURE.ACK", "other") == 0
+        assert worker("PRESSURE.ACK", "q") == 1
+        assert worker("PRESSURE.ACK", "q") == 0
+    assert client.lrange("q", 0, -1) == [b"b"]
+    assert reserved(client) == 0
+
+
+@pytest.mark.parametrize("options", QUEUES)
+def test_takes_that_are_final(server: Server, client: Client, direct: Client, options: str) -> None:
+    make(client, *"abcd", options=options)
+    with Waiter(server.port) as worker:
+        worker("PRESSURE.GET", "q")
+        worker("LMOVE", "q", "to", "LEFT", "RIGHT")
+        assert worker("MULTI") == b"OK"
+        assert worker("SPOP", "q") == b"QUEUED"
+        assert isinstance(worker("EXEC")[0], bytes)
+        assert (client.llen("q"), reserved(client)) == (1, 0)
+    if options in ("TYPE FIFO", "MAX-BYTES 1000000"):
+        NativeClient(direct, "q").get()
+        assert (client.llen("q"), reserved(client)) == (0, 0)
+
+
+def test_a_reservation_has_a_limit_if_the_queue_says_so(server: Server, client: Client) -> None:
+    make(client, "a", options="ACK-TTR 0.05")
+    assert about(client, "q")[b"ack_ttr_ms"] == 50
+    with Waiter(server.port) as worker:
+        assert worker("SPOP", "q") == b"a"
+        wait_for_length(client, 1)
+        with Waiter(server.port) as other:
+            assert other("SPOP", "q") == b"a"
+            # The reservation of the first worker has ended: its next pop ends no other one.
+            assert worker("SPOP", "q") is None
+            assert reserved(client) == 1
+            assert other("QUIT") == b"OK"
+    wait_for(lambda: reserved(client) == 0, "the message to be acknowledged")
+    assert client.llen("q") == 0
+
+
+@pytest.mark.parametrize("options", ["", "TYPE JOBS"])
+def test_a_poison_message_goes_to_the_dead_letters(server: Server, client: Client, options: str) -> None:
+    create(client, "q", "ACK", "NEXT", *options.split(), "MAX-DELIVERIES", 3, "DEAD-LETTER", "dead")
+    client.rpush("q", "poison")
+    for _ in range(3):
+        with Waiter(server.port) as worker:
+            assert worker("BLPOP", "q", 10) == [b"q", b"poison"]
+    wait_for(lambda: client.llen("dead") == 1, "the dead letter")
+    assert client.llen("q") == 0
+
+
+@pytest.mark.parametrize("options", QUEUES)
+def test_a_queue_can_be_altered_in_use(server: Server, client: Client, options: str) -> None:
+    create(client, "q", *options.split())
+    client.rpush("q", *"abcdef")
+    with Waiter(server.port) as worker, Waiter(server.port) as other:
+        worker("SPOP", "q")
+        assert reserved(client) == 0
+        assert client.execute_command("PRESSURE.ALTER", "q", "ACK", "NEXT") == b"OK"
+        assert about(client, "q")[b"ack"] == b"next"
+        worker("SPOP", "q")
+        assert reserved(client) == 1
+        assert client.execute_command("PRESSURE.ALTER", "q", "ACK", "FINAL") == b"OK"
+        assert about(client, "q")[b"ack"] == b"final"
+        other("SPOP", "q")
+        worker("SPOP", "q")
+        assert (client.llen("q"), reserved(client)) == (2, 1)
+    wait_for_length(client, 3)
+
+
+def test_a_waiting_pop_follows_an_alteration(server: Server, client: Client) -> None:
+    create(client, "q")
+    with Waiter(server.port) as worker:
+        worker.send("BLPOP", "q", 0)
+        wait_for_waiting(client, "q", consumers=1)
+        client.execute_command("PRESSURE.ALTER", "q", "ACK", "NEXT")
+        client.rpush("q", "a")
+        assert worker.reply() == [b"q", b"a"]
+        assert reserved(client) == 1
+        worker.send("BLPOP", "q", 0)
+        wait_for_waiting(client, "q", consumers=1)
+        client.execute_command("PRESSURE.ALTER", "q", "ACK", "FINAL")
+        client.rpush("q", "b")
+        assert worker.reply() == [b"q", b"b"]
+        assert reserved(client) == 0
+
+
+def test_a_queue_that_is_made_anew_is_a_plain_one(server: Server, client: Client) -> None:
+    make(client, "a")
+    with Waiter(server.port) as worker:
+        assert worker("SPOP", "q") == b"a"
+        client.delete("q")
+        client.rpush("q", "b", "c")
+        assert worker("SPOP", "q") == b"b"
+    assert client.lrange("q", 0, -1) == [b"c"]
+
+
+@pytest.mark.parametrize("request_", [b"get q\r\n", b"gets q\r\n", b"mg q v\r\n", b"get q/t=100\r\n"])
+def test_gets_of_memcached_clients(server: Server, client: Client, request_: bytes) -> None:
+    make(client)
+    with Wire(MEMCACHED, server) as wire:
+        assert wire(b"set q 5 0 1\r\na\r\n") == b"STORED"
+        assert wire(b"set q 0 0 1\r\nb\r\n") == b"STORED"
+        assert b"a" in wire(request_)
+        assert reserved(client) == 1
+        assert b"b" in wire(request_)
+        assert (client.llen("q"), reserved(client)) == (0, 1)
+    wait_for_length(client, 1)
+    with Wire(MEMCACHED, server) as wire:
+        assert b"b" in wire(request_)
+        wire.socket.sendall(b"quit\r\n")
+        assert wire.socket.recv(1) == b""
+    assert (client.llen("q"), reserved(client)) == (0, 0)
+
+
+def test_flags_of_memcached_clients_stay(server: Server, client: Client) -> None:
+    make(client)
+    with Wire(MEMCACHED, server) as wire:
+        wire(b"set q 77 0 1\r\na\r\n")
+        assert wire(b"get q\r\n").startswith(b"VALUE q 77 1")
+    wait_for_length(client, 1)
+    with Wire(MEMCACHED, server) as wire:
+        assert wire(b"get q\r\n").startswith(b"VALUE q 77 1")
+
+
+def test_messages_of_a_killed_server_come_back(backend: Valkey, start_server: StartServer) -> None:
+    one, other = (start_server("--backend", backend.url, "--proxy-timeout", "1") for _ in range(2))
+    with one.client() as client, Waiter(other.port) as worker:
+        make(client, "a", "b")
+        assert worker("SPOP", "q") == b"a"
+        other.kill()
+        wait_for_length(client, 2)
+        assert client.lrange("q", 0, -1) == [b"a", b"b"]
+
+
+def test_an_acknowledgement_is_repeated_until_it_is_done(
+    backend: Valkey, server: Server, client: Client
+) -> None:
+    make(client, "a", "b")
+    with Waiter(server.port) as worker:
+        assert worker("SPOP", "q") == b"a"
+        with NO_SCRIPTS(backend):
+            assert is_refused(worker("SPOP", "q"), "BACKEND")
+        wait_for(lambda: reserved(client) == 0, "the acknowledgement")
+        assert client.lrange("q", 0, -1) == [b"b"]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("ACK", "syntax"),
+        ("ACK SOON", "none of NEXT, FINAL"),
+        ("ACK-TTR 5", "ACK-TTR needs ACK NEXT"),
+        ("ACK FINAL ACK-TTR 5", "ACK-TTR needs ACK NEXT"),
+        ("ACK NEXT ACK-TTR -1", "timeout"),
+        ("ACK NEXT ACK-TTR x", "timeout"),
+        ("ACK NEXT TYPE LOG", "TYPE LOG"),
+    ],
+)
+def test_bad_options(client: Client, words: str, error: str) -> None:
+    with pytest.raises(ResponseError, match=error):
+        create(client, "q", *words.split())
+    assert not client.exists("q")
+
+
+def test_a_log_refuses_it(client: Client) -> None:
+    create(client, "q", "TYPE", "LOG")
+    with pytest.raises(ResponseError):
+        client.execute_command("PRESSURE.ALTER", "q", "ACK", "NEXT")
+
+
+def test_the_log_tells_it_once_for_each_host(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url)
+    with server.client() as client:
+        make(client, "a")
+        for _ in range(3):
+            with Waiter(server.port) as worker:
+                assert worker("BLPOP", "q", 10) == [b"q", b"a"]
+        wait_for_length(client, 1)
+    assert server.log.count("ended with an unacknowledged message of queue 'q'") == 1
