@@ -134,7 +134,7 @@ class UnknownCommands:
         if self._is_new(_host_of(address), "ACK NEXT"):
             logger.warning(
                 "client %s ended with an unacknowledged message of queue '%s', which goes back to the "
-                "queue: a client acknowledges its last message by another pop, or QUIT; logged once for each host",
+                "queue: another pop, or QUIT, acknowledges the last message; logged once for each host",
                 address,
                 printable(queue),
                 extra={"client": address},

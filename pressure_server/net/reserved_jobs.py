@@ -167,8 +167,8 @@ class ReservedJobs:
 
     def any_at(self, now: float) -> bool:
         """Return whether a reservation has not ended at this time by the loop's clock."""
-        held = (held for _, held in (*self._elsewhere, *self._jobs.items()))
-        return any(one.deadline > now for one in (*held, *self.pops))
+        deadlines = [held.deadline for _, held in (*self._elsewhere, *self._jobs.items())]
+        return any(deadline > now for deadline in (*deadlines, *(pop.deadline for pop in self.pops)))
 
     def give_up_all(self, owner: bytes, *, at_once: bool = False) -> None:
         """Give up all jobs: the connection ends. Send them `at_once`, or with the jobs of other clients."""

@@ -13,6 +13,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import word_of
 from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.runs import Popped
 from tests.unit.queues.operations_of import Recorder
 
 
@@ -141,3 +142,48 @@ def test_a_job_of_another_database_is_reserved_as_well() -> None:
     jobs.add(reserved((1, 5)), database(), 100.0)
     assert jobs.any_at(106.0)
     assert not jobs.any_at(150.0)
+
+
+def popped(*jobs: int, ttr: float = 0, name: bytes = b"q") -> Operation:
+    """Return a pop that has brought messages; their ids."""
+    operation = Operation(verbs.POP, name, [b"=1"], 1, Recorder())
+    operation.results = [Popped.of(b"%b %d 0 1 m" % (word_of(job), ttr * 1000)) for job in jobs]
+    return operation
+
+
+def test_pops_are_finished_when_the_client_has_sent_something_after_their_replies() -> None:
+    jobs, one = ReservedJobs(), database()
+    jobs.add_pop(popped(1, 2), one, 100.0)
+    assert jobs.take_finished() == []
+    jobs.finished_pops = len(jobs.pops)
+    jobs.add_pop(popped(3), one, 100.0)
+    assert [pop.jobs for pop in jobs.take_finished()] == [[(1, 1), (2, 1)]]
+    assert jobs.take_finished() == []
+    assert len(jobs) == 1
+
+
+def test_pops_of_one_queue_can_be_taken_out() -> None:
+    jobs, one, other = ReservedJobs(), database(), database()
+    for database_, name, job in ((one, b"q", 1), (one, b"r", 2), (other, b"q", 3), (one, b"q", 4)):
+        jobs.add_pop(popped(job, name=name), database_, 100.0)
+    assert jobs.take_from(one, b"q") == [1, 4]
+    assert [pop.jobs for pop in jobs.take_finished()] == [[(2, 1)], [(3, 1)]]
+
+
+def test_pops_are_given_up_with_the_other_jobs() -> None:
+    jobs, one = ReservedJobs(), database()
+    jobs.add(reserved((1, 5)), one, 100.0)
+    jobs.add_pop(popped(2, 3), one, 100.0)
+    jobs.add_pop(popped(4, name=b"r"), one, 100.0)
+    jobs.give_up_all(b"=1")
+    assert noted_by(one).given_up == [(b"q", [(1, 1), (2, 1), (3, 1)], b"=1"), (b"r", [(4, 1)], b"=1")]
+    assert (len(jobs), jobs.take_finished()) == (0, [])
+
+
+def test_pops_keep_an_idle_client_until_they_end() -> None:
+    jobs, one = ReservedJobs(), database()
+    jobs.add_pop(popped(1, ttr=5), one, 100.0)
+    assert jobs.any_at(104.0)
+    assert not jobs.any_at(106.0)
+    jobs.add_pop(popped(2), one, 100.0)
+    assert jobs.any_at(1e9)

@@ -91,6 +91,9 @@ class WaitingClient:
     def partly_taken(self, operation: Operation) -> None:
         self.partly.append(operation)
 
+    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
+        return None
+
     def take_over(self, operation: Operation) -> None:
         self.taken.append(operation)
 

@@ -57,6 +57,9 @@ class RecordingClient:
 
     def partly_taken(self, operation: Operation) -> None: ...
 
+    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
+        return None
+
     def take_over(self, operation: Operation) -> None:
         self.taken.append(operation)
 
