@@ -20,6 +20,7 @@ from handlers.resp.replies import (
     shown_word,
     syntax_error,
 )
+from pressure_server.queues.operations.creation import Rate
 
 # The largest integer that Lua represents exactly. No queue is that long.
 _MAX_NUMBER = 2**53
@@ -32,6 +33,8 @@ _MAX_WAIT = Decimal(2**53) / 1000
 # strtold reads a number nearer to 0 than this as 0, which would mean forever. Redis refuses it.
 _SHORTEST_WAIT = Decimal("1.83e-4951")
 # The limits of beanstalkd: priorities, delays and times to run are below 2^32.
+# Ten years, in seconds.
+_LONGEST_DELAY = 10 * 365 * 86400
 _MAX_UINT32 = 2**32 - 1
 # By name, one or more words in upper case: the parser of the option's value, or None if it has no value.
 Parsers = Mapping[bytes, Callable[[bytes], Any] | None]
@@ -110,6 +113,31 @@ def seconds_of(word: bytes) -> float:
     if seconds > _MAX_UINT32:
         raise CommandError("ERR time is out of range")
     return seconds
+
+
+def expiry_of(word: bytes) -> float:
+    """Return after how many seconds a message expires, rounded up to milliseconds."""
+    seconds = seconds_of(word)
+    if not seconds:
+        raise CommandError("ERR EXPIRE should be greater than 0")
+    return seconds
+
+
+def retry_delay_of(word: bytes) -> float:
+    """Return the delay before a job is tried again, in seconds, rounded up to milliseconds."""
+    seconds = seconds_of(word)
+    if seconds > _LONGEST_DELAY:
+        raise CommandError(f"ERR a retry delay is at most ten years: {_LONGEST_DELAY} seconds")
+    return seconds
+
+
+def rate_of(word: bytes) -> Rate:
+    """Return a rate `count/seconds`; `count` alone is for one second, and 0 is no limit."""
+    count, slash, seconds = word.partition(b"/")
+    number, time = integer_from(count), seconds_of(seconds) if slash else 1.0
+    if number is None or not 0 <= number <= _MAX_UINT32 or not time:
+        raise CommandError("ERR a rate is count/seconds, such as 10/1, or 0 for no limit")
+    return Rate(number, time)
 
 
 def token_of(word: bytes) -> bytes:

@@ -59,6 +59,7 @@ class JobField(IntEnum):
     OWNER = 7
     OWN_TTR = 8  # the time to run of one reservation
     OFFSET = 9  # that of a message of a log whose job has been buried (groups.lua)
+    ORIGIN = 10  # the base key of the queue from which a dead letter came (dead_letters.lua)
 
 
 # What jobs have that were put without: a priority, and a time to run in milliseconds.

@@ -1,10 +1,10 @@
-"""Work on all messages of a queue, in steps that are short for the backend: kick jobs, purge messages."""
+"""Work on all messages of a queue, in steps that are short for the backend: kick, purge, redrive them."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.owners import Client
 from pressure_server.queues.queue_operations import QueueOperations
@@ -42,4 +42,23 @@ async def purge(queues: QueueOperations, name: bytes, states: Sequence[bytes], c
     while is_more:
         some, is_more = (await queues.run(verbs.PURGE, name, list(states), client=client))[0]
         count += some
+    return count
+
+
+async def redrive(queues: QueueOperations, name: bytes, to: bytes, most: int, client: Client | None) -> int:
+    """Put up to `most` dead letters back into the queues from which they came, or into one; return how many.
+
+    `to` is the base key of the one queue, or empty. Raises a PressureError if none can go.
+    """
+    count = 0
+    while count < most:
+        try:
+            (some,) = await queues.run(verbs.REDRIVE, name, [to, b"%d" % (most - count)], client=client)
+        except PressureError:
+            if count:
+                break
+            raise
+        count += some
+        if not some:
+            break
     return count

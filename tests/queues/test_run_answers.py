@@ -106,6 +106,7 @@ def _catalog() -> list[Asked]:
         Asked(verbs.ALTER, (b"max_deliveries", b"3"), size=1),
         *(Asked(verb) for verb in (verbs.CLOSE, verbs.DELETE, verbs.FINISH_DELETE)),
         Asked(verbs.TURN),
+        *(Asked(verbs.REDRIVE, (to, b"5"), size=1) for to in (b"", OTHER.encode())),
         *(Asked(verbs.TRIM, some, size=1) for some in ((b"1", b"-1"), (b"0", b"-2"))),
         *(Asked(verbs.PURGE, some, size=1) for some in ((b"ready",), (b"reserved",), (b"buried",))),
         Asked(verbs.GROUP, (b"create", f"{QUEUE}+g".encode(), b"head"), size=1),
@@ -115,8 +116,10 @@ def _catalog() -> list[Asked]:
 
 
 CATALOG = _catalog()
-# What only servers ask for; and what describes a queue with times, or picks at random.
+# What only servers ask for; what describes a queue with times, or picks at random; and what only a queue with
+# ACK NEXT answers.
 LEFT_OUT = {
+    "pop",
     "put_back",
     "version",
     "info",

@@ -21,8 +21,9 @@ from handlers.resp.parser import Words
 from handlers.resp.replies import OK, CommandError, NullArray
 from handlers.resp.session import Caller
 from pressure_server.queues.database import UP_TO_COUNT
-from pressure_server.queues.in_steps import BURIED, DELAYED, READY, RESERVED, purge
+from pressure_server.queues.in_steps import BURIED, DELAYED, READY, RESERVED, purge, redrive
 from pressure_server.queues.in_steps import kick as kick_jobs
+from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import (
     JobInfo,
@@ -46,6 +47,7 @@ command = partial(table.command, group="jobs")
 # Each queue needs an operation, which may wait.
 _MAX_QUEUES = 10_000
 _MAX_JOBS = 1000
+_ALL = 2**53
 # Ids between FROM and TO. One word of an operation names some of them.
 _MAX_SPAN, _IDS_OF_WORD = 64_000, 500
 # What PRESSURE.PENDING shows.
@@ -274,6 +276,26 @@ async def kick(client: Caller, words: Words) -> int:
     """Kick jobs: 1 if no count is given."""
     count = count_from_zero(words[2]) if len(words) > 2 else 1
     return await kick_jobs(client.database, words[1], count, client.session)
+
+
+@command(
+    "PRESSURE.REDRIVE key [TO queue] [COUNT count]",
+    "Puts dead letters back into the queues from which they came, or into the queue TO, as if they had never "
+    "been delivered. Replies how many. Those that do not fit stay. Replies an error if none can go.",
+    needs="administer",
+    flags="write",
+)
+async def redrive_(client: Caller, words: Words) -> int:
+    """Redrive dead letters: all if no count is given."""
+    options = options_in(words[2:], {b"TO": bytes, b"COUNT": positive_count})
+    to = options.get(b"TO")
+    if to == words[1]:
+        raise CommandError("ERR TO must be another queue")
+    if to is not None and not client.session.user.may_access(to):
+        raise CommandError("NOPERM this user has no permissions to access the queue TO")
+    base = b"" if to is None else base_key(client.database.prefix_of(words[1], to), to)
+    most = options.get(b"COUNT", _ALL)
+    return await redrive(client.database, words[1], base, most, client.session)
 
 
 @command(

@@ -12,6 +12,8 @@ from handlers.resp.arguments import (
     one_of,
     options_in,
     positive_count,
+    rate_of,
+    retry_delay_of,
     seconds_of,
     timeout_of,
 )
@@ -71,13 +73,23 @@ _CREATE = {
     b"DEAD-LETTER": bytes,
     b"ACK": one_of(NEXT=b"next", FINAL=b""),
     b"ACK-TTR": seconds_of,
+    b"RETRY-DELAY": retry_delay_of,
+    b"RETRY-DELAY-MAX": retry_delay_of,
+    b"IN-FLIGHT": positive_count,
+    b"RATE": rate_of,
 }
+
+
+_OPTIONS_OF_JOBS = {
+    b"UNIQUE", b"MAX-DELIVERIES", b"DEAD-LETTER", b"RETRY-DELAY", b"RETRY-DELAY-MAX", b"IN-FLIGHT", b"RATE",
+}  # fmt: skip
 
 
 @command(
     "PRESSURE.CREATE key [IF NOT EXISTS] [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] "
     "[MAX-BYTES bytes] [TTL seconds] [TYPE FIFO|JOBS|LOG|LIFO|RANDOM] [UNIQUE QUEUED|UNFINISHED] "
-    "[MAX-DELIVERIES count] [DEAD-LETTER queue] [ACK NEXT|FINAL] [ACK-TTR seconds]",
+    "[MAX-DELIVERIES count] [DEAD-LETTER queue] [ACK NEXT|FINAL] [ACK-TTR seconds] "
+    "[RETRY-DELAY seconds] [RETRY-DELAY-MAX seconds] [IN-FLIGHT count] [RATE count/seconds]",
     "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full: "
     "wait, fail, or drop the oldest messages. A queue whose messages have reached MAX-BYTES is full, too. "
     "After TTL seconds without messages and use, the queue is deleted. TYPE is the order in which messages "
@@ -86,8 +98,10 @@ _CREATE = {
     "jobs, and a limit: after MAX-DELIVERIES reservations a job goes to the DEAD-LETTER queue, or is "
     "buried. With ACK NEXT, SPOP, LPOP, BLPOP and other pops keep the message reserved until the same "
     "connection pops again or sends QUIT, for at most ACK-TTR seconds; if the connection ends before, the "
-    "message goes back to the head of the queue. Replies -EXISTS if the queue exists; with IF NOT EXISTS 0, "
-    "instead of 1 for a new queue.",
+    "message goes back to the head of the queue. Jobs whose reservation fails are tried again after "
+    "RETRY-DELAY seconds, and each time after twice as many, up to RETRY-DELAY-MAX; at most IN-FLIGHT jobs "
+    "are reserved at the same time, and taken at the RATE. Replies -EXISTS if the queue exists; with IF NOT "
+    "EXISTS 0, instead of 1 for a new queue.",
     needs="administer",
     flags="write",
 )
@@ -106,14 +120,20 @@ async def create(client: Caller, words: Words) -> str | int:
         options.get(b"DEAD-LETTER"),
         options.get(b"ACK"),
         options.get(b"ACK-TTR"),
+        options.get(b"RETRY-DELAY"),
+        options.get(b"RETRY-DELAY-MAX"),
+        options.get(b"IN-FLIGHT"),
+        options.get(b"RATE"),
     )
-    if creation.unique or creation.max_deliveries or creation.dead_letter is not None:
+    if of_jobs := options.keys() & _OPTIONS_OF_JOBS:
         if creation.type in (FIFO, LOG):
-            raise CommandError("ERR UNIQUE, MAX-DELIVERIES and DEAD-LETTER need TYPE JOBS, LIFO or RANDOM")
+            raise CommandError(f"ERR {sorted(of_jobs)[0].decode()} needs TYPE JOBS, LIFO or RANDOM")
         creation = replace(creation, type=creation.type or JOBS)
     has_limit = creation.bound or creation.max_bytes
     if creation.overflow == OVERWRITE and not has_limit:
         raise CommandError("ERR OVERFLOW OVERWRITE needs a BOUND or MAX-BYTES")
+    if creation.retry_delay_max is not None and not creation.retry_delay:
+        raise CommandError("ERR RETRY-DELAY-MAX needs RETRY-DELAY")
     if creation.ack_ttr is not None and not creation.ack:
         raise CommandError("ERR ACK-TTR needs ACK NEXT")
     if creation.ack and creation.type == LOG:
@@ -153,16 +173,21 @@ _ALTER = {
     b"DEAD-LETTER": bytes,
     b"ACK": _CREATE[b"ACK"],
     b"ACK-TTR": seconds_of,
+    b"RETRY-DELAY": retry_delay_of,
+    b"RETRY-DELAY-MAX": retry_delay_of,
+    b"IN-FLIGHT": count_from_zero,
+    b"RATE": rate_of,
 }
 
 
 @command(
     "PRESSURE.ALTER key [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] [MAX-BYTES bytes] [TTL seconds] "
-    "[MAX-DELIVERIES count] [DEAD-LETTER queue] [ACK NEXT|FINAL] [ACK-TTR seconds]",
-    "Changes settings of a queue; MAX-BYTES 0, TTL 0, MAX-DELIVERIES 0, an empty DEAD-LETTER, ACK FINAL and "
-    "ACK-TTR 0 take these away. Puts that wait for room go on if the new BOUND lets them. Messages above a "
-    "smaller bound stay. A limit of deliveries makes a queue that has no type one of the type jobs. A queue "
-    "that a put has created no longer expires. Replies -NOQUEUE if there is no such queue.",
+    "[MAX-DELIVERIES count] [DEAD-LETTER queue] [ACK NEXT|FINAL] [ACK-TTR seconds] "
+    "[RETRY-DELAY seconds] [RETRY-DELAY-MAX seconds] [IN-FLIGHT count] [RATE count/seconds]",
+    "Changes settings of a queue; ACK FINAL, an empty DEAD-LETTER, and 0 for the others take these away. "
+    "Puts that wait for room go on if the new BOUND lets them. Messages above a smaller bound stay. A limit "
+    "of deliveries, or a policy, makes a queue that has no type one of the type jobs. A queue that a put has "
+    "created no longer expires. Replies -NOQUEUE if there is no such queue.",
     needs="administer",
     flags="write",
 )
@@ -180,6 +205,10 @@ async def alter(client: Caller, words: Words) -> str:
         options.get(b"DEAD-LETTER"),
         options.get(b"ACK"),
         options.get(b"ACK-TTR"),
+        options.get(b"RETRY-DELAY"),
+        options.get(b"RETRY-DELAY-MAX"),
+        options.get(b"IN-FLIGHT"),
+        options.get(b"RATE"),
     )
     if alteration.max_deliveries == 0 and alteration.dead_letter:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
@@ -316,6 +345,10 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
         b"max_bytes": about.max_bytes,
         b"ack": about.ack or b"final",
         b"ack_ttr_ms": about.ack_ttr,
+        b"retry_delay_ms": about.retry_delay,
+        b"retry_delay_max_ms": about.retry_delay_max,
+        b"in_flight": about.in_flight,
+        b"rate": about.rate.replace(b" ", b"/", 1) + (b"ms" if about.rate else b""),
         b"prefix": prefix,
     }
 

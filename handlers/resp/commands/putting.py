@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from handlers.resp.arguments import options_in, priority_of, seconds_of, timeout_of, token_of
+from handlers.resp.arguments import expiry_of, options_in, priority_of, seconds_of, timeout_of, token_of
 from handlers.resp.commands.encoders import integers, job_ids, ones
 from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import CommandError, syntax_error
@@ -31,6 +31,7 @@ _PUT = {
     b"UNIQUE-BY": bytes,
     b"OFFSET": None,
     b"TXN": token_of,
+    b"EXPIRE": expiry_of,
 }
 _ON_FULL = {
     b"OVERFILL": OnFull.EXCEED_BOUND,
@@ -45,12 +46,14 @@ _OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-
 class _How(NamedTuple):
     """How the options of a put are done: what they need of the library, and the encoder of the replies.
 
-    `job` has what its message needs to become a job.
+    `job` has what its message needs to become a job. `expire` is after how many seconds a message that is no
+    job expires; 0 for never.
     """
 
     options: Options
     encode: Encode
     job: dict[str, Any] | None
+    expire: float = 0
 
 
 def _how(given: dict[bytes, Any]) -> _How:
@@ -63,6 +66,11 @@ def _how(given: dict[bytes, Any]) -> _How:
         raise CommandError("ERR OVERWRITE can be combined with OFFSET and TXN only")
     if b"OFFSET" in given and (is_job or b"NX" in given):
         raise CommandError("ERR OFFSET cannot be combined with NX or the options of jobs")
+    expire = given.get(b"EXPIRE", 0)
+    if expire and given.keys() & {b"NX", b"OFFSET", b"TXN"}:
+        raise CommandError("ERR EXPIRE cannot be combined with NX, OFFSET or TXN")
+    if is_job and expire:
+        job["expire"] = expire
     if is_job and b"NX" in given:
         raise CommandError("ERR NX cannot be combined with the options of jobs: use UNIQUE")
     on_full = next((when for option, when in _ON_FULL.items() if option in given), OnFull.CONFIGURED)
@@ -70,13 +78,16 @@ def _how(given: dict[bytes, Any]) -> _How:
         must_exist=True,
         unique=b"NX" in given or b"UNIQUE" in given,
         on_full=on_full,
+        has_flags=bool(expire) and not is_job,
         is_job=is_job,
         has_key=b"UNIQUE-BY" in given,
         has_offset=b"OFFSET" in given,
         once=b"TXN" in given,
     )
     is_count = options.unique or options.has_offset or on_full is OnFull.OVERWRITE
-    return _How(options, job_ids if is_job else integers if is_count else ones, job if is_job else None)
+    return _How(
+        options, job_ids if is_job else integers if is_count else ones, job if is_job else None, expire
+    )
 
 
 @lru_cache(maxsize=256)
@@ -110,14 +121,16 @@ def _put_repeated(client: RespSession, commands: Repeated) -> None:
 
 @command(
     "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [OVERWRITE] [PRIORITY priority] "
-    "[DELAY seconds] [TTR seconds] [UNIQUE] [UNIQUE-BY name] [OFFSET] [TXN id]",
+    "[DELAY seconds] [TTR seconds] [UNIQUE] [UNIQUE-BY name] [OFFSET] [TXN id] "
+    "[EXPIRE seconds]",
     "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
     "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. "
     "OVERWRITE drops the oldest message, and returns how many it has dropped: 0 or 1. "
     "With PRIORITY, DELAY, TTR (time to run) or UNIQUE, the message is a job, and its id is returned; UNIQUE "
     "returns the id of an equal job instead if one is queued. UNIQUE-BY compares names instead of messages, "
     "in a queue that was created with UNIQUE. OFFSET returns the message's offset in a log. TXN gives the "
-    "put an id: sent again with the same id, it is not done again, and returns the same.",
+    "put an id: sent again with the same id, it is not done again, and returns the same. A message that is "
+    "not taken within EXPIRE seconds is dropped.",
     group="pressure",
     needs="put",
     flags="write denyoom",
@@ -136,7 +149,12 @@ def put(client: Caller, words: Words) -> None:
         wait = Wait(0, for_role=False)
     elif b"TIMEOUT" in given:
         wait = Wait(given[b"TIMEOUT"])
-    messages = [words[2] if how.job is None else job_to_put(words[2], **how.job)]
+    message = words[2]
+    if how.job is not None:
+        message = job_to_put(message, **how.job)
+    elif how.expire:
+        message = b"0 +%.3f %b" % (how.expire, message)  # flags, expiry (lua/kinds/marks.lua)
+    messages = [message]
     if how.options.once:
         messages.insert(0, first_word(client.session.database.policy, given[b"TXN"]))
     client.submit(verbs.PUT, words[1], messages, len(messages), how.encode, wait=wait, options=how.options)

@@ -34,7 +34,8 @@ local function pop(self, wanted)
   local messages, is_first, bytes, expired = nil, true, 0, 0
   local most, changed_before = block.patient and taking.BYTES or math.huge, block.changed
   repeat
-    local some, dropped = kind.pop(self, math.min(wanted - (messages and #messages or 0), taking.MESSAGES), most - bytes)
+    local count = math.min(wanted - (messages and #messages or 0), taking.MESSAGES, kind.available())
+    local some, dropped = kind.pop(self, count, most - bytes)
     bytes, expired = bytes + commands.sum_of_bytes(some), expired + dropped
     if self.claims then self.claims = commands.slice(self.claims, #some + 1, #self.claims) end
     if messages then

@@ -8,6 +8,7 @@ local keys = require 'core/keys'
 local registry = require 'core/registry'
 local garbage = require 'core/garbage'
 local conversion = require 'kinds/conversion'
+local policy = require 'kinds/policy'
 
 local life = {}
 -- The kinds (queue.lua) of the types that are not a list.
@@ -55,6 +56,16 @@ local function forget()
   return unlink(keys.of_extensions)
 end
 
+-- Return whether these settings have a policy (kinds/policy.lua).
+local function has_policy(some)
+  for _, name in ipairs(policy.SETTINGS) do
+    if (some[name] or '') ~= '' then
+      return true
+    end
+  end
+  return false
+end
+
 -- Make the present queue a queue that does not exist.
 local function empty()
   forget()
@@ -90,7 +101,8 @@ function life.create(bound, full, implicit, ...)
   for _, word in ipairs(others) do settings[#settings + 1] = word end
   if implicit and implicit ~= '' then settings[#settings + 1], settings[#settings + 2] = 'implicit', 1 end
   call('HSET', base .. ':ext:settings', 'overflow', full and full ~= '' and full or the_call.overflow, unpack(settings))
-  local needs_jobs = own.unique or own.max_deliveries or own.ack and (own.type == 'lifo' or own.type == 'random')
+  if has_policy(own) then policy.note() end
+  local needs_jobs = own.unique or own.max_deliveries or has_policy(own) or own.ack and (own.type == 'lifo' or own.type == 'random')
   queue.set_kind(needs_jobs and 'jobs' or WORD_OF_TYPE[own.type] or own.ack and 'kept'
     or is_limited and own.max_bytes ~= '' and 'limited' or nil)
   queue.kind.begin()
@@ -110,10 +122,11 @@ function life.alter(...)
     or call('HGET', settings, 'max_deliveries') or nil) then
     return { err = 'TYPE no-max-deliveries' }
   end
-  local has_limit = (new.max_deliveries or new.dead_letter or '') ~= ''
+  local has_limit = (new.max_deliveries or new.dead_letter or '') ~= '' or has_policy(new)
   local keeps = (new.ack or '') ~= ''
   local refusal = (has_limit or keeps and queue.kind.become_jobs) and conversion.convert()
     or keeps and queue.kind.has_groups and { err = 'TYPE no-reservations' }
+    or has_policy(new) and queue.jobs.source and { err = 'TYPE is-group-no-policy' }
   if refusal then
     return refusal
   end
@@ -132,6 +145,13 @@ function life.alter(...)
   if new.max_bytes then
     if not queue.word or queue.word == 'limited' then queue.set_kind(new.max_bytes ~= '' and 'limited' or nil) end
     queue.max_bytes = nil
+  end
+  for _, name in ipairs(policy.SETTINGS) do
+    if new[name] then
+      policy.note()
+      queue.try_waiting()
+      break
+    end
   end
   queue.kind.altered(new)
   if bound then

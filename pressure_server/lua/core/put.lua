@@ -101,7 +101,7 @@ local function drop_excess(self, accepted)
 end
 
 local function may_wait(options)
-  return block.patient and not (options.now or options.flags) and (options.wait or queue.overflow() == 'block')
+  return block.patient and not options.now and (options.wait or queue.overflow() == 'block')
 end
 
 -- Return whether messages are put one by one when there is room.

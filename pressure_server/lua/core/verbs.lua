@@ -14,6 +14,7 @@ local recovery = require 'core/recovery'
 local groups = require 'kinds/groups'
 local jobs = require 'kinds/jobs'
 local job_verbs = require 'kinds/job_verbs'
+local dead_letters = require 'kinds/dead_letters'
 local doctor = require 'upkeep/doctor'
 
 local verbs = {}
@@ -54,6 +55,7 @@ local table_of_verbs = {
   sample = { takes = numbers, long = true }, at = { takes = messages, long = true },
   from = { takes = numbers, long = true },
   remove_copies = { takes = words }, positions = { takes = words },
+  redrive = { dead_letters, takes = words },
   trim = { purge, takes = numbers }, purge = { purge, takes = words },
   info = { info, takes = numbers }, exists = { info, takes = numbers, optional = true },
   outcome = { outcomes, takes = messages }, group = { groups, takes = words },

@@ -19,6 +19,15 @@ local function first_score(key)
   return tonumber(call('ZRANGE', key, 0, 0, 'WITHSCORES')[2]) or math.huge
 end
 
+-- Takes    the base key, and the field 'policy' of the queue's settings, or false (kinds/policy.lua)
+-- Returns  whether no further job may be in flight; and until when the rate allows none, 0 if it allows one
+local function limits_of(base, policy)
+  local in_flight, count, time = string.match(policy or '0 0 0 0 0', '(%d+) (%d+) (%d+)$')
+  local is_used_up = in_flight ~= '0' and call('ZCARD', base .. ':ext:reserved') >= tonumber(in_flight)
+  local full_at = count ~= '0' and tonumber(call('HGET', base .. ':ext:settings', 'rate_until') or 0) or 0
+  return is_used_up, count ~= '0' and math.ceil(full_at - time + time / count) or 0
+end
+
 -- Return whether messages of the list can be reserved: while a native client holds the consumer role, queues of jobs and
 -- of distinct messages do not adopt them.
 local ADOPTS = { jobs = true, lifo = true, random = true }
@@ -55,13 +64,14 @@ for i, base in ipairs(KEYS) do
   local is_closed = call('EXISTS', base .. ':closed') == 1
   seen[i] = is_closed and { 2, -1 } or 0
   if call('EXISTS', base, ready, delayed, reserved, base .. ':ext:unadopted', base .. ':ext:offsets') > 0 then
-    local pause, source, following = unpack(call('HMGET', base .. ':ext:settings', 'paused', 'source', 'next'))
-    pause = tonumber(pause or 0)
+    local pause, source, following, policy = unpack(call('HMGET', base .. ':ext:settings', 'paused', 'source', 'next', 'policy'))
+    local is_used_up, following_token = limits_of(base, policy)
+    pause = math.max(tonumber(pause or 0), call('EXISTS', ready) == 1 and following_token or 0)
     local due = math.min(first_score(delayed), first_score(reserved), pause > now and pause or math.huge)
     local is_late = due <= now
     local is_held, priority, made
     -- Without :bound, a native client is deleting the queue.
-    if not is_late and pause <= now and call('EXISTS', base .. ':bound') == 1 then
+    if not is_late and pause <= now and not is_used_up and call('EXISTS', base .. ':bound') == 1 then
       is_held, priority, made = first_of(base, ready, source, following)
     end
     seen[i] = { source and 1 or (is_closed or is_held) and 2 or 0, is_late and 0 or due < math.huge and due - now or -1,

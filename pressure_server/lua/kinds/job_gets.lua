@@ -8,6 +8,7 @@ local job_ids = require 'kinds/job_ids'
 local group = require 'kinds/group'
 local groups = require 'kinds/groups'
 local jobs = require 'kinds/jobs'
+local policy = require 'kinds/policy'
 local ranges = require 'kinds/ranges'
 local taking = require 'core/taking'
 
@@ -81,6 +82,7 @@ function job_gets.give(event, some, claims)
     if is_done > 0 then add_given(found, job, job.count and group.messages_at(job.offset, job.count)) end
   end
   if #found > 0 and queue.word == 'jobs' then call('HINCRBY', key_of('settings'), 'deliveries', #found) end
+  if event == 'reserve' and queue.jobs.settings.policy then policy.note_taken(#found) end
   return found
 end
 
@@ -120,6 +122,7 @@ function job_gets.pop(wanted)
   for i, job in ipairs(found) do messages[i], marks_of[i] = job_gets.with_mark(job) end
   records.note_popped(messages)
   jobs.happen('delete', found)
+  if queue.jobs.settings.policy then policy.note_taken(#found) end
   return messages, marks_of, expired
 end
 

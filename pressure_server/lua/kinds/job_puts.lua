@@ -17,9 +17,10 @@ local key_of = queue.key_of
 local EXPIRED_AT_ONCE, ADOPTED_AT_ONCE = 1000, 1000
 -- The text before a plain message, with its flags and its expiry, or without.
 local HEAD = JOB_DEFAULT_PRIORITY .. ' 0 ' .. JOB_DEFAULT_TTR .. ' %s %.0f '
+local PLUS = 43
 local PLAIN_HEAD = JOB_DEFAULT_PRIORITY .. ' 0 ' .. JOB_DEFAULT_TTR .. ' 0 0 '
 
--- Store jobs, each 'priority delay ttr flags expires message'; or plain messages, if `marks_of` is given: marks_of[i],
+-- Store jobs, each 'priority delay ttr flags expires message', where expires may be '+milliseconds' from now on; or plain messages, if `marks_of` is given: marks_of[i],
 -- which may be nil, has the flags and the expiry of one. `names`, if given, make each unique instead of its message.
 --
 -- Returns  their ids; and the bytes of their messages
@@ -33,7 +34,12 @@ function job_puts.store(some, marks_of, names)
       local mark = marks_of[i]
       head = mark and string.format(HEAD, mark[1], mark[2]) or PLAIN_HEAD
     else
-      priority, delay, first = string.match(one, '^(%d+) (%d+) %d+ %d+ %d+ ()')
+      local expires, at_expiry
+      priority, delay, at_expiry, expires, first = string.match(one, '^(%d+) (%d+) %d+ %d+ ()%+?(%d+) ()')
+      if string.byte(one, at_expiry) == PLUS then
+        head, one = string.format('%s%.0f ', string.sub(one, 1, at_expiry - 1), the_call.clock() + expires), string.sub(one, first)
+        first = 1
+      end
     end
     bytes = bytes + #one - first + 1
     fields[at + 1], fields[at + 2] = id, job_ids.new_stamp() .. head .. one -- each copy of 32 MiB takes 10 ms
@@ -73,7 +79,7 @@ end
 local function without_equals(some, marks_of, names, index)
   local fresh, fresh_marks, fresh_names, ids, places, first_of = {}, {}, {}, {}, {}, {}
   for i, one in ipairs(some) do
-    local key = names and names[i] or marks_of and one or string.sub(one, (string.match(one, '^%d+ %d+ %d+ %d+ %d+ ()')))
+    local key = names and names[i] or marks_of and one or string.sub(one, (string.match(one, '^%d+ %d+ %d+ %d+ %+?%d+ ()')))
     ids[i] = job_index.ids_of(index, key, 1)[1]
     if not ids[i] and not first_of[key] then
       local at = #fresh + 1

@@ -12,6 +12,7 @@ local taking = require 'core/taking'
 local group = require 'kinds/group'
 local groups = require 'kinds/groups'
 local jobs = require 'kinds/jobs'
+local policy = require 'kinds/policy'
 local job_index = require 'kinds/job_index'
 local job_times = require 'kinds/job_times'
 local job_puts = require 'kinds/job_puts'
@@ -91,7 +92,10 @@ end
 
 function job_queue.available()
   local count = queue.jobs.ready + queue.jobs.lag
-  return count > 0 and job_times.is_paused() and 0 or count
+  if count > 0 and job_times.is_paused() then
+    return 0
+  end
+  return count > 0 and queue.jobs.settings.policy and policy.left(count) or count
 end
 
 -- Take the best jobs.

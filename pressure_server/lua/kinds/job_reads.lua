@@ -43,19 +43,19 @@ function job_reads.open()
   state.indexed.equal, state.indexed.single = nil, nil -- how far each index is complete (complete_index)
   local settings = state.settings
   settings.paused, settings.unique, settings.max_deliveries, settings.dead_letter, settings.type = nil, nil, nil, nil, nil
-  settings.ack = nil
+  settings.ack, settings.policy = nil, nil
 end
 
 -- Read the settings of the queue. If it is a group's, return the base key of the log and the group's place in it.
 function job_reads.read_settings()
   local noted = call('HMGET', key_of('settings'), 'paused', 'indexed_equal', 'unique', 'max_deliveries', 'dead_letter', 'type',
-    'source', 'next', 'indexed_single', 'max_bytes', 'id', 'ranged', 'ack')
+    'source', 'next', 'indexed_single', 'max_bytes', 'id', 'ranged', 'ack', 'policy')
   local settings = state.settings
   state.indexed.equal, state.indexed.single = noted[2], noted[9]
   settings.paused, settings.unique, settings.max_deliveries = tonumber(noted[1] or nil), noted[3], tonumber(noted[4] or nil)
   settings.dead_letter, settings.type = noted[5], noted[6] or 'jobs'
   queue.max_bytes, state.last_id = tonumber(noted[10] or nil) or false, tonumber(noted[11] or 0)
-  state.ranged, settings.ack = tonumber(noted[12] or 0), noted[13]
+  state.ranged, settings.ack, settings.policy = tonumber(noted[12] or 0), noted[13], noted[14]
   return noted[7], noted[8]
 end
 

@@ -6,6 +6,7 @@ local the_call = require 'core/call'
 local block = require 'core/blocks'
 local queue = require 'core/queue'
 local jobs = require 'kinds/jobs'
+local policy = require 'kinds/policy'
 
 local job_times = {}
 local key_of = queue.key_of
@@ -79,10 +80,11 @@ function job_times.is_paused()
   return paused and paused > the_call.clock()
 end
 
--- Return when there may be another job to take: when the first delay, reservation or pause ends; inf for never.
+-- Return when there may be another job to take: when the first delay, reservation or pause ends, or the
+-- rate allows a job; inf for never.
 local function next_due()
   return math.min(job_times.is_paused() and queue.jobs.settings.paused or math.huge, first_due('delayed'),
-    first_due('reserved'))
+    first_due('reserved'), queue.jobs.settings.policy and policy.due() or math.huge)
 end
 
 -- Note in :ext:due when servers try waiting operations again. Call this before the call leaves the queue.

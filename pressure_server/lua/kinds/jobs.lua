@@ -41,6 +41,7 @@ local job_reads = require 'kinds/job_reads'
 local job_index = require 'kinds/job_index'
 local group = require 'kinds/group'
 local marks = require 'kinds/marks'
+local policy = require 'kinds/policy'
 local ranges = require 'kinds/ranges'
 
 local jobs = {
@@ -160,7 +161,8 @@ function jobs.count(job, from, to)
 end
 
 -- Return the state to which an event leads a job, or nil if the event is refused. A job that has been
--- reserved often enough is buried instead of becoming ready, and goes to the dead letters.
+-- reserved often enough is buried instead of becoming ready, and goes to the dead letters. A job that has failed may be
+-- delayed.
 local function next_state(job, event, owner)
   local from, state = jobs.state_of(job), queue.jobs
   local to = TRANSITIONS[from .. ' ' .. event]
@@ -175,6 +177,11 @@ local function next_state(job, event, owner)
       the_call.work = the_call.work + DEAD_LETTER
     end
     return 'buried'
+  end
+  local delay = to == 'ready' and state.settings.policy and policy.retry_delay(event, job) or 0
+  if delay > 0 then
+    job.about[JOB_DELAY] = delay
+    return 'delayed'
   end
   return to
 end
@@ -215,6 +222,7 @@ local function write(event, is_list, into, left, written, gone, returned)
   if is_list and queue.word == 'reserved' and call('EXISTS', key) == 0 then
     queue.set_kind(room.max_bytes() and 'limited' or nil)
   end
+  if left.reserved and state.settings.policy then policy.note_ended() end
   state.has_ended = state.has_ended or #gone > 0 or into.buried ~= nil
   block.changed = block.changed or next(left) ~= nil or next(into) ~= nil
 end

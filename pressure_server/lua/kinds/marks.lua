@@ -30,7 +30,7 @@ local MAX_GAPS = 100
 -- Takes    'flags expires message'; expires is 0 for never, '+seconds' from now on, or seconds since 1970
 -- Returns  the message; { flags, when it expires in milliseconds since 1970, 0 for never }
 function marks.unmark(marked)
-  local flags, from_now, seconds, first = string.match(marked, '^(%d+) (%+?)(%d+) ()')
+  local flags, from_now, seconds, first = string.match(marked, '^(%d+) (%+?)([%d.]+) ()')
   local expires = tonumber(seconds) * 1000
   return string.sub(marked, first), { flags, from_now == '+' and the_call.clock() + expires or expires }
 end

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from pressure_server.queues.names import base_key
 
@@ -28,6 +29,23 @@ def _words_of(settings: dict[bytes, bytes | None]) -> list[bytes]:
     return [word for name, value in settings.items() if value is not None for word in (name, value)]
 
 
+class Rate(NamedTuple):
+    """So many jobs in so many seconds, on average; 0 in 0 seconds is no limit."""
+
+    jobs: int
+    seconds: float
+
+
+def _policies(settings: Creation | Alteration) -> dict[bytes, bytes | None]:
+    rate = settings.rate
+    return {
+        b"retry_delay": _milliseconds(settings.retry_delay),
+        b"retry_delay_max": _milliseconds(settings.retry_delay_max),
+        b"in_flight": _number(settings.in_flight),
+        b"rate": rate and (b"%d %d" % (rate.jobs, round(rate.seconds * 1000)) if rate.jobs else b""),
+    }
+
+
 @dataclass(frozen=True, slots=True)
 class Creation:
     """The settings of a new queue; None for those that the server's configuration decides, or for none.
@@ -37,6 +55,10 @@ class Creation:
     `max_deliveries` times goes to the queue `dead_letter` instead of back, or is buried if there is none.
     These two, and `unique`, are for JOBS, LIFO and RANDOM. With `ack` b"next", what a client pops stays
     reserved until its next pop, for at most `ack_ttr` seconds; None and 0: without a limit.
+
+    Policies, for JOBS, LIFO and RANDOM (lua/kinds/policy.lua): a job whose reservation fails is tried again
+    after `retry_delay` seconds, then after twice as many, up to `retry_delay_max`; at most `in_flight` jobs
+    are reserved at the same time; jobs are taken at most at the `rate`.
     """
 
     bound: int = 0
@@ -49,6 +71,10 @@ class Creation:
     dead_letter: bytes | None = None
     ack: bytes | None = None
     ack_ttr: float | None = None
+    retry_delay: float | None = None
+    retry_delay_max: float | None = None
+    in_flight: int | None = None
+    rate: Rate | None = None
 
     def arguments(self, prefix: bytes) -> list[bytes]:
         """Return the arguments of the verb CREATE; `prefix` is that of the database's keys."""
@@ -61,13 +87,14 @@ class Creation:
             b"dead_letter": None if self.dead_letter is None else base_key(prefix, self.dead_letter),
             b"ack": self.ack or None,
             b"ack_ttr": _milliseconds(self.ack_ttr) or None,
+            **_policies(self),
         }
         return [b"%d" % self.bound, self.overflow or b"", b"", *_words_of(settings)]
 
 
 @dataclass(frozen=True, slots=True)
 class Alteration:
-    """Settings to change; None for those that stay. `max_deliveries` 0 and an empty `dead_letter`: none."""
+    """Settings to change; None for those that stay, 0 or empty for none."""
 
     bound: int | None = None
     overflow: bytes | None = None
@@ -77,6 +104,10 @@ class Alteration:
     dead_letter: bytes | None = None
     ack: bytes | None = None
     ack_ttr: float | None = None
+    retry_delay: float | None = None
+    retry_delay_max: float | None = None
+    in_flight: int | None = None
+    rate: Rate | None = None
 
     def arguments(self, prefix: bytes) -> list[bytes]:
         """Return the arguments of the verb ALTER; `prefix` is that of the database's keys."""
@@ -89,5 +120,6 @@ class Alteration:
             b"dead_letter": self.dead_letter and base_key(prefix, self.dead_letter),
             b"ack": self.ack,
             b"ack_ttr": _milliseconds(self.ack_ttr),
+            **_policies(self),
         }
         return _words_of(settings)

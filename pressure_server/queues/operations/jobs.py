@@ -18,14 +18,18 @@ def job_to_put(
     delay: float = 0,
     ttr: float = DEFAULT_TTR / 1000,
     key: bytes | None = None,
+    expire: float = 0,
 ) -> bytes:
     """Return a message with what makes it a job, for a put with `is_job`; times in seconds.
+
+    If it is not taken within `expire` seconds, it is dropped; 0: never.
 
     With a `key`, the put also needs `has_key`.
     """
     if key is not None:
-        return b"%d %b%b" % (len(key), key, job_to_put(message, priority, delay, ttr))
-    return b"%d %.0f %.0f 0 0 %b" % (priority, delay * 1000, ttr * 1000, message)
+        return b"%d %b%b" % (len(key), key, job_to_put(message, priority, delay, ttr, expire=expire))
+    expires = b"+%.0f" % (expire * 1000) if expire else b"0"
+    return b"%d %.0f %.0f 0 %b %b" % (priority, delay * 1000, ttr * 1000, expires, message)
 
 
 def word_of(job: int) -> bytes:

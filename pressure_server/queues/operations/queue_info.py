@@ -40,3 +40,7 @@ class QueueInfo(NamedTuple):
     max_bytes: int  # 0 for no limit
     ack: bytes  # next, or empty
     ack_ttr: int  # milliseconds; 0 for no limit
+    retry_delay: int  # milliseconds; 0 for none, as for the next three
+    retry_delay_max: int
+    in_flight: int
+    rate: bytes  # `count milliseconds`, or empty

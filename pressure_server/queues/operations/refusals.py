@@ -47,6 +47,12 @@ def _in_use(queue: str, holder: str) -> PressureError:
     return QueueInUseError(queue, f"by its {role} '{name}'" if name else f"by a {role} without a name")
 
 
+def _of_another_queue(_queue: str, detail: str) -> PressureError:
+    """Return the exception for an error of another queue: 'length error name'."""
+    length, _, rest = detail.partition(" ")
+    return exception_for(rest[int(length) + 1 :].encode(), rest[: int(length)])
+
+
 # By the code of an error of the library.
 _PLAIN: dict[str, Callable[[str], PressureError]] = {
     "NOQUEUE": QueueDoesNotExistError,
@@ -62,6 +68,7 @@ _WITH_DETAIL: dict[str, Callable[[str, str], PressureError]] = {
     "INUSE": _in_use,
     "QUEUES": QueueLimitError,
     "TYPE": QueueTypeError,
+    "REDRIVE": _of_another_queue,
     "AHEAD": OffsetAheadError,
     "GONE": OffsetGoneError,
 }

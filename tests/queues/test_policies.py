@@ -1,0 +1,222 @@
+"""Policies of queues of jobs: retry delays, jobs in flight, and the rate at which jobs are taken."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+
+import pytest
+from redis import ResponseError
+
+from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.protocols import BEANSTALK, LISTEN, Wire
+from tests.support.waiters import Waiter, about, create, is_refused, wait_for_waiting
+
+TYPES = ["TYPE JOBS", "TYPE LIFO", "TYPE RANDOM", ""]
+
+
+@pytest.fixture(scope="module")
+def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """A server for all protocols."""
+    server = Server(tmp_path_factory.mktemp("server") / "log", "--backend", shared_backend.url, *LISTEN)
+    yield server
+    server.end_well()
+
+
+def delays(client: Client, job: int) -> float:
+    """Return for how many seconds the job is delayed; 0 if it is not."""
+    found = client.execute_command("PRESSURE.JOB", "q", job)
+    return float(found[b"time_left_ms"]) / 1000 if found[b"state"] == b"delayed" else 0
+
+
+def fail(server: Server, how: str) -> int:
+    """Let the reservation of the next job fail; return the job's id."""
+    with Waiter(server.port) as worker:
+        ttr = ("TTR", "0.01") if how == "TTR" else ()
+        _, job, _, _ = worker("PRESSURE.RESERVE", "q", "TIMEOUT", 10, *ttr)
+        if how == "release":
+            assert worker("PRESSURE.RELEASE", "q", job) == 1
+        elif how == "TTR":
+            with server.client() as client:
+                wait_for(lambda: about(client, "q")[b"delayed"] == 1, "the reservation to end")
+    return int(job)
+
+
+@pytest.mark.parametrize("how", ["release", "TTR", "leave"])
+@pytest.mark.parametrize("options", TYPES)
+def test_a_failed_job_is_tried_again_later(server: Server, client: Client, options: str, how: str) -> None:
+    create(client, "q", *options.split(), "RETRY-DELAY", 100)
+    client.rpush("q", "m")
+    job = fail(server, how)
+    wait_for(lambda: about(client, "q")[b"delayed"] == 1, "the job to be delayed")
+    assert 80 < delays(client, job) <= 110
+
+
+def test_the_delay_doubles_up_to_the_maximum(server: Server, client: Client) -> None:
+    create(client, "q", "RETRY-DELAY", 100, "RETRY-DELAY-MAX", 500)
+    client.rpush("q", "m")
+    for expected in (100, 200, 400, 500, 500):
+        job = fail(server, "release")
+        assert 0.88 * expected < delays(client, job) <= 1.1 * expected
+        client.execute_command("PRESSURE.KICK", "q")
+
+
+def test_a_delay_that_the_worker_says_stays(server: Server, client: Client, waiter: Waiter) -> None:
+    create(client, "q", "RETRY-DELAY", 100)
+    client.rpush("q", "m")
+    _, job, _, _ = waiter("PRESSURE.RESERVE", "q")
+    assert waiter("PRESSURE.RELEASE", "q", job, "DELAY", 7) == 1
+    assert 5 < delays(client, job) <= 7
+
+
+def test_messages_of_pops_are_delayed_too(server: Server, client: Client) -> None:
+    create(client, "q", "RETRY-DELAY", 100, "ACK", "NEXT")
+    client.rpush("q", "m")
+    with Waiter(server.port) as worker:
+        assert worker("SPOP", "q") == b"m"
+    wait_for(lambda: about(client, "q")[b"delayed"] == 1, "the message to be delayed")
+
+
+def test_a_retry_delay_comes_before_the_dead_letters(server: Server, client: Client) -> None:
+    create(client, "q", "RETRY-DELAY", "0.01", "MAX-DELIVERIES", 3, "DEAD-LETTER", "dead")
+    client.rpush("q", "poison")
+    for _ in range(3):
+        fail(server, "release")
+    wait_for(lambda: client.llen("dead") == 1, "the dead letter")
+
+
+@pytest.mark.parametrize("options", TYPES)
+def test_no_more_jobs_are_in_flight(server: Server, client: Client, waiter: Waiter, options: str) -> None:
+    create(client, "q", *options.split(), "IN-FLIGHT", 2)
+    client.rpush("q", *"abcde")
+    first, second = waiter("PRESSURE.RESERVE", "q", "COUNT", 5)
+    assert waiter("PRESSURE.RESERVE", "q") is None
+    assert waiter("SPOP", "q") is None
+    assert client.llen("q") == 3
+    with Waiter(server.port) as other, Waiter(server.port) as third:
+        for one in (other, third):
+            one.send("PRESSURE.RESERVE", "q", "TIMEOUT", 30)
+        wait_for_waiting(client, "q", consumers=2)
+        assert waiter("PRESSURE.ACK", "q", first[1]) == 1
+        wait_for(lambda: other.has_reply() or third.has_reply(), "one of them to get a job")
+        assert about(client, "q")[b"reserved"] == 2
+        assert waiter("PRESSURE.BURY", "q", second[1]) == 1
+        assert [one.reply()[0] for one in (other, third)] == [b"q", b"q"]
+
+
+def test_pops_that_keep_their_messages_are_in_flight(server: Server, client: Client) -> None:
+    create(client, "q", "IN-FLIGHT", 1, "ACK", "NEXT")
+    client.rpush("q", *"abc")
+    with Waiter(server.port) as one, Waiter(server.port) as other:
+        assert one("SPOP", "q") == b"a"
+        other.send("BLPOP", "q", 0)
+        wait_for_waiting(client, "q", consumers=1)
+        one.close()
+        assert other.reply() == [b"q", b"a"]
+        assert other("SPOP", "q") == b"b"
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_jobs_in_flight_of_two_servers(
+    backend: Valkey, start_server: StartServer, server: Server, client: Client, count: int
+) -> None:
+    second = start_server("--backend", backend.url)
+    create(client, "q", "IN-FLIGHT", count)
+    client.rpush("q", *"abc")
+    with Waiter(server.port) as one, Waiter(second.port) as other:
+        found = one("PRESSURE.RESERVE", "q", "COUNT", 3)
+        assert len(found) == count
+        other.send("PRESSURE.RESERVE", "q", "TIMEOUT", 30)
+        with second.client() as its:
+            wait_for_waiting(its, "q", consumers=1)
+        assert one("PRESSURE.ACK", "q", found[0][1]) == 1
+        assert other.reply()[2] == b"abc"[count : count + 1]
+
+
+def test_tubes_with_a_limit_of_jobs_in_flight(server: Server, client: Client) -> None:
+    create(client, "one", "IN-FLIGHT", 1)
+    create(client, "two", "IN-FLIGHT", 1)
+    for queue in ("one", "two"):
+        client.rpush(queue, *"ab")
+    with Wire(BEANSTALK, server) as worker, Wire(BEANSTALK, server) as other:
+        for wire in (worker, other):
+            wire.ask(b"watch one", b"watch two", b"ignore default")
+        (first, _), (_, _) = (worker.ask(b"reserve-with-timeout 0", lines=2) for _ in range(2))
+        assert worker.ask(b"reserve-with-timeout 0") == [b"TIMED_OUT"]
+        other.send(b"reserve-with-timeout 30\r\n")
+        wait_for_waiting(client, "one", consumers=1)
+        assert worker.ask(b"delete %b" % first.split()[1]) == [b"DELETED"]
+        assert other.reply().startswith(b"RESERVED")
+
+
+@pytest.mark.parametrize("command", [("BLPOP", "q", "30"), ("PRESSURE.RESERVE", "q", "TIMEOUT", "30")])
+def test_a_rate_is_kept(client: Client, waiter: Waiter, command: tuple[str, ...]) -> None:
+    create(client, "q", "RATE", "5/0.5")
+    client.rpush("q", *range(10))
+    began = time.monotonic()
+    for _ in range(10):
+        assert waiter(*command)
+    assert time.monotonic() - began >= 0.45
+    assert waiter("SPOP", "q") is None
+
+
+def test_a_rate_holds_for_several_queues_and_counts(client: Client, waiter: Waiter) -> None:
+    create(client, "q", "RATE", "3/100")
+    create(client, "p", "RATE", "1/0.2")
+    client.rpush("q", *"abcde")
+    client.rpush("p", *"xyz")
+    assert waiter("SPOP", "q", 5) == [b"a", b"b", b"c"]
+    assert waiter("SPOP", "q", 5) == []
+    assert [waiter("PRESSURE.RESERVE", "q", "p", "TIMEOUT", 30)[2] for _ in range(3)] == [b"x", b"y", b"z"]
+    assert client.execute_command("PRESSURE.ALTER", "q", "RATE", 0) == b"OK"
+    assert waiter("SPOP", "q") == b"d"
+
+
+def test_policies_can_be_altered(server: Server, client: Client, waiter: Waiter) -> None:
+    create(client, "q")
+    client.rpush("q", *"abc")
+    client.execute_command("PRESSURE.ALTER", "q", "IN-FLIGHT", 1, "RETRY-DELAY", 5, "RATE", "9/2")
+    found = about(client, "q")
+    assert [found[name] for name in (b"in_flight", b"retry_delay_ms", b"rate", b"type")] == [
+        1, 5000, b"9/2000ms", b"jobs",
+    ]  # fmt: skip
+    assert waiter("PRESSURE.RESERVE", "q")
+    with Waiter(server.port) as other:
+        other.send("PRESSURE.RESERVE", "q", "TIMEOUT", 30)
+        wait_for_waiting(client, "q", consumers=1)
+        client.execute_command("PRESSURE.ALTER", "q", "IN-FLIGHT", 0, "RETRY-DELAY", 0, "RATE", "0")
+        assert other.reply()[2] == b"b"
+    found = about(client, "q")
+    assert [found[name] for name in (b"in_flight", b"retry_delay_ms", b"rate")] == [0, 0, b""]
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ("IN-FLIGHT 0", "greater than 0"),
+        ("IN-FLIGHT x", "greater than 0"),
+        ("RATE 0/0", "count/seconds"),
+        ("RATE 5/0", "count/seconds"),
+        ("RATE -1/5", "count/seconds"),
+        ("RATE 5/x", "timeout"),
+        ("RATE x", "count/seconds"),
+        ("RETRY-DELAY 315360001", "ten years"),
+        ("RETRY-DELAY -1", "negative"),
+        ("RETRY-DELAY-MAX 5", "needs RETRY-DELAY"),
+        ("RETRY-DELAY 5 TYPE FIFO", "TYPE JOBS"),
+        ("IN-FLIGHT 5 TYPE LOG", "TYPE JOBS"),
+        ("RATE 5/1 TYPE LOG", "TYPE JOBS"),
+    ],
+)
+def test_bad_options(client: Client, words: str, error: str) -> None:
+    with pytest.raises(ResponseError, match=error):
+        create(client, "q", *words.split())
+    assert not client.exists("q")
+
+
+@pytest.mark.parametrize("words", ["RETRY-DELAY 5", "IN-FLIGHT 2", "RATE 5/1"])
+def test_logs_and_groups_refuse_policies(client: Client, waiter: Waiter, words: str) -> None:
+    create(client, "q", "TYPE", "LOG")
+    assert waiter("PRESSURE.GROUP", "CREATE", "q", "g") == b"OK"
+    for queue in ("q", "q+g"):
+        assert is_refused(waiter("PRESSURE.ALTER", queue, *words.split()), "TYPE")
