@@ -407,7 +407,7 @@ def test_a_unique_put_returns_the_id_of_the_queued_job(client: Client) -> None:
     ("words", "error"),
     [
         (("PRESSURE.CREATE", "new", "TYPE", "RING"), "syntax error"),
-        (("PRESSURE.CREATE", "new", "TYPE", "FIFO", "UNIQUE", "QUEUED"), "need TYPE JOBS"),
+        (("PRESSURE.CREATE", "new", "TYPE", "FIFO", "UNIQUE", "QUEUED"), "needs TYPE JOBS"),
         (("PRESSURE.CREATE", "new", "DEAD-LETTER", "d"), "DEAD-LETTER needs MAX-DELIVERIES"),
         (("PRESSURE.CREATE", "new", "MAX-DELIVERIES", 1, "DEAD-LETTER", "new"), "its own DEAD-LETTER"),
         (("PRESSURE.CREATE", "new", "MAX-DELIVERIES", 0), "greater than 0"),

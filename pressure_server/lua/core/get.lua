@@ -21,6 +21,13 @@ local mirror = require 'kinds/mirror'
 
 local get = {}
 
+-- Return the claims after the first `count`.
+local function rest_of(claims, count)
+  local rest = commands.slice(claims, count + 1, #claims)
+  rest.ttr = claims.ttr
+  return rest
+end
+
 -- Take up to `wanted` messages. Return them, oldest first; and how many are left for another call.
 local function pop(self, wanted)
   local kind = queue.kind
@@ -37,7 +44,7 @@ local function pop(self, wanted)
     local count = math.min(wanted - (messages and #messages or 0), taking.MESSAGES, kind.available())
     local some, dropped = kind.pop(self, count, most - bytes)
     bytes, expired = bytes + commands.sum_of_bytes(some), expired + dropped
-    if self.claims then self.claims = commands.slice(self.claims, #some + 1, #self.claims) end
+    if self.claims then self.claims = rest_of(self.claims, #some) end
     if messages then
       if is_first then messages, is_first = commands.slice(messages, 1, #messages), false end -- the original is noted (records.lua)
       for i = 1, #some do messages[#messages + 1] = some[i] end
@@ -133,8 +140,7 @@ function get.pop(options, claims)
   if #claims > 0 and is_mistaken(true) then
     return {}, #claims
   end
-  local ttr = queue.bound and call('HGET', queue.base .. ':ext:settings', 'ack_ttr') or 0
-  for i, claim in ipairs(claims) do claims[i] = claim .. ' ' .. ttr end
+  claims.ttr = tonumber(queue.bound and call('HGET', queue.base .. ':ext:settings', 'ack_ttr') or 0)
   return get_some(options, #claims, claims)
 end
 

@@ -17,6 +17,7 @@ local job_gets = {}
 local OFFERED = 1000
 -- The identity that `server_of` was asked for last, and its answer: it takes as long as a job takes besides.
 local own_identity, own_server
+local NO_MARK = { '0', 0 }
 local key_of = queue.key_of
 
 -- Return the part of a server's identity that is in the owners of reservations.
@@ -33,12 +34,15 @@ function job_gets.owner_of(text)
   return (string.sub(text, 1, 1) == '=' and own_server or '') .. ' ' .. string.sub(text, 2)
 end
 
--- Takes    claims, one for each reservation: 'owner' or 'owner ttr'; how many are used
+-- Takes    claims, one for each reservation: 'owner' or 'owner ttr', or all without times if `claims.ttr` is that of all; how
+--          many are used
 -- Returns  the owners; and the times to run, nil for a job's own
 local function owners_in(claims, count)
   local owners, ttrs = {}, {}
   for i = 1, count do
-    if claims[i] == claims[i - 1] then
+    if claims.ttr then
+      owners[i], ttrs[i] = job_gets.owner_of(claims[i]), claims.ttr
+    elseif claims[i] == claims[i - 1] then
       owners[i], ttrs[i] = owners[i - 1], ttrs[i - 1]
     else
       local owner, ttr = string.match(claims[i], '^(%S+) ?(%d*)$')
@@ -190,22 +194,27 @@ function job_gets.take_over(claim, idle, most)
   return job_gets.give('claim', taken, claims)
 end
 
--- Make reserved jobs of messages that have just been taken from the list, one for each claim. Return each as
--- `add_given` says.
+-- Make reserved jobs of messages that have just been taken from the list, one for each claim. They are made at the same
+-- time. Return each as `add_given` says.
 function job_gets.hold(messages, marks_of, claims)
   local owners, ttrs = owners_in(claims, #messages)
   jobs.open()
   local ids, fields, places, found = job_ids.new(#messages), {}, {}, {}
+  local of, head, reply_head -- of the last message: its mark and its time to run, and the texts that depend on these
+  local made, last_ttr = job_ids.new_stamp(), nil
   for i, message in ipairs(messages) do
-    local mark, ttr = marks_of[i] or { '0', 0 }, ttrs[i] or 0
+    local mark, ttr = marks_of[i] or NO_MARK, ttrs[i] or 0
     local id, reserves = ids[i], (mark[4] or 0) + 1
-    local about = { JOB_DEFAULT_PRIORITY, 0, reserves, 0, 0, 0, 0, owners[i], ttr }
-    fields[#fields + 1] = id
-    fields[#fields + 1] = job_ids.new_stamp()
-      .. string.format('%d 0 0 %s %.0f ', JOB_DEFAULT_PRIORITY, mark[1], mark[2]) .. message
-    fields[#fields + 1], fields[#fields + 2] = id .. ':', cmsgpack.pack(about)
-    places[#places + 1], places[#places + 2] = ttr > 0 and the_call.clock() + ttr or 'inf', id
-    found[i] = string.format('%s %.0f %s %d ', id, ttr, mark[1], reserves) .. message
+    if mark ~= of or ttr ~= last_ttr then
+      of, last_ttr = mark, ttr
+      head = made .. string.format('%d 0 0 %s %.0f ', JOB_DEFAULT_PRIORITY, mark[1], mark[2])
+      reply_head = string.format(' %.0f %s %d ', ttr, mark[1], reserves)
+    end
+    local n = 4 * i
+    fields[n - 3], fields[n - 2], fields[n - 1] = id, head .. message, id .. ':'
+    fields[n] = cmsgpack.pack({ JOB_DEFAULT_PRIORITY, 0, reserves, 0, 0, 0, 0, owners[i], ttr })
+    places[2 * i - 1], places[2 * i] = ttr > 0 and the_call.clock() + ttr or 'inf', id
+    found[i] = id .. reply_head .. message
   end
   commands.with_all('ZADD', key_of('reserved'), places)
   if queue.word ~= 'reserved' and queue.word ~= 'kept' then queue.set_kind('reserved') end

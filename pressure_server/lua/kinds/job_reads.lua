@@ -192,7 +192,7 @@ end
 
 -- Return whether this owner has reserved the job.
 function job_reads.is_owned(job, owner)
-  return job_reads.parse(job).about[JOB_OWNER] == owner
+  return (job.about or job_reads.parse(job).about)[JOB_OWNER] == owner
 end
 
 -- Return the state of a job that exists. A job in no set becomes ready: this repairs an interrupted change.

@@ -98,11 +98,9 @@ end
 function list.pop(self, count, most)
   local some, _, marks_of = list.pop_head(count, most)
   local popped = #some
-  if marks_of or self.claims then
-    some, marks_of = taking.unexpired(self, some, marks_of or {})
-  end
+  if marks_of then some, marks_of = taking.unexpired(self, some, marks_of) end
   local dropped = popped - #some
-  if self.claims and #some > 0 then some = job_gets.hold(some, marks_of, self.claims) end
+  if self.claims and #some > 0 then some = job_gets.hold(some, marks_of or {}, self.claims) end
   return some, dropped
 end
 

@@ -347,8 +347,8 @@ class Popped(Flagged):
     def of(cls, result: bytes) -> Popped:
         """Return the message of one result of POP."""
         job, ttr, flags, reserves, message = result.split(b" ", 4)
-        made = cls(message, flags)
-        made.job, made.reserves, made.ttr = int(job[:13], 16), int(reserves), int(ttr) / 1000
+        made = bytes.__new__(cls, message)
+        made.flags, made.job, made.reserves, made.ttr = flags, int(job[:13], 16), int(reserves), int(ttr) / 1000
         return made
 
 

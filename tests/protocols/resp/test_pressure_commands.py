@@ -279,7 +279,7 @@ def test_invalid_arguments_are_refused_and_change_nothing(
 def test_every_command_is_in_command_docs(connection: Waiter) -> None:
     commands.load()
     names = [name for name in COMMANDS if name.startswith(b"PRESSURE.")]
-    assert len(names) == 29
+    assert len(names) == 30
     docs = mapping(connection("COMMAND", "DOCS", *names))
     assert {name.upper() for name in docs} == set(names)
     for name, found in docs.items():
