@@ -348,7 +348,8 @@ class Popped(Flagged):
         """Return the message of one result of POP."""
         job, ttr, flags, reserves, message = result.split(b" ", 4)
         made = bytes.__new__(cls, message)
-        made.flags, made.job, made.reserves, made.ttr = flags, int(job[:13], 16), int(reserves), int(ttr) / 1000
+        made.flags, made.job, made.reserves = flags, int(job[:13], 16), int(reserves)
+        made.ttr = int(ttr) / 1000
         return made
 
 
