@@ -56,7 +56,7 @@ class Receiver:
     def receive_replies(self, commands: Sequence[Words], replies: Sequence[Any]) -> int:
         """Note the messages in the replies, the last of which may be missing. Return their number."""
         items = [
-            item for words, reply in zip(commands, replies, strict=False) for item in _items_in(words, reply)
+            item for words, reply in zip(commands, replies, strict=False) for item in items_in(words, reply)
         ]
         self.receive(items)
         return len(items)
@@ -66,7 +66,7 @@ class Receiver:
         return Event(self.caller.name, queue, self.caller.proxy, time.monotonic())
 
 
-def _items_in(words: Words, reply: Any) -> list[Item]:
+def items_in(words: Words, reply: Any) -> list[Item]:
     """Return the messages of a reply, none if the command takes nothing. Redis replies have no flags."""
     if reply is None or isinstance(reply, Exception) or words[0] not in TAKING:
         return []

@@ -29,6 +29,7 @@ from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.memcached_clients import Getter, Setter
 from tests.chaos.once import OnceProducer
 from tests.chaos.plan import Fault, Timeouts
+from tests.chaos.poppers import Popper
 from tests.chaos.producers import Pace, Producer, Sender
 from tests.chaos.readers import Reader
 from tests.chaos.redis_workers import DetachedWorker, JobProducer, RedisKicker, RedisWorker
@@ -37,6 +38,7 @@ from tests.chaos.stand import Stand
 from tests.chaos.tags import beside
 from tests.chaos.workers import Worker
 from tests.support.nodes import Engine
+from tests.support.waiters import Words
 
 # Queues with their bounds; 0 for none. Exchanges and moves are between those with the same tag.
 QUEUES = {"wide": 0, "{wide}r": 0, "narrow": 20, "{narrow}tight": 300, "{wide}stack": 300, "{narrow}bag": 300}
@@ -51,6 +53,13 @@ _TUBES = list(TUBES)
 # A list from which workers reserve, and takers take.
 HELD = {"held": 300}
 _HELD = list(HELD)
+# Queues from which poppers take, with their settings.
+KEPT: dict[str, Words] = {
+    "kept": ("BOUND", 300),
+    "{kept}jobs": ("BOUND", 300, "TYPE", "JOBS", "RETRY-DELAY", 0.05, "RETRY-DELAY-MAX", 1, "IN-FLIGHT", 40),
+}
+_KEPT = list(KEPT)
+_POPPERS = 5
 # The queues of clients that hang up in a stall.
 _LEFT_QUEUES = [path.queue for path in PATHS]
 # Kinds of clients: type, protocol, name and number. The connections of the first third of the producers are
@@ -72,6 +81,7 @@ _JOB_PRODUCERS: list[tuple[type[Producer], type[Caller], str, int, list[str]]] =
     (Putter, BeanstalkCaller, "putter", 3, _TUBES),
     (JobProducer, Caller, "job-producer", 2, [*_TUBES[:3], "mixed"]),
     (Producer, Caller, "plain-producer", 1, ["held", "mixed"]),
+    (Producer, Caller, "kept-producer", 1, list(KEPT)),
 ]
 _WORKERS: list[tuple[type[Worker], type[Caller], str, int, list[str]]] = [
     (BeanstalkWorker, BeanstalkCaller, "worker", 5, _TUBES),
@@ -264,6 +274,8 @@ class _Work:
             await caller.ask(
                 ("PRESSURE.CREATE", queue, "BOUND", bound, "OVERFLOW", "BLOCK", *_TYPES.get(queue, ()))
             )
+        for queue, settings in KEPT.items():
+            await caller.ask(("PRESSURE.CREATE", queue, "ACK", "NEXT", *settings))
         closed = {beside(queue, CLOSED) for queue in (*QUEUES, *LOGS)}
         for queue in (*_LEFT_QUEUES, *closed):
             await caller.ask(("PRESSURE.CREATE", queue))
@@ -330,6 +342,9 @@ class _Work:
         for _ in range(_JOB_TAKERS):
             caller = self._maker.caller("job-taker")
             consumers.append(Taker(caller, self._ledger, ["mixed", *_HELD], self._maker.chance()))
+        for n in range(_POPPERS):
+            caller = Caller(*self._maker.next("popper"), self._journal, relayed=n > 0)
+            consumers.append(Popper(caller, self._ledger, _KEPT, self._maker.chance(), self._journal))
         reader = MemcachedCaller(*self._maker.next("job-kestrel"), self._journal, relayed=False)
         consumers.append(Kestrel(reader, self._ledger, ["mixed", *_HELD], self._maker.chance()))
         of_logs = [
@@ -376,7 +391,7 @@ class _Work:
         """Complain of empty queues whose statistics count other numbers in, or out, than there were."""
         await asyncio.to_thread(self._audit_jobs)
         caller = self._maker.caller("auditor")
-        for queue in (*QUEUES, *_LEFT_QUEUES, *TUBES, *HELD):
+        for queue in (*QUEUES, *_LEFT_QUEUES, *TUBES, *HELD, *KEPT):
             await self._audit_counts(caller, queue)
         for queue in ONCE:
             await self._audit_counts(caller, queue, self._outcome.once.acknowledged_in(queue))
