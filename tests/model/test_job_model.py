@@ -94,6 +94,10 @@ creations = st.sampled_from(
         ("BOUND", 2, "UNIQUE", "QUEUED"),
         ("MAX-DELIVERIES", 2),
         ("MAX-DELIVERIES", 1, "DEAD-LETTER"),
+        ("ACK", "NEXT"),
+        ("BOUND", 3, "ACK", "NEXT"),
+        ("ACK", "NEXT", "TYPE", "JOBS"),
+        ("ACK", "NEXT", "MAX-DELIVERIES", 2),
     ]
 )
 which = st.integers(0, 12)
@@ -307,7 +311,7 @@ class JobMachine(RuleBasedStateMachine):
             lambda: self.model.create(
                 self.names[role], given.get("TYPE", "").lower(), bound=given.get("BOUND", 0),
                 unique=given.get("UNIQUE", "").lower(), max_deliveries=given.get("MAX-DELIVERIES", 0),
-                dead_letter=given.get("DEAD-LETTER", ""),
+                dead_letter=given.get("DEAD-LETTER", ""), keeps="ACK" in given,
             )
         )  # fmt: skip
         self.send("resp-0", "PRESSURE.CREATE", self.names[role], *options, expected=ok_unless(expected))
@@ -402,13 +406,13 @@ class JobMachine(RuleBasedStateMachine):
     # Takes
 
     @step(
-        role=roles, client=resp, command=st.sampled_from(["SPOP", "LPOP", "RPOP", "PRESSURE.GET", "get"]),
+        3, role=roles, client=resp, command=st.sampled_from(["SPOP", "LPOP", "RPOP", "PRESSURE.GET", "get"]),
         count=st.none() | st.integers(1, 3),
     )  # fmt: skip
     def take(self, role: str, client: str, command: str, count: int | None) -> None:
         name = self.names[role]
         if command == "get":
-            expected = self.expect(lambda: self.model[name].take())
+            expected = self.expect(lambda: self.model.pop(name, "memcached"))
             reply = self.world.client("memcached")(b"get " + name.encode())
             found = expected if isinstance(expected, list) else []
             values = [b"VALUE %b 0 %d\r\n%b\r\n" % (name.encode(), len(one), one) for one in found]
@@ -419,13 +423,25 @@ class JobMachine(RuleBasedStateMachine):
             expected = self.expect(lambda: self.model[name].get())
         else:
             words = [command, name, *([] if count is None else [str(count)])]
-            expected = self.expect(lambda: self.model[name].take(count or 1))
+            expected = self.expect(lambda: self.model.pop(name, client, count or 1))
         if isinstance(expected, list):
             if count is None:
                 expected = expected[0] if expected else None
             elif not expected and command != "SPOP":
                 expected = None
         self.send(client, *words, expected=expected)
+
+    @step(role=roles, client=resp, keeps=st.sampled_from([None, None, True, False]))
+    def acknowledge_popped(self, role: str, client: str, keeps: bool | None) -> None:
+        """Acknowledge what a client has popped; or alter whether the queue keeps that."""
+        name = self.names[role]
+        if keeps is None:
+            expected = self.expect(lambda: self.model.acknowledge_popped(client, name))
+            self.send(client, "PRESSURE.ACK", name, expected=expected)
+        else:
+            expected = self.expect(lambda: self.model[name].keep(keeps=keeps))
+            words = ("ACK", "NEXT" if keeps else "FINAL")
+            self.send(client, "PRESSURE.ALTER", name, *words, expected=ok_unless(expected))
 
     @step(
         role=roles, client=resp, some=st.lists(messages, min_size=1, max_size=2, unique=True),
@@ -590,6 +606,7 @@ class JobMachine(RuleBasedStateMachine):
             return
         name, job = self.pick(place, RESERVED)
         number, delay = job.id, next(self.later) if is_delayed else 0
+        is_owner = is_owner and job.owner != "memcached"  # it ends what it has popped by its next pop only
         if is_owner and job.owner in World.CLIENTS:
             client, token = job.owner, ""
         elif is_owner and client in World.RESP:
@@ -662,7 +679,7 @@ class JobMachine(RuleBasedStateMachine):
         """Return a time long ago, in the order in which times end."""
         return job.place + 2_000_000
 
-    @step(client=clients, reset=st.booleans())
+    @step(client=st.sampled_from([*World.CLIENTS]), reset=st.booleans())
     def a_connection_ends(self, client: str, reset: bool) -> None:
         if self.world.is_open(client):
             self.close_connection(client, reset=reset)

@@ -174,7 +174,10 @@ def ack(client: Caller, words: Words) -> None:
     session = client.session
     popped = session.reserved_jobs.take_from(session.database, words[1])
     jobs = [owned(job, session.job_owner) for job in popped]
-    client.submit(verbs.DELETE_JOB, words[1], jobs, len(jobs), encoders.ended_reservations)
+    if jobs:
+        client.submit(verbs.DELETE_JOB, words[1], jobs, len(jobs), encoders.ended_reservations)
+    else:
+        client.reply(b":0\r\n")
 
 
 @command(

@@ -96,6 +96,7 @@ class JobQueue(Queue):
     unique: str = ""
     max_deliveries: int = 0
     dead_letter: str = ""
+    keeps: bool = False  # ACK NEXT
     jobs: dict[int, Job] = field(default_factory=dict)
     last_id: int = 0
 
@@ -191,6 +192,11 @@ class JobQueue(Queue):
         self.has_jobs = True
         self.counters.consume([job.message for job in self.jobs.values()], -1)
         self.begin()
+
+    def keep(self, *, keeps: bool) -> None:
+        """Keep what is popped until the client's next pop, or not."""
+        require(self.exists, "NOQUEUE")
+        self.keeps = keeps
 
     def is_spent(self, job: Job) -> bool:
         """Whether the job has been delivered as often as it may."""

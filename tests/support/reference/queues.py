@@ -18,6 +18,8 @@ class Queues:
         self.by_name: dict[str, JobQueue] = {}
         self._blocks = last_block
         self._places = 0
+        # By client, what it has popped from queues that keep it until its next pop: queues and ids.
+        self._popped: dict[str, list[tuple[str, int]]] = {}
 
     def __getitem__(self, name: str) -> JobQueue:
         """Return the queue of that name, which need not exist, after what is due."""
@@ -64,6 +66,23 @@ class Queues:
         require(queue.may_consume, "INUSE")
         return queue.move(self.opened(other), message)
 
+    def pop(self, name: str, client: str, count: int = 1) -> list[bytes]:
+        """Take messages. If the queue keeps them, end what the client has popped before, and reserve them."""
+        queue = self[name]
+        if not queue.keeps:
+            return queue.take(count)
+        self.acknowledge_popped(client)
+        jobs = queue.reserve(client, count, 0)
+        self._popped[client] = [(name, job.id) for job in jobs]
+        return [job.message for job in jobs]
+
+    def acknowledge_popped(self, client: str, name: str | None = None) -> int:
+        """End what the client has popped, all or from one queue. Return how many there were."""
+        popped = self._popped.pop(client, [])
+        ended = [(queue, job) for queue, job in popped if name in (None, queue)]
+        self._popped[client] = [one for one in popped if one not in ended]
+        return sum(self[queue].acknowledge([job], client) for queue, job in ended if self[queue].exists)
+
     def heads(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return priority and id of the best job of each queue that has any; without an id it is the oldest.
 
@@ -86,5 +105,6 @@ class Queues:
 
     def give_up(self, owner: str, names: Iterable[str]) -> None:
         """Make ready what a connection has reserved, which has ended."""
+        self._popped.pop(owner, None)
         for name in names:
             self[name].give_up(owner)
