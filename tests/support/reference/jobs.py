@@ -224,9 +224,21 @@ class JobQueue(Queue):
             self._move_to_dead_letters(job)
 
     def _move_to_dead_letters(self, job: Job) -> None:
-        """Move a buried job to the dead letters, unless that queue does not take it."""
+        """Move a buried job to the dead letters, unless that queue does not take it.
+
+        There it is a job again, unless the queue has been a list before.
+        """
         try:
-            self.home.opened(self.dead_letter).put([job.message], overfill=True)
+            is_new = not self.home[self.dead_letter].exists
+            dead = self.home.opened(self.dead_letter)
+            dead.require_open()
+            if is_new:
+                dead.convert()
+            if not dead.has_jobs:
+                dead.put([job.message], overfill=True)
+            elif not (dead.unique and dead.equals(job.message)):
+                dead.counters.produce([job.message])
+                dead.store(job.message, priority=job.priority, ttr=job.ttr)
         except RefusedError:
             return
         self._delete([job])
