@@ -60,6 +60,11 @@ class Glob:
             first += b"".join(b"(?>.*?%b)" % middle for middle in others[:-1]) + b".*" + others[-1]
         return re.compile(first, re.DOTALL)
 
+    @property
+    def parts(self) -> list[Sequence[bytes]]:
+        """The parts between the stars: the elements of each, as the bytes that an element matches, sorted."""
+        return [part.elements for part in self._parts]
+
     def matches(self, text: bytes) -> bool:
         """Return whether the whole text matches."""
         steps = self.steps(text)
@@ -104,7 +109,7 @@ class _Part:
     def __init__(self, elements: Sequence[bytes]) -> None:
         """Each element is the bytes that it matches, sorted."""
         self.size = len(elements)
-        self._elements = elements
+        self.elements = elements
         self._text = b"".join(elements) if set(map(len, elements)) <= {1} else None
         # At how many positions of a text it is looked for in one step.
         self.positions_of_step = _AT_ONCE
@@ -114,14 +119,14 @@ class _Part:
     @property
     def expression(self) -> bytes:
         """A regular expression."""
-        return b"".join(map(_expression, self._elements))
+        return b"".join(map(_expression, self.elements))
 
     def is_at(self, text: bytes, position: int) -> bool:
         """Return whether the part matches the bytes from this position on."""
         if self._text is not None:
             return text.startswith(self._text, position)
         found = text[position : position + self.size]
-        return all(byte in element for byte, element in zip(found, self._elements, strict=True))
+        return all(byte in element for byte, element in zip(found, self.elements, strict=True))
 
     def find(self, text: bytes, start: int, end: int) -> int:
         """Return the first position in a slice of the text at which the part matches; -1 if there is none."""
@@ -131,7 +136,7 @@ class _Part:
         backwards = text[start:end][::-1]
         found = (1 << (end - start - self.size + 1)) - 1
         masks: dict[bytes, int] = {}
-        for offset, element in enumerate(self._elements):
+        for offset, element in enumerate(self.elements):
             if len(element) == _BYTES:
                 continue
             if element not in masks:

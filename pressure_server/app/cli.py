@@ -18,7 +18,7 @@ from pressure_server.app.backup_commands import backup_command, check_data_comma
 from pressure_server.app.demo_command import demo_command
 from pressure_server.app.doctor_command import doctor_command
 from pressure_server.app.option_types import GroupedCommand
-from pressure_server.app.options import shared_options
+from pressure_server.app.options import config_path, shared_options
 from pressure_server.app.process import hide_secrets
 from pressure_server.app.queues_command import queues_command, top_command, where_command
 from pressure_server.app.server import serve
@@ -68,11 +68,12 @@ def cli() -> None:
 def serve_command(**values: Any) -> None:
     """Run the server until it receives SIGTERM or SIGINT.
 
-    SIGHUP reloads the users, the passwords and the TLS files. Times are in seconds or have a unit (250ms,
-    5s, 10m, 1h, 1d). Sizes are in bytes or have a unit (64mb, 1kb). If an option is set more than once,
-    the command line takes precedence over the environment, and the environment over the --config file.
+    SIGHUP reloads the users, the passwords, the TLS files and the settings of queues by name. Times are in
+    seconds or have a unit (250ms, 5s, 10m, 1h, 1d). Sizes are in bytes or have a unit (64mb, 1kb). If an
+    option is set more than once, the command line takes precedence over the environment, and the environment
+    over the --config file.
     """
-    settings = Settings(**values)
+    settings = Settings(**values, config=config_path())
     log_output.configure(settings.log_level, settings.log_format)
     uvloop.run(serve(settings))
 

@@ -9,21 +9,21 @@ from __future__ import annotations
 import difflib
 import os
 import re
-import tomllib
 from dataclasses import fields
 from pathlib import Path
 
 import click
 
 from pressure_server.app.option_types import FILE, VARIABLE_PREFIX, Option
+from pressure_server.app.queue_sections import QUEUES, line_of, read_config, read_templates
 from pressure_server.app.settings import Settings
 from pressure_server.app.store import Store
-from pressure_server.text import reason_of
 
 # The options of commands that look at a store of queues.
-STORE_OPTIONS = ("config", *(one.name for one in fields(Store)))
+STORE_OPTIONS = ("config", *(one.name for one in fields(Store) if one.metadata))
 # Variables that Kubernetes and Docker links set for a service whose name begins with `pressure`.
 _LINK_VARIABLE = re.compile(r"(\w+_)?(SERVICE_(HOST|PORT(_\w+)?)|PORT(_\d+_\w+)?|NAME|ENV_\w+)")
+_CONFIG = "pressure_server.config"
 # By the type of an option's default: the TOML types that it accepts besides strings.
 _TOML_TYPES: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: (int, float)}
 
@@ -33,23 +33,21 @@ def _config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) 
     _check_environment()
     if path is not None:
         _read_config(ctx, path)
+        ctx.meta[_CONFIG] = path
 
 
 def _read_config(ctx: click.Context, path: Path) -> None:
     """Use the values of the TOML file as defaults, so that flags and variables take precedence.
 
-    Raise click.UsageError if the file cannot be read, or a key or value is invalid.
+    Raise SettingsError or click.UsageError if the file cannot be read, or a key or value is invalid.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-        found = tomllib.loads(text)
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        why = reason_of(error) if isinstance(error, OSError) else error
-        raise click.UsageError(f"{path} cannot be read: {why}") from error
+    found, text = read_config(path)
+    if found.pop(QUEUES, None) is not None:
+        read_templates(path)
     options = {str(option.name).replace("_", "-"): option for option in _OPTIONS if option.expose_value}
     ctx.default_map = {}
     for key, value in found.items():
-        where = f"{path}, line {_line_of(key, text)}"
+        where = f"{path}, line {line_of(key, text)}"
         option = options.get(key.replace("_", "-"))
         if option is None:
             likely = difflib.get_close_matches(key, options, 1)
@@ -65,12 +63,6 @@ def _read_config(ctx: click.Context, path: Path) -> None:
         except click.BadParameter as error:
             raise click.UsageError(f"{where}: invalid value for {key}: {error.message}") from error
         ctx.default_map[str(option.name)] = several if option.multiple else value
-
-
-def _line_of(key: str, text: str) -> int:
-    """Return the number of the line that sets the key; 1 if it is not found."""
-    found = re.search(rf"^\s*[\"']?{re.escape(key)}[\"']?\s*=", text, re.MULTILINE)
-    return text.count("\n", 0, found.end()) + 1 if found else 1
 
 
 def _check_environment() -> None:
@@ -99,13 +91,19 @@ _OPTIONS = [
         is_eager=True,
         expose_value=False,
     ),
-    *(Option(one.name, **one.metadata) for one in fields(Settings)),
+    *(Option(one.name, **one.metadata) for one in fields(Settings) if one.metadata),
 ]
 # By the group in which help and documents list them.
 GROUPS: dict[str, list[Option]] = {}
 for _one in _OPTIONS:
     _one.group = _one.group or list(GROUPS)[-1]
     GROUPS.setdefault(_one.group, []).append(_one)
+
+
+def config_path() -> Path | None:
+    """Return the path of the configuration file of the present command."""
+    found: Path | None = click.get_current_context().meta.get(_CONFIG)
+    return found
 
 
 def shared_options(*names: str) -> list[click.Parameter]:

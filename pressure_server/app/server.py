@@ -295,8 +295,12 @@ class Server:
         return f"listening on {', '.join(map(str, self._context.listening))}"
 
     def _reload(self) -> None:
-        """Read the users and the TLS files again, after SIGHUP."""
+        """Read the users, the TLS files and the settings of queues by name again, after SIGHUP."""
         with self._manager.reloading():
+            try:
+                self._broker.change_policy(self._settings.policy)
+            except (SettingsError, StartError) as error:
+                logger.error("reload failed, the previous settings of queues stay in force: %s", error)
             sessions = self._http.sessions() if self._http is not None else ()
             self._access.reload([*self._clients.connected, *sessions])
             self._clients.users_changed()

@@ -21,6 +21,7 @@ from pressure_server.app.option_types import (
     time_setting,
 )
 from pressure_server.app.process import memory_limit, processors
+from pressure_server.app.queue_sections import read_templates
 from pressure_server.app.store import EMBEDDED, Store
 from pressure_server.auth.access_policy import AccessPolicy, TlsFiles
 from pressure_server.backend.levels import Level
@@ -375,7 +376,7 @@ class Settings(Store, ListenerSettings):
 
     @property
     def policy(self) -> Policy:
-        """The policy that applies to all queues."""
+        """The policy that applies to all queues. Raises SettingsError if --config can no longer be read."""
         return Policy(
             create_bound=self.default_bound if self.auto_create else None,
             overflow=self.overflow,
@@ -387,6 +388,7 @@ class Settings(Store, ListenerSettings):
             max_bytes=self.default_max_bytes,
             max_queues=self.max_queues,
             max_stored_bytes=self.max_stored_bytes,
+            templates=() if self.config is None else read_templates(self.config, self.default_bound),
         )
 
     @property

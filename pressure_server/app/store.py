@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote, urlsplit, urlunsplit
 
@@ -91,6 +91,9 @@ class Store:
         default=16,
         type=Integer(1, MOST_SHARDS),
     )
+
+    # The configuration file, for the settings of queues by name: they are read again while the server runs.
+    config: Path | None = field(default=None, compare=False, kw_only=True)
 
     def __post_init__(self) -> None:
         """Check the values, without connecting to the backend. Raise SettingsError."""

@@ -21,7 +21,7 @@ from pressure_server.backend.greeting import BackendRefusedError, NoSuchDatabase
 from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.replica_waits import Deadline
-from pressure_server.errors import BackendError, PressureError
+from pressure_server.errors import BackendError, PressureError, StartError
 from pressure_server.lua.scripts import library
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT
 from pressure_server.queues.database import Database
@@ -71,7 +71,6 @@ class Broker:
         host = re.sub(r"[^\w.-]", "-", socket.gethostname())
         self.identity = f"pressure-server:{host}:{os.getpid()}:{secrets.token_hex(4)}"
         self.address = address
-        self.policy = policy
         self.waiters = WaiterCount(policy.max_waiting)
         self._neighbours = peer_detection
         self._is_settled = True
@@ -81,6 +80,7 @@ class Broker:
         name = prefix.encode()
         self._is_sharded = isinstance(address, ClusterAddress) and not has_tag(name)
         self._placement = Placement(name, shards if self._is_sharded else None)
+        self.policy = self._checked(policy)
         self._answers = Answers(several_shards=self._is_sharded)
         outages = Counter[str]()
         self._backends = [
@@ -114,6 +114,26 @@ class Broker:
     def shards(self) -> list[Shard]:
         """The shards of the databases in use."""
         return [place.shard for place in self._places]
+
+    def change_policy(self, policy: Policy) -> None:
+        """Use other settings for all queues from now on. Raises StartError if they cannot be used here."""
+        self.policy = self._checked(policy)
+        for place in self._places:
+            place.shard.change_policy(self._policy_of_shard())
+
+    def _policy_of_shard(self) -> Policy:
+        return replace(self.policy, max_queues=ceil(self.policy.max_queues / len(self._backends)))
+
+    def _checked(self, policy: Policy) -> Policy:
+        """Return the policy. Raise StartError if dead letters would have to go to another shard."""
+        for template in policy.templates:
+            to = template.creation.dead_letter
+            if to is not None and not self._placement.are_together(template.pattern.encode(), to):
+                raise StartError(
+                    f'[queues."{template.pattern}"]: on a cluster, the pattern and its dead-letter must have '
+                    "the same tag in braces, such as {a}:* and {a}:failed"
+                )
+        return policy
 
     def note_end(self, identity: str) -> None:
         """Recover at once what the server of this name had taken: its process has ended."""
@@ -228,7 +248,7 @@ class Broker:
             backend.durability,
             prefix=backend.prefix,
             identity=identity,
-            policy=replace(self.policy, max_queues=ceil(self.policy.max_queues / shards)),
+            policy=self._policy_of_shard(),
             waiters=self.waiters,
             answers=self._answers,
             most_in_flight=ceil(MOST_IN_FLIGHT / shards),

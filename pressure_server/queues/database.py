@@ -25,6 +25,7 @@ from pressure_server.queues.operations.options import WAITS, Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.wait import Unblocking, Wait
 from pressure_server.queues.placement import Placement
+from pressure_server.queues.policy import Policy
 from pressure_server.queues.queue_operations import QueueOperations
 from pressure_server.queues.reserving import reserve_best
 from pressure_server.queues.shard import Shard
@@ -51,7 +52,6 @@ class Database(QueueOperations):
         self._placement = placement
         first = shards[0]
         self.database_number = first.database_number
-        self.policy = first.policy
         self.answers = first.answers
         self._known: dict[bytes, Shard] = {}
         # The shards to which operations of the present read have gone.
@@ -305,6 +305,11 @@ class Database(QueueOperations):
                         yield name
 
     # The shards together
+
+    @property
+    def policy(self) -> Policy:
+        """The settings that apply to all queues."""
+        return self.shards[0].policy
 
     @property
     def is_up(self) -> bool:

@@ -16,6 +16,8 @@ _NEAR = 16
 MOST_SHARDS = _SLOTS // _NEAR
 # A user's own tag, before the first `+`: queues with the same one are in the same shard.
 _TAG = re.compile(rb"\{([^}]+)\}")
+# What a pattern has where a name may have different bytes.
+_GLOB = re.compile(rb"[*?\[\\]")
 
 
 class Placement:
@@ -31,6 +33,14 @@ class Placement:
         log = name.partition(b"+")[0]
         tag = _TAG.search(log)
         return crc_hqx(tag[1] if tag else log, 0) % len(self.prefixes)
+
+    def are_together(self, pattern: bytes, name: bytes) -> bool:
+        """Return whether every queue whose name matches the pattern is in the shard of the queue `name`."""
+        if len(self.prefixes) == 1:
+            return True
+        begin = _GLOB.split(pattern, 1)[0]
+        decides = begin == pattern or _TAG.search(begin.partition(b"+")[0]) is not None
+        return decides and self.shard_of(begin) == self.shard_of(name)
 
 
 def _tags(shards: int) -> list[int]:

@@ -41,6 +41,7 @@ from pressure_server.queues.operations.wait import Unblocking, WaitCondition, Wa
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.ranges import Ranges
 from pressure_server.queues.stored_keys import StoredKeys
+from pressure_server.queues.templates import packed_templates
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
 
@@ -77,7 +78,6 @@ class Shard:
         self.prefix = prefix
         self.waiters = waiters
         self.database_number = link.number
-        self.policy = policy
         self.is_stopping = False
         # The number of other servers on the backend, whose clients may wait for the same messages.
         self.peer_count = 0
@@ -87,18 +87,15 @@ class Shard:
         self._durability = durability
         # Whether changes must be durable before clients are answered.
         self.is_durable = durability.is_enabled
-        bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
         self.identity = identity
         # Callbacks for when the backend is back; a dict keeps their order, and each only once.
         self._when_back_callbacks: dict[Callable[[], None], None] = {}
         self._dropped = asyncio.Event()
         # Without heartbeats no other server would recover the records, so none are kept.
         records = records_key(prefix, identity) if link.heartbeats is not None else b""
-        limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
-        caller = Caller((identity, bound, policy.overflow.encode(), limits), records)
-        # The second one goes with the calls while the backend holds more bytes than it may.
-        self._callers = (caller, Caller((*caller.words[:-1], limits + b"!"), records))
-        self._courier = Courier(link, self, caller, most_in_flight)
+        self._records_key = records
+        self._set_policy(policy)
+        self._courier = Courier(link, self, self._callers[0], most_in_flight)
         # Lanes that have something to do, and others, which keep what they know of their queues.
         self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
         self._in_use = 0  # of the lanes
@@ -117,6 +114,21 @@ class Shard:
         self.keys = StoredKeys(link, durability, prefix)
         self.ranges = Ranges(self, link)
         self._loop = asyncio.get_running_loop()
+
+    def _set_policy(self, policy: Policy) -> None:
+        self.policy = policy
+        bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
+        templates = packed_templates(policy.templates, self.prefix)
+        limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
+        words = (self.identity, bound, policy.overflow.encode(), templates)
+        # The second one goes with the calls while the backend holds more bytes than it may.
+        self._callers = [Caller((*words, limits + mark), self._records_key) for mark in (b"", b"!")]
+
+    def change_policy(self, policy: Policy) -> None:
+        """Use other settings for all queues from now on."""
+        is_reached = self._courier.caller is self._callers[1]
+        self._set_policy(policy)
+        self.limit_storage(is_reached=is_reached)
 
     def limit_storage(self, *, is_reached: bool) -> None:
         """Refuse puts while the backend holds more bytes than it may."""

@@ -196,7 +196,7 @@ async def _replace(
     except QueueDoesNotExistError:
         if not messages:
             return
-        bound, is_closed = database.policy.create_bound or 0, 0
+        bound, is_closed = database.policy.limits_of_new(queue)[0], 0
     if is_closed:
         raise QueueClosedError(printable(queue))
     if bound and len(messages) > bound:

@@ -140,7 +140,7 @@ async def _put_in_portions(client: RespSession, name: bytes, messages: list[byte
     except QueueDoesNotExistError:
         if options.must_exist:
             return 0
-        has_limit = bool(database.policy.create_bound or database.policy.max_bytes)
+        has_limit = any(database.policy.limits_of_new(name))
     result, portion = 0, len(messages) if has_limit else _MOST_AT_ONCE
     for first in range(0, len(messages), portion):
         some = messages[first : first + portion]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
+from typing import Any
 
 from handlers.resp import table
 from handlers.resp.arguments import (
@@ -61,7 +63,7 @@ async def ready(client: Caller, _words: Words) -> str:
 
 
 _IF_NOT_EXISTS = b"IF NOT EXISTS"
-_CREATE = {
+CREATE_OPTIONS = {
     _IF_NOT_EXISTS: None,
     b"BOUND": bound_of,
     b"OVERFLOW": one_of(BLOCK=BLOCK.encode(), ERROR=ERROR.encode(), OVERWRITE=OVERWRITE),
@@ -107,8 +109,22 @@ _OPTIONS_OF_JOBS = {
 )
 async def create(client: Caller, words: Words) -> str | int:
     """Create the queue (pressure 0.15, Create). The default bound is 0: no bound."""
-    options = options_in(words[2:], _CREATE)
+    options = options_in(words[2:], CREATE_OPTIONS)
     may_exist = _IF_NOT_EXISTS in options
+    creation = creation_of(options)
+    _check_dead_letter(client, words[1], creation.dead_letter)
+    arguments = creation.arguments(_prefix_of(client, words[1], creation.dead_letter))
+    try:
+        await client.database.run(verbs.CREATE, words[1], arguments, client=client.session)
+    except QueueAlreadyExistsError:
+        if may_exist:
+            return 0
+        raise
+    return 1 if may_exist else OK
+
+
+def creation_of(options: Mapping[bytes, Any]) -> Creation:
+    """Return the settings that the options of PRESSURE.CREATE mean. Raise CommandError."""
     creation = Creation(
         options.get(b"BOUND", 0),
         options.get(b"OVERFLOW"),
@@ -140,15 +156,7 @@ async def create(client: Caller, words: Words) -> str | int:
         raise CommandError("ERR ACK NEXT is not for TYPE LOG: its groups reserve messages")
     if creation.dead_letter is not None and not creation.max_deliveries:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
-    _check_dead_letter(client, words[1], creation.dead_letter)
-    arguments = creation.arguments(_prefix_of(client, words[1], creation.dead_letter))
-    try:
-        await client.database.run(verbs.CREATE, words[1], arguments, client=client.session)
-    except QueueAlreadyExistsError:
-        if may_exist:
-            return 0
-        raise
-    return 1 if may_exist else OK
+    return creation
 
 
 def _prefix_of(client: Caller, queue: bytes, dead_letter: bytes | None) -> bytes:
@@ -164,14 +172,14 @@ def _check_dead_letter(client: Caller, queue: bytes, dead_letter: bytes | None) 
         raise CommandError("NOPERM this user has no permissions to access the DEAD-LETTER queue")
 
 
-_ALTER = {
+ALTER_OPTIONS = {
     b"BOUND": bound_of,
-    b"OVERFLOW": _CREATE[b"OVERFLOW"],
+    b"OVERFLOW": CREATE_OPTIONS[b"OVERFLOW"],
     b"MAX-BYTES": bound_of,
     b"TTL": seconds_of,
     b"MAX-DELIVERIES": count_from_zero,
     b"DEAD-LETTER": bytes,
-    b"ACK": _CREATE[b"ACK"],
+    b"ACK": CREATE_OPTIONS[b"ACK"],
     b"ACK-TTR": seconds_of,
     b"RETRY-DELAY": retry_delay_of,
     b"RETRY-DELAY-MAX": retry_delay_of,
@@ -193,9 +201,18 @@ _ALTER = {
 )
 async def alter(client: Caller, words: Words) -> str:
     """Change the queue's settings."""
-    options = options_in(words[2:], _ALTER)
+    options = options_in(words[2:], ALTER_OPTIONS)
     if not options:
         raise syntax_error("name a setting and its value, such as BOUND 1000")
+    alteration = alteration_of(options)
+    _check_dead_letter(client, words[1], alteration.dead_letter or None)
+    arguments = alteration.arguments(_prefix_of(client, words[1], alteration.dead_letter))
+    await client.database.run(verbs.ALTER, words[1], arguments, client=client.session)
+    return OK
+
+
+def alteration_of(options: Mapping[bytes, Any]) -> Alteration:
+    """Return the changes that the options of PRESSURE.ALTER mean. Raise CommandError."""
     alteration = Alteration(
         options.get(b"BOUND"),
         options.get(b"OVERFLOW"),
@@ -212,10 +229,7 @@ async def alter(client: Caller, words: Words) -> str:
     )
     if alteration.max_deliveries == 0 and alteration.dead_letter:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
-    _check_dead_letter(client, words[1], alteration.dead_letter or None)
-    arguments = alteration.arguments(_prefix_of(client, words[1], alteration.dead_letter))
-    await client.database.run(verbs.ALTER, words[1], arguments, client=client.session)
-    return OK
+    return alteration
 
 
 @command(
@@ -311,7 +325,7 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
     session = client.session
     number = session.database.database_number
     waiting = (await session.context.workers.waiting(number, words[1:2]))[words[1]]
-    prefix = client.database.prefix_of(words[1])
+    prefix, template = client.database.prefix_of(words[1]), session.database.policy.template_of(words[1])
     return {
         b"bound": about.bound,
         b"length": about.length,
@@ -349,6 +363,8 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
         b"retry_delay_max_ms": about.retry_delay_max,
         b"in_flight": about.in_flight,
         b"rate": about.rate.replace(b" ", b"/", 1) + (b"ms" if about.rate else b""),
+        b"ttl_ms": about.ttl,
+        b"template": template.pattern.encode() if template else b"",
         b"prefix": prefix,
     }
 

@@ -27,7 +27,7 @@ function info.info()
   local base = queue.base
   local stats = call('MGET', base .. ':stats:produced_messages', base .. ':stats:produced_bytes',
     base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
-  local noted = call('HMGET', base .. ':ext:settings', 'timeouts', 'dropped', 'missed', 'ack', 'ack_ttr',
+  local noted = call('HMGET', base .. ':ext:settings', 'timeouts', 'dropped', 'missed', 'ack', 'ack_ttr', 'ttl',
     unpack(policy.SETTINGS))
   local settings = queue.jobs and queue.jobs.settings or {}
   local counts = queue.jobs and counts_of_jobs() or { queue.length, 0, 0, 0, 0, 0 }
@@ -41,7 +41,8 @@ function info.info()
     settings.unique or '', settings.max_deliveries or 0, settings.dead_letter or '',
     tonumber(noted[1] or 0), tonumber(noted[2] or 0), head, tail, groups,
     queue.jobs and queue.jobs.source or '', tonumber(noted[3] or 0), room.max_bytes() or 0,
-    noted[4] or '', tonumber(noted[5] or 0), tonumber(noted[6] or 0), tonumber(noted[7] or 0), tonumber(noted[8] or 0), noted[9] or '',
+    noted[4] or '', tonumber(noted[5] or 0), tonumber(noted[7] or 0), tonumber(noted[8] or 0), tonumber(noted[9] or 0),
+    noted[10] or '', 1000 * (tonumber(noted[6] or nil) or 0),
   }
 end
 

@@ -109,7 +109,8 @@ function life.create(bound, full, implicit, ...)
   return 1
 end
 
--- Change settings. A queue that a put created stays from now on, like one that a client created.
+-- Change settings. A queue that a put created stays from now on, like one that a client created; except with
+-- 'implicit', a setting of any value.
 --
 -- Takes    settings, each a name and a value: those of `create`, but the type; '' for none
 -- Returns  1, or an error
@@ -135,12 +136,13 @@ function life.alter(...)
     call('DEL', queue.base .. ':ext:due')
     call('ZREM', the_call.own_key('due'), queue.base)
   end
-  local bound, was_full = tonumber(new.bound), room.is_full()
-  new.bound = nil
+  local bound, is_implicit, was_full = tonumber(new.bound), new.implicit, room.is_full()
+  new.bound, new.implicit = nil, nil
   for name, value in pairs(new) do
     if value == '' then call('HDEL', settings, name) else call('HSET', settings, name, value) end
   end
-  call('HDEL', settings, 'implicit', 'since')
+  call('HDEL', settings, 'since')
+  if not is_implicit then call('HDEL', settings, 'implicit') end
   block.changed = true
   if new.max_bytes then
     if not queue.word or queue.word == 'limited' then queue.set_kind(new.max_bytes ~= '' and 'limited' or nil) end

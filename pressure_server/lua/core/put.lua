@@ -37,7 +37,7 @@ local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
 local once = require 'core/once'
-local life = require 'core/life'
+local templates = require 'core/templates'
 local marks = require 'kinds/marks'
 local mirror = require 'kinds/mirror'
 local conversion = require 'kinds/conversion'
@@ -52,11 +52,10 @@ local DROPPED_AT_ONCE = 1000
 -- native client that creates it has not pushed :not_full, which it does last. Puts of jobs need no role.
 function put.refusal(options)
   if not queue.bound then
-    local bound = the_call.arguments[HEADER_BOUND]
-    if bound == '' or options.existing then
+    if the_call.arguments[HEADER_BOUND] == '' or options.existing then
       return { err = 'NOQUEUE' }
     end
-    local made = life.create(bound, the_call.overflow, true)
+    local made = templates.create()
     if made ~= 1 then
       return made
     end

@@ -44,3 +44,4 @@ class QueueInfo(NamedTuple):
     retry_delay_max: int
     in_flight: int
     rate: bytes  # `count milliseconds`, or empty
+    ttl: int  # milliseconds; 0 for none of its own

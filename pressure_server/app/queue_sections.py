@@ -1,0 +1,113 @@
+"""The sections `[queues."PATTERN"]` of the configuration file: settings of queues by name."""
+
+from __future__ import annotations
+
+import difflib
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from pressure_server.errors import PatternError, QueueNameError
+from pressure_server.net.listener import SettingsError
+from pressure_server.queues.templates import QueueTemplate
+from pressure_server.text import Glob, reason_of
+
+# The key of the configuration file that has the sections.
+QUEUES = "queues"
+
+
+def read_config(path: Path) -> tuple[dict[str, Any], str]:
+    """Return the values of a TOML file, and its text. Raise SettingsError."""
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text), text
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        why = reason_of(error) if isinstance(error, OSError) else error
+        raise SettingsError(f"{path} cannot be read: {why}") from error
+
+
+def line_of(key: str, text: str, start: int = 0) -> int:
+    """Return the number of the line that sets the key, after the position `start`; 1 if it is not found."""
+    found = re.compile(rf"^\s*[\"']?{re.escape(key)}[\"']?\s*=", re.MULTILINE).search(text, start)
+    return text.count("\n", 0, found.end()) + 1 if found else 1
+
+
+def read_templates(path: Path, default_bound: int = 0) -> tuple[QueueTemplate, ...]:
+    """Return the templates of a configuration file, in its order.
+
+    `default_bound` is for sections without a bound. Raise SettingsError for all that PRESSURE.CREATE refuses.
+    """
+    found, text = read_config(path)
+    templates: list[QueueTemplate] = []
+    for pattern, values in _sections(found.get(QUEUES, {}), path).items():
+        header = rf"^\s*\[\s*queues\s*\.\s*[\"']?{re.escape(pattern)}[\"']?\s*\]"
+        at = re.search(header, text, re.MULTILINE)
+        start = at.end() if at else 0
+        where = f'{path}, line {len(text[:start].splitlines()) or 1}, [queues."{pattern}"]'
+        options: dict[bytes, Any] = {}
+        for key, value in values.items():
+            of_key = f'{path}, line {line_of(key, text, start)}, [queues."{pattern}"]'
+            options |= _option(key, value, of_key)
+        templates.append(_template(pattern, options, default_bound, where))
+        _check_dead_letter(templates, where)
+    return tuple(templates)
+
+
+def _sections(found: object, path: Path) -> dict[str, dict[str, Any]]:
+    """Return the options by pattern. Raise SettingsError if there are values of another kind."""
+    if not isinstance(found, dict) or any(type(values) is not dict for values in found.values()):
+        raise SettingsError(f'{path}: {QUEUES} has sections only: [{QUEUES}."PATTERN"]')
+    return found
+
+
+def _option(key: str, value: object, where: str) -> dict[bytes, Any]:
+    """Return an option of PRESSURE.CREATE and its parsed value. Raise SettingsError."""
+    # Only here: commands without sections need not have the handler in memory.
+    from handlers.resp.commands import load
+    from handlers.resp.replies import CommandError
+
+    load()
+    from handlers.resp.commands.pressure import CREATE_OPTIONS
+
+    names = {name.decode().lower(): name for name, parse in CREATE_OPTIONS.items() if parse is not None}
+    name = names.get(key.lower().replace("_", "-"))
+    parse = CREATE_OPTIONS.get(name or b"")
+    if name is None or parse is None:
+        likely = difflib.get_close_matches(key, names, 1)
+        known = f"the options are {', '.join(names)}; options of the server precede the sections"
+        raise SettingsError(
+            f"{where}: unknown option {key}: {f'did you mean {likely[0]}?' if likely else known}"
+        )
+    try:
+        if type(value) not in (str, int, float):
+            raise CommandError("ERR write a number, or a text in quotes")
+        return {name: parse(str(value).encode())}
+    except CommandError as error:
+        raise SettingsError(f"{where}: invalid value for {key}: {_text_of(error)}") from error
+
+
+def _template(pattern: str, options: dict[bytes, Any], default_bound: int, where: str) -> QueueTemplate:
+    from handlers.resp.commands.pressure import creation_of
+    from handlers.resp.replies import CommandError
+
+    try:
+        creation = creation_of({b"BOUND": default_bound, **options})
+        creation.arguments(b"")
+        return QueueTemplate(pattern, Glob(pattern.encode()), options, creation)
+    except (CommandError, QueueNameError, PatternError) as error:
+        raise SettingsError(f"{where}: {_text_of(error)}") from error
+
+
+def _check_dead_letter(templates: list[QueueTemplate], where: str) -> None:
+    """Raise SettingsError if the last template would give its own DEAD-LETTER queue a DEAD-LETTER queue."""
+    name = templates[-1].creation.dead_letter
+    if name is not None and next((one for one in templates if one.glob.matches(name)), None) is templates[-1]:
+        raise SettingsError(
+            f"{where}: a queue cannot be its own DEAD-LETTER queue: write a section "
+            f'[queues."{name.decode()}"] before this one'
+        )
+
+
+def _text_of(error: Exception) -> str:
+    return str(error).removeprefix("ERR ").removeprefix("syntax error: ")

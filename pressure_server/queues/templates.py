@@ -1,0 +1,66 @@
+"""Templates: the settings of queues by name, for queues that puts create (lua/core/templates.lua). Pure.
+
+A template is a section `[queues."PATTERN"]` of the configuration file (app/queue_sections.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from pressure_server.queues.operations.creation import Creation
+from pressure_server.text import Glob
+
+_BYTES = 256
+
+
+@dataclass(frozen=True)
+class QueueTemplate:
+    """The settings of the queues whose names match a pattern.
+
+    `options` are the options of PRESSURE.CREATE in the section; `creation` has the defaults, too.
+    """
+
+    pattern: str
+    glob: Glob
+    options: Mapping[bytes, Any]
+    creation: Creation
+
+
+def packed_templates(templates: Iterable[QueueTemplate], prefix: bytes) -> bytes:
+    """Return the templates as the library takes them; `prefix` is that of the shard's keys."""
+    packed = []
+    for template in templates:
+        parts = [b"".join(map(_lua_class, part)) for part in template.glob.parts]
+        parts[0] = b"^" + b"".join(_lua_class(b"%c" % byte) for byte in prefix + b":") + parts[0]
+        parts[-1] += b"$"
+        bound, overflow, _, *settings = template.creation.arguments(prefix)
+        # Queues with a time to live of their own do not have the server's --implicit-queue-ttl.
+        implicit = b"implicit" if template.creation.ttl is None else b""
+        packed.append(_list([_list(map(_text, parts)), *map(_text, (bound, overflow, implicit, *settings))]))
+    return _list(packed) if packed else b""
+
+
+def _lua_class(element: bytes) -> bytes:
+    """Return the pattern of Lua for one of these bytes."""
+    if len(element) == _BYTES:
+        return b"."
+    escaped = [
+        b"%z" if byte == 0 else (b"%c" if chr(byte).isascii() and chr(byte).isalnum() else b"%%%c") % byte
+        for byte in element
+    ]
+    if len(escaped) == 1:
+        return escaped[0]
+    return b"[%b]" % b"".join(escaped) if escaped else b"[^%s%S]"
+
+
+def _text(word: bytes) -> bytes:
+    """Return a string of MessagePack."""
+    return b"\xdb" + len(word).to_bytes(4, "big") + word
+
+
+def _list(items: Iterable[bytes]) -> bytes:
+    """Return an array of MessagePack of these packed items."""
+    found: Sequence[bytes] = list(items)
+    return b"\xdd" + len(found).to_bytes(4, "big") + b"".join(found)
