@@ -74,7 +74,7 @@ def _option(key: str, value: object, where: str) -> dict[bytes, Any]:
     name = names.get(key.lower().replace("_", "-"))
     parse = CREATE_OPTIONS.get(name or b"")
     if name is None or parse is None:
-        likely = difflib.get_close_matches(key, names, 1)
+        likely = difflib.get_close_matches(key, names, 1, cutoff=0.75)
         known = f"the options are {', '.join(names)}; options of the server precede the sections"
         raise SettingsError(
             f"{where}: unknown option {key}: {f'did you mean {likely[0]}?' if likely else known}"

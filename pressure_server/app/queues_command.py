@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import click
 import uvloop
 
+from pressure_server.app.apply_command import apply_command
 from pressure_server.app.option_types import Seconds
 from pressure_server.app.options import STORE_OPTIONS, shared_options
 from pressure_server.app.store import Store, open_store
@@ -103,7 +104,21 @@ def lines_of(queues: Sequence[Surveyed], columns: Sequence[Column]) -> list[str]
     ]
 
 
-@click.command("queues", short_help="List the queues.", params=shared_options(*STORE_OPTIONS))
+class _QueuesCommand(click.Command):
+    """The command `queues`, of which the first argument `apply` makes another one."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Return the context of `queues apply` if that is meant."""
+        if args[:1] == [apply_command.name]:
+            return apply_command.make_context(f"{info_name} {args[0]}", args[1:], parent, **extra)
+        return super().make_context(info_name, args, parent, **extra)
+
+
+@click.command(
+    "queues", cls=_QueuesCommand, short_help="List the queues.", params=shared_options(*STORE_OPTIONS)
+)
 @click.argument("pattern", default="*")
 @click.option("--json", "as_json", is_flag=True, help="Print a JSON object for each queue, one on each line.")
 @click.option(
@@ -118,6 +133,8 @@ def queues_command(pattern: str, as_json: bool, sort: str, **values: Any) -> Non
 
     PATTERN is a pattern as for KEYS; without it all queues of the backend's database are listed. The command
     does not need a running server, and changes nothing.
+
+    `queues apply` gives existing queues the settings of the --config file: see `queues apply --help`.
 
     Exit status: 0, or 1 if the backend, or a shard of it, cannot be reached.
     """

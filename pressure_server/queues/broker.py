@@ -131,7 +131,7 @@ class Broker:
             if to is not None and not self._placement.are_together(template.pattern.encode(), to):
                 raise StartError(
                     f'[queues."{template.pattern}"]: on a cluster, the pattern and its dead-letter must have '
-                    "the same tag in braces, such as {a}:* and {a}:failed"
+                    "the same tag in braces, such as {a}:* and {a}failed"
                 )
         return policy
 

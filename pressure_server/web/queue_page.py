@@ -66,6 +66,7 @@ async def _info(database: Database, name: bytes) -> dict[str, Any]:
         about: QueueInfo = (await database.run(verbs.INFO, name))[0]
     except QueueDoesNotExistError:
         return {}
+    template = None if about.log else database.policy.template_of(name)
     return {
         "put": about.produced, "put_bytes": about.produced_bytes,
         "taken": about.consumed, "taken_bytes": about.consumed_bytes,
@@ -73,6 +74,7 @@ async def _info(database: Database, name: bytes) -> dict[str, Any]:
         "unique": printable(about.unique), "max_deliveries": about.max_deliveries,
         "dead_letter": printable(about.dead_letter.removeprefix(database.prefix_of(name) + b":")),
         "timeouts": about.timeouts, "dropped": about.dropped, "max_bytes": about.max_bytes,
+        "ttl": float(about.ttl or 0), "template": template.pattern if template else "",
         "producer": printable(about.producer),
         "producer_role": "free" if about.producer_is_free else "held",
         "consumer": printable(about.consumer),

@@ -13,6 +13,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from pressure_server.client import Queue
 from tests.model.job_world import Beanstalk
 from tests.support.cluster import Cluster
+from tests.support.guards import reload
 from tests.support.http_requests import request
 from tests.support.ledger import Ledger
 from tests.support.memcached_wire import MemcachedWire
@@ -87,6 +89,32 @@ def server(cluster: Cluster, sharing: Server) -> Iterator[Server]:
 def client(server: Server) -> Iterator[Client]:
     with server.client() as connected:
         yield connected
+
+
+# ---------------------------------------------------------------- settings of queues by name
+
+
+def test_puts_in_all_shards_create_queues_with_the_settings_of_the_file(
+    cluster: Cluster, server: Server, tmp_path: Path
+) -> None:
+    config = tmp_path / "pressure.toml"
+    config.write_text(
+        "[queues.'q-*']\nbound = 9\n[queues.'{a}:*']\nmax-deliveries = 1\ndead-letter = '{a}failed'"
+    )
+    other = server_on(cluster, tmp_path / "log", "--config", str(config))
+    with other.client() as client:
+        for queue in (*queue_in_each(), "{a}:1"):
+            client.rpush(queue, "m")
+        assert {about(client, queue)[b"bound"] for queue in queue_in_each()} == {9}
+        assert about(client, "{a}:1")[b"dead_letter"] == b"{a}failed"
+        config.write_text("[queues.'q-*']\nmax-deliveries = 1\ndead-letter = 'failed'")
+        reload(other, "settings of queues stay in force")
+        done = run_command("queues", "apply", "--config", str(config), "--backend", url_of(cluster))
+        assert done.returncode == 1
+        assert "dead-letter none -> failed, refused: " in done.stdout
+        client.rpush("after", "m")
+        assert about(client, "after")[b"template"] == b""
+    assert other.stop() == 0
 
 
 # ---------------------------------------------------------------- commands on one queue

@@ -10,12 +10,14 @@ import select
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pytest
 
 from pressure_server.app.queues_command import RATES, TOTALS, duration, lines_of, sorted_by_column
 from pressure_server.queues.survey import Figures, Surveyed
-from tests.support.programs import Server, Valkey
+from tests.support.programs import Client, Server, Valkey
+from tests.support.waiters import about, create
 
 
 def _figures(**changes: int | bytes) -> Figures:
@@ -131,3 +133,77 @@ def _read_until(terminal: int, pattern: str) -> None:
         assert time.monotonic() < end, shown
         if select.select([terminal], [], [], 0.2)[0]:
             shown += os.read(terminal, 65536).decode("utf-8", "replace")
+
+
+SECTIONS = """
+[queues."mails*"]
+bound = 5
+overflow = "error"
+ttl = 2.5
+max-deliveries = 3
+dead-letter = "failed"
+
+[queues."stack*"]
+bound = 4
+type = "lifo"
+
+[queues."log*"]
+max-deliveries = 2
+"""
+
+
+def _apply(backend: Valkey, config: Path, *options: str) -> tuple[int, list[str]]:
+    done = _run(backend, "queues", "apply", "--config", str(config), *options)
+    assert not done.stderr
+    return done.returncode, done.stdout.splitlines()
+
+
+def test_apply_alters_queues_to_what_the_file_says(
+    server: Server, backend: Valkey, direct: Client, tmp_path: Path
+) -> None:
+    config = tmp_path / "pressure.toml"
+    config.write_text(SECTIONS)
+    with server.client() as client:
+        client.rpush("mails", "a")
+        client.rpush("stack", "a")
+        client.rpush("other", "a")
+        create(client, "stacks", "TYPE", "LIFO", "BOUND", "4")
+        create(client, "mails-2", "BOUND", "5", "OVERFLOW", "ERROR")
+        create(client, "log", "TYPE", "LOG")
+        before = {
+            queue: about(client, queue) for queue in ("mails", "mails-2", "stack", "stacks", "other", "log")
+        }
+        own = "ttl 0 -> 2.5, max-deliveries 0 -> 3, dead-letter none -> failed"
+        cannot = "stack: cannot be altered: type fifo -> lifo: delete the queue when it is empty"
+        expected = [
+            f"mails: bound 0 -> 5, overflow block -> error, {own}",
+            f"mails-2: {own}",
+            cannot,
+            "stack: bound 0 -> 4",
+        ]
+        assert _apply(backend, config, "--dry-run") == (1, ["log: max-deliveries 0 -> 2", *expected])
+        assert {queue: about(client, queue) for queue in before} == before
+        refused = "refused: queue 'log' was created as a log: jobs need a queue of the type jobs"
+        assert _apply(backend, config) == (1, [f"log: max-deliveries 0 -> 2, {refused}", *expected])
+        after = about(client, "mails")
+        shown = (b"bound", b"overflow", b"type", b"max_deliveries", b"dead_letter", b"ttl_ms")
+        assert [after[name] for name in shown] == [5, b"error", b"jobs", 3, b"failed", 2500]
+        assert [about(client, queue) for queue in ("stacks", "other", "log")] == [
+            before[queue] for queue in ("stacks", "other", "log")
+        ]
+        # A queue that a put has created still expires, and others do not.
+        marks = [
+            direct.hget(f"__pressure__:{queue}:ext:settings", "implicit") for queue in ("stack", "mails-2")
+        ]
+        assert marks == [b"1", None]
+        assert client.execute_command("PRESSURE.RESERVE", "mails")[2] == b"a"
+    assert not [key for key in direct.keys("*") if not key.startswith(b"__pressure__")]
+    config.write_text("[queues.'mails*']\nbound = 5")
+    assert _apply(backend, config) == (0, [])
+
+
+def test_apply_needs_a_file(backend: Valkey) -> None:
+    done = _run(backend, "queues", "apply")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == "pressure-server: name the file with the sections by --config\n"
+    assert "--dry-run" in _run(backend, "queues", "apply", "--help").stdout

@@ -126,8 +126,10 @@ async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> byt
     except QueueDoesNotExistError:
         if not await is_in_use(client, name):
             return replies.NOT_FOUND
-        creation = Creation().arguments(client.database.prefix_of(name))
-        await client.database.run(verbs.CREATE, name, creation, client=client)
+        template = client.database.policy.template_of(name)
+        creation = template.creation if template else Creation()
+        arguments = creation.arguments(client.database.prefix_of(name))
+        await client.database.run(verbs.CREATE, name, arguments, client=client)
         await pause()
     client.listener.pauses[name] = seconds
     client.listener.of_tube(name)["cmd-pause-tube"] += 1

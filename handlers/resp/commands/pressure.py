@@ -325,7 +325,8 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
     session = client.session
     number = session.database.database_number
     waiting = (await session.context.workers.waiting(number, words[1:2]))[words[1]]
-    prefix, template = client.database.prefix_of(words[1]), session.database.policy.template_of(words[1])
+    prefix = client.database.prefix_of(words[1])
+    template = None if about.log else session.database.policy.template_of(words[1])
     return {
         b"bound": about.bound,
         b"length": about.length,

@@ -24,6 +24,8 @@ function figures({ row, info }) {
     ["bound", orDash(row.bound)],
     ["overflow", info.overflow],
     ["max-bytes", orDash(info.max_bytes)],
+    ["ttl", info.ttl ? duration(info.ttl) : "–"],
+    ["settings by", info.template ? `[queues."${info.template}"]` : "–"],
     ["put", total(info.put, row.put)],
     ["taken", total(info.taken, row.taken)],
     ["wait to put", number(row.waiting_producers)],

@@ -316,13 +316,14 @@ def test_info_returns_the_settings_and_statistics_of_a_queue(connection: Waiter)
         b"consumed_bytes", b"waiting_producers", b"waiting_consumers", b"type", b"ready", b"delayed",
         b"reserved", b"buried", b"paused_ms", b"unique", b"max_deliveries", b"dead_letter", b"head_offset",
         b"tail_offset", b"groups", b"group_of", b"missed_messages", b"max_bytes",
-        b"ack", b"ack_ttr_ms", b"retry_delay_ms", b"retry_delay_max_ms", b"in_flight", b"rate", b"prefix",
+        b"ack", b"ack_ttr_ms", b"retry_delay_ms", b"retry_delay_max_ms", b"in_flight", b"rate",
+        b"ttl_ms", b"template", b"prefix",
     ]  # fmt: skip
     assert found.pop(b"producer").startswith(b"pressure-server:")
     assert found.pop(b"consumer").startswith(b"pressure-server:")
     assert list(found.values()) == [
         3, 2, 1, b"error", 0, b"free", b"free", 3, 6, 1, 1, 0, 0, b"fifo", 2, 0, 0, 0, 0, b"", 0, b"",
-        None, None, 0, b"", 0, 0, b"final", 0, 0, 0, 0, b"", b"__pressure__",
+        None, None, 0, b"", 0, 0, b"final", 0, 0, 0, 0, b"", 0, b"", b"__pressure__",
     ]  # fmt: skip
 
 

@@ -20,6 +20,12 @@ SHARDS_OF_16 = {
     b"{mails}1": 9, b"1{mails}": 9, b"{a}{b}": 7, b"a{b}+c": 4, b"log+g": 15, b"a+b+c": 7, b"a+{b}": 7,
 }  # fmt: skip
 
+TOGETHER = {
+    (b"mails", b"mails"): True, (b"{a}*", b"{a}failed"): True, (b"x{a}?", b"{a}"): True,
+    (b"{a}[x", b"a"): True, (b"mails", b"failed"): False, (b"*", b"failed"): False, (b"*{a}", b"{a}failed"): False,
+    (b"{a*}", b"{a}"): False, (b"{a}*", b"{b}failed"): False, (b"x+{a}*", b"{a}"): False,
+}  # fmt: skip
+
 names = st.binary(max_size=30).filter(is_queue_name)
 tags = st.binary(min_size=1, max_size=10).filter(lambda tag: not set(tag) & set(b"{}+"))
 counts = st.integers(1, MOST_SHARDS)
@@ -32,6 +38,12 @@ def test_16_shards_have_the_prefixes_of_stored_data() -> None:
 def test_16_shards_have_the_queues_of_stored_data() -> None:
     placement = Placement(b"p", 16)
     assert {name: placement.shard_of(name) for name in SHARDS_OF_16} == SHARDS_OF_16
+
+
+def test_a_pattern_tells_whether_all_its_queues_are_in_the_shard_of_another_one() -> None:
+    placement = Placement(b"p", 16)
+    assert {pair: placement.are_together(*pair) for pair in TOGETHER} == TOGETHER
+    assert Placement(b"p").are_together(b"*", b"failed")
 
 
 @given(counts, names)
