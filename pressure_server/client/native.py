@@ -81,7 +81,7 @@ class QueueCalls:
         self._due: float | None = None
         # The list of the log whose messages the queue gets, if it belongs to a group.
         self._log: set[bytes] = set()
-        self._header = [identity.encode(), b"", b"block", b"", b"0 0", b"", b"", b"", b""]
+        self._header = [identity.encode(), b"", b"block", b"0 0", b"", b"", b"", b""]
 
     @property
     def printable(self) -> str:

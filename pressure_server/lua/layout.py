@@ -16,14 +16,13 @@ class Header(IntEnum):
     """The positions of the call's own arguments."""
 
     IDENTITY = 0  # the caller's name, written to :producer and :consumer
-    BOUND = 1  # the bound of a queue that a put creates; empty to create none
+    BOUND = 1  # the bound of a queue that a put creates; empty to create none; BY_NAME if templates say it
     OVERFLOW = 2  # what a put on a full queue does, if the queue has no setting: block or error
-    TEMPLATES = 3  # settings of queues that puts create, by pattern: see core/templates.lua
-    LIMITS = 4  # limits of the server: see core/registry.lua
-    EPOCH = 5  # the epoch of the connection on which the call is sent (records.lua)
-    NUMBER = 6  # the number of the call and of its record; empty to keep no record
-    AGAIN = 7  # `again` if the call may have been done before
-    DONE = 8  # fields of records that are not needed any longer, separated by spaces
+    LIMITS = 3  # limits of the server: see core/registry.lua
+    EPOCH = 4  # the epoch of the connection on which the call is sent (records.lua)
+    NUMBER = 5  # the number of the call and of its record; empty to keep no record
+    AGAIN = 6  # `again` if the call may have been done before
+    DONE = 7  # fields of records that are not needed any longer, separated by spaces
 
 
 # A name for each call: the length of an enumeration is a function in Python.
@@ -77,6 +76,7 @@ class _Numbers(dict[int, bytes]):
 
 NUMBERS = _Numbers({number: b"%d" % number for number in range(256)})
 
+BY_NAME = b"by name"  # see core/templates.lua
 AGAIN = b"again"
 RECOVER = b"recover"
 CUT = b"cut"

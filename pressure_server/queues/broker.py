@@ -31,6 +31,7 @@ from pressure_server.queues.peers import PeerDetection, Peers
 from pressure_server.queues.placement import Placement
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
+from pressure_server.queues.templates import packed_templates
 
 # Redis's default is 16 databases. Larger numbers than this are refused without asking the backend.
 _MAX_DATABASE = 9999
@@ -119,6 +120,8 @@ class Broker:
         """Use other settings for all queues from now on. Raises StartError if they cannot be used here."""
         self.policy = self._checked(policy)
         for place in self._places:
+            if place.peers is not None:
+                place.peers.change_templates(packed_templates(policy, place.backend.prefix))
             place.shard.change_policy(self._policy_of_shard())
 
     def _policy_of_shard(self) -> Policy:
@@ -239,7 +242,8 @@ class Broker:
         link, identity = backend.link(number), self.identity.encode()
         peers = None
         if self._neighbours is not None:
-            peers = link.heartbeats = Peers(link, backend.prefix, identity, self._neighbours)
+            templates = packed_templates(self.policy, backend.prefix)
+            peers = link.heartbeats = Peers(link, backend.prefix, identity, self._neighbours, templates)
         shards = len(self._backends)
         shard = Shard(
             link,

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from time import monotonic
 
 from pressure_server.backend.link import Link
+from pressure_server.backend.requests import AwaitedRequest, Channel
+from pressure_server.backend.resp import Received
 from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.lua.scripts import Script, library, servers_script
 from pressure_server.queues.calls.direct import recover
@@ -51,7 +53,16 @@ class PeerDetection:
 class Peers:
     """The peers on one shard of a database."""
 
-    def __init__(self, link: Link, prefix: bytes, identity: bytes, peer_detection: PeerDetection) -> None:
+    def __init__(
+        self,
+        link: Link,
+        prefix: bytes,
+        identity: bytes,
+        peer_detection: PeerDetection,
+        templates: bytes = b"",
+    ) -> None:
+        """Prepare. The heartbeats have the `templates` of queues (lua/core/templates.lua)."""
+        self._templates = templates
         self._link = link
         self._prefix = prefix
         self._identity = identity
@@ -85,7 +96,20 @@ class Peers:
         self.overdue_at = monotonic() + _OVERDUE_AFTER * self._timeout
         new_epoch = b"" if epoch is None else b"%d" % epoch
         signed = b"%d %g %b" % (self._count, self._timeout, library().name)
+        if self._templates:
+            signed += b" " + self._templates
         return self._call(b"sign", self._identity, signed, new_epoch)
+
+    def change_templates(self, templates: bytes) -> None:
+        """Send a heartbeat with other templates: the calls that are sent after this use them."""
+        self._templates = templates
+        script, keys, arguments = self.heartbeat()
+
+        def write(channel: Channel, answered: Received) -> None:
+            channel.call(script, keys, arguments, answered)
+
+        # If it fails, the next heartbeat has them, too.
+        self._link.send(AwaitedRequest(write, lambda _: None, changes=True))
 
     def heartbeat_answered(self, refusal: BackendReplyError | None) -> None:
         """Note that the backend has answered a heartbeat, or refused it."""
@@ -94,7 +118,7 @@ class Peers:
     @property
     def libraries(self) -> set[bytes]:
         """The names of the libraries that the peers use, as of the last search for dead ones."""
-        return {name for signed, _ in self._seen.values() for name in signed.split(b" ")[2:]}
+        return {name for signed, _ in self._seen.values() for name in signed.split(b" ")[2:3]}
 
     def check_readiness(self) -> None:
         """Raise BackendError if messages taken by this server, or by a dead peer, would not be put back."""

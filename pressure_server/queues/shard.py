@@ -21,6 +21,7 @@ from pressure_server.backend.watch import Watch
 from pressure_server.errors import (
     PressureError,
 )
+from pressure_server.lua.layout import BY_NAME
 from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, CallStatistics, Courier
 from pressure_server.queues.due_queues import DueQueues
@@ -41,7 +42,6 @@ from pressure_server.queues.operations.wait import Unblocking, WaitCondition, Wa
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.ranges import Ranges
 from pressure_server.queues.stored_keys import StoredKeys
-from pressure_server.queues.templates import packed_templates
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
 
@@ -118,9 +118,10 @@ class Shard:
     def _set_policy(self, policy: Policy) -> None:
         self.policy = policy
         bound = b"" if policy.create_bound is None else b"%d" % policy.create_bound
-        templates = packed_templates(policy.templates, self.prefix)
+        if bound and policy.templates:
+            bound = BY_NAME
         limits = b"%d %d" % (policy.max_bytes, policy.max_queues)
-        words = (self.identity, bound, policy.overflow.encode(), templates)
+        words = (self.identity, bound, policy.overflow.encode())
         # The second one goes with the calls while the backend holds more bytes than it may.
         self._callers = [Caller((*words, limits + mark), self._records_key) for mark in (b"", b"!")]
 

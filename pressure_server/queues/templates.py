@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pressure_server.queues.operations.creation import Creation
+from pressure_server.queues.policy import Policy
 from pressure_server.text import Glob
 
 _BYTES = 256
@@ -28,10 +29,16 @@ class QueueTemplate:
     creation: Creation
 
 
-def packed_templates(templates: Iterable[QueueTemplate], prefix: bytes) -> bytes:
-    """Return the templates as the library takes them; `prefix` is that of the shard's keys."""
+def packed_templates(policy: Policy, prefix: bytes) -> bytes:
+    """Return the templates as the library takes them, or empty bytes; `prefix` is that of the shard's keys.
+
+    The last one matches all names, and has the defaults.
+    """
+    if not policy.templates:
+        return b""
     packed = []
-    for template in templates:
+    default = QueueTemplate("*", Glob(b"*"), {}, Creation(policy.create_bound or 0))
+    for template in (*policy.templates, default):
         parts = [b"".join(map(_lua_class, part)) for part in template.glob.parts]
         parts[0] = b"^" + b"".join(_lua_class(b"%c" % byte) for byte in prefix + b":") + parts[0]
         parts[-1] += b"$"
@@ -39,7 +46,7 @@ def packed_templates(templates: Iterable[QueueTemplate], prefix: bytes) -> bytes
         # Queues with a time to live of their own do not have the server's --implicit-queue-ttl.
         implicit = b"implicit" if template.creation.ttl is None else b""
         packed.append(_list([_list(map(_text, parts)), *map(_text, (bound, overflow, implicit, *settings))]))
-    return _list(packed) if packed else b""
+    return _list(packed)
 
 
 def _lua_class(element: bytes) -> bytes:

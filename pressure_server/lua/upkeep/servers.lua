@@ -1,5 +1,5 @@
--- Servers: the registry of live servers, one hash: name -> 'count timeout library'. A server increases its count when it
--- signs, and is dead if it does not sign for 0.7 `timeout` seconds (queues/peers.py). A script of its own, which uses no
+-- Servers: the registry of live servers, one hash: name -> 'count timeout library templates', of which the last are
+-- described in core/templates.lua. A server increases its count when it signs, and is dead if it does not sign for 0.7 `timeout` seconds (queues/peers.py). A script of its own, which uses no
 -- queue.
 --
 -- Takes    KEYS[1]  the hash

@@ -31,7 +31,7 @@ from tests.support.programs import TIMEOUT
 from tests.support.scripts import header_of
 from tests.unit.queues.fake_link import FakeLink
 
-HEADER = (b"me", b"0", b"block", b"", b"0 0")
+HEADER = (b"me", b"0", b"block", b"0 0")
 RECORDS = b"records"
 
 
