@@ -14,6 +14,7 @@ from pressure_server.app.store import Store, open_store
 from pressure_server.errors import BackendError
 from pressure_server.net.listener import SettingsError
 from pressure_server.queues.names import is_queue_name
+from pressure_server.queues.peers import have_equal_templates
 from pressure_server.queues.repair.case import Case, Finding
 from pressure_server.queues.repair.doctor import Doctor
 from pressure_server.text import counted, printable
@@ -75,6 +76,11 @@ async def _examine(store: Store, queue: str | None, repair: bool, wait: float) -
         for name, reason in doctor.unreadable.items():
             click.echo(
                 f"'{printable(name)}' is named like a queue's key, but does not belong to a queue: {reason}\n"
+            )
+        if not all([await have_equal_templates(one) for one in broker.default_database.reachable_shards]):
+            click.echo(
+                "servers on this backend have different settings of queues by name ([queues] in --config): a "
+                "queue gets those of the server that creates it\n"
             )
         click.echo(_summary(queues, in_trouble, len(doctor.cases), len(doctor.unreadable), repair))
         if doctor.missing:

@@ -68,7 +68,7 @@ class Peers:
         self._identity = identity
         self._timeout = peer_detection.timeout
         self._is_alone = not peer_detection.peers_possible
-        self._key = prefix + b"!peers"
+        self._key = _peers_key(prefix)
         self._script = Script(servers_script())
         # What the backend refuses at present, and its error.
         self._refused: dict[str, BackendReplyError] = {}
@@ -260,6 +260,16 @@ class Peers:
             )
         else:
             logger.info("server '%s' has died: it had no undelivered messages", printable(name))
+
+
+def _peers_key(prefix: bytes) -> bytes:
+    return prefix + b"!peers"
+
+
+async def have_equal_templates(shard: Shard) -> bool:
+    """Return whether all servers of a shard have the same settings of queues by name. Raises BackendError."""
+    found: list[bytes] = await shard.keys.command(b"HGETALL", _peers_key(shard.prefix))
+    return len({b"".join(signed.split(b" ", 3)[3:]) for signed in found[1::2]}) < 2
 
 
 def _timeout_of(signed: bytes) -> float:

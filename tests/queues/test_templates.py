@@ -19,7 +19,7 @@ from pressure_server.text import Glob
 from tests.support.brokers import default_broker
 from tests.support.guards import reload
 from tests.support.memcached_wire import MemcachedWire
-from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.programs import Client, Server, StartServer, Valkey, run_command, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
 from tests.support.waiters import about, create
 
@@ -147,6 +147,14 @@ def test_a_reload_changes_the_settings_of_new_queues(server: Server, client: Cli
     assert shown(client, "mails4") == DEFAULTS
 
 
+def test_settings_survive_the_loss_of_all_data(server: Server, client: Client, backend: Valkey) -> None:
+    client.rpush("mails1", "a")
+    with backend.client() as direct:
+        direct.flushall()
+    client.rpush("mails2", "a")
+    assert shown(client, "mails2") == MAILS
+
+
 def test_all_workers_have_the_settings_and_reload_them(
     backend: Valkey, start_server: StartServer, config: Path
 ) -> None:
@@ -173,6 +181,21 @@ def test_without_auto_create_no_template_creates_a_queue(
     client = start_server("--config", str(config), "--backend", backend.url, "--no-auto-create").client()
     with pytest.raises(redis.ResponseError, match=r"^NOQUEUE"):
         client.rpush("mails1", "a")
+
+
+def test_the_doctor_tells_if_servers_have_different_settings(
+    backend: Valkey, start_server: StartServer, server: Server, config: Path
+) -> None:
+    same = start_server("--config", str(config), "--backend", backend.url)
+    doctor = ("doctor", "--wait", "0", "--backend", backend.url)
+    assert run_command(*doctor).stdout == "0 queues checked: no problems\n"
+    config.write_text("[queues.'*']\nbound = 9")
+    reload(same)
+    done = run_command(*doctor)
+    assert done.returncode == 0
+    assert "servers on this backend have different settings of queues by name" in done.stdout
+    reload(server)
+    assert run_command(*doctor).stdout == "0 queues checked: no problems\n"
 
 
 def test_a_pause_creates_a_tube_with_the_settings(server: Server, client: Client) -> None:
