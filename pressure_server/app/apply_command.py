@@ -117,11 +117,11 @@ async def _alter(database: Database, name: bytes, template: QueueTemplate, *, dr
 
 
 def _present(about: QueueInfo, option: bytes, kind: type, prefix: bytes) -> Any:
-    """Return the present value of an option of PRESSURE.CREATE. Each has a field in QueueInfo."""
+    """Return the present value of an option of PRESSURE.CREATE: each has a field in QueueInfo."""
     value = getattr(about, option.decode().lower().replace("-", "_"))
     if option == b"DEAD-LETTER":
         return value.removeprefix(prefix + b":")
-    return value if kind is bytes else kind(value or 0)
+    return value / 1000 if kind is float else value
 
 
 def _shown(value: object) -> str:

@@ -74,7 +74,7 @@ async def _info(database: Database, name: bytes) -> dict[str, Any]:
         "unique": printable(about.unique), "max_deliveries": about.max_deliveries,
         "dead_letter": printable(about.dead_letter.removeprefix(database.prefix_of(name) + b":")),
         "timeouts": about.timeouts, "dropped": about.dropped, "max_bytes": about.max_bytes,
-        "ttl": float(about.ttl or 0), "template": template.pattern if template else "",
+        "ttl_ms": about.ttl, "template": template.pattern if template else "",
         "producer": printable(about.producer),
         "producer_role": "free" if about.producer_is_free else "held",
         "consumer": printable(about.consumer),

@@ -149,6 +149,10 @@ type = "lifo"
 
 [queues."log*"]
 max-deliveries = 2
+
+[queues.safe]
+ack = "next"
+ack-ttr = 1.5
 """
 
 
@@ -167,6 +171,7 @@ def test_apply_alters_queues_to_what_the_file_says(
         client.rpush("mails", "a")
         client.rpush("stack", "a")
         client.rpush("other", "a")
+        client.rpush("safe", "a")
         create(client, "stacks", "TYPE", "LIFO", "BOUND", "4")
         create(client, "mails-2", "BOUND", "5", "OVERFLOW", "ERROR")
         create(client, "log", "TYPE", "LOG")
@@ -178,6 +183,7 @@ def test_apply_alters_queues_to_what_the_file_says(
         expected = [
             f"mails: bound 0 -> 5, overflow block -> error, {own}",
             f"mails-2: {own}",
+            "safe: ack none -> next, ack-ttr 0 -> 1.5",
             cannot,
             "stack: bound 0 -> 4",
         ]

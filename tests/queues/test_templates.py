@@ -46,6 +46,10 @@ overflow = "overwrite"
 
 [queues."log*"]
 type = "log"
+
+[queues.safe]
+ack = "next"
+ack-ttr = 30
 """
 SHOWN = (b"bound", b"overflow", b"type", b"max_deliveries", b"dead_letter", b"ttl_ms", b"template")
 MAILS = (2, b"error", b"jobs", 1, b"failed", 0, b"mails*")
@@ -112,6 +116,14 @@ def test_queues_get_their_type_overflow_and_time_to_live(client: Client, direct:
     wait_for(lambda: not client.exists("ring1"), "the ring to expire")
     assert client.execute_command("PRESSURE.EXISTS", "stack1") == 1
     assert direct.hget("__pressure__:stack1:ext:settings", "implicit") is None
+
+
+def test_pops_from_a_queue_with_ack_next_are_reserved(client: Client) -> None:
+    client.rpush("safe", "a", "b")
+    assert client.lpop("safe") == b"a"
+    found = about(client, "safe")
+    assert (found[b"ack"], found[b"ack_ttr_ms"], found[b"reserved"]) == (b"next", 30_000, 1)
+    client.close()
 
 
 def test_dead_letters_create_their_queue_with_its_settings(client: Client) -> None:

@@ -24,7 +24,7 @@ function figures({ row, info }) {
     ["bound", orDash(row.bound)],
     ["overflow", info.overflow],
     ["max-bytes", orDash(info.max_bytes)],
-    ["ttl", info.ttl ? duration(info.ttl) : "–"],
+    ["ttl", info.ttl_ms ? duration(info.ttl_ms / 1000) : "–"],
     ["settings by", info.template ? `[queues."${info.template}"]` : "–"],
     ["put", total(info.put, row.put)],
     ["taken", total(info.taken, row.taken)],
