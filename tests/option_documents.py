@@ -21,6 +21,19 @@ _HEADER = """\
 #
 # `make docs` writes this file.
 """
+_SECTIONS = """\
+
+# Queues by name {line}
+
+# Settings of queues whose names match a pattern, for queues that puts create: the options of
+# PRESSURE.CREATE, in lower case. The first section that matches counts. Sections follow all other
+# options. docs/guides/queue-settings.md describes them.
+#[queues."mails:*"]
+#    bound = 10000
+#    overflow = "error"
+#    max-deliveries = 5
+#    dead-letter = "failed"
+"""
 _WIDTH = 100
 
 
@@ -53,6 +66,7 @@ def sample_config() -> str:
     for group, options in GROUPS.items():
         parts.append(f"\n# {group} {'-' * (_WIDTH - len(group) - 3)}\n")
         parts += [_entry(option) for option in options if option.expose_value]
+    parts.append(_SECTIONS.format(line="-" * (_WIDTH - len("# Queues by name "))))
     return "\n".join(parts)
 
 

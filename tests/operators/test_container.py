@@ -453,7 +453,9 @@ def test_the_compose_file_starts_a_server_and_a_redis(stages: list[Stage]) -> No
     assert server["environment"] == {
         "PRESSURE_BACKEND": "redis://redis:6379/0",
         "PRESSURE_HTTP": "http://0.0.0.0:4080",
+        "PRESSURE_CONFIG": "/etc/pressure-server.toml",
     }
+    assert server["volumes"] == ["./pressure-server.toml:/etc/pressure-server.toml:ro"]
     assert server["depends_on"] == {"redis": {"condition": "service_healthy"}}
     assert server["ports"] == ["127.0.0.1:4000:4000", "127.0.0.1:4080:4080"]
     assert backend["command"][:3] == ["redis-server", "--appendonly", "yes"]

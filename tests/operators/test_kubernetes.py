@@ -13,6 +13,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from pressure_server import __version__
+from pressure_server.app.queue_sections import read_templates
 from pressure_server.backend.addresses import ClusterAddress, address_of
 from pressure_server.backend.sentinel import SentinelAddress
 from tests.support.paths import ROOT
@@ -155,7 +156,7 @@ def test_the_overlays_have_what_they_are_for() -> None:
     assert kinds["embedded"] == [*shared, "StatefulSet"]
     assert kinds["external"] == ["Deployment", *shared]
     assert kinds["cluster"] == kinds["sentinel"] == kinds["external"]
-    assert kinds["example"] == ["Deployment", *shared, "ServiceMonitor"]
+    assert kinds["example"] == ["ConfigMap", "Deployment", *shared, "ServiceMonitor"]
     assert {one["metadata"]["namespace"] for one in rendered(FOLDER / "example")} == {"queues"}
 
 
@@ -189,14 +190,25 @@ def test_several_servers_share_a_backend_that_fails_over(overlay: str, kind: typ
 
 def test_a_password_reaches_the_servers_and_prometheus() -> None:
     manifests = rendered(FOLDER / "example")
-    (volume,) = pod_of(manifests)["volumes"]
-    (mount,) = container_of(manifests)["volumeMounts"]
-    assert mount["name"] == volume["name"]
+    (volume,) = (one for one in pod_of(manifests)["volumes"] if "secret" in one)
+    (mount,) = (one for one in container_of(manifests)["volumeMounts"] if one["name"] == volume["name"])
     file = f"{mount['mountPath']}/{volume['secret']['items'][0]['path']}"
     assert variables_of(manifests)["PRESSURE_PASSWORD_FILE"] == file
     (endpoint,) = only(manifests, "ServiceMonitor")["spec"]["endpoints"]
     assert endpoint["basicAuth"]["password"] == {"name": volume["secret"]["secretName"], "key": "password"}
     assert endpoint["path"] == "/metrics"
+
+
+def test_the_settings_of_queues_reach_the_servers(tmp_path: Path) -> None:
+    manifests = rendered(FOLDER / "example")
+    configuration = only(manifests, "ConfigMap")
+    (volume,) = (one for one in pod_of(manifests)["volumes"] if "configMap" in one)
+    (mount,) = (one for one in container_of(manifests)["volumeMounts"] if one["name"] == volume["name"])
+    assert volume["configMap"]["name"] == configuration["metadata"]["name"]
+    ((name, text),) = configuration["data"].items()
+    assert variables_of(manifests)["PRESSURE_CONFIG"] == f"{mount['mountPath']}/{name}"
+    (tmp_path / name).write_text(text)
+    assert read_templates(tmp_path / name)
 
 
 def test_a_password_does_not_need_prometheus(tmp_path: Path) -> None:
@@ -274,7 +286,10 @@ def test_the_pods_are_restricted_by_the_pod_security_standard(manifests: list[Ma
         "capabilities": {"drop": ["ALL"]},
     }
     assert not {"hostNetwork", "hostPID", "hostIPC"} & pod.keys()
-    assert {kind for volume in pod.get("volumes", ()) for kind in volume if kind != "name"} <= {"secret"}
+    assert {kind for volume in pod.get("volumes", ()) for kind in volume if kind != "name"} <= {
+        "configMap",
+        "secret",
+    }
     assert pod["automountServiceAccountToken"] is False
 
 

@@ -40,3 +40,11 @@ def test_a_key_without_a_default_has_no_value_in_the_settings() -> None:
     assert without
     for key in without:
         assert not getattr(settings, key.replace("-", "_")), key
+
+
+def test_the_section_of_the_sample_can_be_used(tmp_path: Path) -> None:
+    _, _, section = SAMPLE.read_text(encoding="utf-8").partition("#[")
+    config = tmp_path / "section.toml"
+    config.write_text("[" + section.replace("\n#", "\n"), encoding="utf-8")
+    (template,) = settings_of("--config", str(config)).policy.templates
+    assert (template.pattern, template.creation.dead_letter) == ("mails:*", b"failed")
