@@ -82,29 +82,22 @@ async def _alter(database: Database, name: bytes, template: QueueTemplate, *, dr
         about: QueueInfo = (await database.run(verbs.INFO, name))[0]
     except QueueDoesNotExistError:
         return True
-    if about.log:
-        return True  # the queue of a group has the settings of its log
-    prefix = database.prefix_of(name)
-    changes: dict[bytes, Any] = {}
     shown: list[str] = []
+    changes: dict[bytes, Any] = {}
     is_complete = True
-    for option, wanted in template.options.items():
-        present = _present(about, option, type(wanted), prefix)
+    # The queue of a group has the settings of its log.
+    for option, wanted in () if about.log else template.options.items():
+        present = _present(about, option, type(wanted), database.prefix_of(name))
         if present == wanted:
             continue
-        shown_change = f"{option.decode().lower()} {_shown(present)} -> {_shown(wanted)}"
+        shown.append(f"{option.decode().lower()} {_shown(present)} -> {_shown(wanted)}")
         if option in ALTER_OPTIONS:
             changes[option] = wanted
-            shown.append(shown_change)
         else:
             is_complete = False
-            click.echo(
-                f"{printable(name)}: cannot be altered: {shown_change}: delete the queue when it is empty"
-            )
-    if not changes:
-        return is_complete
+            shown[-1] += " (cannot be altered: delete the queue when it is empty)"
     try:
-        if not dry_run:
+        if changes and not dry_run:
             database.prefix_of(name, changes.get(b"DEAD-LETTER", name))
             await _run_alter(database.shard_of(name), name, alteration_of(changes))
     except BACKEND_LOST:
@@ -112,7 +105,8 @@ async def _alter(database: Database, name: bytes, template: QueueTemplate, *, dr
     except PressureError as error:
         is_complete = False
         shown.append(f"refused: {error}")
-    click.echo(f"{printable(name)}: {', '.join(shown)}")
+    if shown:
+        click.echo(f"{printable(name)}: {', '.join(shown)}")
     return is_complete
 
 

@@ -95,9 +95,7 @@ class Peers:
         self._count += 1
         self.overdue_at = monotonic() + _OVERDUE_AFTER * self._timeout
         new_epoch = b"" if epoch is None else b"%d" % epoch
-        signed = b"%d %g %b" % (self._count, self._timeout, library().name)
-        if self._templates:
-            signed += b" " + self._templates
+        signed = b"%d %g %b %b" % (self._count, self._timeout, library().name, self._templates)
         return self._call(b"sign", self._identity, signed, new_epoch)
 
     def change_templates(self, templates: bytes) -> None:

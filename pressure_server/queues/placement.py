@@ -38,7 +38,7 @@ class Placement:
         """Return whether every queue whose name matches the pattern is in the shard of the queue `name`."""
         if len(self.prefixes) == 1:
             return True
-        begin = _GLOB.split(pattern, 1)[0]
+        begin = _GLOB.split(pattern, maxsplit=1)[0]
         decides = begin == pattern or _TAG.search(begin.partition(b"+")[0]) is not None
         return decides and self.shard_of(begin) == self.shard_of(name)
 

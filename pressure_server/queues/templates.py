@@ -30,12 +30,10 @@ class QueueTemplate:
 
 
 def packed_templates(policy: Policy, prefix: bytes) -> bytes:
-    """Return the templates as the library takes them, or empty bytes; `prefix` is that of the shard's keys.
+    """Return the templates as the library takes them; `prefix` is that of the shard's keys.
 
     The last one matches all names, and has the defaults.
     """
-    if not policy.templates:
-        return b""
     packed = []
     default = QueueTemplate("*", Glob(b"*"), {}, Creation(policy.create_bound or 0))
     for template in (*policy.templates, default):

@@ -179,13 +179,12 @@ def test_apply_alters_queues_to_what_the_file_says(
             queue: about(client, queue) for queue in ("mails", "mails-2", "stack", "stacks", "other", "log")
         }
         own = "ttl 0 -> 2.5, max-deliveries 0 -> 3, dead-letter none -> failed"
-        cannot = "stack: cannot be altered: type fifo -> lifo: delete the queue when it is empty"
+        cannot = "type fifo -> lifo (cannot be altered: delete the queue when it is empty)"
         expected = [
             f"mails: bound 0 -> 5, overflow block -> error, {own}",
             f"mails-2: {own}",
             "safe: ack none -> next, ack-ttr 0 -> 1.5",
-            cannot,
-            "stack: bound 0 -> 4",
+            f"stack: bound 0 -> 4, {cannot}",
         ]
         assert _apply(backend, config, "--dry-run") == (1, ["log: max-deliveries 0 -> 2", *expected])
         assert {queue: about(client, queue) for queue in before} == before

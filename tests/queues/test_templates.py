@@ -205,7 +205,7 @@ def test_the_doctor_tells_if_servers_have_different_settings(
     reload(same)
     done = run_command(*doctor)
     assert done.returncode == 0
-    assert "servers on this backend have different settings of queues by name" in done.stdout
+    assert "servers on this backend have different settings of new queues" in done.stdout
     reload(server)
     assert run_command(*doctor).stdout == "0 queues checked: no problems\n"
 
