@@ -17,7 +17,7 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key, records_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.block_reply import Done, read_reply
-from pressure_server.queues.operations.creation import Alteration
+from pressure_server.queues.operations.creation import Alteration, Rate
 from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.policy import Policy
@@ -115,10 +115,15 @@ def _present(about: QueueInfo, option: bytes, kind: type, prefix: bytes) -> Any:
     value = getattr(about, option.decode().lower().replace("-", "_"))
     if option == b"DEAD-LETTER":
         return value.removeprefix(prefix + b":")
+    if kind is Rate:
+        jobs, milliseconds = map(int, (value or b"0 1000").split())
+        return Rate(jobs, milliseconds / 1000)
     return value / 1000 if kind is float else value
 
 
 def _shown(value: object) -> str:
+    if isinstance(value, Rate):
+        return f"{value.jobs}/{value.seconds:g}"
     if isinstance(value, bytes):
         return printable(value) or "none"
     return f"{value:g}" if isinstance(value, float) else str(value)

@@ -153,6 +153,11 @@ max-deliveries = 2
 [queues.safe]
 ack = "next"
 ack-ttr = 1.5
+
+[queues."rated*"]
+retry-delay = 2
+in-flight = 3
+rate = "10/0.5"
 """
 
 
@@ -172,6 +177,8 @@ def test_apply_alters_queues_to_what_the_file_says(
         client.rpush("stack", "a")
         client.rpush("other", "a")
         client.rpush("safe", "a")
+        client.rpush("rated", "a")
+        create(client, "rated-2", "RETRY-DELAY", "2", "IN-FLIGHT", "3", "RATE", "10/0.5")
         create(client, "stacks", "TYPE", "LIFO", "BOUND", "4")
         create(client, "mails-2", "BOUND", "5", "OVERFLOW", "ERROR")
         create(client, "log", "TYPE", "LOG")
@@ -183,6 +190,7 @@ def test_apply_alters_queues_to_what_the_file_says(
         expected = [
             f"mails: bound 0 -> 5, overflow block -> error, {own}",
             f"mails-2: {own}",
+            "rated: retry-delay 0 -> 2, in-flight 0 -> 3, rate 0/1 -> 10/0.5",
             "safe: ack none -> next, ack-ttr 0 -> 1.5",
             f"stack: bound 0 -> 4, {cannot}",
         ]

@@ -47,6 +47,11 @@ overflow = "overwrite"
 [queues."log*"]
 type = "log"
 
+[queues.rated]
+retry-delay = 2
+in-flight = 3
+rate = "10/0.5"
+
 [queues.safe]
 ack = "next"
 ack-ttr = 30
@@ -123,6 +128,10 @@ def test_pops_from_a_queue_with_ack_next_are_reserved(client: Client) -> None:
     assert client.lpop("safe") == b"a"
     found = about(client, "safe")
     assert (found[b"ack"], found[b"ack_ttr_ms"], found[b"reserved"]) == (b"next", 30_000, 1)
+    client.rpush("rated", "a")
+    found = about(client, "rated")
+    names = (b"type", b"retry_delay_ms", b"in_flight", b"rate")
+    assert [found[name] for name in names] == [b"jobs", 2000, 3, b"10/500ms"]
     client.close()
 
 

@@ -81,7 +81,7 @@ def test_settings_have_the_sections_and_the_defaults(tmp_path: Path) -> None:
         ("[queues.a]\noverflow = 'drop'", "invalid value for overflow: 'drop' is none of BLOCK, ERROR"),
         ("\n[queues.a]\noverflow = 'overwrite'", "line 2, [queues.\"a\"]: OVERFLOW OVERWRITE needs a BOUND"),
         ("[queues.a]\ndead-letter = 'b'", "DEAD-LETTER needs MAX-DELIVERIES"),
-        ("[queues.a]\nunique = 'queued'\ntype = 'log'", "UNIQUE, MAX-DELIVERIES and DEAD-LETTER need TYPE"),
+        ("[queues.a]\nunique = 'queued'\ntype = 'log'", "UNIQUE needs TYPE JOBS, LIFO or RANDOM"),
         (
             "[queues.'*']\nmax-deliveries = 1\ndead-letter = 'f'",
             "a queue cannot be its own DEAD-LETTER queue: write a section [queues.\"f\"] before this one",
