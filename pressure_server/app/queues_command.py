@@ -44,8 +44,13 @@ def _number(field: str) -> Column:
 def state_of(queue: Surveyed) -> str:
     """Return the states that a queue is in, other than the usual one."""
     figures = queue.figures
-    states = (("closed", figures.is_closed), ("full", figures.is_full), ("paused", figures.paused))
-    return ",".join(name for name, is_so in states if is_so)
+    states = {
+        "closed": figures.is_closed,
+        "full": figures.is_full,
+        "paused": figures.paused,
+        "ack-next": figures.keeps,
+    }
+    return ",".join(name for name, is_so in states.items() if is_so)
 
 
 def duration(seconds: float) -> str:

@@ -50,6 +50,7 @@ class Figures(NamedTuple):
     bound: int
     max_bytes: int
     is_closed: int
+    keeps: int  # ACK NEXT: what is popped stays reserved until the client's next pop
     put: int
     put_bytes: int
     taken: int

@@ -184,6 +184,10 @@ async def _disconnect(request: web.Request, body: Body) -> web.StreamResponse:
     return _answer(f"client {client} was disconnected")
 
 
+_ALTERED = (
+    "bound", "overflow", "max_bytes", "ttl", "max_deliveries", "dead_letter", "ack", "ack_ttr", "retry_delay",
+    "retry_delay_max", "in_flight", "rate",
+)  # fmt: skip
 _ACTIONS: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]] = {
     "create": _Command(
         "PRESSURE.CREATE", "the queue was created", lambda body: _options(body, "bound", "overflow", "type")
@@ -194,11 +198,14 @@ _ACTIONS: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]
         lambda body: [_message(body), b"NOWAIT", *_options(body, "priority", "delay")],
     ),
     "kick": _Command("PRESSURE.KICK", "jobs kicked: {}", lambda body: [_text(body, "count") or b"1"]),
+    "redrive": _Command(
+        "PRESSURE.REDRIVE", "dead letters put back: {}", lambda body: _options(body, "to", "count")
+    ),
     "pause": _Command("PRESSURE.PAUSE", "the pause was set", lambda body: [_text(body, "seconds")]),
     "alter": _Command(
         "PRESSURE.ALTER",
         "the queue was altered",
-        lambda body: _options(body, "bound", "overflow", "max_bytes", "ttl", "max_deliveries", "dead_letter"),
+        lambda body: _options(body, *_ALTERED),
     ),
     "close": _Command("PRESSURE.CLOSE", "the queue was closed"),
     "purge": _Command(

@@ -208,7 +208,12 @@ class Overview:
     def row(self, queue: Surveyed, waiting_operations: Mapping[Key, Waiting]) -> dict[str, Any]:
         """Return the figures of a queue. `waiting_operations` has the counts of all queues."""
         figures, waiting = queue.figures, waiting_operations[_key(queue)]
-        states = {"closed": figures.is_closed, "full": figures.is_full, "paused": figures.paused}
+        states = {
+            "closed": figures.is_closed,
+            "full": figures.is_full,
+            "paused": figures.paused,
+            "ack-next": figures.keeps,
+        }
         return {
             "db": queue.database,
             "id": id_of(queue.name),

@@ -381,12 +381,19 @@ def test_each_action_says_what_it_did(console: Server, queues: Client) -> None:
     assert said("pause", seconds="100") == "the pause was set"
     assert _act(console, "take", "q").json["done"] is False
     assert said("pause", seconds="0") == "the pause was set"
-    assert said("alter", bound="7", overflow="ERROR", max_bytes="100") == "the queue was altered"
+    altered = {"ack": "NEXT", "ack_ttr": "60", "retry_delay": "5", "in_flight": "9", "rate": "100/1"}
+    assert said("alter", bound="7", overflow="ERROR", max_bytes="100", **altered) == "the queue was altered"
+    info = _queue(console, "q")["info"]
+    assert (info["ack"], info["ack_ttr_ms"], info["retry_delay_ms"]) == ("next", 60_000, 5000)
+    assert (info["in_flight"], info["rate"]) == (9, "100/1000")
+    assert said("create", "other") == "the queue was created"
+    assert said("redrive", to="other", count="1") == "dead letters put back: 1"
+    assert said("put", message="hello") == "the message was put"
     # A queue that was looked at in the last half second is not looked at again.
     wait_for(lambda: _queue(console, "q")["row"]["bound"] == 7, "the new bound")
     taken = _act(console, "take", "q")
-    assert (taken.headers["content-type"], taken.body) == ("application/octet-stream", b"hello")
-    assert _act(console, "take", "q").body == b"\x00\xff"
+    assert (taken.headers["content-type"], taken.body) == ("application/octet-stream", b"\x00\xff")
+    assert _act(console, "take", "q").body == b"hello"
     assert _act(console, "take", "q").json == {"done": False, "text": "there is no message to take"}
     queues.rpush("q", "a", "b")
     assert said("purge") == "messages deleted: 2"

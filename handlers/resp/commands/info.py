@@ -91,7 +91,9 @@ def _fields_of(
         yield f"oldest_seconds={surveyed.age if about.length else 0:.0f}"
     kind = about.type.decode()
     yield f"type={kind}"
-    if kind not in ("fifo", "log"):
+    if about.ack:
+        yield f"ack={about.ack.decode()}"
+    if about.ack or kind not in ("fifo", "log"):
         yield f"ready={about.ready},delayed={about.delayed},reserved={about.reserved},buried={about.buried}"
         yield f"paused_ms={about.paused}"
 

@@ -7,6 +7,11 @@ import { counted } from "./format.js";
 import { messageContent } from "./message.js";
 import { showResult } from "./status.js";
 
+const ACK = [
+  ["", "as it is"],
+  ["NEXT", "next: a popped message is kept until the client's next pop"],
+  ["FINAL", "final: a popped message is gone"],
+];
 const OVERFLOW = [
   ["", "as it is"],
   ["BLOCK", "block: puts wait for room"],
@@ -66,6 +71,18 @@ export const ACTIONS = [
     suits: hasJobs,
   },
   {
+    name: "redrive",
+    title: "Redrive",
+    needs: ["administer"],
+    text: (row) => `Put the dead letters in ${row.name} back into the queues from which they came?`,
+    fields: () => [
+      { name: "to", label: "to", hint: "one queue for all; empty for those from which they came" },
+      { name: "count", label: "count", hint: "the most jobs; empty for all", type: "number" },
+    ],
+    confirm: "Redrive",
+    suits: (row) => row.type === "jobs" && row.messages > 0,
+  },
+  {
     name: "bury",
     title: "Bury the next job",
     needs: ["get"],
@@ -96,8 +113,12 @@ export const ACTIONS = [
         ? [
             { name: "max_deliveries", label: "max-deliveries", hint: "the most deliveries of a job", type: "number" },
             { name: "dead_letter", label: "dead-letter", hint: "the queue to which jobs go after these" },
+            { name: "retry_delay", label: "retry-delay", hint: "seconds until a failed job is tried again", type: "number" },
+            { name: "in_flight", label: "in-flight", hint: "the most jobs that are reserved at a time", type: "number" },
+            { name: "rate", label: "rate", hint: "the most jobs in a time: 10/1 is ten a second" },
           ]
         : []),
+      { name: "ack", label: "ack", hint: "when a pop is done", options: ACK },
     ],
     confirm: "Alter",
   },
