@@ -17,8 +17,8 @@ from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, BackgroundProgram, Server, wait_for
 
 SCRIPTS = ROOT / "tests" / "applications" / "scripts"
-_INSTALLED = ROOT / "build" / "applications"
-NODE_MODULES = _INSTALLED / "node" / "node_modules"
+INSTALLED = ROOT / "build" / "applications"
+NODE_MODULES = INSTALLED / "node" / "node_modules"
 _REFUSED = re.compile(r" refused command (\S+) from ")
 
 
@@ -56,7 +56,7 @@ class Stand:
     """An application at a port: its commands, and the file in which its jobs note what they do."""
 
     def __init__(self, application: Application, port: int, folder: Path) -> None:
-        if not (_INSTALLED / "installed").exists():
+        if not (INSTALLED / "installed").exists():
             pytest.fail("the applications are not installed: run make test-applications")
         self._application = application
         self._port = port
@@ -65,7 +65,7 @@ class Stand:
         self._held = folder / "held"
         self._held.mkdir()
         self._workers: list[BackgroundProgram] = []
-        programs = _INSTALLED / application.environment / "bin"
+        programs = INSTALLED / application.environment / "bin"
         self._variables = {
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
             "HOME": str(folder),

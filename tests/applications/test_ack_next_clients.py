@@ -1,0 +1,196 @@
+"""What comes again in a queue with ACK NEXT when a worker ends, with each client library.
+
+The worker pops `a`, works on it, and pops `b`. Then it ends, or its server does.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+from tests.support.pop_workers import LIBRARIES, POLL, WAIT, PopWorker
+from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.support.stores import BackendStore, EmbeddedStore, Store, StoreType
+from tests.support.waiters import about, create
+
+pytestmark = [pytest.mark.clients, pytest.mark.slow]
+
+# What becomes of `b`: it comes again, it is acknowledged, or the client has no such call.
+AGAIN, DONE, NONE = "again", "done", "-"
+# `a` is acknowledged in each case, and `c`, which nobody has popped, stays.
+RESULTS = """
+client           | killed | script ends | exception | close | quit  | ack  | server killed | server stopped | backend restarts
+phpredis         | again  | again       | again     | again | -     | done | again         | again          | done
+Predis           | again  | again       | again     | again | again | done | again         | again          | done
+redis-rb         | again  | again       | again     | again | done  | done | again         | again          | done
+redis-py         | again  | again       | again     | again | done  | done | again         | again          | done
+redis-py asyncio | again  | again       | again     | again | done  | done | again         | again          | done
+ioredis          | again  | again       | again     | again | done  | done | again         | again          | done
+node-redis       | again  | again       | again     | again | done  | done | again         | again          | done
+hotqueue         | again  | again       | again     | again | done  | done | again         | again          | done
+php-memcached    | again  | done        | done      | -     | done  | -    | again         | again          | done
+pymemcache       | again  | again       | again     | again | done  | -    | again         | again          | done
+python-memcached | again  | again       | again     | again | -     | -    | again         | again          | done
+"""  # noqa: E501 # a table
+_HEAD, *_ROWS = ([cell.strip() for cell in line.split("|")] for line in RESULTS.strip().splitlines())
+TABLE = {row[0]: dict(zip(_HEAD[1:], row[1:], strict=True)) for row in _ROWS}
+
+# By its name, a way to end a worker that has popped `b`, and what the table calls it.
+ENDS: dict[str, tuple[str, Callable[[PopWorker], object]]] = {
+    "killed before the work": ("killed", lambda worker: worker.kill()),
+    "killed during the work": ("killed", lambda worker: (worker.step("work"), worker.kill())),
+    "killed after the work": (
+        "killed",
+        lambda worker: (worker.step("work"), worker.step("work"), worker.kill()),
+    ),
+    "script ends": ("script ends", lambda worker: worker.end("work")),
+    "exception": ("exception", lambda worker: worker.end("work", "fail")),
+    "close": ("close", lambda worker: (worker.step("close"), worker.kill())),
+    "quit": ("quit", lambda worker: (worker.step("quit"), worker.kill())),
+    "ack": ("ack", lambda worker: (worker.step("ack"), worker.kill())),
+}
+
+
+@pytest.fixture(scope="module")
+def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    folder = tmp_path_factory.mktemp("server")
+    server = Server(folder / "log", "--backend", shared_backend.url, "--listen", "memcached://127.0.0.1:0")
+    yield server
+    server.end_well()
+
+
+def left_in(client: Client, queue: str) -> int:
+    """Return how many messages are queued or reserved."""
+    found = about(client, queue)
+    return int(found[b"length"]) + int(found[b"reserved"])
+
+
+def prepare(client: Client, library: str, number: int, *messages: str) -> str:
+    """Create a queue for a worker, and return its name."""
+    queue = f"{LIBRARIES[library].prefix}mails-{library.replace(' ', '-')}-{number}"
+    create(client, queue, "ACK", "NEXT")
+    client.rpush(queue, *messages)
+    return queue
+
+
+def begin(worker: PopWorker) -> None:
+    """Let the worker pop `a`, work, and pop `b`."""
+    assert [worker.step(step) for step in ("pop", "work", "pop")] == ["got a", "work", "got b"]
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_worker_ends(library: str, server: Server, client: Client, tmp_path: Path) -> None:
+    LIBRARIES[library].need()
+    cells = [
+        (end, pop) for end, (column, _) in ENDS.items() for pop in (POLL, WAIT) if TABLE[library][column] != NONE
+    ]
+    port = server.port_of("memcached" if LIBRARIES[library].is_memcached else "resp")
+
+    def result(number: int) -> str:
+        end, pop = cells[number]
+        with server.client() as own:
+            queue = prepare(own, library, number, "a", "b", "c")
+            with PopWorker(library, port, queue, pop, tmp_path / f"{number}.log") as worker:
+                begin(worker)
+                assert about(own, queue)[b"reserved"] == 1
+                ENDS[end][1](worker)
+                wait_for(lambda: about(own, queue)[b"reserved"] == 0, "the reservation to end")
+            left = own.lrange(queue, 0, -1)
+        return {(b"b", b"c"): AGAIN, (b"c",): DONE}.get(tuple(left), str(left))
+
+    with ThreadPoolExecutor(4) as threads:
+        found = dict(zip(cells, threads.map(result, range(len(cells))), strict=True))
+    print(f"{library}: {found}")
+    assert found == {(end, pop): TABLE[library][ENDS[end][0]] for end, pop in cells}
+
+
+def installed() -> list[str]:
+    for library in LIBRARIES.values():
+        library.need()
+    return list(LIBRARIES)
+
+
+def stop(number: int) -> Callable[[Any], None]:
+    def restart(store: EmbeddedStore) -> None:
+        store.stop(number)
+        store.start()
+
+    return restart
+
+
+def connected(store: Store) -> Client:
+    return redis.Redis(port=store.port, socket_timeout=TIMEOUT)
+
+
+def restart_backend(store: BackendStore) -> None:
+    store.lose_backend()
+    store.restore_backend()
+
+
+@pytest.mark.parametrize(
+    ("fault", "make", "restart"),
+    [
+        ("server killed", EmbeddedStore, stop(signal.SIGKILL)),
+        ("server stopped", EmbeddedStore, stop(signal.SIGTERM)),
+        ("backend restarts", BackendStore, restart_backend),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_a_restart(fault: str, make: StoreType, restart: Callable[[Any], None], tmp_path: Path) -> None:
+    """All workers are at one server, which restarts while each has `b` in work."""
+    cells = [(library, pop) for library in installed() for pop in (POLL, WAIT)]
+    store: Any = make(tmp_path)
+
+    def start(number: int) -> tuple[PopWorker, str]:
+        library, pop = cells[number]
+        with connected(store) as own:
+            queue = prepare(own, library, number, "a", "b", "c")
+        port = store.memcached_port if LIBRARIES[library].is_memcached else store.port
+        worker = PopWorker(library, port, queue, pop, tmp_path / f"worker-{number}.log")
+        begin(worker)
+        return worker, queue
+
+    def go_on(number: int, worker: PopWorker, queue: str) -> str:
+        """Let the worker pop until its queue is empty. It may have to connect again."""
+        with connected(store) as own, worker:
+            found: list[str] = []
+            wait_for(lambda: found[-1:] == ["c"] or note(worker.step("pop"), found), "the worker to go on")
+            assert left_in(own, queue) == about(own, queue)[b"reserved"] == 1
+        return {("b", "c"): AGAIN, ("c",): DONE}.get(tuple(found), str(found))
+
+    def note(answer: str, found: list[str]) -> None:
+        if answer.startswith("got "):
+            found.append(answer.removeprefix("got "))
+
+    try:
+        with ThreadPoolExecutor(len(cells)) as threads:
+            workers = list(threads.map(start, range(len(cells))))
+            restart(store)
+            found = list(threads.map(go_on, range(len(cells)), *zip(*workers, strict=True)))
+    finally:
+        store.stop(signal.SIGTERM)
+    print(f"{fault}: {dict(zip(cells, found, strict=True))}")
+    assert dict(zip(cells, found, strict=True)) == {cell: TABLE[cell[0]][fault] for cell in cells}
+
+
+@pytest.mark.parametrize("library", LIBRARIES)
+def test_a_read_timeout(library: str, server: Server, client: Client, tmp_path: Path) -> None:
+    """The pop that waits has acknowledged `a`. The next one, on another connection, gets what comes then."""
+    LIBRARIES[library].need()
+    port = server.port_of("memcached" if LIBRARIES[library].is_memcached else "resp")
+    queue = prepare(client, library, 0, "a")
+    with PopWorker(library, port, queue, WAIT, tmp_path / "log", timeout=1) as worker:
+        assert [worker.step(step) for step in ("pop", "work")] == ["got a", "work"]
+        assert worker.step("pop").startswith(("error", "none")), "the worker has waited longer"
+        assert left_in(client, queue) == 0
+        client.rpush(queue, "b", "c")
+        assert worker.step("pop") == "got b"
+        worker.kill()
+        wait_for(lambda: about(client, queue)[b"reserved"] == 0, "the reservation to end")
+    assert client.lrange(queue, 0, -1) == [b"b", b"c"]
