@@ -113,11 +113,9 @@ class PopWorker:
         self.begin(step)
         return self.answer()
 
-    def end(self, *steps: str) -> None:
-        """Let the worker do steps that end it, or end its script. Return when it has ended."""
+    def end(self) -> None:
+        """End the input of the worker's script, and so the script. Return when it has ended."""
         assert self._process.stdin
-        for step in steps:
-            self.begin(step)
         with suppress(BrokenPipeError):
             self._process.stdin.close()
         self._process.stdin = None  # communicate() would use it
