@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 import redis
 
-from tests.support.pop_workers import LIBRARIES, POLL, WAIT, PopWorker
+from tests.support.paths import ROOT
+from tests.support.pop_workers import LIBRARIES, OPEN, POLL, WAIT, WAIT_WITH_COMMAND_TIMEOUT, PopWorker
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
 from tests.support.stores import BackendStore, EmbeddedStore, Store, StoreType
 from tests.support.waiters import about, create
@@ -33,7 +34,7 @@ redis-py         | again  | again       | again     | again | done  | done | aga
 redis-py asyncio | again  | again       | again     | again | done  | done | again         | again          | done
 ioredis          | again  | again       | again     | again | done  | done | again         | again          | done
 node-redis       | again  | again       | again     | again | done  | done | again         | again          | done
-hotqueue         | again  | again       | again     | again | done  | done | again         | again          | done
+hotqueue         | again  | again       | again     | -     | -     | -    | again         | again          | done
 php-memcached    | again  | done        | done      | -     | done  | -    | again         | again          | done
 pymemcache       | again  | again       | again     | again | done  | -    | again         | again          | done
 python-memcached | again  | again       | again     | again | -     | -    | again         | again          | done
@@ -209,3 +210,42 @@ def test_a_read_timeout(library: str, server: Server, client: Client, tmp_path: 
         worker.kill()
         wait_for(lambda: about(client, queue)[b"reserved"] == 0, "the reservation to end")
     assert client.lrange(queue, 0, -1) == [b"b", b"c"]
+
+
+def test_an_open_read_of_php_memcached_comes_again_after_an_exception(
+    server: Server, client: Client, tmp_path: Path
+) -> None:
+    library = "php-memcached"
+    LIBRARIES[library].need()
+    queue = prepare(client, library, 0, "a", "b", "c")
+    with PopWorker(library, server.port_of("memcached"), queue, OPEN, tmp_path / "log") as worker:
+        begin(worker)
+        worker.begin("fail")
+        worker.end()
+    wait_for(lambda: client.lrange(queue, 0, -1) == [b"b", b"c"], "the message to be back")
+
+
+def test_a_command_timeout_of_ioredis_loses_a_message(server: Server, client: Client, tmp_path: Path) -> None:
+    """The client gives up the reply and keeps the connection, whose next pop acknowledges the message."""
+    queue = prepare(client, "ioredis", 0, "a")
+    with PopWorker(
+        "ioredis", server.port, queue, WAIT_WITH_COMMAND_TIMEOUT, tmp_path / "log", timeout=1
+    ) as worker:
+        assert worker.step("pop") == "got a"
+        assert worker.step("pop").startswith("error")
+        client.rpush(queue, "b", "c")
+        assert worker.step("pop") == "got c"
+    wait_for(lambda: client.lrange(queue, 0, -1) == [b"c"], "the message to be back")
+
+
+def test_the_guide_has_the_same_table() -> None:
+    """Each cell ends with what becomes of the message."""
+    page = (ROOT / "docs/guides/workers.md").read_text("utf-8")
+    head = "| client | acknowledge explicitly | close | quit | end of the script | uncaught exception |\n"
+    assert head in page
+    lines = page.partition(head)[2].partition("\n\n")[0].splitlines()[1:]
+    rows = [[cell.split()[-1].strip("*") for cell in line.strip("|").split(" |")] for line in lines]
+    columns = ("ack", "close", "quit", "script ends", "exception")
+    names = [line.split("|")[1].strip() for line in lines]
+    found = dict(zip(names, (dict(zip(columns, row[1:], strict=True)) for row in rows), strict=True))
+    assert found == {name: {column: row[column] for column in columns} for name, row in TABLE.items()}

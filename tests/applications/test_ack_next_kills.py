@@ -142,7 +142,7 @@ class Trial:
             library = WORKERS[place]
             port = self._store.memcached_port if LIBRARIES[library].is_memcached else self._store.port
             log = self._folder / f"worker-{place}-{number}.log"
-            with PopWorker(library, port, "mails", WAIT, log) as worker:
+            with PopWorker(library, port, "mails", WAIT, log, timeout=None) as worker:
                 self._workers[place] = worker
                 self._drive(place, worker)
 

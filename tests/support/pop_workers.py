@@ -22,8 +22,10 @@ from tests.support.installed_applications import INSTALLED, NODE_MODULES, SCRIPT
 from tests.support.programs import TIMEOUT
 from tests.support.requirements import need_success
 
-# How a worker takes messages: it returns at once, or waits.
+# How a worker takes messages: at once, or when there is one.
 POLL, WAIT = "poll", "wait"
+# With php-memcached: by the open reads of kestrel. With ioredis: it waits for as long as `commandTimeout`.
+OPEN, WAIT_WITH_COMMAND_TIMEOUT = "open", "wait-with-command-timeout"
 
 
 class Library(NamedTuple):
@@ -64,10 +66,13 @@ def _command(library: str) -> list[str]:
 
 
 class PopWorker:
-    """A process that pops from a queue by a client library. A `with` block kills it at its end."""
+    """A process that pops from a queue by a client library. A `with` block kills it at its end.
+
+    `timeout` is the read timeout; None for the library's own settings.
+    """
 
     def __init__(
-        self, library: str, port: int, queue: str, pop: str, errors: Path, *, timeout: float = TIMEOUT
+        self, library: str, port: int, queue: str, pop: str, errors: Path, *, timeout: float | None = TIMEOUT
     ) -> None:
         if not (INSTALLED / "installed").exists():
             pytest.fail("the applications are not installed: run make test-applications")
@@ -76,7 +81,7 @@ class PopWorker:
         self._errors = errors
         with errors.open("w") as log:
             self._process = subprocess.Popen(
-                [*_command(library), str(script), library, str(port), queue, pop, str(timeout)],
+                [*_command(library), str(script), library, str(port), queue, pop, str(timeout or "default")],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=log,

@@ -3,14 +3,16 @@ const readline = require('node:readline');
 
 const [, , library, port, queue, pop, timeout] = process.argv;
 const address = { host: '127.0.0.1', port: Number(port) };
-const socketTimeout = 1000 * Number(timeout);
+const milliseconds = timeout === 'default' ? undefined : 1000 * Number(timeout);
 const WAIT = 60; // seconds
 
 // Each client is an object of functions, by the names of the steps.
 const libraries = {
   ioredis: () => {
     const Redis = require('ioredis');
-    const client = new Redis({ ...address, socketTimeout, retryStrategy: () => 50, maxRetriesPerRequest: 0 });
+    const name = pop === 'wait-with-command-timeout' ? 'commandTimeout' : 'socketTimeout';
+    const strict = { [name]: milliseconds, retryStrategy: () => 50, maxRetriesPerRequest: 0 };
+    const client = new Redis({ ...address, ...(milliseconds ? strict : {}) });
     client.on('error', () => {});
     return {
       pop: async () => (pop === 'poll' ? client.spop(queue) : (await client.blpop(queue, WAIT))?.[1]),
@@ -22,7 +24,8 @@ const libraries = {
   },
   'node-redis': async () => {
     const { createClient } = require('redis');
-    const client = createClient({ socket: { ...address, socketTimeout, reconnectStrategy: () => 50 } });
+    const strict = { socketTimeout: milliseconds, reconnectStrategy: () => 50 };
+    const client = createClient({ socket: { ...address, ...(milliseconds ? strict : {}) } });
     client.on('error', () => {});
     await client.connect();
     return {

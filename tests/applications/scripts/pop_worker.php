@@ -4,13 +4,13 @@
 const WAIT = 60;  // seconds
 
 // Each client is an array of functions, by the names of the steps.
-function phpredis(int $port, string $queue, string $pop, float $timeout): array
+function phpredis(int $port, string $queue, string $pop, ?float $timeout): array
 {
     $redis = new Redis();
     $connect = function () use ($redis, $port, $timeout) {
         if (!$redis->isConnected()) {
             $redis->connect('127.0.0.1', $port);
-            $redis->setOption(Redis::OPT_READ_TIMEOUT, $timeout);
+            if ($timeout !== null) $redis->setOption(Redis::OPT_READ_TIMEOUT, $timeout);
         }
         return $redis;
     };
@@ -22,11 +22,11 @@ function phpredis(int $port, string $queue, string $pop, float $timeout): array
     ];
 }
 
-function predis(int $port, string $queue, string $pop, float $timeout): array
+function predis(int $port, string $queue, string $pop, ?float $timeout): array
 {
     require '/usr/share/php/Predis/Autoloader.php';
     Predis\Autoloader::register();
-    $redis = new Predis\Client(['port' => $port, 'read_write_timeout' => $timeout]);
+    $redis = new Predis\Client(['port' => $port] + ($timeout === null ? [] : ['read_write_timeout' => $timeout]));
     return [
         'pop' => fn () => $pop === 'poll' ? $redis->spop($queue) : ($redis->blpop($queue, WAIT)[1] ?? null),
         'work' => fn ($message) => $redis->ping() && $redis->rpush("$queue:done", $message),
@@ -36,15 +36,16 @@ function predis(int $port, string $queue, string $pop, float $timeout): array
     ];
 }
 
-function memcached(int $port, string $queue, string $pop, float $timeout): array
+function memcached(int $port, string $queue, string $pop, ?float $timeout): array
 {
     $memcached = new Memcached();
-    $memcached->setOption(Memcached::OPT_POLL_TIMEOUT, (int) (1000 * $timeout));
+    if ($timeout !== null) $memcached->setOption(Memcached::OPT_POLL_TIMEOUT, (int) (1000 * $timeout));
     $memcached->setOption(Memcached::OPT_RETRY_TIMEOUT, 0);
+    $keys = ['poll' => $queue, 'wait' => "$queue/t=" . WAIT . '000', 'open' => "$queue/close/open"];
     $memcached->addServer('127.0.0.1', $port);
     return [
-        'pop' => function () use ($memcached, $queue, $pop) {
-            $message = $memcached->get($pop === 'poll' ? $queue : "$queue/t=" . WAIT . '000');
+        'pop' => function () use ($memcached, $keys, $pop) {
+            $message = $memcached->get($keys[$pop]);
             if ($message === false && $memcached->getResultCode() !== Memcached::RES_NOTFOUND) {
                 throw new Exception($memcached->getResultMessage());
             }
@@ -56,7 +57,7 @@ function memcached(int $port, string $queue, string $pop, float $timeout): array
 }
 
 $clients = ['phpredis' => 'phpredis', 'Predis' => 'predis', 'php-memcached' => 'memcached'];
-$steps = $clients[$client]((int) $port, $queue, $pop, (float) $timeout);
+$steps = $clients[$client]((int) $port, $queue, $pop, $timeout === 'default' ? null : (float) $timeout);
 $message = null;
 while (($line = fgets(STDIN)) !== false) {
     $step = trim($line);

@@ -1,7 +1,10 @@
 """A worker on a queue with ACK NEXT: `pop_worker.py CLIENT PORT QUEUE POP TIMEOUT`.
 
-POP is `poll` or `wait`; TIMEOUT is the client's read timeout in seconds. Each line of the input is a step.
-The worker answers each step with a line. At the end of the input its script ends.
+POP is `poll` or `wait`. TIMEOUT is the client's read timeout in seconds, with which it does not try again
+by itself, so that each error is seen; or `default`, for the client's own settings.
+
+Each line of the input is a step, which the worker answers with a line. At the end of the input its script
+ends.
 """
 
 import asyncio
@@ -9,19 +12,20 @@ import sys
 from typing import Any, NoReturn
 
 CLIENT, PORT, QUEUE, POP = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
-TIMEOUT = float(sys.argv[5])
+TIMEOUT = None if sys.argv[5] == "default" else float(sys.argv[5])
 WAIT = 60  # seconds
 
 
 class RedisPy:
-    """redis-py, which does not connect again by itself, so that each error is seen."""
+    """redis-py."""
 
     def __init__(self) -> None:
         import redis
         from redis.backoff import NoBackoff
         from redis.retry import Retry
 
-        self.client: Any = redis.Redis(port=PORT, socket_timeout=TIMEOUT, retry=Retry(NoBackoff(), 0))
+        options = {} if TIMEOUT is None else {"socket_timeout": TIMEOUT, "retry": Retry(NoBackoff(), 0)}
+        self.client: Any = redis.Redis(port=PORT, **options)
 
     def pop(self) -> bytes | None:
         if POP == "poll":

@@ -4,8 +4,8 @@ require 'redis'
 _, port, queue, pop, timeout = ARGV
 WAIT = 60 # seconds
 $stdout.sync = true
-# redis-rb does not connect again by itself, so that each error is seen.
-redis = Redis.new(port: port.to_i, read_timeout: timeout.to_f, reconnect_attempts: 0)
+options = timeout == 'default' ? {} : { read_timeout: timeout.to_f, reconnect_attempts: 0 }
+redis = Redis.new(port: port.to_i, **options)
 message = nil
 while (step = $stdin.gets&.strip)
   raise 'the work has failed' if step == 'fail'

@@ -10,7 +10,7 @@ import json
 import re
 import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import IO, Any
 
 import pytest
@@ -32,6 +32,8 @@ WORKERS = {
     "PHP": ("php", "php worker", _PAGE),
     "Ruby": ("ruby", "ruby worker", _PAGE),
 }
+# These pop, and lose nothing if the queue has ACK NEXT.
+POPS = {"PHP": ("php", "php pop worker", _PAGE), "Ruby": ("ruby", "ruby pop worker", _PAGE)}
 # These also end at SIGTERM, and try failed work again later. Their messages are JSON.
 WHOLE = ("Python", "PHP", "Ruby")
 # By library: the language, a program that reserves where there is no job, and what it prints.
@@ -67,8 +69,7 @@ def message(name: str, text: str) -> str:
 class Worker:
     """A running worker and its output."""
 
-    def __init__(self, name: str, server: Server) -> None:
-        language, mark, page = WORKERS[name]
+    def __init__(self, language: str, mark: str, page: str, server: Server) -> None:
         need_library(language)
         self.process = begin(language, block(mark, page), server)
         assert self.process.stdout is not None
@@ -98,15 +99,15 @@ class Worker:
         self.process.wait(TIMEOUT)
 
 
-StartWorker = Callable[[str, Server], Worker]
+StartWorker = Callable[..., Worker]
 
 
 @pytest.fixture
 def start_worker() -> Iterator[StartWorker]:
     started: list[Worker] = []
 
-    def start(name: str, server: Server) -> Worker:
-        started.append(Worker(name, server))
+    def start(name: str, server: Server, workers: Mapping[str, tuple[str, str, str]] = WORKERS) -> Worker:
+        started.append(Worker(*workers[name], server))
         return started[-1]
 
     yield start
@@ -145,6 +146,29 @@ def test_a_job_comes_again_if_its_worker_is_killed(
     second.read_until(LARGE)
     second.read_until("second")
     wait_until_done(client)
+
+
+@pytest.mark.parametrize("name", POPS)
+def test_a_worker_that_pops_loses_nothing_with_ack_next(
+    name: str, server: Server, client: Client, start_worker: StartWorker
+) -> None:
+    page = (ROOT / _PAGE).read_text("utf-8")
+    found = re.search(r"redis-cli -p 4000 (PRESSURE\.CREATE mails ACK NEXT)$", page, re.MULTILINE)
+    assert found
+    client.execute_command(*found[1].split())
+    client.rpush("mails", LARGE, "second", LARGE, "fourth")
+    first = start_worker(name, server, POPS)
+    first.wait_until_in_job()
+    first.process.kill()
+    wait_for(lambda: client.llen("mails") == 4, "the message to be back")
+    second = start_worker(name, server, POPS)
+    second.read_until(LARGE)
+    second.read_until("second")
+    second.wait_until_in_job()
+    second.process.send_signal(signal.SIGTERM)
+    assert "fourth" not in second.end()
+    assert client.lrange("mails", 0, -1) == [b"fourth"]
+    assert left(client) == 1
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
