@@ -212,6 +212,21 @@ def test_a_read_timeout(library: str, server: Server, client: Client, tmp_path: 
     assert client.lrange(queue, 0, -1) == [b"b", b"c"]
 
 
+@pytest.mark.parametrize(
+    "library", ["phpredis", "Predis", "redis-rb", "redis-py", "redis-py asyncio", "pymemcache"]
+)
+def test_a_worker_that_closes_its_connection_gets_the_message_again(
+    library: str, server: Server, client: Client, tmp_path: Path
+) -> None:
+    LIBRARIES[library].need()
+    port = server.port_of("memcached" if LIBRARIES[library].is_memcached else "resp")
+    queue = prepare(client, library, 0, "a", "b")
+    with PopWorker(library, port, queue, POLL, tmp_path / "log") as worker:
+        assert [worker.step(step) for step in ("pop", "close")] == ["got a", "close"]
+        # The pop on the next connection may be before the end of the one before.
+        wait_for(lambda: worker.step("pop") == "got a", "the message to come again")
+
+
 def test_an_open_read_of_php_memcached_comes_again_after_an_exception(
     server: Server, client: Client, tmp_path: Path
 ) -> None:
