@@ -262,6 +262,99 @@ def test_a_reserve_ends_after_its_timeout(queue: Any, timeout: float, token: str
         queue.reserve(timeout=timeout, token=token)
 
 
+# ---------------------------------------------------------------- loops
+
+
+def test_a_loop_acknowledges_each_job_when_it_asks_for_the_next(queue: Any) -> None:
+    for message in ("a", "b", "c"):
+        queue.put(message)
+    assert [
+        (job.message, [state_of(queue, job_id) for job_id in (1, 2, 3)]) for job in queue.jobs(timeout=0)
+    ] == [
+        (b"a", ["reserved", "ready", "ready"]),
+        (b"b", [None, "reserved", "ready"]),
+        (b"c", [None, None, "reserved"]),
+    ]
+    assert queue.job(3) is None
+
+
+def test_a_loop_waits_for_jobs(queue: Any, client: Client) -> None:
+    with ThreadPoolExecutor() as threads:
+        queue.put("a")
+        seen = threads.submit(lambda: [job.id for job in queue.jobs(timeout=1)])
+        # The acknowledgement does not wait for the next job.
+        wait_for_blocked(client, 1)
+        wait_for(lambda: queue.job(1) is None, "the acknowledgement")
+        queue.put("b")
+        assert seen.result(TIMEOUT) == [1, 2]
+
+
+@pytest.mark.parametrize("error", [WorkError, KeyboardInterrupt])
+def test_a_loop_whose_body_raises_releases_the_job(queue: Any, error: type[BaseException]) -> None:
+    for message in ("a", "b"):
+        queue.put(message)
+
+    def work() -> None:
+        for job in queue.jobs(timeout=0):
+            if job.message == b"b":
+                raise error
+
+    with pytest.raises(error):
+        work()
+    assert queue.job(1) is None
+    assert (state_of(queue, 2), queue.job(2).releases) == ("ready", 1)
+
+
+def test_a_job_that_the_body_of_a_loop_has_ended_is_left_alone(queue: Any) -> None:
+    for message in ("a", "b", "c", "d", "e"):
+        queue.put(message)
+    ends: list[Callable[[Any], None]] = [
+        lambda job: job.release(delay=100), lambda job: job.bury(), lambda job: job.ack(), lambda _: None,
+    ]  # fmt: skip
+    for job, end in zip(queue.jobs(timeout=0), ends, strict=False):
+        end(job)
+        if job.id == 4:
+            break
+    assert [state_of(queue, job) for job in (1, 2, 3, 4, 5)] == ["delayed", "buried", None, "ready", "ready"]
+
+
+def test_a_loop_that_loses_its_job_logs_a_warning_and_goes_on(
+    queue: Any, open_queue: Open, caplog: pytest.LogCaptureFixture
+) -> None:
+    queue.put("a")
+    others, seen = [], []
+    for job in queue.jobs(timeout=0, ttr=0.1):
+        seen.append(job.id)
+        if job.id == 1:
+            others.append(open_queue().reserve(timeout=TIMEOUT))
+            queue.put("b")
+    assert seen == [1, 2]
+    assert state_of(queue, 1) == "reserved"
+    assert ["job 1 of queue 'q' is not reserved here" in text for text in caplog.messages] == [True]
+
+
+def test_a_loop_whose_connection_is_cut_acknowledges_on_a_new_one(
+    open_queue: Open, queue: Any, client: Client
+) -> None:
+    queue.put("a")
+    for job in open_queue(client_name="worker").jobs(timeout=0):
+        assert job.reserves == 1
+        (worker,) = (other for other in client.client_list() if other["name"] == "worker")
+        client.client_kill_filter(_id=worker["id"])
+        wait_until_ready(queue, 1)
+    assert queue.job(1) is None
+
+
+def test_a_loop_ends_with_an_error_if_the_queue_is_closed(queue: Any, client: Client) -> None:
+    queue.put("a")
+    client.execute_command("PRESSURE.CLOSE", "q")
+    jobs = queue.jobs()
+    assert next(jobs).id == 1
+    with pytest.raises(QueueClosedError):
+        next(jobs)
+    assert queue.job(1) is None
+
+
 # ---------------------------------------------------------------- reservations
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable, Coroutine, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 from tests.support.programs import join
@@ -27,7 +27,7 @@ def running_loop() -> Iterator[asyncio.AbstractEventLoop]:
 class Blocking:
     """An object whose coroutine methods block. It is a context manager if the object is an asynchronous one.
 
-    Results of the types `wrapped` are returned as such an object.
+    Asynchronous generators become iterators. Results of the types `wrapped` are returned as such an object.
     """
 
     def __init__(self, target: Any, loop: asyncio.AbstractEventLoop, *wrapped: type) -> None:
@@ -46,12 +46,24 @@ class Blocking:
     def __exit__(self, *exception: Any) -> None:
         self._blocking(self._target.__aexit__)(*exception)
 
-    def _blocking(self, method: Callable[..., Coroutine[Any, Any, Any]]) -> Callable[..., Any]:
+    def _blocking(self, method: Callable[..., Any]) -> Callable[..., Any]:
         def call(*arguments: Any, **options: Any) -> Any:
             async def run() -> Any:
-                return await method(*arguments, **options)
+                result = method(*arguments, **options)
+                return await result if isinstance(result, Coroutine) else result
 
             result = asyncio.run_coroutine_threadsafe(run(), self._loop).result()
+            if isinstance(result, AsyncGenerator):
+                return self._iterate(result)
             return Blocking(result, self._loop) if isinstance(result, self._wrapped) else result
 
         return call
+
+    def _iterate(self, generator: AsyncGenerator[Any, None]) -> Iterator[Any]:
+        advance, close = map(self._blocking, (generator.__anext__, generator.aclose))
+        try:
+            with suppress(StopAsyncIteration):
+                while True:
+                    yield advance()
+        finally:
+            close()

@@ -5,11 +5,14 @@ A reservation belongs to the connection that made it, or to a token.
 
 from __future__ import annotations
 
+import logging
+from collections.abc import AsyncIterator
 from contextlib import suppress
 from dataclasses import fields
 from typing import Any
 
 import redis
+from redis.exceptions import ResponseError
 
 from pressure_server.client.aio.connections import SERVER_URL, AsyncServerQueue
 from pressure_server.client.arguments import (
@@ -33,8 +36,11 @@ from pressure_server.client.replies import (
     QueueEmptyError,
     Reservation,
     described,
+    error_of,
 )
 from pressure_server.errors import PressureError
+
+_logger = logging.getLogger(__name__)
 
 
 class AsyncJobQueue(AsyncServerQueue):
@@ -125,6 +131,27 @@ class AsyncJobQueue(AsyncServerQueue):
             words += ["DETACHED", as_bytes(token, "a token")]
         return pending(self._reserve(words, token))
 
+    async def jobs(self, timeout: float | None = None, ttr: float | None = None) -> AsyncIterator[AsyncJob]:
+        """Reserve one job after the other: `async for job in queue.jobs()`.
+
+        The request for the next job acknowledges the one before, unless the body has ended it. If the body
+        raises or leaves the loop, its job is released. If another client has reserved the job meanwhile, a
+        warning is logged, and the loop goes on.
+
+        The loop ends when no job has come for `timeout` seconds; None waits for ever. `ttr` is as for
+        `reserve`. Raises QueueClosedError if no job can come any more.
+        """
+        words = [*wait_words(timeout), *ttr_words(ttr)]
+        job: AsyncJob | None = None
+        try:
+            with suppress(QueueEmptyError):
+                while True:
+                    job = await self._next(job, words)
+                    yield job
+        finally:
+            if job is not None:
+                await job.__aexit__(GeneratorExit)
+
     async def resume(self, job_id: int, token: str | bytes) -> AsyncJob:
         """Return the job that was reserved with this token, perhaps by another process.
 
@@ -166,6 +193,28 @@ class AsyncJobQueue(AsyncServerQueue):
 
     async def _reserve(self, words: list[Word], token: str | bytes | None) -> AsyncJob:
         reply, client = await self._connections.do_alone("PRESSURE.RESERVE", self._key, *words)
+        return self._reserved(reply, token, client)
+
+    async def _next(self, done: AsyncJob | None, words: list[Word]) -> AsyncJob:
+        """Reserve a job, and acknowledge the one before if it is reserved, in one request."""
+        if done is None or not await done._end():
+            return await self._reserve(words, None)
+        client: Any = done._client
+        acknowledged, reply = await self._connections.do_together(
+            client, ("PRESSURE.ACK", self._key, done.id), ("PRESSURE.RESERVE", self._key, *words)
+        )
+        if isinstance(acknowledged, ResponseError):
+            # Nobody knows the job's state, so both jobs return to the queue.
+            await client.connection_pool.disconnect()
+            raise error_of(acknowledged)
+        if not acknowledged:
+            _logger.warning("Acknowledgement failed: %s", JobNotReservedError(self._printable, done.id))
+        if isinstance(reply, ResponseError):
+            self._connections.give_back(client)
+            raise error_of(reply)
+        return self._reserved(reply, None, client)
+
+    def _reserved(self, reply: Any, token: str | bytes | None, client: Any | None) -> AsyncJob:
         if reply is None or token is not None:
             # No reservation belongs to this connection.
             self._connections.give_back(client)
@@ -249,6 +298,12 @@ class AsyncJob:
                     self._jobs._connections.give_back(self._client)
             if not is_ours:
                 raise JobNotReservedError(self._jobs._printable, self.id)
+
+    async def _end(self) -> bool:
+        """Return whether the job is reserved. Its methods raise JobNotReservedError from now on."""
+        async with self._lock:
+            is_reserved, self._is_reserved = self._is_reserved, False
+            return is_reserved
 
     async def _give_up(self) -> None:
         """Close the connection of a job that has not been ended: the job returns to the queue."""

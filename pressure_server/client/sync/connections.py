@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from threading import Lock
 from typing import Any, Self
 from weakref import WeakSet
@@ -59,6 +59,19 @@ class Connections:
             client.connection_pool.disconnect()
             raise
         return reply, client
+
+    def do_together(self, client: Any, *commands: Sequence[Word]) -> list[Any]:
+        """Send commands in one write, by a client of do_alone. Return the replies; errors are among them."""
+        pipeline = client.pipeline(transaction=False)
+        for words in commands:
+            pipeline.execute_command(*words)
+        try:
+            replies: list[Any] = pipeline.execute(raise_on_error=False)
+        except BaseException:
+            # A job may have been reserved: it returns to the queue.
+            client.connection_pool.disconnect()
+            raise
+        return replies
 
     def do_on(self, client: Any | None, *words: Word) -> Any:
         """Send a command by this client of do_alone; by the shared one if it is None."""
