@@ -75,11 +75,12 @@ class Channel(virtual.Channel):
         return {**given, **arguments}
 
     def drain_events(self, timeout: float | None = None, callback: Callable[..., None] | None = None) -> None:
-        """See kombu. If the channel has as many jobs as it may reserve, first wait for the end of one."""
+        """See kombu. If the channel has as many jobs as it may reserve, wait for the end of one instead."""
         if self._consumers and not self.qos.can_consume():
             self.has_ended_job.wait(_IDLE_WAIT if timeout is None else min(timeout, _IDLE_WAIT))
             self.has_ended_job.clear()
-        super().drain_events(timeout, callback)
+        else:
+            super().drain_events(timeout, callback)
 
     def end(self, command: str, delivery_tag: str) -> None:
         """Send a command that ends a reservation."""

@@ -1,0 +1,43 @@
+"""Celery over the transport of pressure-server, with late acknowledgements; `put WORD …` puts jobs.
+
+`p7-WORD` has the priority 7, `later-WORD` a countdown; `many-N` stands for the jobs 0 to N - 1. The job
+`retried` is tried again, `rejected` is rejected.
+"""
+
+import sys
+
+from celery import Celery
+from celery.exceptions import Reject
+from kombu import Queue
+from work import PORT, work
+
+import pressure_server.client.kombu  # noqa: F401 # it registers the transport
+
+app = Celery("celery_jobs_app", broker=f"pressure://127.0.0.1:{PORT}")
+app.conf.task_acks_late = True
+app.conf.task_reject_on_worker_lost = True
+app.conf.worker_prefetch_multiplier = 1
+app.conf.broker_connection_retry_on_startup = True
+app.conf.task_queues = [Queue("celery", queue_arguments={"MAX-DELIVERIES": 100, "DEAD-LETTER": "failed"})]
+
+
+@app.task(name="run", bind=True)
+def run(self, word: str) -> None:
+    """Do the work."""
+    work(word)
+    if word == "retried" and not self.request.retries:
+        raise self.retry(countdown=0.01)
+    if word == "rejected":
+        raise Reject(requeue=False)
+
+
+if __name__ == "__main__":
+    for word in sys.argv[2:]:
+        kind, _, rest = word.partition("-")
+        if kind == "many":
+            for number in range(int(rest)):
+                run.delay(str(number))
+        elif kind == "later":
+            run.apply_async((word,), countdown=1)
+        else:
+            run.apply_async((word,), priority=int(kind[1:]) if rest else 0)

@@ -1,0 +1,42 @@
+"""dramatiq over the broker of pressure-server; `put WORD …` puts jobs.
+
+`p9-WORD` is a job of an actor with priority -9, `later-WORD` has a delay; `many-N` stands for the jobs 0 to
+N - 1. The job `retried` fails once, `rejected` always.
+"""
+
+import sys
+
+import dramatiq
+from work import PORT, work
+
+from pressure_server.client.dramatiq import PressureBroker
+
+dramatiq.set_broker(
+    PressureBroker(f"redis://127.0.0.1:{PORT}", queue_options={"default": {"MAX-DELIVERIES": 100}})
+)
+failed: set[str] = set()
+
+
+@dramatiq.actor(max_retries=1, min_backoff=10)
+def run(word: str) -> None:
+    """Do the work."""
+    work(word)
+    if word == "rejected" or (word == "retried" and word not in failed):
+        failed.add(word)
+        raise ValueError(word)
+
+
+urgent = {
+    number: dramatiq.actor(work, actor_name=f"urgent_{number}", priority=-number) for number in (1, 5, 9)
+}
+
+if __name__ == "__main__":
+    for word in sys.argv[2:]:
+        kind, _, rest = word.partition("-")
+        if kind == "many":
+            for number in range(int(rest)):
+                run.send(str(number))
+        elif kind == "later":
+            run.send_with_options(args=(word,), delay=1000)
+        else:
+            (urgent[int(kind[1:])] if rest else run).send(word)
