@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.applications.test_python_applications import WORKING
+from tests.applications.test_task_queues import CELERY, DRAMATIQ
 from tests.protocols.resp.test_examples import block as code_block
 from tests.support.client_scripts import need_library, need_php_files
 from tests.support.installed_applications import SCRIPTS, Application
@@ -123,7 +124,9 @@ ROWS = {
     "Symfony Messenger": _beanstalk(_messenger("send"), _messenger("consume", "1000"))._replace(waits=False),
     # Beaneater gives up two seconds after it has lost its connection.
     "ActiveJob": _beanstalk(_active_job("enqueue"), _active_job("work"))._replace(away=0.5),
-    "Celery": _redis(WORKING["Celery with lists"], "celery", puts_left=True),
+    "Celery": Row(CELERY, lambda store: JobQueue(store, CELERY.queue), None),
+    "dramatiq": Row(DRAMATIQ, lambda store: JobQueue(store, DRAMATIQ.queue), None),
+    "Celery with lists": _redis(WORKING["Celery with lists"], "celery", puts_left=True),
     "kombu's SimpleQueue": _redis(WORKING["kombu with lists"], "mails", puts_left=True),
     "taskiq": _redis(WORKING["taskiq"], "taskiq", puts_left=True),
     "hotqueue": _redis(WORKING["hotqueue"], "hotqueue:mails"),

@@ -864,7 +864,7 @@ def examples() -> list[tuple[str, str]]:
     return found
 
 
-@pytest.mark.parametrize(("program", "output"), examples(), ids=["sync", "async", "token"])
+@pytest.mark.parametrize(("program", "output"), examples(), ids=["sync", "retry", "async", "token"])
 def test_the_documented_programs_print_their_output(server: Server, program: str, output: str) -> None:
     assert "127.0.0.1:4000" in program
     program = program.replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")

@@ -4,6 +4,7 @@
 `retried` is tried again, `rejected` is rejected.
 """
 
+import re
 import sys
 
 from celery import Celery
@@ -33,11 +34,11 @@ def run(self, word: str) -> None:
 
 if __name__ == "__main__":
     for word in sys.argv[2:]:
-        kind, _, rest = word.partition("-")
-        if kind == "many":
-            for number in range(int(rest)):
+        if many := re.fullmatch(r"many-(\d+)", word):
+            for number in range(int(many[1])):
                 run.delay(str(number))
-        elif kind == "later":
+        elif word.startswith("later-"):
             run.apply_async((word,), countdown=1)
         else:
-            run.apply_async((word,), priority=int(kind[1:]) if rest else 0)
+            priority = re.match(r"p(\d)-", word)
+            run.apply_async((word,), priority=int(priority[1]) if priority else 0)

@@ -4,6 +4,7 @@
 N - 1. The job `retried` fails once, `rejected` always.
 """
 
+import re
 import sys
 
 import dramatiq
@@ -32,11 +33,11 @@ urgent = {
 
 if __name__ == "__main__":
     for word in sys.argv[2:]:
-        kind, _, rest = word.partition("-")
-        if kind == "many":
-            for number in range(int(rest)):
+        if many := re.fullmatch(r"many-(\d+)", word):
+            for number in range(int(many[1])):
                 run.send(str(number))
-        elif kind == "later":
+        elif word.startswith("later-"):
             run.send_with_options(args=(word,), delay=1000)
         else:
-            (urgent[int(kind[1:])] if rest else run).send(word)
+            priority = re.match(r"p(\d)-", word)
+            (urgent[int(priority[1])] if priority else run).send(word)
