@@ -13,9 +13,10 @@ import pytest
 import redis
 
 from tests.applications.conftest import SetUp
+from tests.support.guards import Authority
 from tests.support.installed_applications import SCRIPTS, Application, Stand, in_python, refused_by
 from tests.support.paths import ROOT
-from tests.support.programs import BackgroundProgram, Client, Server, wait_for
+from tests.support.programs import BackgroundProgram, Client, Server, StartServer, Valkey, wait_for
 from tests.support.stores import EmbeddedStore
 
 _PATH = (("PYTHONPATH", f"{SCRIPTS}:{ROOT}"),)
@@ -188,3 +189,71 @@ def test_celery_has_no_remote_control(set_up: SetUp, own_server: Server) -> None
     ended = stand.run("celery", "--app", "celery_jobs_app", "inspect", "ping")
     assert ended.returncode != 0
     assert "pressure-server has no fanout exchanges" in ended.stdout
+
+
+def test_a_job_that_kills_its_worker_again_and_again_becomes_a_dead_letter(
+    set_up: SetUp, own_server: Server
+) -> None:
+    stand = set_up(CELERY)
+    stand.put("deadly", "next")
+    with stand.start_worker(), own_server.client() as client:
+        stand.wait_until_done(["next"])
+        wait_for(lambda: client.llen("failed") == 1, "the dead letter")
+        _wait_until_empty(own_server, CELERY)
+    assert Counter(stand.done) == {"deadly": 5, "next": 1}
+
+
+def test_celery_bounds_and_purges_queues(set_up: SetUp) -> None:
+    stand = set_up(CELERY)
+    ended = stand.run("python", "-c", _BOUNDED)
+    assert ended.stdout.splitlines()[-2:] == ["QueueFullError", "purged 1"]
+
+
+_BOUNDED = """
+from celery_jobs_app import app, run
+from kombu import Queue
+
+queue = Queue("bounded", max_length=1, queue_arguments={"OVERFLOW": "error"})
+run.apply_async(("a",), queue=queue)
+try:
+    run.apply_async(("b",), queue=queue)
+except Exception as error:
+    print(type(error).__name__)
+with app.connection() as connection:
+    print("purged", queue(connection.default_channel).purge())
+"""
+
+
+@pytest.mark.parametrize(
+    ("application", "scheme"), [(CELERY, "pressures"), (DRAMATIQ, "rediss")], ids=["Celery", "dramatiq"]
+)
+def test_applications_log_in_over_tls(
+    application: Application, scheme: str, start_server: StartServer, backend: Valkey, tmp_path: Path
+) -> None:
+    authority = Authority(tmp_path / "authority")
+    certificate, key = map(str, authority.issue("server"))
+    server = start_server(
+        "--backend", backend.url, "--listen", "resps://127.0.0.1:0", "--password", "p@ss",
+        "--tls-certificate", certificate, "--tls-key", key,
+    )  # fmt: skip
+    address = f"127.0.0.1:{server.port_of('resps')}"
+    url = f"{scheme}://:p%40ss@{address}?ssl_ca_certs={authority.certificate}"
+    variables = (*application.variables, ("BROKER", url))
+    (tmp_path / "application").mkdir()
+    stand = Stand(application._replace(variables=variables), server.port, tmp_path / "application")
+    stand.put("a", "b")
+    with stand.start_worker(), server.client(password="p@ss") as client:
+        stand.wait_until_done("ab")
+        wait_for(lambda: _is_empty(client, application), "the queue to be empty")
+    assert stand.done == ["a", "b"]
+
+
+def test_messages_of_other_clients_are_buried(set_up: SetUp, own_server: Server) -> None:
+    stand = set_up(CELERY)
+    stand.put("a")
+    with own_server.client() as client:
+        client.rpush("celery", "no message", '{"properties": 1}')
+        with stand.start_worker() as worker:
+            stand.wait_until_done("a")
+            wait_for(lambda: client.execute_command("PRESSURE.INFO", "celery")[b"buried"] == 2, "burials")
+            assert worker.output.count("is no message of kombu: it is buried") == 2

@@ -4,6 +4,7 @@
 N - 1. The job `retried` fails once, `rejected` always.
 """
 
+import os
 import re
 import sys
 
@@ -12,9 +13,8 @@ from work import PORT, work
 
 from pressure_server.client.dramatiq import PressureBroker
 
-dramatiq.set_broker(
-    PressureBroker(f"redis://127.0.0.1:{PORT}", queue_options={"default": {"MAX-DELIVERIES": 100}})
-)
+BROKER = os.environ.get("BROKER", f"redis://127.0.0.1:{PORT}")
+dramatiq.set_broker(PressureBroker(BROKER, queue_options={"default": {"BOUND": 5000}}))
 failed: set[str] = set()
 
 
