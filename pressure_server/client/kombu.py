@@ -127,6 +127,8 @@ class Channel(virtual.Channel):
             message: RawMessage = loads(job.message)
             message["properties"]["delivery_tag"] = f"{job.id} {queue}"
             message["properties"]["delivery_info"]["redelivered"] = job.reserves > 1
+            if _delay_words(message):
+                message["headers"]["eta"] = None  # it is over, so the worker need not look at its clock
         except (KeyError, TypeError, ValueError):
             _logger.exception("job %d of queue '%s' is no message of kombu: it is buried", job.id, queue)
             self._server.end("PRESSURE.BURY", queue, job.id)

@@ -21,6 +21,7 @@ app = Celery("celery_jobs_app", broker=BROKER)
 app.conf.task_acks_late = True
 app.conf.task_reject_on_worker_lost = True
 app.conf.worker_prefetch_multiplier = 1
+app.conf.worker_lost_wait = 0.1
 app.conf.broker_connection_retry_on_startup = True
 app.conf.task_queues = [Queue("celery", queue_arguments={"MAX-DELIVERIES": 5, "DEAD-LETTER": "failed"})]
 
