@@ -69,7 +69,8 @@ def _celery_rate(broker: str) -> float:
     subprocess.run([_APPLICATIONS / "python", "-m", "celery_rate_app"], env=environment, check=True)
     command = [
         str(_APPLICATIONS / "celery"), "--quiet", "--app", "celery_rate_app", "worker",
-        "--pool", "solo", "--loglevel", "ERROR", "--without-gossip", "--without-mingle", "--without-heartbeat",
+        "--pool", "solo", "--loglevel", "ERROR",
+        "--without-gossip", "--without-mingle", "--without-heartbeat",
     ]  # fmt: skip
     pipe, null = subprocess.PIPE, subprocess.DEVNULL
     with subprocess.Popen(command, env=environment, stdout=pipe, stderr=null, text=True) as worker:
