@@ -13,7 +13,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from ssl import SSLSocket
-from threading import Lock
+from threading import RLock
 from typing import Any
 from weakref import WeakSet
 
@@ -63,7 +63,7 @@ class WorkerConnection:
         # Any: redis-py's connections have no usable types. The client closes them when it is deleted.
         self._client: Any = open_pool(url, options, is_patient=True)
         self._connection: Any = self._client.connection_pool.get_connection()
-        self._lock = Lock()
+        self._lock = RLock()  # a signal handler may end jobs, too
         # What the replies that have not been read belong to: a job and its queue, or None for a call.
         self._expected: deque[tuple[int, str] | None] = deque()
         self._is_open = True
