@@ -76,7 +76,7 @@ REFUSED: Series = [
     *refusals("ERR offset is not an integer or out of range", "AT q", "x", "-1", "1.5", "9007199254740993"),
     *refusals("ERR syntax error", "AT q 0", "COUNT", "5", "COUNT 1 COUNT 1"),
     *refusals("ERR OFFSET cannot be combined", "PUT q m OFFSET", "NX", "PRIORITY 1", "UNIQUE"),
-    *refusals("ERR UNIQUE, MAX-DELIVERIES and DEAD-LETTER need", "CREATE new TYPE LOG", "UNIQUE QUEUED"),
+    *refusals("ERR UNIQUE needs TYPE JOBS", "CREATE new TYPE LOG", "UNIQUE QUEUED"),
     ("PRESSURE.AT none 0", "NOQUEUE "),
     ("LRANGE q 0 -1", [b"a"]),
 ]
