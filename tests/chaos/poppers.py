@@ -1,7 +1,7 @@
 """Poppers: workers as people have them, which pop from queues with ACK NEXT, and die with messages in work.
 
-A message counts as received when the reply to a later pop of its connection, or to QUIT, has been read. If
-that reply does not come, the message is doubtful: it may be acknowledged, or come again.
+A message counts as received when a later pop of its connection has brought another message. If that does not
+happen, the message is doubtful: it may be acknowledged, or come again.
 """
 
 from __future__ import annotations
@@ -47,6 +47,7 @@ class Popper(Consumer):
         elif end < _DEATHS + _QUITS:
             self._ended(await self.caller.ask(("QUIT",)), ("QUIT",))
             self.caller.close()
+            self._open = []
         return True
 
     def _words(self, queue: str) -> Words:
@@ -60,19 +61,27 @@ class Popper(Consumer):
         return self.chance.choice(forms)
 
     def _ended(self, replies: Sequence[Any], words: Words) -> None:
-        """Note the reply to a pop or to QUIT. Without one, what was popped before is doubtful."""
-        is_answered = bool(replies) and not isinstance(replies[0], Exception)
-        if is_answered:
+        """Note the reply to a pop or to QUIT.
+
+        Without messages, what was popped before is doubtful: while the backend is away, a pop that waits ends
+        without having acknowledged anything.
+        """
+        reply = replies[0] if replies else None
+        is_error = not replies or isinstance(reply, Exception)
+        found = (
+            []
+            if is_error
+            else [(name, item.key) for item in items_in(words, reply) for name in self.see([item])]
+        )
+        if found:
             now = time.monotonic()
             for name, queue in self._open:
-                self.ledger.end(name, Event(self.caller.name, queue, self.caller.proxy, now))
-            self._open = []
-            for item in items_in(words, replies[0]):
-                self._open += [(name, item.key) for name in self.see([item])]
-            self.journal.jobs["popped"] += len(self._open)
+                self.ledger.receive([name], Event(self.caller.name, queue, self.caller.proxy, now))
         elif self._open:
             self.ledger.doubt(name for name, _ in self._open)
+        self.journal.jobs["popped"] += len(found)
+        if is_error and self._open:
             self.journal.jobs["popped, and the next pop failed"] += len(self._open)
-            self._open = []
             # A message may still be reserved, for as long as the connection stands.
             self.caller.close()
+        self._open = found
