@@ -47,4 +47,4 @@ class Policy:
         if template is None:
             return self.create_bound or 0, self.max_bytes
         own = template.creation.max_bytes
-        return template.creation.bound, self.max_bytes if own is None else own
+        return template.creation.bound or 0, self.max_bytes if own is None else own

@@ -123,24 +123,16 @@ async def create(client: Caller, words: Words) -> str | int:
     return 1 if may_exist else OK
 
 
+def _fields(options: Mapping[bytes, Any]) -> dict[str, Any]:
+    """Return the options by the names of their fields: MAX-BYTES is `max_bytes`."""
+    return {
+        name.decode().lower().replace("-", "_"): value for name, value in options.items() if value is not True
+    }
+
+
 def creation_of(options: Mapping[bytes, Any]) -> Creation:
     """Return the settings that the options of PRESSURE.CREATE mean. Raise CommandError."""
-    creation = Creation(
-        options.get(b"BOUND", 0),
-        options.get(b"OVERFLOW"),
-        options.get(b"MAX-BYTES"),
-        options.get(b"TTL"),
-        options.get(b"TYPE"),
-        options.get(b"UNIQUE"),
-        options.get(b"MAX-DELIVERIES"),
-        options.get(b"DEAD-LETTER"),
-        options.get(b"ACK"),
-        options.get(b"ACK-TTR"),
-        options.get(b"RETRY-DELAY"),
-        options.get(b"RETRY-DELAY-MAX"),
-        options.get(b"IN-FLIGHT"),
-        options.get(b"RATE"),
-    )
+    creation = Creation(**_fields(options))
     if of_jobs := options.keys() & _OPTIONS_OF_JOBS:
         if creation.type in (FIFO, LOG):
             raise CommandError(f"ERR {sorted(of_jobs)[0].decode()} needs TYPE JOBS, LIFO or RANDOM")
@@ -213,20 +205,7 @@ async def alter(client: Caller, words: Words) -> str:
 
 def alteration_of(options: Mapping[bytes, Any]) -> Alteration:
     """Return the changes that the options of PRESSURE.ALTER mean. Raise CommandError."""
-    alteration = Alteration(
-        options.get(b"BOUND"),
-        options.get(b"OVERFLOW"),
-        options.get(b"MAX-BYTES"),
-        options.get(b"TTL"),
-        options.get(b"MAX-DELIVERIES"),
-        options.get(b"DEAD-LETTER"),
-        options.get(b"ACK"),
-        options.get(b"ACK-TTR"),
-        options.get(b"RETRY-DELAY"),
-        options.get(b"RETRY-DELAY-MAX"),
-        options.get(b"IN-FLIGHT"),
-        options.get(b"RATE"),
-    )
+    alteration = Alteration(**_fields(options))
     if alteration.max_deliveries == 0 and alteration.dead_letter:
         raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
     return alteration

@@ -98,9 +98,9 @@ def test_a_job_that_is_not_there_has_no_information() -> None:
 
 def test_settings_of_a_new_queue_are_left_out_if_they_are_not_given() -> None:
     assert Creation().arguments(b"p") == [b"0", b"", b""]
-    everything = Creation(5, OVERWRITE, 0, 1.5, JOBS, b"queued", 3, b"dead")
+    everything = Creation(5, OVERWRITE, 0, 1.5, 3, b"dead", type=JOBS, unique=b"queued")
     assert everything.arguments(b"p") == [
-        b"5", OVERWRITE, b"", b"type", b"jobs", b"max_bytes", b"", b"ttl", b"1.500", b"unique", b"queued",
+        b"5", OVERWRITE, b"", b"type", b"jobs", b"unique", b"queued", b"max_bytes", b"", b"ttl", b"1.500",
         b"max_deliveries", b"3", b"dead_letter", b"p:dead",
     ]  # fmt: skip
 
