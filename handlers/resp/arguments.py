@@ -137,7 +137,7 @@ def rate_of(word: bytes) -> Rate:
     number, time = integer_from(count), seconds_of(seconds) if slash else 1.0
     if number is None or not 0 <= number <= _MAX_UINT32 or not time:
         raise CommandError("ERR a rate is count/seconds, such as 10/1, or 0 for no limit")
-    return Rate(number, time)
+    return Rate(number, time if number else 1.0)
 
 
 def token_of(word: bytes) -> bytes:

@@ -6,7 +6,7 @@ were written before the server received it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -102,12 +102,21 @@ class ReservedJobs:
         )
         return finished
 
-    def take_from(self, database: Database, queue: bytes) -> list[int]:
-        """Forget what was popped from one queue, and return the ids."""
-        taken = [pop for pop in self.pops if pop.queue == queue and pop.database is database]
-        self.pops = [pop for pop in self.pops if pop not in taken]
-        self.finished_pops = len(self.pops)
-        return [job for pop in taken for job, _ in pop.jobs]
+    def popped_from(self, database: Database, queue: bytes) -> list[int]:
+        """Return the ids of what was popped from one queue."""
+        return [
+            job for pop in self.pops if pop.queue == queue and pop.database is database for job, _ in pop.jobs
+        ]
+
+    def forget_pops(self, database: Database, queue: bytes, jobs: Collection[int]) -> None:
+        """Forget the pops from one queue that have brought these jobs."""
+        kept: list[Pop] = []
+        finished = 0
+        for at, pop in enumerate(self.pops):
+            if pop.queue != queue or pop.database is not database or pop.jobs[0][0] not in jobs:
+                kept.append(pop)
+                finished += at < self.finished_pops
+        self.pops, self.finished_pops = kept, finished
 
     def _note(self, job: int, held: Held) -> None:
         self._jobs[job] = held

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pressure_server.errors import PressureError, QueueDoesNotExistError
+from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.owners import Client
+from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.queue_operations import QueueOperations
 
 READY, DELAYED, RESERVED, BURIED = b"ready", b"delayed", b"reserved", b"buried"
@@ -50,15 +51,11 @@ async def redrive(queues: QueueOperations, name: bytes, to: bytes, most: int, cl
 
     `to` is the base key of the one queue, or empty. Raises a PressureError if none can go.
     """
-    count = 0
-    while count < most:
-        try:
-            (some,) = await queues.run(verbs.REDRIVE, name, [to, b"%d" % (most - count)], client=client)
-        except PressureError:
-            if count:
-                break
-            raise
-        count += some
-        if not some:
-            break
+    count, skipped, reason = 0, 0, b""
+    while skipped >= 0 and count < most:
+        arguments = [to, b"%d" % (most - count), b"%d" % skipped]
+        (some, skipped, failed) = (await queues.run(verbs.REDRIVE, name, arguments, client=client))[0]
+        count, reason = count + some, failed or reason
+    if reason and not count:
+        raise exception_for(name, reason.decode("utf-8", "replace"))
     return count

@@ -156,6 +156,42 @@ def test_very_many_messages_of_one_pop_come_back_in_order(server: Server, client
     assert client.lrange("q", 0, -1) == messages
 
 
+@pytest.mark.parametrize(
+    "command", ["LPOP q 9007199254740992", "BLMPOP 1 2 kz q LEFT COUNT 9007199254740991"]
+)
+def test_a_count_beyond_all_messages(client: Client, waiter: Waiter, command: str) -> None:
+    make(client, "a", "b", "c")
+    assert waiter("SPOP", "q") == b"a"
+    found = waiter(*command.split())
+    assert found in ([b"b", b"c"], [b"q", [b"b", b"c"]])
+    assert client.llen("q") == 0
+
+
+def test_an_acknowledgement_that_failed_can_be_repeated(
+    backend: Valkey, server: Server, client: Client
+) -> None:
+    make(client, "a", "b")
+    for is_transaction in (False, True):
+        with Waiter(server.port) as worker:
+            assert worker("SPOP", "q") == b"a"
+            if is_transaction:
+                assert worker("WATCH", "q") == b"OK"
+                client.rpush("q", "c")
+                assert worker("MULTI") == b"OK"
+                assert worker("PRESSURE.ACK", "q") == b"QUEUED"
+                assert worker("EXEC") is None
+            else:
+                with NO_SCRIPTS(backend):
+                    assert is_refused(worker("PRESSURE.ACK", "q"), "BACKEND")
+        wait_for(lambda: client.lindex("q", 0) == b"a", "the message to be back")
+    with Waiter(server.port) as worker:
+        assert worker("SPOP", "q") == b"a"
+        assert worker("MULTI") == b"OK"
+        assert worker("PRESSURE.ACK", "q") == b"QUEUED"
+        assert worker("EXEC") == [1]
+        assert worker("PRESSURE.ACK", "q") == 0
+
+
 def test_a_client_can_acknowledge_without_another_pop(server: Server, client: Client) -> None:
     make(client, "a", "b")
     with Waiter(server.port) as worker:

@@ -10,7 +10,7 @@ from redis import ResponseError
 
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
-from tests.support.waiters import Waiter, about, create, is_refused, wait_for_waiting
+from tests.support.waiters import Waiter, about, create, is_refused, packed, wait_for_waiting
 
 TYPES = ["TYPE JOBS", "TYPE LIFO", "TYPE RANDOM", ""]
 
@@ -116,6 +116,28 @@ def test_pops_that_keep_their_messages_are_in_flight(server: Server, client: Cli
         assert other("SPOP", "q") == b"b"
 
 
+def test_workers_that_wait_for_a_job_in_flight_come_first(
+    server: Server, client: Client, waiter: Waiter
+) -> None:
+    create(client, "q", "IN-FLIGHT", 1)
+    client.rpush("q", *range(20))
+    _, job, message, _ = waiter("PRESSURE.RESERVE", "q")
+    with Waiter(server.port) as other:
+        for _ in range(3):
+            other.send("PRESSURE.RESERVE", "q", "TIMEOUT", 0)
+            wait_for_waiting(client, "q", consumers=1)
+            # One worker asks for its next job along with its acknowledgement.
+            waiter.socket.sendall(
+                packed("PRESSURE.ACK", "q", job) + packed("PRESSURE.RESERVE", "q", "TIMEOUT", 0)
+            )
+            assert waiter.reply() == 1
+            found = other.reply()
+            assert found[2] == b"%d" % (int(message) + 1)
+            other.socket.sendall(packed("PRESSURE.ACK", "q", found[1]))
+            assert other.reply() == 1
+            _, job, message, _ = waiter.reply()
+
+
 @pytest.mark.parametrize("count", [1, 2])
 def test_jobs_in_flight_of_two_servers(
     backend: Valkey, start_server: StartServer, server: Server, client: Client, count: int
@@ -170,6 +192,58 @@ def test_a_rate_holds_for_several_queues_and_counts(client: Client, waiter: Wait
     assert [waiter("PRESSURE.RESERVE", "q", "p", "TIMEOUT", 30)[2] for _ in range(3)] == [b"x", b"y", b"z"]
     assert client.execute_command("PRESSURE.ALTER", "q", "RATE", 0) == b"OK"
     assert waiter("SPOP", "q") == b"d"
+
+
+def test_a_rate_that_is_altered_begins_anew(client: Client, waiter: Waiter) -> None:
+    create(client, "q", "RATE", "1/3600")
+    client.rpush("q", *range(500))
+    assert waiter("SPOP", "q") == b"0"
+    assert waiter("SPOP", "q") is None
+    client.execute_command("PRESSURE.ALTER", "q", "RATE", "10/1")
+    assert waiter("LPOP", "q", 3) == [b"1", b"2", b"3"]
+    assert client.llen("q") == 496
+
+
+def test_the_clock_of_the_backend_goes_back(client: Client, waiter: Waiter, direct: Client) -> None:
+    create(client, "q", "RATE", "10/1")
+    client.rpush("q", *range(500))
+    assert waiter("SPOP", "q") == b"0"
+    settings = "__pressure__:q:ext:settings"
+    direct.hset(settings, "rate_until", str(float(direct.hget(settings, "rate_until") or 0) + 86_400_000))
+    assert waiter("LPOP", "q", 1) is None
+    assert waiter("BLPOP", "q", 30) == [b"q", b"1"]
+    assert client.llen("q") == 498
+
+
+@pytest.mark.parametrize("rate", ["700/0.5", "3000/0.5"])
+def test_a_high_rate_is_kept(client: Client, waiter: Waiter, rate: str) -> None:
+    create(client, "q", "RATE", rate)
+    client.rpush("q", *range(20_000))
+    began = time.monotonic()
+    taken = 0
+    while time.monotonic() < began + 0.5:
+        taken += waiter("SPOP", "q") is not None
+    elapsed = time.monotonic() - began
+    per_second = int(rate.split("/")[0]) / 0.5
+    assert taken <= (elapsed + 0.5) * per_second + 1
+
+
+@pytest.mark.parametrize(
+    "words", ["RETRY-DELAY 0", "RETRY-DELAY 0 RATE 5/1", "IN-FLIGHT 2 RATE 0", "RATE 0/5"]
+)
+def test_zero_is_no_policy(client: Client, waiter: Waiter, words: str) -> None:
+    create(client, "q", *words.split())
+    client.rpush("q", "a")
+    assert about(client, "q")[b"retry_delay_ms"] == 0
+    assert waiter("SPOP", "q") == b"a"
+
+
+def test_a_release_may_say_that_there_is_no_delay(client: Client, waiter: Waiter) -> None:
+    create(client, "q", "RETRY-DELAY", 100)
+    client.rpush("q", "m")
+    _, job, _, _ = waiter("PRESSURE.RESERVE", "q")
+    assert waiter("PRESSURE.RELEASE", "q", job, "DELAY", 0) == 1
+    assert waiter("PRESSURE.RESERVE", "q")[3] == 2
 
 
 def test_policies_can_be_altered(server: Server, client: Client, waiter: Waiter) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
-from tests.support.programs import Client, Server, wait_for
+from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.waiters import Waiter, about, create, is_refused
 
 
@@ -120,3 +122,33 @@ def test_bad_input(client: Client, waiter: Waiter) -> None:
     assert is_refused(waiter("PRESSURE.REDRIVE", "dead", "COUNT", 0), "ERR")
     assert is_refused(waiter("PRESSURE.REDRIVE", "dead", "SOON"), "ERR")
     assert client.lrange("dead", 0, -1) == [b"m"]
+
+
+def test_a_full_origin_does_not_hide_others(server: Server, client: Client, waiter: Waiter) -> None:
+    create(client, "q", "BOUND", 1000, "MAX-DELIVERIES", 1, "DEAD-LETTER", "dead")
+    kill(server, client, "q", *(str(number) for number in range(700)))
+    client.execute_command("PRESSURE.ALTER", "q", "BOUND", 1)
+    client.rpush("q", "there")
+    kill(server, client, "p", "x")
+    assert waiter("PRESSURE.REDRIVE", "dead") == 1
+    assert (client.llen("p"), client.llen("dead")) == (1, 700)
+
+
+def test_a_transaction(server: Server, client: Client, waiter: Waiter) -> None:
+    kill(server, client, "q", *(str(number) for number in range(900)))
+    assert waiter("MULTI") == b"OK"
+    assert waiter("PRESSURE.REDRIVE", "dead") == b"QUEUED"
+    assert waiter("LLEN", "q") == b"QUEUED"
+    assert waiter("EXEC") == [900, 900]
+
+
+def test_a_queue_of_dead_letters_that_its_section_makes_a_list(
+    backend: Valkey, start_server: StartServer, tmp_path: Path
+) -> None:
+    config = tmp_path / "pressure.toml"
+    config.write_text('[queues."dead"]\ntype = "fifo"\n')
+    server = start_server("--backend", backend.url, "--config", str(config))
+    with server.client() as client:
+        kill(server, client, "q", *"abc")
+        assert client.lrange("dead", 0, -1) == [b"a", b"b", b"c"]
+        assert about(client, "q")[b"buried"] == 0

@@ -106,7 +106,7 @@ def _catalog() -> list[Asked]:
         Asked(verbs.ALTER, (b"max_deliveries", b"3"), size=1),
         *(Asked(verb) for verb in (verbs.CLOSE, verbs.DELETE, verbs.FINISH_DELETE)),
         Asked(verbs.TURN),
-        *(Asked(verbs.REDRIVE, (to, b"5"), size=1) for to in (b"", OTHER.encode())),
+        *(Asked(verbs.REDRIVE, (to, b"5", b"0"), size=1) for to in (b"", OTHER.encode())),
         *(Asked(verbs.TRIM, some, size=1) for some in ((b"1", b"-1"), (b"0", b"-2"))),
         *(Asked(verbs.PURGE, some, size=1) for some in ((b"ready",), (b"reserved",), (b"buried",))),
         Asked(verbs.GROUP, (b"create", f"{QUEUE}+g".encode(), b"head"), size=1),

@@ -207,6 +207,15 @@ def delivered_jobs(operation: Operation) -> bytes:
     return b"".join(replies)
 
 
+def acknowledged_pops(operation: Operation) -> bytes:
+    """Return how many popped messages have been acknowledged; the client holds none of these."""
+    if operation.error is None:
+        session = cast(Caller, operation.owner).session
+        ended = {job for word in operation.messages for job in ids_of(word)}
+        session.reserved_jobs.forget_pops(session.database, operation.name, ended)
+    return sums(operation)
+
+
 def ended_reservations(operation: Operation) -> bytes:
     """Return for how many jobs of each command the event has happened; the client holds none of these."""
     if operation.error is None:

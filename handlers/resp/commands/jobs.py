@@ -172,10 +172,10 @@ def ack(client: Caller, words: Words) -> None:
         _submit_event(client, words, verbs.DELETE_JOB, encoders.ended_reservations)
         return
     session = client.session
-    popped = session.reserved_jobs.take_from(session.database, words[1])
+    popped = session.reserved_jobs.popped_from(session.database, words[1])
     jobs = [owned(job, session.job_owner) for job in popped]
     if jobs:
-        client.submit(verbs.DELETE_JOB, words[1], jobs, len(jobs), encoders.ended_reservations)
+        client.submit(verbs.DELETE_JOB, words[1], jobs, len(jobs), encoders.acknowledged_pops)
     else:
         client.reply(b":0\r\n")
 
@@ -251,7 +251,9 @@ def release(client: Caller, words: Words) -> None:
     """Release a reserved job. A priority or a delay makes the queue one of the type jobs."""
     options = _options(words[3:], b"PRIORITY", b"DELAY", b"TOKEN")
     job = positive_count(words[2])
-    argument = released(job, _owner(client, options), options.get(b"PRIORITY"), options.get(b"DELAY", 0))
+    delay = options.get(b"DELAY")
+    is_now = delay == 0
+    argument = released(job, _owner(client, options), options.get(b"PRIORITY"), delay or 0, is_now=is_now)
     client.submit(verbs.RELEASE, words[1], [argument], 1, encoders.ended_reservations)
 
 

@@ -22,6 +22,7 @@
 --   room                the milliseconds until a message expires that is in the way of puts; not in a transaction
 --   source              the queue is a group's: the bytes by which its name is longer than its log's (groups.lua); not
 --                       in a transaction
+--   limited             the queue has policies, so jobs may be ready although runs wait (kinds/policy.lua)
 --   keeps               1 if pops must reserve, 0 if they must not; they have taken nothing (get.lua)
 --
 -- Three names are not operations and have no result. They make a transaction of the runs that follow:
@@ -213,6 +214,7 @@ local function finish()
   end
   if block.patient and queue.jobs and queue.jobs.source then tell(0, 'source ' .. #queue.base - #queue.jobs.source) end
   if block.left_for_others then tell(0, 'others') end
+  if #runs > 0 and queue.jobs and queue.jobs.settings.policy then tell(0, 'limited') end
   if block.keeps ~= nil then tell(0, block.keeps and 'keeps 1' or 'keeps 0') end
   the_call.answered = the_call.answered + block.answered
 end

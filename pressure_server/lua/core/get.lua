@@ -31,7 +31,7 @@ end
 -- Take up to `wanted` messages. Return them, oldest first; and how many are left for another call.
 local function pop(self, wanted)
   local kind = queue.kind
-  if wanted < 1 or kind.available() == 0 then
+  if wanted < 1 or kind.available() < 1 then
     return {}, 0
   end
   local refusal = kind.in_use('consumer')

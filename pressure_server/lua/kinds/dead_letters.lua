@@ -39,6 +39,9 @@ local function put_into(base, some, options, origin)
   end)
   block.patient = was_patient
   queue.enter(home)
+  if is_done and options.job and type(result) == 'table' and string.match(result.err or '', '^TYPE not%-jobs') then
+    return put_into(base, some, options, origin) -- the put has created it, as a list
+  end
   if not is_done or type(result) == 'table' and result.err then
     return is_done and result or the_call.error_reply(reason)
   end
@@ -60,38 +63,52 @@ function dead_letters.move()
   end
 end
 
--- Put ready jobs back into the queues from which they came, as if they had never been delivered.
---
--- Takes    the base key of the queue into which all go, '' for the origin of each; the most that may go
--- Returns  how many have gone, or an error if none has: 'REDRIVE length error name' is that of the queue with this name
-function dead_letters.redrive(to, most)
-  local refusal = conversion.convert()
-  if refusal then
-    return refusal
-  end
-  local origins, jobs_of, moved = {}, {}, 0
-  for _, job in ipairs(jobs.read_in('ready', jobs.next_ids(jobs.portion(math.min(tonumber(most), jobs.AT_ONCE))))) do
+-- Put some ready jobs back into the queues from which they came, as if they had never been delivered. Add the ids of those
+-- that have gone to `gone`. Return the error of a queue that has taken none, if there is one: 'REDRIVE length error name'
+-- is that of the queue with this name.
+local function redrive_some(some, to, gone)
+  local origins, jobs_of, refusal = {}, {}, nil
+  for _, job in ipairs(some) do
     local origin = to ~= '' and to or jobs.parse(job).about[JOB_ORIGIN]
     if origin and not jobs_of[origin] then origins[#origins + 1], jobs_of[origin] = origin, {} end
     if origin then table.insert(jobs_of[origin], job) end
   end
-  if #origins == 0 and queue.length > 0 then
-    return { err = 'TYPE no-origins' }
+  if #origins == 0 and #some > 0 then
+    return 'TYPE no-origins'
   end
   for _, origin in ipairs(origins) do
     local result, is_put = put_into(origin, jobs_of[origin], { existing = true, now = true })
-    local gone = {}
+    local went = {}
     for i, job in ipairs(jobs_of[origin]) do
-      if is_put and is_put(i) then gone[#gone + 1] = job end
+      if is_put and is_put(i) then went[#went + 1] = job end
     end
-    jobs.happen('delete', gone)
-    moved = moved + #gone
-    if #gone == 0 then
+    jobs.happen('delete', went)
+    for _, job in ipairs(went) do gone[#gone + 1] = job.id end
+    if #went == 0 then
       local name, reason = string.sub(origin, #the_call.own_key('') + 1), result.err or 'FULL'
-      refusal = { err = string.format('REDRIVE %d %s %s', #reason, reason, name) }
+      refusal = string.format('REDRIVE %d %s %s', #reason, reason, name)
     end
   end
-  return moved == 0 and refusal or moved
+  return refusal
+end
+
+-- Takes    the base key of the queue into which all go, '' for the origin of each; the most that may go; and how many
+--          jobs to pass over, as those before them did not fit
+-- Returns  how many have gone; how many to pass over in the next call, -1 if there are no more jobs; and an error of
+--          `redrive_some`, or ''. A transaction does all at once
+function dead_letters.redrive(to, most, skipped)
+  local refusal, moved, reason, is_more = conversion.convert(), 0, nil, nil
+  most, skipped = tonumber(most), tonumber(skipped)
+  if refusal then
+    return refusal
+  end
+  repeat
+    local portion, gone = jobs.portion(math.min(most - moved, jobs.AT_ONCE)), {}
+    local ids = jobs.ready_ids(skipped, skipped + portion - 1)
+    reason = redrive_some(jobs.read_in('ready', ids), to, gone) or reason
+    moved, skipped, is_more = moved + #gone, skipped + #ids - #gone, #ids == portion
+  until not is_more or moved >= most or block.patient
+  return { moved, is_more and moved < most and skipped or -1, reason or '' }
 end
 
 return dead_letters

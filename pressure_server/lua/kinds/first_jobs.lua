@@ -25,7 +25,8 @@ local function limits_of(base, policy)
   local in_flight, count, time = string.match(policy or '0 0 0 0 0', '(%d+) (%d+) (%d+)$')
   local is_used_up = in_flight ~= '0' and call('ZCARD', base .. ':ext:reserved') >= tonumber(in_flight)
   local full_at = count ~= '0' and tonumber(call('HGET', base .. ':ext:settings', 'rate_until') or 0) or 0
-  return is_used_up, count ~= '0' and math.ceil(full_at - time + time / count) or 0
+  -- If the backend's clock has gone back, the library must have a look.
+  return is_used_up, count ~= '0' and full_at <= now + time and math.ceil(full_at - time + time / count) or 0
 end
 
 -- Return whether messages of the list can be reserved: while a native client holds the consumer role, queues of jobs and

@@ -169,11 +169,13 @@ function job_verbs.bury(words)
   end)
 end
 
--- Takes    'id owner priority delay' for each; an empty priority changes nothing. A priority or a delay that a message of
---          a list cannot have makes the queue one of jobs
+-- Takes    'id owner priority delay' for each; an empty priority changes nothing, and with the delay 'now' the job has no
+--          retry delay. A priority or a delay that a message of a list cannot have makes the queue one of jobs
 function job_verbs.release(words)
   return each(words, function(word)
-    local id, owner, priority, delay = string.match(word, '^(%x+) (%S+) (%d*) (%d+)$')
+    local id, owner, priority, delay = string.match(word, '^(%x+) (%S+) (%d*) (%w+)$')
+    local event = delay == 'now' and 'release_now' or delay ~= '0' and 'release_later' or 'release'
+    if delay == 'now' then delay = '0' end
     owner = job_gets.owner_of(owner)
     local job = jobs.read({ id })[1]
     if job and jobs.is_owned(job, owner) then
@@ -185,7 +187,6 @@ function job_verbs.release(words)
       job.about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
       job.about[JOB_DELAY] = tonumber(delay)
     end
-    local event = delay ~= '0' and 'release_later' or 'release'
     return jobs.happen(event, { job }, { owner })[1] or 0
   end)
 end

@@ -63,7 +63,7 @@ local TRANSITIONS = {
   ['delayed reserve_any'] = 'reserved',
   ['buried reserve_any'] = 'reserved',
   ['reserved touch'] = 'reserved', ['reserved claim'] = 'reserved',
-  ['reserved release'] = 'ready', ['reserved release_later'] = 'delayed',
+  ['reserved release'] = 'ready', ['reserved release_now'] = 'ready', ['reserved release_later'] = 'delayed',
   ['reserved give_up'] = 'ready', ['reserved time_out'] = 'ready',
   ['reserved bury'] = 'buried',
   ['buried kick'] = 'ready', ['delayed kick'] = 'ready',
@@ -76,7 +76,7 @@ local WITHOUT_OWNER = { time_out = true, purge = true, claim = true }
 -- The counters of events in a job's state.
 local COUNTED = {
   reserve = JOB_RESERVES, reserve_any = JOB_RESERVES, claim = JOB_RESERVES, time_out = JOB_TIMEOUTS, release = JOB_RELEASES,
-  release_later = JOB_RELEASES, bury = JOB_BURIES, kick = JOB_KICKS,
+  release_later = JOB_RELEASES, release_now = JOB_RELEASES, bury = JOB_BURIES, kick = JOB_KICKS,
 }
 
 local key_of = queue.key_of

@@ -26,8 +26,9 @@ function policy.note()
   if noted[1] or noted[3] or noted[4] then
     call('HSET', key, 'policy', string.format('%s %s %s %s', noted[1] or 0, noted[2] or 0, noted[3] or 0, noted[4] or '0 0'))
   else
-    call('HDEL', key, 'policy', 'rate_until')
+    call('HDEL', key, 'policy')
   end
+  call('HDEL', key, 'rate_until')
 end
 
 -- Return the policies of the queue, or nil.
@@ -43,10 +44,18 @@ local function present()
   return state.settings.policy
 end
 
+-- Note when all tokens are there.
+local function note_full_at(its, full_at)
+  its.full_at = full_at
+  call('HSET', key_of('settings'), 'rate_until', string.format('%.3f', full_at))
+end
+
 -- Return when all tokens are there.
 local function full_at(its)
+  local now = the_call.clock()
   its.full_at = its.full_at or tonumber(call('HGET', key_of('settings'), 'rate_until') or 0)
-  return math.max(its.full_at, the_call.clock())
+  if its.full_at > now + its.time then note_full_at(its, now + its.time) end -- the backend's clock has gone back
+  return math.max(its.full_at, now)
 end
 
 -- Return how many of `count` ready jobs may be taken now.
@@ -65,8 +74,7 @@ end
 function policy.note_taken(count)
   local its = present()
   if its.interval and count > 0 then
-    its.full_at = full_at(its) + count * its.interval
-    call('HSET', key_of('settings'), 'rate_until', string.format('%.0f', its.full_at))
+    note_full_at(its, full_at(its) + count * its.interval)
   end
 end
 

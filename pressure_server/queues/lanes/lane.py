@@ -175,7 +175,11 @@ class Lane:
         if isinstance(reply, Exception):
             self._go_on(runs, self._failed(runs, reply), has_failed=True)
             return
-        progress = batch.distribute(runs, reply)
+        try:
+            progress = batch.distribute(runs, reply)
+        except Exception as error:  # a bug: without this, the queue would be stuck for all clients
+            self._go_on(runs, self._failed(runs, error), has_failed=True)
+            raise
         state = reply[0] if type(reply[0]) is int else reply[0][0]
         if state != self.bound_state:
             self._note_bound(state)

@@ -28,7 +28,7 @@ def adapt(operations: Sequence[Operation], name: bytes, *, keeps: bool) -> list[
                 operation.options = taking_for_good(operation.options)
                 continue
             owner, some = begun
-            operation.verb, operation.messages = verbs.POP, [claim(owner)] * operation.wanted
+            operation.verb, operation.messages = verbs.POP, [claim(owner)]
             finished += some
         elif operation.verb is verbs.POP and not keeps:
             if operation.results:

@@ -142,7 +142,7 @@ class Progress:
     server may take those that the others do not take. `due` says when the queue may have another job; None if
     no reply could say it. `room_after` says in how many seconds a message expires that is in the way of
     puts; None if none does. If the queue belongs to a group, waiting operations need messages of the queue
-    `source`, too. `keeps` is whether pops must reserve, if the lane did not know.
+    `source`, too. `keeps` is whether pops must reserve, if the lane did not know. `is_limited`: see News.
     """
 
     # What nearly every reply means: all has ended, and nothing is due.
@@ -154,6 +154,7 @@ class Progress:
     room_after: float | None = None
     source: bytes | None = None
     keeps: bool | None = None
+    is_limited = False
 
     def __init__(self, ended: list[Operation]) -> None:
         self.ended = ended
@@ -185,7 +186,7 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | 
                 operation.wait.condition = None
         _distribute_run(runs[number - 1], result)
     progress.left_for_others, progress.room_after = news.left_for_others, news.room_after
-    progress.due, progress.keeps = news.due or _NOTHING_DUE, news.keeps
+    progress.due, progress.keeps, progress.is_limited = news.due or _NOTHING_DUE, news.keeps, news.is_limited
     progress.source = runs[0][0].name[: -news.log_suffix] if news.log_suffix else None
     for number, run in enumerate(runs[:executed], 1):
         in_part = left > 0 and number == executed

@@ -32,8 +32,9 @@ class News(NamedTuple):
     clients hold the roles that `held` names, and waiting operations need them. `left_for_others`: messages
     were left for clients of other servers. `due` is None if the queue has no jobs. `room_after`: in so many
     seconds a message expires that is in the way of puts. `log_suffix` is how many bytes a group's name is
-    longer than that of its log; 0 if the queue is not a group's. `keeps` is whether pops must reserve
-    (ACK NEXT), if the caller did not know.
+    longer than that of its log; 0 if the queue is not a group's. `keeps` is whether pops must reserve (ACK
+    NEXT), if the caller did not know. `is_limited`: the queue may limit how many jobs are reserved, so the
+    end of a reservation may serve operations that wait.
     """
 
     later: tuple[tuple[int, Any], ...] = ()
@@ -43,13 +44,14 @@ class News(NamedTuple):
     room_after: float | None = None
     log_suffix: int = 0
     keeps: bool | None = None
+    is_limited: bool = False
 
     @classmethod
     def of(cls, words: Sequence[Any]) -> News:
         """Return what the pairs of a number and a value mean that follow the first value of a reply."""
         later: list[tuple[int, Any]] = []
         held: list[bytes] = []
-        left_for_others, due, room_after, log_suffix, keeps = False, None, None, 0, None
+        left_for_others, due, room_after, log_suffix, keeps, is_limited = False, None, None, 0, None, False
         for number, value in zip(words[::2], words[1::2], strict=True):
             if number:
                 later.append((number, value))
@@ -63,11 +65,13 @@ class News(NamedTuple):
                     room_after = int(milliseconds) / 1000
                 case [b"source", count]:
                     log_suffix = int(count)
+                case [b"limited"]:
+                    is_limited = True
                 case [b"keeps", is_so]:
                     keeps = is_so == b"1"
                 case [role]:
                     held.append(role)
-        return cls(tuple(later), tuple(held), left_for_others, due, room_after, log_suffix, keeps)
+        return cls(tuple(later), tuple(held), left_for_others, due, room_after, log_suffix, keeps, is_limited)
 
 
 NO_NEWS = News()

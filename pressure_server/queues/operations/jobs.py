@@ -78,14 +78,15 @@ def given_up(job: int, reserves: int, owner: bytes) -> bytes:
     return b"%013x %b %d" % (job, owner, reserves)
 
 
-def released(job: int, owner: bytes, priority: int | None = None, delay: float = 0.0) -> bytes:
-    """Return the argument for RELEASE: the job keeps its priority if none is given; `delay` in seconds."""
-    return b"%013x %b %b %d" % (
-        job,
-        owner,
-        b"" if priority is None else b"%d" % priority,
-        round(delay * 1000),
-    )
+def released(
+    job: int, owner: bytes, priority: int | None = None, delay: float = 0.0, *, is_now: bool = False
+) -> bytes:
+    """Return the argument for RELEASE: the job keeps its priority if none is given; `delay` in seconds.
+
+    With `is_now`, the queue's retry delay does not apply.
+    """
+    when = b"now" if is_now else b"%d" % round(delay * 1000)
+    return b"%013x %b %b %b" % (job, owner, b"" if priority is None else b"%d" % priority, when)
 
 
 class ReservedJob(NamedTuple):

@@ -70,6 +70,14 @@ def pack_count(operations: Sequence[Operation]) -> list[bytes]:
     return [b"%d" % sum([operation.units_in_call for operation in operations])]
 
 
+def pack_claims(operations: Sequence[Operation]) -> list[bytes]:
+    """Return a claim for each message that is still wanted; an operation has one for all of its messages."""
+    claims: list[bytes] = []
+    for operation in operations:
+        claims += operation.messages * operation.units_in_call
+    return claims
+
+
 def pack_arguments(operations: Sequence[Operation]) -> list[bytes]:
     """Return the arguments of the run's only operation."""
     return operations[0].messages

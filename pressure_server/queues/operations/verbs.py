@@ -76,7 +76,7 @@ RESERVE = Verb(
     wakes=(Line.PRODUCERS,),
 )
 # What a get becomes in a queue with ACK NEXT.
-POP = replace(RESERVE, name=b"pop", distribute=runs.distribute_popped, can_split=True)
+POP = replace(RESERVE, name=b"pop", pack=runs.pack_claims, distribute=runs.distribute_popped, can_split=True)
 RESERVE_JOB = Verb(
     b"reserve_job",
     runs.pack_arguments,

@@ -31,6 +31,8 @@ _LOOK_AGAIN_AFTER = 0.1
 # If a job is due within this many seconds when an operation's time is up, the operation waits for it, and a
 # little longer: timers may be early by some milliseconds.
 _SOON, _AFTER_DUE = 0.01, 0.002
+# Verbs after which fewer jobs are in flight. (A release wakes consumers anyway.)
+_ENDS = (verbs.DELETE_JOB, verbs.BURY)
 _MAY_WAIT_FOR_ROOM = (OnFull.CONFIGURED, OnFull.WAIT)
 
 
@@ -38,8 +40,8 @@ class WaitingOperations:
     """The waiting operations of one lane. Created when an operation first waits."""
 
     __slots__ = (
-        "_due", "_due_at", "_has_left_messages", "_joined", "_lane", "_lines", "_room", "_shard", "_source",
-        "_tries_line", "_turns", "_wake_up", "due_note", "leaves_share",
+        "_due", "_due_at", "_has_left_messages", "_is_limited", "_joined", "_lane", "_lines", "_room",
+        "_shard", "_source", "_tries_line", "_turns", "_wake_up", "due_note", "leaves_share",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, shard: Shard) -> None:
@@ -66,6 +68,7 @@ class WaitingOperations:
         # have been left for them.
         self.leaves_share = True
         self._has_left_messages = False
+        self._is_limited = False  # whether the queue limits how many jobs are in flight: see News
 
     def __len__(self) -> int:
         """Return how many operations wait."""
@@ -100,7 +103,10 @@ class WaitingOperations:
         """
         served: dict[Line, int] = {}
         for operation in fresh:
-            for line in operation.verb.wakes:
+            lines = operation.verb.wakes
+            if self._is_limited and operation.verb in _ENDS:
+                lines = (Line.CONSUMERS, *lines)
+            for line in lines:
                 some = len(self._lines[line]) if operation.verb.wakes_all else operation.wanted
                 served[line] = served.get(line, 0) + some
         self._tries_line = woken or Line.CONSUMERS in served
@@ -161,6 +167,7 @@ class WaitingOperations:
         if self:
             if self._wake_up is None:
                 self._wake_up = WakeUp(self._lane, self, self._shard.notifications)
+            self._is_limited = progress.is_limited
             if progress.left_for_others:
                 self._wake_up.forget_attempts()
                 if not self._has_left_messages:

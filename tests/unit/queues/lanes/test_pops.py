@@ -24,7 +24,7 @@ def of_client(size: int = 1, options: Options = DEFAULT) -> Operation:
 def test_a_get_reserves_for_its_client_and_ends_what_it_has_finished() -> None:
     one, other = of_client(2), of_client()
     assert pops.adapt([one, other], b"q", keeps=True) == [b"1 =7 of q"] * 2
-    assert (one.verb, one.messages, other.messages) == (verbs.POP, [b"=7", b"=7"], [b"=7"])
+    assert (one.verb, one.messages, other.messages) == (verbs.POP, [b"=7"], [b"=7"])
 
 
 def test_a_pop_that_is_sent_again_ends_nothing_more() -> None:
