@@ -94,6 +94,9 @@ creations = st.sampled_from(
         ("BOUND", 2, "UNIQUE", "QUEUED"),
         ("MAX-DELIVERIES", 2),
         ("MAX-DELIVERIES", 1, "DEAD-LETTER"),
+        ("IN-FLIGHT", 2),
+        ("RETRY-DELAY", 100_000_000),
+        ("RETRY-DELAY", 100_000_000, "IN-FLIGHT", 1, "ACK", "NEXT"),
         ("ACK", "NEXT"),
         ("BOUND", 3, "ACK", "NEXT"),
         ("ACK", "NEXT", "TYPE", "JOBS"),
@@ -312,6 +315,7 @@ class JobMachine(RuleBasedStateMachine):
                 self.names[role], given.get("TYPE", "").lower(), bound=given.get("BOUND", 0),
                 unique=given.get("UNIQUE", "").lower(), max_deliveries=given.get("MAX-DELIVERIES", 0),
                 dead_letter=given.get("DEAD-LETTER", ""), keeps="ACK" in given,
+                in_flight=given.get("IN-FLIGHT", 0), retry_delay=given.get("RETRY-DELAY", 0),
             )
         )  # fmt: skip
         self.send("resp-0", "PRESSURE.CREATE", self.names[role], *options, expected=ok_unless(expected))

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import ceil
 from typing import TYPE_CHECKING, Any
 
 from tests.support.reference.queue import (
@@ -41,7 +42,7 @@ class Job:
     id: int
     message: bytes
     priority: int = BASE_PRIORITY
-    delay: int = 0
+    delay: float = 0
     ttr: int = BASE_TTR
     state: str = READY
     place: int = 0
@@ -97,6 +98,8 @@ class JobQueue(Queue):
     max_deliveries: int = 0
     dead_letter: str = ""
     keeps: bool = False  # ACK NEXT
+    in_flight: int = 0
+    retry_delay: int = 0  # in seconds; longer than an hour, so it does not grow
     jobs: dict[int, Job] = field(default_factory=dict)
     last_id: int = 0
 
@@ -134,7 +137,10 @@ class JobQueue(Queue):
     @property
     def takeable(self) -> list[Job]:
         """The jobs that may be reserved, the best first."""
-        return [] if self.is_paused else self.in_state(READY)
+        if self.is_paused:
+            return []
+        room = max(0, self.in_flight - len(self.in_state(RESERVED))) if self.in_flight else None
+        return self.in_state(READY)[:room]
 
     @property
     def is_finished(self) -> bool:
@@ -214,6 +220,9 @@ class JobQueue(Queue):
             if was_reserved and self.is_spent(job):
                 job.state, job.place = BURIED, self.home.new_place()
                 spent.append(job)
+            elif was_reserved and self.retry_delay:
+                job.delay = self._delay_of_retry(job)
+                self._delay(job)
             elif self.has_jobs:
                 job.state = READY
             else:
@@ -243,8 +252,14 @@ class JobQueue(Queue):
             return
         self._delete([job])
 
+    def _delay_of_retry(self, job: Job) -> float:
+        """Return the delay of a job that has failed, in seconds. It depends on the job's id, too."""
+        part = 0.9 + 0.2 * (job.id * 7919 % 1000) / 1000
+        return ceil(self.retry_delay * 1000 * part) / 1000
+
     def _delay(self, job: Job) -> None:
-        job.state, job.place = DELAYED, job.delay * _PLACES_OF_SECOND + self.home.new_place()
+        job.state = DELAYED
+        job.place = round(job.delay * _PLACES_OF_SECOND) + self.home.new_place()
 
     @staticmethod
     def _leave(job: Job) -> None:
@@ -288,7 +303,8 @@ class JobQueue(Queue):
     def take(self, count: int = 1) -> list[bytes]:
         if not self.has_jobs:
             return super().take(count)
-        some = self.takeable[:count]
+        # What is taken for good is not in flight.
+        some = self.in_state(READY)[:count] if self.takeable else []
         self._delete(some)
         return [job.message for job in some]
 
@@ -437,7 +453,7 @@ class JobQueue(Queue):
         return {
             b"state": job.state.encode(),
             b"priority": job.priority,
-            b"delay_ms": job.delay * 1000,
+            b"delay_ms": round(job.delay * 1000),
             b"ttr_ms": job.time_to_run * 1000,
             **{counter.encode(): count for counter, count in job.counts.items()},
         }
