@@ -45,6 +45,8 @@ from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, 
 from tests.support.programs import Client, Valkey, keys_left, wait_for
 from tests.support.reference.queue import BLOCK, ERROR, Counters, Queue, RefusedError, Tokens, require
 
+# The last fields of QueueInfo, of a queue that is created without options.
+_NO_SETTINGS = (b"", 0, 0, 0, 0, b"", 0)
 SETTINGS = settings(
     model_settings("PRESSURE_MODEL_EXAMPLES", 60),
     stateful_step_count=50,
@@ -378,7 +380,7 @@ class QueueMachine(RuleBasedStateMachine):
         adds = any(submission.form is forms.ADD for submission in submissions)
         for submission, is_, should_be in zip(submissions, found, expected, strict=True):
             if submission.form is forms.INFO and isinstance(is_, list):
-                should_be = [QueueInfo(*should_be[0])]
+                should_be = [QueueInfo(*should_be[0], *_NO_SETTINGS)]
                 if adds and is_[0].producer == identity:
                     should_be = [should_be[0]._replace(producer=identity)]
             assert is_ == should_be, f"{submission}: {is_} should be {should_be}"

@@ -159,7 +159,7 @@ def _spans(ids: Iterable[int]) -> list[tuple[int, int]]:
 
 
 @command(
-    "PRESSURE.ACK key [id|FROM ...] [TOKEN token]",
+    "PRESSURE.ACK key [id ...] [TOKEN token]",
     "Deletes jobs that are done: those that the caller has reserved, and any that nobody has. Replies how "
     "many. `FROM first TO last` names all jobs between two ids. Without ids, acknowledges what this "
     "connection has popped from a queue with ACK NEXT.",

@@ -167,7 +167,8 @@ class WaitingOperations:
         if self:
             if self._wake_up is None:
                 self._wake_up = WakeUp(self._lane, self, self._shard.notifications)
-            self._is_limited = progress.is_limited
+            # Blocks in which no operation waits do not tell.
+            self._is_limited = self._is_limited or progress.is_limited
             if progress.left_for_others:
                 self._wake_up.forget_attempts()
                 if not self._has_left_messages:
