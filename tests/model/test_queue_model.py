@@ -380,7 +380,7 @@ class QueueMachine(RuleBasedStateMachine):
         adds = any(submission.form is forms.ADD for submission in submissions)
         for submission, is_, should_be in zip(submissions, found, expected, strict=True):
             if submission.form is forms.INFO and isinstance(is_, list):
-                should_be = [QueueInfo(*should_be[0], *_NO_SETTINGS)]
+                should_be = [QueueInfo(*[*should_be[0], *_NO_SETTINGS])]
                 if adds and is_[0].producer == identity:
                     should_be = [should_be[0]._replace(producer=identity)]
             assert is_ == should_be, f"{submission}: {is_} should be {should_be}"
