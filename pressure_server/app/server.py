@@ -297,13 +297,16 @@ class Server:
     def _reload(self) -> None:
         """Read the users, the TLS files and the settings of queues by name again, after SIGHUP."""
         with self._manager.reloading():
-            try:
-                self._broker.change_policy(self._settings.policy)
-            except (SettingsError, StartError) as error:
-                logger.error("reload failed, the previous settings of queues stay in force: %s", error)
             sessions = self._http.sessions() if self._http is not None else ()
             self._access.reload([*self._clients.connected, *sessions])
             self._clients.users_changed()
+            try:
+                policy = self._settings.policy
+                self._broker.change_policy(policy)
+            except (SettingsError, StartError) as error:
+                logger.error("the previous settings of queues stay in force: %s", error)
+            else:
+                logger.info("reloaded %s with settings of queues", counted(len(policy.templates), "section"))
         self._crew.forward(signal.SIGHUP)
 
     def _refuse_jobs(self) -> None:
