@@ -33,9 +33,9 @@ _MAX_WAIT = Decimal(2**53) / 1000
 # strtold reads a number nearer to 0 than this as 0, which would mean forever. Redis refuses it.
 _SHORTEST_WAIT = Decimal("1.83e-4951")
 # The limits of beanstalkd: priorities, delays and times to run are below 2^32.
-# Ten years, in seconds.
-_LONGEST_DELAY = 10 * 365 * 86400
 _MAX_UINT32 = 2**32 - 1
+# The longest retry delay: ten years, in seconds.
+_LONGEST_DELAY = 10 * 365 * 86400
 # By name, one or more words in upper case: the parser of the option's value, or None if it has no value.
 Parsers = Mapping[bytes, Callable[[bytes], Any] | None]
 

@@ -10,7 +10,8 @@
 --          :ext:made  when the library created the queue, to tell it from earlier queues of that name; '-' if a native
 --          client did. Then, after a space, the word of its kind, unless it is a plain list: 'jobs' (job_queue.lua),
 --          'lifo' or 'random' (distinct.lua), 'log' (log.lua), 'reserved' for a list of which clients have reserved
---          messages (jobs.lua), 'kept' for a list with ACK NEXT (get.lua), or 'limited' for a list with a limit of bytes (room.lua)
+--          messages (jobs.lua), 'kept' for a list with ACK NEXT (get.lua), or 'limited' for a list with a limit of
+--          bytes (room.lua)
 --          :ext:due   when servers try waiting operations again (job_times.lua)
 -- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind:
 --          kinds/list.lua says which

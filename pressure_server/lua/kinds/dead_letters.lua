@@ -63,9 +63,8 @@ function dead_letters.move()
   end
 end
 
--- Put some ready jobs back into the queues from which they came, as if they had never been delivered. Add the ids of those
--- that have gone to `gone`. Return the error of a queue that has taken none, if there is one: 'REDRIVE length error name'
--- is that of the queue with this name.
+-- Put some ready jobs back into the queues from which they came, as if they had never been delivered. Add the ids of the
+-- jobs that have gone to `gone`. If a queue has taken none, return 'REDRIVE length error name': its error and its name.
 local function redrive_some(some, to, gone)
   local origins, jobs_of, refusal = {}, {}, nil
   for _, job in ipairs(some) do

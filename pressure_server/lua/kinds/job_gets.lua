@@ -34,8 +34,8 @@ function job_gets.owner_of(text)
   return (string.sub(text, 1, 1) == '=' and own_server or '') .. ' ' .. string.sub(text, 2)
 end
 
--- Takes    claims, one for each reservation: 'owner' or 'owner ttr', or all without times if `claims.ttr` is that of all; how
---          many are used
+-- Takes    claims, one for each reservation: 'owner' or 'owner ttr'. With `claims.ttr`, all have this time to run, and each
+--          claim is only its owner. Then how many claims are used
 -- Returns  the owners; and the times to run, nil for a job's own
 local function owners_in(claims, count)
   local owners, ttrs = {}, {}

@@ -20,8 +20,9 @@ local HEAD = JOB_DEFAULT_PRIORITY .. ' 0 ' .. JOB_DEFAULT_TTR .. ' %s %.0f '
 local PLUS = 43
 local PLAIN_HEAD = JOB_DEFAULT_PRIORITY .. ' 0 ' .. JOB_DEFAULT_TTR .. ' 0 0 '
 
--- Store jobs, each 'priority delay ttr flags expires message', where expires may be '+milliseconds' from now on; or plain messages, if `marks_of` is given: marks_of[i],
--- which may be nil, has the flags and the expiry of one. `names`, if given, make each unique instead of its message.
+-- Store jobs, each 'priority delay ttr flags expires message'; expires may be '+milliseconds' from now on. If `marks_of`
+-- is given, store plain messages: marks_of[i], which may be nil, has the flags and the expiry of one. `names`, if given,
+-- make each job unique instead of its message.
 --
 -- Returns  their ids; and the bytes of their messages
 function job_puts.store(some, marks_of, names)

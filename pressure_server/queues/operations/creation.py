@@ -15,7 +15,7 @@ QUEUED, UNFINISHED = b"queued", b"unfinished"
 
 
 class Rate(NamedTuple):
-    """So many jobs in so many seconds, on average; 0 in 0 seconds is no limit."""
+    """How many jobs may be taken in a time, on average. 0 jobs stand for no limit."""
 
     jobs: int
     seconds: float

@@ -46,9 +46,10 @@ class Owner(Protocol):
         return
 
     def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
-        """Return the owner of what is popped next from a queue with ACK NEXT, and what it has finished there.
+        """Begin a pop from the queue `name`, which has ACK NEXT.
 
-        That is for DELETE_JOB (jobs.py). None: what is taken is not kept for anybody.
+        Return the owner of the reservations, and the jobs that the owner has finished in this queue, as
+        arguments of DELETE_JOB (jobs.py). Return None if the messages are taken for good.
         """
         return None
 
