@@ -33,6 +33,10 @@ class PressureError(Exception):
         return error
 
 
+class CommandError(Exception):
+    """A command, or a setting of a queue, is wrong. The text begins with the error's code, as in Redis."""
+
+
 class QueueDoesNotExistError(PressureError):
     """The queue has not been created, or has been deleted."""
 

@@ -9,6 +9,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, field
 
+from pressure_server.words import integer_from
+
 Words = list[bytes]
 
 MAX_LINE = 64 * 1024
@@ -311,15 +313,6 @@ def _array_length(text: bytes) -> int:
     if length is None or length > MAX_ARGUMENTS:
         raise RequestError("Protocol error: invalid multibulk length")
     return max(0, length)
-
-
-def integer_from(text: bytes) -> int | None:
-    """Return a 64-bit integer, or None. Like Redis's string2ll, accept no `+` and no leading zero."""
-    digits = text[1:] if text[:1] == b"-" else text
-    if not digits.isdigit() or len(digits) > 19 or (digits[:1] == b"0" and text != b"0"):
-        return None
-    number = int(text)
-    return number if -(2**63) <= number < 2**63 else None
 
 
 def _shown(byte: int) -> str:

@@ -10,16 +10,12 @@ from collections.abc import Callable
 from typing import Any
 
 from handlers.resp.parser import Words
-from pressure_server.errors import PressureError
+from pressure_server.errors import CommandError, PressureError
+from pressure_server.words import MAX_SHOWN
 
 OK = "OK"
 
 NULL = {2: b"$-1\r\n", 3: b"_\r\n"}
-_SHOWN = 128
-
-
-class CommandError(Exception):
-    """An error reply. The first word of the text is the error's code, as in Redis."""
 
 
 class NullArray:
@@ -124,13 +120,13 @@ class UnknownCommandError(CommandError):
 
 def unknown_command(command: Words) -> CommandError:
     """Return the error for a command that is not in the table."""
-    name = command[0][:_SHOWN].decode("utf-8", "backslashreplace")
-    shown, room = "", _SHOWN
+    name = command[0][:MAX_SHOWN].decode("utf-8", "backslashreplace")
+    shown, room = "", MAX_SHOWN
     for argument in command[1:]:
         if room <= 0:
             break
         shown += f"'{argument[:room].decode('utf-8', 'backslashreplace')}' "
-        room = _SHOWN - len(shown)
+        room = MAX_SHOWN - len(shown)
     text = f"ERR unknown command '{name}', with args beginning with: {shown}"
     return UnknownCommandError(text, command[:1])
 
@@ -138,7 +134,7 @@ def unknown_command(command: Words) -> CommandError:
 def unknown_subcommand(command: Words) -> CommandError:
     """Return the error for a subcommand that is not in the table."""
     container = command[0].upper().decode()
-    name = command[1][:_SHOWN].decode("utf-8", "backslashreplace")
+    name = command[1][:MAX_SHOWN].decode("utf-8", "backslashreplace")
     return UnknownCommandError(f"ERR unknown subcommand '{name}'. Try {container} HELP.", command[:2])
 
 
@@ -155,24 +151,6 @@ def exec_refused(reason: CommandError) -> CommandError:
 def not_an_integer() -> CommandError:
     """Return the error for an argument that is not a 64-bit integer."""
     return CommandError("ERR value is not an integer or out of range")
-
-
-def must_be_positive() -> CommandError:
-    """Return the error for a count that is negative or not an integer."""
-    return CommandError("ERR value is out of range, must be positive")
-
-
-def syntax_error(why: str = "") -> CommandError:
-    """Return the error for words that the command does not accept at this place.
-
-    The text is Redis's. Commands that Redis does not have add the reason.
-    """
-    return CommandError(f"ERR syntax error: {why}" if why else "ERR syntax error")
-
-
-def shown_word(word: bytes) -> str:
-    """Return the beginning of a client's word for an error text, in quotes."""
-    return f"'{word[:_SHOWN].decode('utf-8', 'backslashreplace')}'"
 
 
 def out_of_range() -> CommandError:

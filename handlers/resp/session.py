@@ -15,7 +15,6 @@ from handlers.resp.parser import (
     Words,
 )
 from handlers.resp.replies import (
-    CommandError,
     UnknownCommandError,
     encode,
     error,
@@ -26,7 +25,7 @@ from handlers.resp.replies import (
 from handlers.resp.table import BY_SPELLING, COMMANDS, PROTOCOL, Command, find, find_subcommand
 from handlers.resp.unsupported import UnsupportedCommandError, unsupported
 from pressure_server.auth.users import NOBODY
-from pressure_server.errors import PressureError
+from pressure_server.errors import CommandError, PressureError
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.handler import Context
 from pressure_server.net.pipeline import REPLIES, ReplyMode, TooEarly

@@ -19,6 +19,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.block_reply import Done, read_reply
 from pressure_server.queues.operations.creation import Alteration, Rate
 from pressure_server.queues.operations.queue_info import QueueInfo
+from pressure_server.queues.operations.queue_options import ALTER_OPTIONS, alteration_of
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
@@ -76,8 +77,6 @@ async def _run_alter(shard: Shard, name: bytes, alteration: Alteration) -> None:
 
 async def _alter(database: Database, name: bytes, template: QueueTemplate, *, dry_run: bool) -> bool:
     """Alter one queue, and print what changes. Return whether it has all settings of the template."""
-    from handlers.resp.commands.pressure import ALTER_OPTIONS, alteration_of
-
     try:
         about: QueueInfo = (await database.run(verbs.INFO, name))[0]
     except QueueDoesNotExistError:

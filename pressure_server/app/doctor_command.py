@@ -80,7 +80,7 @@ async def _examine(store: Store, queue: str | None, repair: bool, wait: float) -
         if not all([await have_equal_templates(one) for one in broker.default_database.reachable_shards]):
             click.echo(
                 "servers on this backend have different settings of new queues (--default-bound, or [queues] "
-                "in --config): a queue gets those of the server that creates it\n"
+                "in --config): a queue gets the settings of the server that creates it\n"
             )
         click.echo(_summary(queues, in_trouble, len(doctor.cases), len(doctor.unreadable), repair))
         if doctor.missing:

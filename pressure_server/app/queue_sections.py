@@ -8,8 +8,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
-from pressure_server.errors import PatternError, QueueNameError
+from pressure_server.errors import CommandError, PatternError, QueueNameError
 from pressure_server.net.listener import SettingsError
+from pressure_server.queues.operations.queue_options import CREATE_OPTIONS, creation_of
 from pressure_server.queues.templates import QueueTemplate
 from pressure_server.text import Glob, reason_of
 
@@ -63,13 +64,6 @@ def _sections(found: object, path: Path) -> dict[str, dict[str, Any]]:
 
 def _option(key: str, value: object, where: str) -> dict[bytes, Any]:
     """Return an option of PRESSURE.CREATE and its parsed value. Raise SettingsError."""
-    # Only here: commands without sections need not have the handler in memory.
-    from handlers.resp.commands import load
-    from handlers.resp.replies import CommandError
-
-    load()
-    from handlers.resp.commands.pressure import CREATE_OPTIONS
-
     names = {name.decode().lower(): name for name, parse in CREATE_OPTIONS.items() if parse is not None}
     name = names.get(key.lower().replace("_", "-"))
     parse = CREATE_OPTIONS.get(name or b"")
@@ -88,9 +82,6 @@ def _option(key: str, value: object, where: str) -> dict[bytes, Any]:
 
 
 def _template(pattern: str, options: dict[bytes, Any], default_bound: int, where: str) -> QueueTemplate:
-    from handlers.resp.commands.pressure import creation_of
-    from handlers.resp.replies import CommandError
-
     try:
         creation = creation_of({b"BOUND": default_bound, **options})
         creation.arguments(b"")

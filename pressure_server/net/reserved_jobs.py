@@ -103,7 +103,7 @@ class ReservedJobs:
         return finished
 
     def popped_from(self, database: Database, queue: bytes) -> list[int]:
-        """Return the ids of what was popped from one queue."""
+        """Return the ids of the messages that the client has popped from one queue."""
         return [
             job for pop in self.pops if pop.queue == queue and pop.database is database for job, _ in pop.jobs
         ]

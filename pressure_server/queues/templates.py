@@ -30,7 +30,7 @@ class QueueTemplate:
 
 
 def packed_templates(policy: Policy, prefix: bytes) -> bytes:
-    """Return the templates as the library takes them; `prefix` is that of the shard's keys.
+    """Return the templates as the library takes them; all keys of the shard begin with `prefix`.
 
     The last one matches all names, and has the defaults.
     """

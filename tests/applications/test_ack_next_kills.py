@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 SEED = 1
 KILLS = 200
-# One of so many kills is that of the server.
+# Of so many kills, one kills the server.
 SERVER_EVERY = 20
 WORKERS = (
     "phpredis",

@@ -1,4 +1,4 @@
-"""Settings of queues by name: queues that puts create get those of the configuration file."""
+"""Settings of queues by name: a put creates a queue with the settings of the configuration file."""
 
 from __future__ import annotations
 

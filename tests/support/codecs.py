@@ -19,7 +19,8 @@ from handlers.beanstalk import parser as beanstalk
 from handlers.beanstalk import replies
 from handlers.memcached import parser as memcached
 from handlers.resp import parser as resp
-from handlers.resp.replies import CommandError, error, unknown_command
+from handlers.resp.replies import error, unknown_command
+from pressure_server.errors import CommandError
 from pressure_server.queues.operations.jobs import job_to_put
 from tests.support.waiters import packed
 

@@ -12,9 +12,10 @@ from handlers.resp import table
 from handlers.resp.arguments import at_least_0, numbered_keys, options_in
 from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
 from handlers.resp.parser import ARGUMENT_COST, Words
-from handlers.resp.replies import CommandError, Raw, set_sign
+from handlers.resp.replies import Raw, set_sign
 from handlers.resp.session import Caller
 from pressure_server.errors import (
+    CommandError,
     PressureError,
     QueueChangedError,
     QueueClosedError,

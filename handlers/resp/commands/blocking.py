@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Coroutine
 from typing import Any
 
-from handlers.resp.arguments import ENDS, numbered_keys, options_in, positive_count, timeout_of
+from handlers.resp.arguments import ENDS, numbered_keys, options_in
 from handlers.resp.commands.encoders import queue_and_message
 from handlers.resp.parser import Words
-from handlers.resp.replies import CommandError, NullArray, syntax_error
+from handlers.resp.replies import NullArray
 from handlers.resp.session import Caller
 from handlers.resp.table import command
+from pressure_server.errors import CommandError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait
+from pressure_server.words import positive_count, syntax_error, timeout_of
 
 # Each queue needs an operation, which may wait.
 _MAX_QUEUES = 1000

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from urllib.parse import quote
 
-from handlers.resp.parser import integer_from
-from handlers.resp.replies import CommandError, syntax_error
 from handlers.resp.session import RespSession
+from pressure_server.errors import CommandError
 from pressure_server.net.client_facts import ClientFacts
+from pressure_server.words import integer_from, syntax_error
 
 # Redis's types of clients. All clients of this server are normal ones.
 _TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")

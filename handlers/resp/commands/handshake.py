@@ -7,14 +7,16 @@ from functools import partial
 from handlers.resp import table
 from handlers.resp.arguments import integer_of
 from handlers.resp.commands.client_list import client_line, kill_filter, of_type
-from handlers.resp.parser import Words, integer_from
-from handlers.resp.replies import OK, CommandError, Text, bulk, encode, syntax_error
+from handlers.resp.parser import Words
+from handlers.resp.replies import OK, Text, bulk, encode
 from handlers.resp.session import Caller, RespSession, TransactionCaller
 from handlers.resp.table import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
+from pressure_server.errors import CommandError
 from pressure_server.net.client_facts import facts_of
 from pressure_server.net.pipeline import ReplyMode
 from pressure_server.queues.broker import DatabaseNumberError
+from pressure_server.words import integer_from, syntax_error
 
 command = partial(table.command, group="connection")
 container = partial(table.container, group="connection")

@@ -7,19 +7,12 @@ from functools import partial
 from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import (
-    count_from_zero,
-    options_in,
-    positive_count,
-    priority_of,
-    seconds_of,
-    timeout_of,
-    token_of,
-)
+from handlers.resp.arguments import options_in, priority_of, token_of
 from handlers.resp.commands import encoders
 from handlers.resp.parser import Words
-from handlers.resp.replies import OK, CommandError, NullArray
+from handlers.resp.replies import OK, NullArray
 from handlers.resp.session import Caller
+from pressure_server.errors import CommandError
 from pressure_server.queues.database import UP_TO_COUNT
 from pressure_server.queues.in_steps import BURIED, DELAYED, READY, RESERVED, purge, redrive
 from pressure_server.queues.in_steps import kick as kick_jobs
@@ -41,6 +34,7 @@ from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, WAITS
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
+from pressure_server.words import count_from_zero, positive_count, seconds_of, timeout_of
 
 command = partial(table.command, group="jobs")
 

@@ -8,7 +8,7 @@ import re
 from handlers.resp.arguments import cursor_of
 from handlers.resp.commands.reading import admitted_queues, matching, scan_options
 from handlers.resp.parser import Words
-from handlers.resp.replies import OK, syntax_error
+from handlers.resp.replies import OK
 from handlers.resp.session import Caller
 from handlers.resp.table import command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
@@ -17,6 +17,7 @@ from pressure_server.queues.housekeeping import portions
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.queue_operations import QueueOperations
 from pressure_server.text import Glob
+from pressure_server.words import syntax_error
 
 # Roughly the number of backend keys per queue. SCAN examines this many keys for each wanted queue.
 _KEYS_OF_A_QUEUE = 12

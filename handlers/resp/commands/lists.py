@@ -14,9 +14,9 @@ from handlers.resp.commands.encoders import integers, message_lists
 from handlers.resp.commands.plans import Ask, Put, Take
 from handlers.resp.commands.reading import long_reply, messages_between, read
 from handlers.resp.parser import Words
-from handlers.resp.replies import OK, CommandError, wrong_arity
+from handlers.resp.replies import OK, wrong_arity
 from handlers.resp.session import Caller
-from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.errors import CommandError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import Options

@@ -6,12 +6,13 @@ from functools import partial
 from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import offset_of, options_in, positive_count, seconds_of, timeout_of, token_of
+from handlers.resp.arguments import offset_of, options_in, token_of
 from handlers.resp.commands import encoders
 from handlers.resp.parser import Repeated, Words
-from handlers.resp.replies import OK, CommandError, error, syntax_error
+from handlers.resp.replies import OK, error
 from handlers.resp.session import Caller, RespSession
 from pressure_server.errors import (
+    CommandError,
     GroupDoesNotExistError,
     PressureError,
     QueueAlreadyExistsError,
@@ -25,6 +26,7 @@ from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
 from pressure_server.text import printable
+from pressure_server.words import positive_count, seconds_of, syntax_error, timeout_of
 
 command = partial(table.command, group="logs")
 container = partial(table.container, group="logs")

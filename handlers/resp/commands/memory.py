@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from handlers.resp.arguments import count_from_zero
 from handlers.resp.parser import Words
-from handlers.resp.replies import syntax_error
 from handlers.resp.session import Caller
 from handlers.resp.table import command, container
+from pressure_server.words import count_from_zero, syntax_error
 
 # Redis's default: how many items of a collection the backend measures.
 _SAMPLES = 5

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from handlers.resp.arguments import ENDS, timeout_of
+from handlers.resp.arguments import ENDS
 from handlers.resp.parser import Words
-from handlers.resp.replies import NullArray, syntax_error
+from handlers.resp.replies import NullArray
 from handlers.resp.session import Caller
 from handlers.resp.table import command
+from pressure_server.words import syntax_error, timeout_of
 
 
 def _check_ends(words: list[bytes]) -> None:

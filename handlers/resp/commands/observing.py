@@ -6,10 +6,12 @@ from functools import partial
 
 from handlers.resp import table
 from handlers.resp.commands.info import shown_name
-from handlers.resp.parser import Words, integer_from
-from handlers.resp.replies import OK, CommandError
+from handlers.resp.parser import Words
+from handlers.resp.replies import OK
 from handlers.resp.session import Caller
+from pressure_server.errors import CommandError
 from pressure_server.net.command_table import CommandStatistics, upper_limit
+from pressure_server.words import integer_from
 
 command = partial(table.command, group="server")
 container = partial(table.container, group="server")

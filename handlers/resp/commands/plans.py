@@ -11,18 +11,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import count_from_zero
 from handlers.resp.commands.encoders import one_message
 from handlers.resp.parser import Repeated, Words
-from handlers.resp.replies import CommandError
 from handlers.resp.session import Caller, RespSession
-from pressure_server.errors import PressureError, QueueDoesNotExistError
+from pressure_server.errors import CommandError, PressureError, QueueDoesNotExistError
 from pressure_server.net.pipeline import TooEarly
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.outcomes import first_word
 from pressure_server.queues.operations.queue_info import QueueInfo
+from pressure_server.words import count_from_zero
 
 # Messages of a command that are put in one step; more jobs would take the backend tens of milliseconds.
 _MOST_AT_ONCE = 2000

@@ -2,48 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import (
-    bound_of,
-    count_from_zero,
-    one_of,
-    options_in,
-    positive_count,
-    rate_of,
-    retry_delay_of,
-    seconds_of,
-    timeout_of,
-)
+from handlers.resp.arguments import options_in
 from handlers.resp.commands.encoders import message_or_null
 from handlers.resp.commands.reading import admitted_queues
 from handlers.resp.parser import Words
-from handlers.resp.replies import OK, CommandError, syntax_error
+from handlers.resp.replies import OK
 from handlers.resp.session import Caller
-from pressure_server.errors import QueueAlreadyExistsError
+from pressure_server.errors import CommandError, QueueAlreadyExistsError
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.creation import (
-    FIFO,
-    JOBS,
-    LIFO,
-    LOG,
-    OVERWRITE,
-    QUEUED,
-    RANDOM,
-    UNFINISHED,
-    Alteration,
-    Creation,
-)
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.queue_info import QueueInfo
+from pressure_server.queues.operations.queue_options import (
+    ALTER_OPTIONS,
+    CREATE_OPTIONS,
+    IF_NOT_EXISTS,
+    alteration_of,
+    creation_of,
+)
 from pressure_server.queues.operations.wait import Wait
-from pressure_server.queues.policy import BLOCK, ERROR
 from pressure_server.text import Glob
+from pressure_server.words import (
+    syntax_error,
+    timeout_of,
+)
 
 command = partial(table.command, group="pressure")
 
@@ -60,31 +45,6 @@ async def ready(client: Caller, _words: Words) -> str:
     """Reply OK or an error. Load balancers and health checks may ask without a login."""
     client.session.context.check_readiness()
     return OK
-
-
-_IF_NOT_EXISTS = b"IF NOT EXISTS"
-CREATE_OPTIONS = {
-    _IF_NOT_EXISTS: None,
-    b"BOUND": bound_of,
-    b"OVERFLOW": one_of(BLOCK=BLOCK.encode(), ERROR=ERROR.encode(), OVERWRITE=OVERWRITE),
-    b"MAX-BYTES": bound_of,
-    b"TTL": seconds_of,
-    b"TYPE": one_of(FIFO=FIFO, JOBS=JOBS, LOG=LOG, LIFO=LIFO, RANDOM=RANDOM),
-    b"UNIQUE": one_of(QUEUED=QUEUED, UNFINISHED=UNFINISHED),
-    b"MAX-DELIVERIES": positive_count,
-    b"DEAD-LETTER": bytes,
-    b"ACK": one_of(NEXT=b"next", FINAL=b""),
-    b"ACK-TTR": seconds_of,
-    b"RETRY-DELAY": retry_delay_of,
-    b"RETRY-DELAY-MAX": retry_delay_of,
-    b"IN-FLIGHT": positive_count,
-    b"RATE": rate_of,
-}
-
-
-_OPTIONS_OF_JOBS = {
-    b"UNIQUE", b"MAX-DELIVERIES", b"DEAD-LETTER", b"RETRY-DELAY", b"RETRY-DELAY-MAX", b"IN-FLIGHT", b"RATE",
-}  # fmt: skip
 
 
 @command(
@@ -110,7 +70,7 @@ _OPTIONS_OF_JOBS = {
 async def create(client: Caller, words: Words) -> str | int:
     """Create the queue (pressure 0.15, Create). The default bound is 0: no bound."""
     options = options_in(words[2:], CREATE_OPTIONS)
-    may_exist = _IF_NOT_EXISTS in options
+    may_exist = IF_NOT_EXISTS in options
     creation = creation_of(options)
     _check_dead_letter(client, words[1], creation.dead_letter)
     arguments = creation.arguments(_prefix_of(client, words[1], creation.dead_letter))
@@ -121,34 +81,6 @@ async def create(client: Caller, words: Words) -> str | int:
             return 0
         raise
     return 1 if may_exist else OK
-
-
-def _fields(options: Mapping[bytes, Any]) -> dict[str, Any]:
-    """Return the options by the names of their fields: MAX-BYTES is `max_bytes`."""
-    return {
-        name.decode().lower().replace("-", "_"): value for name, value in options.items() if value is not True
-    }
-
-
-def creation_of(options: Mapping[bytes, Any]) -> Creation:
-    """Return the settings that the options of PRESSURE.CREATE mean. Raise CommandError."""
-    creation = Creation(**_fields(options))
-    if of_jobs := options.keys() & _OPTIONS_OF_JOBS:
-        if creation.type in (FIFO, LOG):
-            raise CommandError(f"ERR {sorted(of_jobs)[0].decode()} needs TYPE JOBS, LIFO or RANDOM")
-        creation = replace(creation, type=creation.type or JOBS)
-    has_limit = creation.bound or creation.max_bytes
-    if creation.overflow == OVERWRITE and not has_limit:
-        raise CommandError("ERR OVERFLOW OVERWRITE needs a BOUND or MAX-BYTES")
-    if creation.retry_delay_max is not None and not creation.retry_delay:
-        raise CommandError("ERR RETRY-DELAY-MAX needs RETRY-DELAY")
-    if creation.ack_ttr is not None and not creation.ack:
-        raise CommandError("ERR ACK-TTR needs ACK NEXT")
-    if creation.ack and creation.type == LOG:
-        raise CommandError("ERR ACK NEXT is not for TYPE LOG: its groups reserve messages")
-    if creation.dead_letter is not None and not creation.max_deliveries:
-        raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
-    return creation
 
 
 def _prefix_of(client: Caller, queue: bytes, dead_letter: bytes | None) -> bytes:
@@ -162,22 +94,6 @@ def _check_dead_letter(client: Caller, queue: bytes, dead_letter: bytes | None) 
         raise CommandError("ERR a queue cannot be its own DEAD-LETTER queue")
     if dead_letter is not None and not client.session.user.may_access(dead_letter):
         raise CommandError("NOPERM this user has no permissions to access the DEAD-LETTER queue")
-
-
-ALTER_OPTIONS = {
-    b"BOUND": bound_of,
-    b"OVERFLOW": CREATE_OPTIONS[b"OVERFLOW"],
-    b"MAX-BYTES": bound_of,
-    b"TTL": seconds_of,
-    b"MAX-DELIVERIES": count_from_zero,
-    b"DEAD-LETTER": bytes,
-    b"ACK": CREATE_OPTIONS[b"ACK"],
-    b"ACK-TTR": seconds_of,
-    b"RETRY-DELAY": retry_delay_of,
-    b"RETRY-DELAY-MAX": retry_delay_of,
-    b"IN-FLIGHT": count_from_zero,
-    b"RATE": rate_of,
-}
 
 
 @command(
@@ -201,14 +117,6 @@ async def alter(client: Caller, words: Words) -> str:
     arguments = alteration.arguments(_prefix_of(client, words[1], alteration.dead_letter))
     await client.database.run(verbs.ALTER, words[1], arguments, client=client.session)
     return OK
-
-
-def alteration_of(options: Mapping[bytes, Any]) -> Alteration:
-    """Return the changes that the options of PRESSURE.ALTER mean. Raise CommandError."""
-    alteration = Alteration(**_fields(options))
-    if alteration.max_deliveries == 0 and alteration.dead_letter:
-        raise CommandError("ERR DEAD-LETTER needs MAX-DELIVERIES")
-    return alteration
 
 
 @command(

@@ -5,18 +5,19 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from handlers.resp.arguments import expiry_of, options_in, priority_of, seconds_of, timeout_of, token_of
+from handlers.resp.arguments import expiry_of, options_in, priority_of, token_of
 from handlers.resp.commands.encoders import integers, job_ids, ones
 from handlers.resp.parser import Repeated, Words
-from handlers.resp.replies import CommandError, syntax_error
 from handlers.resp.session import Caller, RespSession
 from handlers.resp.table import command
+from pressure_server.errors import CommandError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import job_to_put
 from pressure_server.queues.operations.operation import Encode
 from pressure_server.queues.operations.options import OnFull, Options
 from pressure_server.queues.operations.outcomes import Outcome, first_word
 from pressure_server.queues.operations.wait import Wait
+from pressure_server.words import seconds_of, syntax_error, timeout_of
 
 _PUT = {
     b"NX": None,

@@ -9,11 +9,12 @@ from time import perf_counter
 from typing import Any
 
 from handlers.resp.arguments import integer_of, options_in
-from handlers.resp.replies import Raw, syntax_error
+from handlers.resp.replies import Raw
 from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations.operation import Verb
 from pressure_server.text import Glob
+from pressure_server.words import syntax_error
 
 # Messages that are handled before other clients are served again: a few milliseconds.
 ENCODED_AT_ONCE = 10_000

@@ -12,13 +12,15 @@ from typing import Any
 from handlers.resp import table
 from handlers.resp.arguments import integer_of
 from handlers.resp.commands.info import info_text
-from handlers.resp.parser import Words, integer_from
-from handlers.resp.replies import OK, CommandError, Text
+from handlers.resp.parser import Words
+from handlers.resp.replies import OK, Text
 from handlers.resp.session import Caller, TransactionCaller
 from handlers.resp.table import COMMANDS, Command, command_docs, command_info, dispatch, help_of
 from pressure_server.backend.replica_waits import Deadline
+from pressure_server.errors import CommandError
 from pressure_server.queues.operations.wait import Unblocking
 from pressure_server.text import Glob
+from pressure_server.words import integer_from
 
 command = partial(table.command, group="server")
 container = partial(table.container, group="server")

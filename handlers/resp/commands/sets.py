@@ -12,10 +12,11 @@ from handlers.resp.commands.encoders import integers, member_flags, message_sets
 from handlers.resp.commands.plans import Ask, Put, Take
 from handlers.resp.commands.reading import long_reply, matching, messages_between, read, scan_options
 from handlers.resp.parser import Words
-from handlers.resp.replies import Raw, out_of_range, set_sign, syntax_error
+from handlers.resp.replies import Raw, out_of_range, set_sign
 from handlers.resp.session import Caller
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
+from pressure_server.words import syntax_error
 
 command = partial(table.command, group="set")
 planned = partial(plans.planned, group="set")

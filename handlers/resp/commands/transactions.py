@@ -13,10 +13,16 @@ from typing import Any
 
 from handlers.resp import table
 from handlers.resp.parser import Words
-from handlers.resp.replies import OK, CommandError, NullArray, Raw
+from handlers.resp.replies import OK, NullArray, Raw
 from handlers.resp.session import Caller, RespSession, TransactionCaller
 from handlers.resp.table import Command
-from pressure_server.errors import PressureError, QueueChangedError, StoppingError, forget_frames
+from pressure_server.errors import (
+    CommandError,
+    PressureError,
+    QueueChangedError,
+    StoppingError,
+    forget_frames,
+)
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation

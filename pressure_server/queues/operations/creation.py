@@ -67,7 +67,7 @@ class Alteration:
         }
 
     def arguments(self, prefix: bytes) -> list[bytes]:
-        """Return the arguments of the verb ALTER; `prefix` is that of the database's keys."""
+        """Return the arguments of the verb ALTER; all keys of the database begin with `prefix`."""
         return _words_of(self.settings(prefix))
 
 
@@ -83,7 +83,7 @@ class Creation(Alteration):
     unique: bytes | None = None
 
     def arguments(self, prefix: bytes) -> list[bytes]:
-        """Return the arguments of the verb CREATE; `prefix` is that of the database's keys."""
+        """Return the arguments of the verb CREATE; all keys of the database begin with `prefix`."""
         settings = {b"type": self.type, b"unique": self.unique, **self.settings(prefix)}
         bound, overflow = settings.pop(b"bound") or b"0", settings.pop(b"overflow") or b""
         decided = {name: value for name, value in settings.items() if value or name in _OF_SERVER}

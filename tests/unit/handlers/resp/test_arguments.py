@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from handlers.resp import arguments
-from handlers.resp.replies import CommandError
+from pressure_server.errors import CommandError
+from pressure_server.words import one_of, positive_count
 
 Parse = Callable[[bytes], Any]
 _INT64 = 2**63
@@ -20,27 +21,13 @@ _EXACT = 2**53
     [
         (arguments.integer_of, b"-9223372036854775808", -_INT64),
         (arguments.integer_of, b"9223372036854775807", _INT64 - 1),
-        (arguments.count_from_zero, b"0", 0),
-        (arguments.count_from_zero, b"9223372036854775807", _EXACT),
-        (arguments.positive_count, b"1", 1),
-        (arguments.positive_count, b"9223372036854775807", _EXACT),
         (arguments.position_of, b"-1", -1),
         (arguments.position_of, b"9223372036854775807", _EXACT),
         (arguments.position_of, b"-9223372036854775808", -_EXACT),
         (arguments.cursor_of, b"0", 0),
         (arguments.cursor_of, b"9223372036854775807", _EXACT),
-        (arguments.bound_of, b"0", 0),
-        (arguments.bound_of, b"9007199254740992", _EXACT),
-        (arguments.timeout_of, b"0", None),
-        (arguments.timeout_of, b"-0", None),
-        (arguments.timeout_of, b"1.5e1", 15.0),
-        (arguments.timeout_of, b".0001", 0.001),
-        (arguments.timeout_of, b"0.0011", 0.002),
-        (arguments.timeout_of, b"9007199254740.992", 9007199254740.992),
         (arguments.priority_of, b"0", 0),
         (arguments.priority_of, b"4294967295", 2**32 - 1),
-        (arguments.seconds_of, b"0", 0.0),
-        (arguments.seconds_of, b"4294967295", 2.0**32 - 1),
         (arguments.token_of, b"!" + b"~" * 127, b"!" + b"~" * 127),
         (arguments.offset_of, b"0", 0),
         (arguments.offset_of, b"9007199254740992", _EXACT),
@@ -54,22 +41,9 @@ def test_a_word_has_this_value(parse: Parse, word: bytes, value: object) -> None
     ("parse", "words", "error"),
     [
         (arguments.integer_of, b"x 1.5 9223372036854775808 -9223372036854775809", "value is not an integer"),
-        (arguments.count_from_zero, b"-1 x", "value is out of range, must be positive"),
-        (arguments.positive_count, b"0 -1 x", "count should be greater than 0"),
         (arguments.position_of, b"x", "value is not an integer"),
         (arguments.cursor_of, b"-1 x", "invalid cursor"),
-        (arguments.bound_of, b"-1 x 9007199254740993", "bound is not an integer or out of range"),
-        (
-            arguments.timeout_of,
-            b"x 1e 0x1 inf nan 1e-4952 -1e-4952",
-            "timeout is not a float or out of range",
-        ),
-        (arguments.timeout_of, b"1" * 65, "timeout is not a float or out of range"),
-        (arguments.timeout_of, b"9007199254740.993 1e99", "timeout is out of range"),
-        (arguments.timeout_of, b"-1 -0.001", "timeout is negative"),
         (arguments.priority_of, b"-1 x 4294967296", "priority is not an integer or out of range"),
-        (arguments.seconds_of, b"4294967295.001", "time is out of range"),
-        (arguments.seconds_of, b"-1", "timeout is negative"),
         (arguments.token_of, b"\x7f \xff " + b"a" * 129, "a token must be 1 to 128 printable characters"),
         (arguments.offset_of, b"-1 x 9007199254740993", "offset is not an integer or out of range"),
     ],
@@ -84,10 +58,6 @@ def test_other_words_are_refused(parse: Parse, words: bytes, error: str) -> None
 def test_a_token_has_no_blanks(token: bytes) -> None:
     with pytest.raises(CommandError, match="a token must be"):
         arguments.token_of(token)
-
-
-def test_a_timeout_of_64_characters_is_read() -> None:
-    assert arguments.timeout_of(b"0" * 63 + b"7") == 7.0
 
 
 @pytest.mark.parametrize(
@@ -113,10 +83,10 @@ def test_a_wrong_number_of_keys_is_refused(line: str, error: str) -> None:
 
 
 PARSERS: arguments.Parsers = {
-    b"COUNT": arguments.positive_count,
+    b"COUNT": positive_count,
     b"NX": None,
     b"IF NOT EXISTS": None,
-    b"OVERFLOW": arguments.one_of(BLOCK=1, ERROR=2),
+    b"OVERFLOW": one_of(BLOCK=1, ERROR=2),
 }
 
 

@@ -12,20 +12,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from handlers.resp.parser import (
-    MAX_ARGUMENTS,
-    MAX_LINE,
-    Limits,
-    Repeated,
-    RequestParser,
-    Words,
-    integer_from,
-    split_inline,
-)
+from handlers.resp.parser import MAX_ARGUMENTS, MAX_LINE, Limits, Repeated, RequestParser, Words, split_inline
 from handlers.resp.replies import (
     error,
     unknown_command,
 )
+from pressure_server.words import integer_from
 from tests.support.codecs import MAX_MESSAGE as MAX_BULK
 from tests.support.codecs import RESP, SPLITS, bytewise, cut
 from tests.support.waiters import packed

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from handlers.resp.parser import Words
 from handlers.resp.replies import (
-    CommandError,
     NullArray,
     SetReply,
     Text,
@@ -21,7 +20,7 @@ from handlers.resp.replies import (
     unknown_command,
     unknown_subcommand,
 )
-from pressure_server.errors import QueueFullError
+from pressure_server.errors import CommandError, QueueFullError
 
 REPLIES: list[tuple[Any, bytes, bytes]] = [
     (None, b"$-1\r\n", b"_\r\n"),
