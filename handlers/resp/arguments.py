@@ -1,4 +1,4 @@
-"""Parsing of a command's words: integers, counts, positions, timeouts, keys, options.
+"""Parsing of a command's words: positions, cursors, priorities, tokens, offsets, keys, options. See words.py.
 
 Each function raises CommandError, with Redis's text if Redis has such an argument.
 """
