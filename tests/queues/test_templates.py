@@ -23,6 +23,8 @@ from tests.support.programs import Client, Server, StartServer, Valkey, run_comm
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
 from tests.support.waiters import about, create
 
+# The last line of the log after SIGHUP: now the settings are in force.
+_RELOADED = "with settings of queues"
 CONFIG = """
 default-bound = 77
 implicit-queue-ttl = "1s"
@@ -152,7 +154,7 @@ def test_a_queue_that_exists_or_is_created_explicitly_has_its_own_settings(clien
 def test_a_reload_changes_the_settings_of_new_queues(server: Server, client: Client, config: Path) -> None:
     client.rpush("mails1", "a")
     config.write_text("[queues.'*']\nbound = 9")
-    reload(server)
+    reload(server, _RELOADED)
     client.rpush("mails1", "b")
     client.rpush("mails2", "b")
     assert shown(client, "mails1") == (*MAILS[:-1], b"*")
@@ -163,7 +165,7 @@ def test_a_reload_changes_the_settings_of_new_queues(server: Server, client: Cli
     client.rpush("mails3", "b")
     assert shown(client, "mails3")[0] == 9
     config.write_text("")
-    reload(server)
+    reload(server, _RELOADED)
     client.rpush("mails4", "b")
     assert shown(client, "mails4") == DEFAULTS
 
@@ -211,11 +213,11 @@ def test_the_doctor_tells_if_servers_have_different_settings(
     doctor = ("doctor", "--wait", "0", "--backend", backend.url)
     assert run_command(*doctor).stdout == "0 queues checked: no problems\n"
     config.write_text("[queues.'*']\nbound = 9")
-    reload(same)
+    reload(same, _RELOADED)
     done = run_command(*doctor)
     assert done.returncode == 0
     assert "servers on this backend have different settings of new queues" in done.stdout
-    reload(server)
+    reload(server, _RELOADED)
     assert run_command(*doctor).stdout == "0 queues checked: no problems\n"
 
 
