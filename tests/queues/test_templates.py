@@ -19,7 +19,7 @@ from pressure_server.text import Glob
 from tests.support.brokers import default_broker
 from tests.support.guards import reload
 from tests.support.memcached_wire import MemcachedWire
-from tests.support.programs import Client, Server, StartServer, Valkey, run_command, wait_for
+from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, run_command, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
 from tests.support.waiters import about, create
 
@@ -207,17 +207,19 @@ def test_without_auto_create_no_template_creates_a_queue(
 
 
 def test_the_doctor_tells_if_servers_have_different_settings(
-    backend: Valkey, start_server: StartServer, server: Server, config: Path
+    start_valkey: StartValkey, start_server: StartServer, config: Path
 ) -> None:
-    same = start_server("--config", str(config), "--backend", backend.url)
+    # A backend of its own: on the shared one is the shared server, which has other settings.
+    backend = start_valkey()
+    one, other = (start_server("--config", str(config), "--backend", backend.url) for _ in range(2))
     doctor = ("doctor", "--wait", "0", "--backend", backend.url)
     assert run_command(*doctor).stdout == "0 queues checked: no problems\n"
     config.write_text("[queues.'*']\nbound = 9")
-    reload(same, _RELOADED)
+    reload(one, _RELOADED)
     done = run_command(*doctor)
     assert done.returncode == 0
     assert "servers on this backend have different settings of new queues" in done.stdout
-    reload(server, _RELOADED)
+    reload(other, _RELOADED)
     assert run_command(*doctor).stdout == "0 queues checked: no problems\n"
 
 
