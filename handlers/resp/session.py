@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Coroutine
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from handlers.resp.parser import (
     ARGUMENT_COST,
@@ -37,27 +37,27 @@ from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.transaction import Transaction
 
 # The most watched queues: EXEC compares the versions of all in one call.
-_MAX_WATCHED = 10_000
+_MAX_WATCHED: Final = 10_000
 # Estimated bytes for a watched queue besides its name.
-_WATCHED_COST = 256
+_WATCHED_COST: Final = 256
 # Commands that are executed at once even in a transaction.
-_NEVER_QUEUED = {"multi", "exec", "discard", "watch", "quit", "reset"}
-_LOGINS = {"auth", "hello"}
-_QUEUED = b"+QUEUED\r\n"
-_UNKNOWN = statistics_of(PROTOCOL, UNKNOWN)
+_NEVER_QUEUED: Final = {"multi", "exec", "discard", "watch", "quit", "reset"}
+_LOGINS: Final = {"auth", "hello"}
+_QUEUED: Final = b"+QUEUED\r\n"
+_UNKNOWN: Final = statistics_of(PROTOCOL, UNKNOWN)
 # Redis's flag for commands that need no login.
-_BEFORE_LOGIN = "no_auth"
-_NOT_LOGGED_IN = "NOAUTH Authentication required."
+_BEFORE_LOGIN: Final = "no_auth"
+_NOT_LOGGED_IN: Final = "NOAUTH Authentication required."
 # Redis's texts for a command that a user may not execute, and for one that it could when it was queued.
-_NOPERM = {
+_NOPERM: Final = {
     Refusal.COMMAND: "this user has no permissions to run the '%s' command",
     Refusal.QUEUE: "this user has no permissions to access one of the keys used as arguments",
 }
-_NOPERM_BY_EXEC = {
+_NOPERM_BY_EXEC: Final = {
     Refusal.COMMAND: "no permission to execute the command or subcommand",
     Refusal.QUEUE: "no permission to touch the specified keys",
 }
-_CHANGED = (
+_CHANGED: Final = (
     "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. "
     "This command is no longer allowed for the following reason: "
 )

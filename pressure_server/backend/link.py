@@ -14,7 +14,7 @@ from collections.abc import Callable, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Protocol
+from typing import Any, Final, Protocol
 
 import hiredis
 
@@ -54,14 +54,16 @@ logger = logging.getLogger(__name__)
 
 # A call whose epoch has ended is sent again at most this often. After that, the reason can only be that the
 # backend refuses new epochs.
-_MAX_EPOCH_RETRIES = 3
+_MAX_EPOCH_RETRIES: Final = 3
 # The most redirections to other nodes that are followed at once.
-_MAX_REDIRECTIONS = 5
+_MAX_REDIRECTIONS: Final = 5
 # The longest pause in seconds before the next attempt, if another node may take over: after a failover, it is
 # found in half of that.
-_PAUSE_IN_FAILOVER = 0.5
-_DISAGREEMENT = "the nodes of the cluster redirect to each other: they do not agree on the slot's owner"
-_IS_IT_TLS = ", before it had answered; if that port speaks TLS, write rediss://"
+_PAUSE_IN_FAILOVER: Final = 0.5
+_DISAGREEMENT: Final = (
+    "the nodes of the cluster redirect to each other: they do not agree on the slot's owner"
+)
+_IS_IT_TLS: Final = ", before it had answered; if that port speaks TLS, write rediss://"
 # Seconds for which requests are held: if the backend is one node, and if another one takes over.
 _GRACE, _GRACE_OF_FAILOVER = 5.0, 20.0
 
@@ -353,7 +355,7 @@ class Link:
         once: bool = False,
     ) -> Any:
         return await wait_for_reply(
-            (name,), lambda tell: self.send(AwaitedRequest(write, tell, changes, once=once))
+            (name,), lambda tell: self.send(AwaitedRequest(write, tell, changes=changes, once=once))
         )
 
     def send(self, request: BackendRequest) -> None:

@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import hiredis
 
@@ -26,15 +25,16 @@ from pressure_server.lua.layout import AGAIN, HEADER_SIZE, NUMBERS
 from pressure_server.lua.scripts import Library, Script
 
 # A script, or the library, is loaded at most this often for one call.
-_MAX_LOADS = 100
+_MAX_LOADS: Final = 100
 # Large words of a call of more bytes are written one by one: one more large buffer for each, made and freed,
 # would leave the memory of the process in pieces that cannot be given back.
-_LARGE = 256 << 10
+_LARGE: Final = 256 << 10
 # The beginning of a call: the number of its words, the function, and the number of its keys.
-_FCALL = b"*%d\r\n$5\r\nFCALL\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
+_FCALL: Final = b"*%d\r\n$5\r\nFCALL\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n"
 # The header's fields between NUMBER and DONE, as they are sent.
-_IS_NEW, _MAY_BE_DONE = CRLF + packed((b"",)), CRLF + packed((AGAIN,))
-_UNKNOWN_FUNCTION = "ERR Function not found"
+_IS_NEW: Final = CRLF + packed((b"",))
+_MAY_BE_DONE: Final = CRLF + packed((AGAIN,))
+_UNKNOWN_FUNCTION: Final = "ERR Function not found"
 
 
 class Channel(BackendConnection):
@@ -134,7 +134,6 @@ class Channel(BackendConnection):
         self._may_load = not isinstance(reply, Exception)
 
 
-@dataclass(eq=False)
 class BackendRequest(ABC):
     """A request, which is sent on one channel after another until it is answered.
 
@@ -144,13 +143,15 @@ class BackendRequest(ABC):
     then. `changes` is false if it does not matter whether the request has been done.
     """
 
-    changes = True
+    __slots__ = ("changes", "deaths", "epoch", "epoch_retries", "may_be_done", "once")
 
-    once: bool = field(default=False, kw_only=True)
-    epoch: int = field(default=0, init=False)
-    epoch_retries: int = field(default=0, init=False)
-    may_be_done: bool = field(default=False, init=False)
-    deaths: int = field(default=0, init=False)
+    def __init__(self, *, changes: bool = True, once: bool = False) -> None:
+        self.changes = changes
+        self.once = once
+        self.epoch = 0
+        self.epoch_retries = 0
+        self.may_be_done = False
+        self.deaths = 0
 
     @abstractmethod
     def send(self, channel: Channel, answered: Received) -> None:
@@ -197,7 +198,6 @@ class Caller:
         return self._packed
 
 
-@dataclass(eq=False)
 class LibraryCall(BackendRequest):
     """A call of the library: its header (layout.py), and the keys and arguments of its blocks.
 
@@ -206,14 +206,18 @@ class LibraryCall(BackendRequest):
     `function` was called last. `loads` is how often the library was loaded as the backend did not know it.
     """
 
-    caller: Caller
-    record: bytes = field(default=b"", init=False)
-    dropped: bytes = field(default=b"", init=False)
-    keys: PackedWords = field(default_factory=PackedWords, init=False)
-    arguments: PackedWords = field(default_factory=PackedWords, init=False)
-    size: int = field(default=0, init=False)
-    function: bytes = field(default=b"", init=False)
-    loads: int = field(default=0, init=False)
+    __slots__ = ("arguments", "caller", "dropped", "function", "keys", "loads", "record", "size")
+
+    def __init__(self, caller: Caller) -> None:
+        super().__init__()
+        self.caller = caller
+        self.record = b""
+        self.dropped = b""
+        self.keys = PackedWords()
+        self.arguments = PackedWords()
+        self.size = 0
+        self.function = b""
+        self.loads = 0
 
     def send(
         self, channel: Channel, answered: Received, function: bytes = b"", refusal: tuple[bytes, ...] = ()
@@ -228,9 +232,9 @@ class LibraryCall(BackendRequest):
         count = 3 + key_count + HEADER_SIZE + arguments.word_count + len(refusal)
         number = NUMBERS[key_count]
         words = [
-            _FCALL % (count, len(function), function, len(number), number), *keys, begin,
+            _FCALL % (count, len(function), function, len(number), number), *keys.pieces, begin,
             LENGTHS[len(record)], record, _MAY_BE_DONE if self.may_be_done else _IS_NEW,
-            LENGTHS[len(dropped)], dropped, CRLF, *arguments,
+            LENGTHS[len(dropped)], dropped, CRLF, *arguments.pieces,
         ]  # fmt: skip
         if refusal:
             words.append(packed(refusal))
@@ -264,16 +268,25 @@ class LibraryCall(BackendRequest):
         return True
 
 
-@dataclass(eq=False)
 class AwaitedRequest(BackendRequest):
     """A request that leaves no record: without `once`, it may be done twice.
 
     `write` sends it on a channel, and `tell` gets its reply.
     """
 
-    write: Callable[[Channel, Received], None]
-    tell: Received
-    changes: bool
+    __slots__ = ("tell", "write")
+
+    def __init__(
+        self,
+        write: Callable[[Channel, Received], None],
+        tell: Received,
+        *,
+        changes: bool,
+        once: bool = False,
+    ) -> None:
+        super().__init__(changes=changes, once=once)
+        self.write = write
+        self.tell = tell
 
     def send(self, channel: Channel, answered: Received) -> None:
         """See BackendRequest."""

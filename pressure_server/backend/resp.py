@@ -12,22 +12,22 @@ import struct
 import termios
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import hiredis
 
 from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
 
 # Progress checks per timeout.
-_CHECKS_PER_TIMEOUT = 2
+_CHECKS_PER_TIMEOUT: Final = 2
 
 # The most characters of an error reply that are shown.
-_MAX_ERROR = 200
+_MAX_ERROR: Final = 200
 
 # Each write to the socket costs the transport as much as hundreds of small words. So words are joined if so
 # many of them have at most so many bytes; larger ones are sent from where they are.
-_MANY = 256
-_JOINED = 64 << 10
+_MANY: Final = 256
+_JOINED: Final = 64 << 10
 
 Received = Callable[[Any], None]
 
@@ -39,8 +39,8 @@ class _Lengths(dict[int, bytes]):
         return b"$%d\r\n" % length
 
 
-LENGTHS = _Lengths({length: b"$%d\r\n" % length for length in range(1024)})
-CRLF = b"\r\n"
+LENGTHS: Final = _Lengths({length: b"$%d\r\n" % length for length in range(1024)})
+CRLF: Final = b"\r\n"
 
 
 def joined(pieces: Sequence[bytes]) -> Iterator[bytes]:
@@ -53,33 +53,38 @@ def joined(pieces: Sequence[bytes]) -> Iterator[bytes]:
             yield from some
 
 
-class PackedWords(list[bytes]):
-    """Words of a command, as they are sent: pieces that have only to be joined, for `word_count` words."""
+class PackedWords:
+    """Words of a command, as they are sent: `pieces` that have only to be joined, for `word_count` words."""
 
-    word_count = 0
+    __slots__ = ("pieces", "word_count")
+
+    def __init__(self) -> None:
+        self.pieces: list[bytes] = []
+        self.word_count = 0
 
     def add(self, words: Sequence[bytes]) -> None:
         """Append words: many small ones as one piece, others in three pieces each.
 
         Callers may also append words in one piece (`packed`).
         """
+        pieces = self.pieces
         self.word_count += len(words)
         if len(words) <= _MANY:
             for word in words:
-                self += (LENGTHS[len(word)], word, CRLF)
+                pieces += (LENGTHS[len(word)], word, CRLF)
             return
         for first in range(0, len(words), _MANY):
             some = tuple(words[first : first + _MANY])
             if sum(map(len, some)) <= _JOINED:
-                self.append(packed(some))
+                pieces.append(packed(some))
             else:
                 for word in some:
-                    self += (LENGTHS[len(word)], word, CRLF)
+                    pieces += (LENGTHS[len(word)], word, CRLF)
 
     def unpacked(self) -> list[bytes]:
         """Return the words."""
         reader = hiredis.Reader()
-        reader.feed(b"*%d\r\n" % self.word_count + b"".join(self))
+        reader.feed(b"*%d\r\n" % self.word_count + b"".join(self.pieces))
         words: list[bytes] = reader.gets()
         return words
 
@@ -91,15 +96,17 @@ def packed(words: tuple[bytes, ...]) -> bytes:
 
 
 # Errors that do not concern the command: the same command may work later.
-_PASSING = re.compile(r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|ASK|MOVED)\b|ERR max number of clients")
+_PASSING: Final = re.compile(
+    r"(LOADING|BUSY|MASTERDOWN|CLUSTERDOWN|TRYAGAIN|ASK|MOVED)\b|ERR max number of clients"
+)
 # The same, and errors after which a new connection may help.
-_RETRYABLE = re.compile(rf"{_PASSING.pattern}|(READONLY|NOAUTH)\b")
+_RETRYABLE: Final = re.compile(rf"{_PASSING.pattern}|(READONLY|NOAUTH)\b")
 # Errors of a node of a cluster that is giving the keys to another one, and then: nothing has been done.
-_MOVING = re.compile(r"(TRYAGAIN|ASK)\b")
-_REDIRECTION = re.compile(r"MOVED \d+ (.*):(\d{1,5})$")
+_MOVING: Final = re.compile(r"(TRYAGAIN|ASK)\b")
+_REDIRECTION: Final = re.compile(r"MOVED \d+ (.*):(\d{1,5})$")
 
 # Errors of a backend that is out of memory, cannot write to its disk, or lacks replicas.
-_NO_WRITES = re.compile(r"(OOM|MISCONF|NOREPLICAS)\b")
+_NO_WRITES: Final = re.compile(r"(OOM|MISCONF|NOREPLICAS)\b")
 
 
 def is_retryable(error: Exception) -> bool:

@@ -10,6 +10,7 @@ A reply has the fields of `Reply`, then a value for each block that has been don
 from __future__ import annotations
 
 from enum import IntEnum
+from typing import Final
 
 
 class Header(IntEnum):
@@ -26,7 +27,7 @@ class Header(IntEnum):
 
 
 # A name for each call: the length of an enumeration is a function in Python.
-HEADER_SIZE = len(Header)
+HEADER_SIZE: Final = len(Header)
 
 
 class BlockField(IntEnum):
@@ -43,7 +44,7 @@ class Reply(IntEnum):
     RECORDED = 0  # 1 if the call has a record now
 
 
-REPLY_SIZE = len(Reply)
+REPLY_SIZE: Final = len(Reply)
 
 
 class JobField(IntEnum):
@@ -63,8 +64,8 @@ class JobField(IntEnum):
 
 
 # What jobs have that were put without: a priority, and a time to run in milliseconds.
-DEFAULT_PRIORITY = 1024
-DEFAULT_TTR = 60_000
+DEFAULT_PRIORITY: Final = 1024
+DEFAULT_TTR: Final = 60_000
 
 
 class _Numbers(dict[int, bytes]):
@@ -74,13 +75,13 @@ class _Numbers(dict[int, bytes]):
         return b"%d" % number
 
 
-NUMBERS = _Numbers({number: b"%d" % number for number in range(256)})
+NUMBERS: Final = _Numbers({number: b"%d" % number for number in range(256)})
 
-BY_NAME = b"by name"  # see core/templates.lua
-AGAIN = b"again"
-RECOVER = b"recover"
-CUT = b"cut"
-READ = b"read"
+BY_NAME: Final = b"by name"  # see core/templates.lua
+AGAIN: Final = b"again"
+RECOVER: Final = b"recover"
+CUT: Final = b"cut"
+READ: Final = b"read"
 
 
 def constants() -> dict[bytes, bytes]:

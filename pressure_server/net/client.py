@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from typing import Any, ClassVar
 
 from pressure_server.auth.logins import MAX_FAILURES
@@ -15,12 +15,12 @@ from pressure_server.net.clients import Clients
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
 from pressure_server.net.connection import Connection
 from pressure_server.queues.operations.jobs import attached
-from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.operations.operation import Operation, Owner
 
 logger = logging.getLogger(__name__)
 
 
-class Client(ABC):
+class Client(Owner):
     """The part of a session that knows its client. `command_statistics` are of the command executed last."""
 
     __slots__ = (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from itertools import count
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pressure_server.auth.access_policy import Access
 from pressure_server.auth.users import NOBODY
@@ -31,7 +31,7 @@ class Observer(Protocol):
 
 
 # Seconds: the resolution of the time of a client's last command.
-_TICK = 1.0
+_TICK: Final = 1.0
 
 
 class Clients:

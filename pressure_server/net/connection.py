@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from pressure_server.auth.peer_address import Addresses
 from pressure_server.errors import PressureError
@@ -21,24 +21,25 @@ if TYPE_CHECKING:
 
 # The memory account leaves out connections that hold no more than this, in bytes. It is also the number of
 # written bytes after which the unsent bytes are counted again.
-LEAST_COUNTED = 4096
+LEAST_COUNTED: Final = 4096
 # A reply of this size is counted as soon as it is written, even if it is the first one.
-_LARGE = 64 << 10
+_LARGE: Final = 64 << 10
 # Seconds after which a client may have vanished. The clients' clock moves once a second, so by it a client
 # that has been silent for more than this has been silent for at least a second.
-_SILENT = 1.5
+_SILENT: Final = 1.5
 # Seconds in which a client whose connection the server closes may read the last reply, and close its side.
-_CLOSE_TIMEOUT = 1.0
+_CLOSE_TIMEOUT: Final = 1.0
 # Why a connection ended, for the log.
-CLIENT_CLOSED = "the client closed it"
-_IDLE = "it was idle (--idle-timeout)"
+CLIENT_CLOSED: Final = "the client closed it"
+_IDLE: Final = "it was idle (--idle-timeout)"
 # The protocol of a transport whose connection has ended.
-_NO_PROTOCOL = asyncio.Protocol()
+_NO_PROTOCOL: Final = asyncio.Protocol()
 # Names for each request: Python 3.11 takes long to find a member of an enumeration.
-OPEN = ServerSide.OPEN
-_CLIENT_OPEN, _MUTED = ClientSide.OPEN, ClientSide.MUTED
+OPEN: Final = ServerSide.OPEN
+_CLIENT_OPEN: Final = ClientSide.OPEN
+_MUTED: Final = ClientSide.MUTED
 # The states in which the memory account does not count a connection. Calls in flight may still report to it.
-_UNCOUNTED = (ServerSide.EVICTED, ServerSide.BROKEN_OFF, ServerSide.CLOSED)
+_UNCOUNTED: Final = (ServerSide.EVICTED, ServerSide.BROKEN_OFF, ServerSide.CLOSED)
 
 
 class Connection(asyncio.Protocol):
@@ -48,6 +49,8 @@ class Connection(asyncio.Protocol):
         "_client_side", "_outbox", "_unsent_bytes", "active", "addresses", "clients", "close_reason",
         "counted", "id", "is_read", "server_side", "session", "since",
     )  # fmt: skip
+    # For mypyc: `connection_lost` deletes it.
+    __deletable__ = ("session",)
 
     addresses: Addresses
     _outbox: Outbox

@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from enum import Enum
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.net.tcp_info import TlsRecords, bytes_sent, counts_of
 from pressure_server.queues.operations.operation import Operation
@@ -28,14 +28,14 @@ if TYPE_CHECKING:
     from pressure_server.net.connection import Connection
 
 # Unread input is discarded in pieces of this many bytes. No kernel buffer holds more pieces than this.
-_PIECE = 1 << 20
-_MAX_DISCARDED = 16
+_PIECE: Final = 1 << 20
+_MAX_DISCARDED: Final = 16
 # Milliseconds after which a connection ends whose client has closed its side and acknowledges nothing.
-_ACKNOWLEDGED_WITHIN = 60_000
+_ACKNOWLEDGED_WITHIN: Final = 60_000
 
 # Seconds between checks of connections with slow clients: the minimum, and the time per connection.
-_PAUSE = 0.01
-_PAUSE_FOR_EACH = 20e-6
+_PAUSE: Final = 0.01
+_PAUSE_FOR_EACH: Final = 20e-6
 
 
 class _Evidence(Enum):
@@ -49,7 +49,7 @@ class _Evidence(Enum):
 
 
 # A name for each request: Python 3.11 takes long to find a member of an enumeration.
-_BUFFER = _Evidence.BUFFER
+_BUFFER: Final = _Evidence.BUFFER
 
 
 class Outbox:

@@ -10,7 +10,7 @@ from abc import abstractmethod
 from enum import Enum
 from functools import lru_cache
 from time import perf_counter
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from pressure_server.net.client import Client
 from pressure_server.net.connection import LEAST_COUNTED, OPEN
@@ -19,7 +19,7 @@ from pressure_server.net.slow_log import messages_of_first_command
 from pressure_server.queues.database import Database
 from pressure_server.queues.lanes.reservations import owner_of
 from pressure_server.queues.operations.jobs import owned
-from pressure_server.queues.operations.operation import Encode, Operation, Owner, Verb
+from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.owners import Waiter
 from pressure_server.queues.operations.verbs import POP
@@ -27,10 +27,10 @@ from pressure_server.queues.operations.wait import Wait
 
 # The most commands in flight for one client; it is not read further until some are answered. A new client
 # begins with fewer, and gets more while its replies stay so small that this many bytes hold them all.
-MAX_UNANSWERED = 1024
-FIRST_UNANSWERED = 4
-UNANSWERED_BYTES = 1 << 20
-_SMALL_REPLY = UNANSWERED_BYTES // MAX_UNANSWERED
+MAX_UNANSWERED: Final = 1024
+FIRST_UNANSWERED: Final = 4
+UNANSWERED_BYTES: Final = 1 << 20
+_SMALL_REPLY: Final = UNANSWERED_BYTES // MAX_UNANSWERED
 
 
 class TooEarly(BaseException):  # not an error, and no handler may take it for one
@@ -48,7 +48,7 @@ class ReplyMode(Enum):
 
 
 # A name for each request: Python 3.11 takes long to find a member of an enumeration.
-REPLIES = ReplyMode.ON
+REPLIES: Final = ReplyMode.ON
 
 
 @lru_cache
@@ -64,7 +64,7 @@ def unanswered(encode: Encode) -> Encode:
     return encode_nothing
 
 
-class PipelinedClient(Client, Owner):
+class PipelinedClient(Client):
     """The part of a session that keeps the order of commands and replies."""
 
     __slots__ = (

@@ -12,9 +12,9 @@ from math import inf
 from typing import NamedTuple
 
 from pressure_server.queues.database import Database
+from pressure_server.queues.operations.flagged import Popped
 from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.runs import Popped
 
 # The estimated memory for one of them, and for its deadline, in bytes.
 _COST = 400

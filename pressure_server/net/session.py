@@ -11,7 +11,7 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import PressureError
@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # A client whose unanswered requests take more memory than this is not read until all are answered.
-REQUEST_BYTES = 4 << 20
+REQUEST_BYTES: Final = 4 << 20
 # Estimated bytes for a command besides its words, and for an operation or a reply in the pipeline.
-_COMMAND_COST = 512
-_REPLY_COST = 512
+_COMMAND_COST: Final = 512
+_REPLY_COST: Final = 512
 # Words that begin lines of an HTTP request.
-_HTTP_WORDS = (b"post", b"host:")
+_HTTP_WORDS: Final = (b"post", b"host:")
 
 
 class ManyCommands(Protocol):
@@ -83,7 +83,7 @@ class _NoParser:
         return []
 
 
-_NO_PARSER = _NoParser()
+_NO_PARSER: Final = _NoParser()
 
 
 class Session(PipelinedClient):

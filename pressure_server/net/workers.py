@@ -27,7 +27,7 @@ from pressure_server.net.command_table import (
 )
 from pressure_server.net.slow_log import SlowCommand
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.calls.courier import CallStatistics
+from pressure_server.queues.calls.statistics import CallStatistics
 from pressure_server.queues.operations.operation import Line
 
 # Asks all processes that serve clients, and returns their answers.

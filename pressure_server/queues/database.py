@@ -17,7 +17,7 @@ from pressure_server.errors import (
     PressureError,
     QueueClosedError,
 )
-from pressure_server.queues.calls.courier import CallStatistics
+from pressure_server.queues.calls.statistics import CallStatistics
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line, Operation, Verb

@@ -7,10 +7,9 @@ own (placement.py).
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 from pressure_server.backend.durability import Durability, Follows
 from pressure_server.backend.link import Link
@@ -23,7 +22,8 @@ from pressure_server.errors import (
 )
 from pressure_server.lua.layout import BY_NAME
 from pressure_server.queues.calls.call import Block
-from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, CallStatistics, Courier
+from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
+from pressure_server.queues.calls.statistics import CallStatistics
 from pressure_server.queues.due_queues import DueQueues
 from pressure_server.queues.first_jobs import FirstJobs
 from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
@@ -46,12 +46,12 @@ from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
 
 # The most idle lanes, of about 500 bytes, and the longest name of a queue that has one, in bytes.
-_MOST_IDLE = 10_000
-_LONGEST_KEPT = 256
+_MOST_IDLE: Final = 10_000
+_LONGEST_KEPT: Final = 256
 # Queues that are operated on, or read from, at the same time: each takes some memory.
-_AT_ONCE = 100
+_AT_ONCE: Final = 100
 # Seconds before a put-back or recovery that the backend has refused is tried again.
-_RETRY_AFTER = 1.0
+_RETRY_AFTER: Final = 1.0
 
 
 class Shard:
@@ -97,7 +97,7 @@ class Shard:
         self._set_policy(policy)
         self._courier = Courier(link, self, self._callers[0], most_in_flight)
         # Lanes that have something to do, and others, which keep what they know of their queues.
-        self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
+        self._lanes: dict[bytes, Lane] = {}
         self._in_use = 0  # of the lanes
         self.answers = answers
         # Only servers that keep records look after jobs.
@@ -248,7 +248,7 @@ class Shard:
                 del self._lanes[name]
                 return
             lane.is_recent = False
-            self._lanes.move_to_end(name)
+            self._lanes[name] = self._lanes.pop(name)  # now it is the last one
 
     def cancel(self, operation: Operation) -> None:
         """Cancel an operation whose client has gone.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -116,7 +117,7 @@ class Transaction(QueueOperations):
         operations: list[Operation] = []
         calls: list[CoroutineOwner] = []
         for name in names:
-            options = first._replace(if_none_taken=bool(operations))
+            options = replace(first, if_none_taken=bool(operations))
             calls.append(CoroutineOwner(client))
             operations.append(Operation(verbs.GET, name, [], count, calls[-1], options=options))
             self.submit(operations[-1])

@@ -18,7 +18,7 @@ from pressure_server.errors import BackendError
 from pressure_server.net.command_table import BUCKETS, CommandStatistics, upper_limit
 from pressure_server.net.workers import Totals
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.calls.courier import CallStatistics
+from pressure_server.queues.calls.statistics import CallStatistics
 from pressure_server.queues.upkeep import memory_fields
 from pressure_server.web.http_requests import HttpContext
 from pressure_server.web.metric_families import counter, counters, gauge, gauges

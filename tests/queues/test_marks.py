@@ -18,9 +18,9 @@ from pressure_server.errors import BackendError, QueueDoesNotExistError, QueueFu
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.calls.direct import recover
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.flagged import flags_of
 from pressure_server.queues.operations.jobs import attached, claim
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.runs import flags_of
 from pressure_server.queues.operations.wait import Wait, WaitCondition
 from tests.model.model_settings import model_settings
 from tests.support import forms, scripts

@@ -21,7 +21,7 @@ from pressure_server.errors import PressureError
 from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.jobs import job_to_put, owned, owned_between, released, word_of
 from pressure_server.queues.operations.operation import Operation, Owner, Verb
-from pressure_server.queues.operations.options import DEFAULT, UNIQUE, OnFull, Options, script_name
+from pressure_server.queues.operations.options import DEFAULT, UNIQUE, OnFull, Options
 from pressure_server.queues.operations.refusals import exception_for
 from tests.support.faults import stopped
 from tests.support.programs import Client, Server, Valkey
@@ -260,7 +260,7 @@ def do(direct: Client, asked: Sequence[Operation]) -> list[Any]:
         runs = batch.fold(pending)
         bases = [QUEUE, *(o.messages[0].decode() for o in pending if o.verb.moves)]
         packed: list[Run] = [
-            (script_name(run[0].verb.name, run[0].options), *run[0].verb.pack(run)) for run in runs
+            (run[0].verb.name + run[0].options.words, *run[0].verb.pack(run)) for run in runs
         ]
         (reply,) = call(direct, Block(bases, packed), number=number)
         if isinstance(reply, Exception):

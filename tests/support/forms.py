@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Verb
-from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, OnFull, Options, script_name
+from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, OnFull, Options
 
 
 class Form(NamedTuple):
@@ -17,7 +18,7 @@ class Form(NamedTuple):
 
     def __str__(self) -> str:
         """Its name in the script."""
-        return script_name(self.verb.name, self.options).decode()
+        return (self.verb.name + self.options.words).decode()
 
 
 _MARKED = Options(has_flags=True, on_full=OnFull.FAIL)
@@ -25,7 +26,7 @@ _MARKED = Options(has_flags=True, on_full=OnFull.FAIL)
 PUT = Form(verbs.PUT)
 ADD = Form(verbs.PUT, UNIQUE)
 PUT_MARKED = Form(verbs.PUT, _MARKED)
-ADD_MARKED = Form(verbs.PUT, _MARKED._replace(unique=True))
+ADD_MARKED = Form(verbs.PUT, replace(_MARKED, unique=True))
 GET = Form(verbs.GET)
 GET_MARKED = Form(verbs.GET, Options(has_flags=True))
 TAKE = Form(verbs.GET, WAITS)

@@ -10,8 +10,8 @@ from functools import partial
 from handlers.memcached.meta import Meta
 from handlers.memcached.replies import END, NOT_STORED, STORED, server_error, value
 from pressure_server.errors import PressureError, QueueDoesNotExistError
+from pressure_server.queues.operations.flagged import flags_of
 from pressure_server.queues.operations.operation import Encode, Operation
-from pressure_server.queues.operations.runs import flags_of
 
 _NO_UNIQUE = {"c": b"0"}
 

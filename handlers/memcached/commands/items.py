@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -36,7 +37,7 @@ from pressure_server.queues.operations.options import WAITS, OnFull, Options
 from pressure_server.queues.operations.wait import Wait
 
 _SET = (Options(on_full=OnFull.FAIL), Options(on_full=OnFull.FAIL, has_flags=True))
-_ADD = (_SET[0]._replace(unique=True), _SET[1]._replace(unique=True))
+_ADD = (replace(_SET[0], unique=True), replace(_SET[1], unique=True))
 # Queues from which one get takes at the same time.
 _AT_ONCE = 100
 _FLAGS = Options(has_flags=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -176,7 +177,7 @@ def read(client: Caller, words: Words) -> None:
     wanted = claim(detached(token_of(words[4])), options.get(b"TTR"))
     wait = Wait(options[b"TIMEOUT"]) if b"TIMEOUT" in options else None
     how = Options() if wait is None else Options(waits=True) if count == 1 else UP_TO_COUNT
-    how = how._replace(must_exist=True)
+    how = replace(how, must_exist=True)
     client.submit(verbs.RESERVE, queue, [wanted] * count, count, _messages_read, wait=wait, options=how)
 
 

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
 from handlers.resp import table
 from handlers.resp.commands.encoders import one_message
@@ -24,7 +24,7 @@ from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.words import count_from_zero
 
 # Messages of a command that are put in one step; more jobs would take the backend tens of milliseconds.
-_MOST_AT_ONCE = 2000
+_MOST_AT_ONCE: Final = 2000
 
 
 class Plan(ABC):
@@ -39,12 +39,12 @@ class Plan(ABC):
         """Execute several commands."""
 
 
-@dataclass(frozen=True, slots=True)
 class Ask(Plan):
     """An operation of any verb, with the arguments that follow the queue. `encode` makes the reply."""
 
-    verb: Verb
-    encode: Encode
+    def __init__(self, verb: Verb, encode: Encode) -> None:
+        self.verb = verb
+        self.encode = encode
 
     def execute(self, client: Caller, words: Words) -> None:
         """See Plan."""
@@ -55,12 +55,12 @@ class Ask(Plan):
         client.submit(self.verb, commands.words[1], commands.thirds, 1, self.encode, commands=commands.count)
 
 
-@dataclass(frozen=True, slots=True)
 class Put(Plan):
     """A put of messages, with the transaction id that the client may have given for it."""
 
-    encode: Encode
-    options: Options = DEFAULT
+    def __init__(self, encode: Encode, options: Options = DEFAULT) -> None:
+        self.encode = encode
+        self.options = options
 
     def execute(self, client: Caller, words: Words) -> Coroutine[Any, Any, int] | None:
         """See Plan."""
@@ -77,7 +77,7 @@ class Put(Plan):
         session = client.session
         session.transaction_id = None
         messages = [first_word(session.database.policy, transaction), *messages]
-        options = self.options._replace(once=True)
+        options = replace(self.options, once=True)
         try:
             client.submit(verbs.PUT, name, messages, len(messages), self.encode, options=options)
         except TooEarly:
@@ -93,15 +93,15 @@ class Put(Plan):
         client.submit(verbs.PUT, name, messages, 1, self.encode, commands=count, options=self.options)
 
 
-@dataclass(frozen=True, slots=True)
 class Take(Plan):
     """A take of one message, or of up to the count that is given. `encode_several` makes the reply then.
 
     `excess` makes the error for more arguments.
     """
 
-    encode_several: Encode
-    excess: Callable[[Words], CommandError]
+    def __init__(self, encode_several: Encode, excess: Callable[[Words], CommandError]) -> None:
+        self.encode_several = encode_several
+        self.excess = excess
 
     def execute(self, client: Caller, words: Words) -> None:
         """See Plan."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.backend.requests import LibraryCall
 from pressure_server.lua.layout import NUMBERS, BlockField
@@ -14,17 +14,21 @@ if TYPE_CHECKING:
     from pressure_server.queues.calls.courier import Courier
 
 # The most blocks of one call.
-MAX_BLOCKS = 200
+MAX_BLOCKS: Final = 200
 
-_BLOCK_SIZE = len(BlockField)
+_BLOCK_SIZE: Final = len(BlockField)
 
 
-class Part(Protocol):
+class Part(ABC):
     """A part of a call: the work on one queue, or on several queues together."""
 
+    __slots__ = ()
+
+    @abstractmethod
     def pack_into(self, call: Call) -> None:
         """Add a block to the call, unless there is nothing to do any longer."""
 
+    @abstractmethod
     def received(self, reply: Any, delivery: Delivery | None) -> None:
         """Take the reply to the block that was added last.
 
@@ -33,8 +37,7 @@ class Part(Protocol):
         """
 
 
-@dataclass(slots=True, eq=False)
-class Block:
+class Block(Part):
     """A part with its block. `how` it is done is in layout.py, what its `arguments` mean in batch.lua.
 
     `keys` are base keys; `take` gets the reply, as `Part.received` does. `changes` says that the block must
@@ -42,13 +45,25 @@ class Block:
     `resolved` is called later, and told whether this block was done.
     """
 
-    keys: Sequence[bytes]
-    how: bytes
-    arguments: Sequence[bytes]
-    take: Callable[[Any, Delivery | None], None]
-    changes: bool = True
-    takes: bool = True
-    resolved: Callable[[bool], None] | None = None
+    __slots__ = ("arguments", "changes", "how", "keys", "resolved", "take", "takes")
+
+    def __init__(
+        self,
+        keys: Sequence[bytes],
+        how: bytes,
+        arguments: Sequence[bytes],
+        take: Callable[[Any, Delivery | None], None],
+        changes: bool = True,
+        takes: bool = True,
+        resolved: Callable[[bool], None] | None = None,
+    ) -> None:
+        self.keys = keys
+        self.how = how
+        self.arguments = arguments
+        self.take = take
+        self.changes = changes
+        self.takes = takes
+        self.resolved = resolved
 
     def pack_into(self, call: Call) -> None:
         """See Part."""

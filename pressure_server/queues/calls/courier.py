@@ -11,17 +11,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Iterable
-from dataclasses import astuple, dataclass
 from math import ceil
 from time import perf_counter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.backend.link import Link
 from pressure_server.backend.requests import Caller
 from pressure_server.lua.layout import REPLY_SIZE, Reply
 from pressure_server.queues.calls.call import MAX_BLOCKS, Call, Part
 from pressure_server.queues.calls.records import Records
+from pressure_server.queues.calls.statistics import CallStatistics
 from pressure_server.queues.operations.operation import Delivery
 from pressure_server.text import counted, printable
 
@@ -33,34 +32,14 @@ logger = logging.getLogger(__name__)
 # Most calls in flight, so that the next ones are made while the backend does one. With 1000 queues, 3 handled
 # 4 to 15 % more operations than 2, and 6 handled fewer. Shards of one database share them, as their calls are
 # small: with 16 shards on three nodes, one each makes 24 operations a call instead of 10.
-MOST_IN_FLIGHT = 3
+MOST_IN_FLIGHT: Final = 3
 # The calls that may leave share the ready blocks, but each gets at least so many: a call costs as much as two
 # or three blocks.
-_MIN_BLOCKS = 8
+_MIN_BLOCKS: Final = 8
 # The most bytes of a call's arguments. The library ends a call after about two milliseconds (call.lua).
-_MAX_BYTES = 1 << 20
+_MAX_BYTES: Final = 1 << 20
 # The most queues of a call that a line of the log names.
-_MAX_LOGGED = 5
-
-
-@dataclass(slots=True)
-class CallStatistics:
-    """Totals of the calls that have been answered: `seconds` from sending each until its reply came.
-
-    `lost` calls had been answered, and are not in the data with which the backend came back.
-    """
-
-    calls: int = 0
-    blocks: int = 0
-    operations: int = 0
-    seconds: float = 0.0
-    failed: int = 0
-    lost: int = 0
-
-    @classmethod
-    def total(cls, several: Iterable[CallStatistics]) -> CallStatistics:
-        """Return the sums."""
-        return cls(*map(sum, zip(*map(astuple, several), strict=True)))
+_MAX_LOGGED: Final = 5
 
 
 class Courier:
@@ -185,7 +164,7 @@ class Courier:
         try:
             delivery: Delivery | None = None
             if type(reply) is list:
-                delivery = self.records.answered(call, is_recorded=reply[Reply.RECORDED])
+                delivery = self.records.answered(call, is_recorded=reply[Reply.RECORDED] == 1)
                 replies = reply[REPLY_SIZE:]
                 # The script ended the call before these blocks: they go first in the next one.
                 if len(replies) < len(call.parts):

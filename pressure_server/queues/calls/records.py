@@ -13,7 +13,7 @@ import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.backend.link import Link
 from pressure_server.backend.requests import Channel
@@ -32,16 +32,16 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 # Records that one call drops: Redis's Lua can pass about 8000 values to one command.
-_MAX_DROPPED = 1000
+_MAX_DROPPED: Final = 1000
 # Seconds before a call of its own drops records that are no longer needed; an earlier call does so at no
 # cost. If the server dies before, the messages in these records are delivered twice.
-_DROP_AFTER = 0.02
+_DROP_AFTER: Final = 0.02
 # The same, after the backend has refused to drop them.
-_DROP_RETRY_AFTER = 1.0
+_DROP_RETRY_AFTER: Final = 1.0
 # The most lost calls that are counted. A replica lags behind by a second at most, or serves no purpose.
-_MOST_ANSWERED = 50_000
+_MOST_ANSWERED: Final = 50_000
 # The end of the field `last` of the records: the number of a call (records.lua).
-_NUMBER = re.compile(rb"\d+\Z")
+_NUMBER: Final = re.compile(rb"\d+\Z")
 
 
 class Records:

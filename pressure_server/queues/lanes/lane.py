@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.backend.deaths import MAX_DEATHS
 from pressure_server.backend.resp import CRLF, LENGTHS
@@ -19,7 +19,7 @@ from pressure_server.errors import (
     UnansweredError,
     UnblockedError,
 )
-from pressure_server.queues.calls.call import Call
+from pressure_server.queues.calls.call import Call, Part
 from pressure_server.queues.lanes import pops
 from pressure_server.queues.lanes.put_backs import PutBacks
 from pressure_server.queues.operations import batch
@@ -34,12 +34,13 @@ if TYPE_CHECKING:
 
 # With so many operations pending, the next block leaves before the replies to the last one are handed out.
 # One queue, pipelines of 16: 50 % more puts of jobs, 16 % more reserves; 50 lone clients: 10 %.
-_ENOUGH_TO_SEND = 16
+_ENOUGH_TO_SEND: Final = 16
 # What the first value of a reply says of the queue if nothing is left undone (batch.lua).
-_NO_BOUND, _NO_QUEUE = 0, -2
+_NO_BOUND: Final = 0
+_NO_QUEUE: Final = -2
 
 
-class Lane:
+class Lane(Part):
     """A queue's operations: packs them into blocks, one at a time, and hands out the replies."""
 
     __slots__ = (
@@ -102,15 +103,16 @@ class Lane:
                 operation.is_sealed, operation.commands_in_call = True, None
                 words = verb.pack(pending)
                 call.parts.append(self)
-                call.keys += (LENGTHS[len(self.base)], self.base, CRLF)
+                call.keys.pieces += (LENGTHS[len(self.base)], self.base, CRLF)
                 call.keys.word_count += 1
                 arguments = call.arguments
                 arguments.word_count += batch.HEAD_SIZE
-                arguments.append(batch.packed_head(verb.name, operation.options, len(words)))
+                pieces = arguments.pieces
+                pieces.append(batch.packed_head(verb.name, operation.options, len(words)))
                 if len(words) <= 2:  # most blocks: the call of `add` would take a tenth of the time
                     arguments.word_count += len(words)
                     for word in words:
-                        arguments += (LENGTHS[len(word)], word, CRLF)
+                        pieces += (LENGTHS[len(word)], word, CRLF)
                         call.size += len(word)
                 else:
                     arguments.add(words)

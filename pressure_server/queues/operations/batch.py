@@ -6,28 +6,27 @@ Pure: the lane decides when to send a batch, and the courier sends it.
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from functools import lru_cache
 from itertools import groupby
 from operator import attrgetter
-from typing import Any
+from typing import Any, Final
 
 from pressure_server.backend.resp import packed
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.lua.layout import NUMBERS, BlockField
 from pressure_server.queues.operations.block_reply import NO_NEWS, Due, News
 from pressure_server.queues.operations.operation import Operation, Owner
-from pressure_server.queues.operations.options import Options, script_name
+from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait import Wait, WaitCondition
 
 # A call with 2000 messages keeps the backend busy for about two milliseconds; a larger one gains nothing.
-MAX_MESSAGES = 2000
-MAX_BYTES = 1 << 20
+MAX_MESSAGES: Final = 2000
+MAX_BYTES: Final = 1 << 20
 
 # How a block treats messages that clients of other servers may wait for, too (waiting.lua).
 NOTE, SHARE = b"note", b"share"
 
-_ROLES = {b"producer": WaitCondition.PRODUCER_ROLE, b"consumer": WaitCondition.CONSUMER_ROLE}
+_ROLES: Final = {b"producer": WaitCondition.PRODUCER_ROLE, b"consumer": WaitCondition.CONSUMER_ROLE}
 
 _what = attrgetter("verb", "options")
 
@@ -114,23 +113,32 @@ def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
     for run in runs:
         verb = run[0].verb
         packed = verb.pack(run)
-        arguments += (script_name(verb.name, run[0].options), NUMBERS[len(packed)])
+        arguments += (verb.name + run[0].options.words, NUMBERS[len(packed)])
         arguments += packed
     return arguments
 
 
 # The words of `packed_head`, and how many heads are kept.
-HEAD_SIZE = len(BlockField) + 2
-_HEADS = 4096
+HEAD_SIZE: Final = len(BlockField) + 2
+_HEADS: Final = 4096
 
 
-@lru_cache(_HEADS)
+_heads: Final[dict[tuple[bytes, bytes, int], bytes]] = {}
+
+
 def packed_head(verb: bytes, options: Options, count: int) -> bytes:
     """Return the first words, as they are sent, of a block on one queue that is one run of `count` words."""
-    return packed((b"1", NUMBERS[2 + count], b"", script_name(verb, options), NUMBERS[count]))
+    key = (verb, options.words, count)
+    head = _heads.get(key)
+    if head is None:
+        if len(_heads) >= _HEADS:
+            _heads.clear()
+        words = (b"1", NUMBERS[2 + count], b"", verb + options.words, NUMBERS[count])
+        head = _heads[key] = packed(words)
+    return head
 
 
-_NOTHING_DUE = Due()
+_NOTHING_DUE: Final = Due()
 
 
 class Progress:

@@ -7,7 +7,7 @@ else the reply says of the queue is in its `News`. Nothing else reads the words 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 # The first value of a block that was refused; of a put that is done in part; the value of a command that
 # found the queue full.
@@ -74,7 +74,7 @@ class News(NamedTuple):
         return cls(tuple(later), tuple(held), left_for_others, due, room_after, log_suffix, keeps, is_limited)
 
 
-NO_NEWS = News()
+NO_NEWS: Final = News()
 
 
 class Done(NamedTuple):

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from pressure_server.lua.layout import DEFAULT_PRIORITY, DEFAULT_TTR
-from pressure_server.queues.operations.runs import Flagged, Popped
+from pressure_server.queues.operations.flagged import Flagged, Popped
 
 # A reservation that does not end by itself.
 NO_DEADLINE = 0.0

@@ -6,13 +6,13 @@ one client. Its owner is told of its progress.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from copy import copy
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import Any
 
 from pressure_server.errors import PressureError, StoppingError
 from pressure_server.queues.operations.options import (
@@ -32,7 +32,7 @@ def _no_reply(_operation: Operation) -> bytes:
     return b""
 
 
-class Owner(Protocol):
+class Owner(ABC):
     """The object that is told of an operation's progress."""
 
     __slots__ = ()
@@ -53,6 +53,7 @@ class Owner(Protocol):
         """
         return None
 
+    @abstractmethod
     def completed(self, operation: Operation) -> None:
         """Take over the ended operation and the messages that it has taken.
 
@@ -152,7 +153,7 @@ class Operation:
             and self.name == name
             and self.encode is encode
             and self.wait is None
-            and self.options == options
+            and (self.options is options or self.options == options)
             and self.can_fold
         )
 
@@ -186,7 +187,8 @@ class Operation:
         """
         if size <= 0 or len(self.sizes) == 1:
             return
-        first = copy(self)
+        first = Operation(self.verb, self.name, self.messages, 0, self.owner, options=self.options)
+        first.has_errors = self.has_errors
 
         def length(commands: int) -> int:
             first.sizes = self.sizes[:commands]
@@ -353,7 +355,7 @@ class Line(Enum):
     CONSUMERS = "consumer"
 
 
-@dataclass(frozen=True, slots=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Verb:
     """How operations of one verb are packed for the script, and how a reply is distributed among them.
 

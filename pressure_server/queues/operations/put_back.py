@@ -6,8 +6,8 @@ import logging
 from collections.abc import Iterator
 
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.flagged import recovery_form
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
-from pressure_server.queues.operations.runs import recovery_form
 from pressure_server.text import counted, printable
 
 logger = logging.getLogger(__name__)

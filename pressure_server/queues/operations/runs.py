@@ -3,27 +3,26 @@
 Pure. A run is neighbouring operations with the same verb and options. Only what is not done yet is packed.
 A `distribute_…` function adds to the operations' results. It returns whether an operation may have to wait,
 and that operation's `wait` then says for what. batch.lua defines the formats; verbs.py says which verb uses
-which functions. A message with flags, a number that some clients store with it, is a `Flagged`; without flags
-it is plain bytes.
+which functions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
-from typing import Any
+from typing import Any, Final
 
 from pressure_server.errors import QueueFullError
 from pressure_server.lua.layout import NUMBERS
+from pressure_server.queues.operations.flagged import Popped, attach_flags
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import Wait, WaitCondition
 from pressure_server.text import printable
 
-_NONE = b"0"
 # The third message of an operation that has removed some copies, and may remove more.
-_MORE = b"more"
-_PLUS = ord("+")
+_MORE: Final = b"more"
+_PLUS: Final = ord("+")
 
 
 def pack_commands(operations: Sequence[Operation]) -> list[bytes]:
@@ -330,58 +329,3 @@ def repeat_value(operations: Sequence[Operation], reply: Any) -> bool:
     for operation in operations:
         operation.results = [reply] * len(operation.sizes)
     return False
-
-
-class Flagged(bytes):
-    """A message that has flags."""
-
-    flags: bytes
-
-    def __new__(cls, message: bytes, flags: bytes) -> Flagged:
-        """`flags` is the number in decimal."""
-        made = super().__new__(cls, message)
-        made.flags = flags
-        return made
-
-
-class Popped(Flagged):
-    """A message that a client has popped, and that stays a reserved job until its next pop."""
-
-    job: int
-    reserves: int
-    ttr: float  # in seconds; 0 for no limit
-
-    @classmethod
-    def of(cls, result: bytes) -> Popped:
-        """Return the message of one result of POP."""
-        job, ttr, flags, reserves, message = result.split(b" ", 4)
-        made = bytes.__new__(cls, message)
-        made.flags, made.job, made.reserves = flags, int(job[:13], 16), int(reserves)
-        made.ttr = int(ttr) / 1000
-        return made
-
-
-def flags_of(message: bytes) -> bytes:
-    """Return the message's flags in decimal; 0 if it has none."""
-    return message.flags if isinstance(message, Flagged) else _NONE
-
-
-def attach_flags(reply: list[bytes]) -> list[bytes]:
-    """Return the messages of a reply, with the flags that get.lua puts after the last message.
-
-    `reply` is changed.
-    """
-    if not reply or type(reply[0]) is Popped:
-        return reply
-    flags = reply.pop()
-    if not flags:
-        return reply
-    return [
-        message if one == _NONE else Flagged(message, one)
-        for message, one in zip(reply, flags.split(b" "), strict=True)
-    ]
-
-
-def recovery_form(message: bytes) -> bytes:
-    """Return the message preceded by its flags, which is how recovery.lua identifies it."""
-    return flags_of(message) + b" " + message

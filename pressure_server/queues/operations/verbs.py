@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from pressure_server.queues.operations import runs
 from pressure_server.queues.operations.operation import Line, Operation, Verb
@@ -46,7 +46,7 @@ def _living(
     )
 
 
-PUT = Verb(
+PUT: Final = Verb(
     b"put",
     runs.pack_commands,
     runs.distribute_counts,
@@ -55,7 +55,7 @@ PUT = Verb(
     line=Line.PRODUCERS,
     wakes=(Line.CONSUMERS,),
 )
-GET = Verb(
+GET: Final = Verb(
     b"get",
     runs.pack_count,
     runs.distribute_messages,
@@ -65,7 +65,7 @@ GET = Verb(
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),
 )
-RESERVE = Verb(
+RESERVE: Final = Verb(
     b"reserve",
     runs.pack_messages,
     runs.distribute_reserved,
@@ -76,8 +76,10 @@ RESERVE = Verb(
     wakes=(Line.PRODUCERS,),
 )
 # What a get becomes in a queue with ACK NEXT.
-POP = replace(RESERVE, name=b"pop", pack=runs.pack_claims, distribute=runs.distribute_popped, can_split=True)
-RESERVE_JOB = Verb(
+POP: Final = replace(
+    RESERVE, name=b"pop", pack=runs.pack_claims, distribute=runs.distribute_popped, can_split=True
+)
+RESERVE_JOB: Final = Verb(
     b"reserve_job",
     runs.pack_arguments,
     runs.distribute_messages,
@@ -86,8 +88,8 @@ RESERVE_JOB = Verb(
     can_fold=False,
     wakes=(Line.PRODUCERS,),
 )
-CLAIM = replace(RESERVE_JOB, name=b"claim", distribute=runs.distribute_reserved)
-MOVE = Verb(
+CLAIM: Final = replace(RESERVE_JOB, name=b"claim", distribute=runs.distribute_reserved)
+MOVE: Final = Verb(
     b"move",
     runs.pack_arguments,
     runs.distribute_moved,
@@ -98,7 +100,7 @@ MOVE = Verb(
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),
 )
-REMOVE = Verb(
+REMOVE: Final = Verb(
     b"remove",
     runs.pack_messages,
     runs.distribute_values,
@@ -107,7 +109,7 @@ REMOVE = Verb(
     line=Line.CONSUMERS,
     wakes=(Line.PRODUCERS,),
 )
-REMOVE_COPIES = Verb(
+REMOVE_COPIES: Final = Verb(
     b"remove_copies",
     runs.pack_arguments,
     runs.distribute_removed,
@@ -117,7 +119,7 @@ REMOVE_COPIES = Verb(
     wakes=(Line.PRODUCERS,),
     wakes_all=True,
 )
-PUT_BACK = Verb(
+PUT_BACK: Final = Verb(
     b"put_back",
     runs.pack_arguments,
     runs.repeat_value,
@@ -135,13 +137,13 @@ def _job_event(name: bytes, *wakes: Line) -> Verb:
 
 # Events of jobs (jobs.lua): each message names a job and its owner (jobs.py), and has the result 1, or 0 if
 # the event is refused, or an error that is about this message alone.
-DELETE_JOB = replace(_job_event(b"delete_job", Line.PRODUCERS), overtakes=True)
-RELEASE = _job_event(b"release", Line.CONSUMERS)
-GIVE_UP = replace(_job_event(b"give_up", Line.CONSUMERS), gives_up=True)
-BURY = _job_event(b"bury")
-TOUCH = _job_event(b"touch")
-KICK_JOB = _job_event(b"kick_job", Line.CONSUMERS)
-KICK = Verb(
+DELETE_JOB: Final = replace(_job_event(b"delete_job", Line.PRODUCERS), overtakes=True)
+RELEASE: Final = _job_event(b"release", Line.CONSUMERS)
+GIVE_UP: Final = replace(_job_event(b"give_up", Line.CONSUMERS), gives_up=True)
+BURY: Final = _job_event(b"bury")
+TOUCH: Final = _job_event(b"touch")
+KICK_JOB: Final = _job_event(b"kick_job", Line.CONSUMERS)
+KICK: Final = Verb(
     b"kick",
     runs.pack_arguments,
     runs.repeat_value,
@@ -151,7 +153,7 @@ KICK = Verb(
 )
 
 # Verbs that change nothing.
-CONTAINS = Verb(
+CONTAINS: Final = Verb(
     b"contains",
     runs.pack_messages,
     runs.distribute_values,
@@ -159,21 +161,21 @@ CONTAINS = Verb(
     can_split=True,
     changes=False,
 )
-LENGTH = _asking(b"length")
-EXISTS = _asking(b"exists")
-INFO = replace(_asking(b"info"), distribute=_share_info)
-VERSION = _asking(b"version")
-EXAMINE = _asking(b"examine")
-RANGE = _asking(b"range", runs.pack_arguments, folds=False)
-SCAN = _asking(b"scan", runs.pack_arguments, folds=False)
-POSITIONS = _asking(b"positions", runs.pack_arguments, folds=False)
-SAMPLE = _asking(b"sample", runs.pack_arguments, folds=False)
+LENGTH: Final = _asking(b"length")
+EXISTS: Final = _asking(b"exists")
+INFO: Final = replace(_asking(b"info"), distribute=_share_info)
+VERSION: Final = _asking(b"version")
+EXAMINE: Final = _asking(b"examine")
+RANGE: Final = _asking(b"range", runs.pack_arguments, folds=False)
+SCAN: Final = _asking(b"scan", runs.pack_arguments, folds=False)
+POSITIONS: Final = _asking(b"positions", runs.pack_arguments, folds=False)
+SAMPLE: Final = _asking(b"sample", runs.pack_arguments, folds=False)
 # Messages of a log: one for each offset; and those from an offset on.
-AT = Verb(b"at", runs.pack_messages, runs.distribute_values, Operation.messages_left, changes=False)
-FROM = _asking(b"from", runs.pack_arguments, folds=False)
-OUTCOME = _asking(b"outcome", runs.pack_arguments, folds=False)
+AT: Final = Verb(b"at", runs.pack_messages, runs.distribute_values, Operation.messages_left, changes=False)
+FROM: Final = _asking(b"from", runs.pack_arguments, folds=False)
+OUTCOME: Final = _asking(b"outcome", runs.pack_arguments, folds=False)
 # Peek drops expired messages, which makes room. It may be done twice without harm.
-PEEK = Verb(
+PEEK: Final = Verb(
     b"peek",
     runs.pack_nothing,
     runs.distribute_peeked,
@@ -182,20 +184,20 @@ PEEK = Verb(
     wakes=(Line.PRODUCERS,),
 )
 
-PENDING = _asking(b"pending", runs.pack_arguments, folds=False)
-PEEK_JOB = _asking(b"peek_job", runs.pack_arguments, folds=False)
-JOB_INFO = _asking(b"job_info", runs.pack_arguments, folds=False)
+PENDING: Final = _asking(b"pending", runs.pack_arguments, folds=False)
+PEEK_JOB: Final = _asking(b"peek_job", runs.pack_arguments, folds=False)
+JOB_INFO: Final = _asking(b"job_info", runs.pack_arguments, folds=False)
 
 # Verbs that create, empty, repair or delete a queue.
-CREATE = _living(b"create", Line.PRODUCERS, pack=runs.pack_arguments)
-ALTER = _living(b"alter", pack=runs.pack_arguments)
-CLOSE = _living(b"close", Line.PRODUCERS)
-DELETE = _living(b"delete", Line.CONSUMERS, share=_share_deleted)
-FINISH_DELETE = _living(b"finish_delete", Line.CONSUMERS)
-TRIM = _living(b"trim", Line.CONSUMERS, pack=runs.pack_arguments)
-REDRIVE = _living(b"redrive", pack=runs.pack_arguments)
-PURGE = _living(b"purge", Line.CONSUMERS, pack=runs.pack_arguments)
-GROUP = _living(b"group", pack=runs.pack_arguments)
-PAUSE = _living(b"pause", pack=runs.pack_arguments)
-REPAIR = _living(b"repair", pack=runs.pack_arguments)
-TURN = _living(b"turn")
+CREATE: Final = _living(b"create", Line.PRODUCERS, pack=runs.pack_arguments)
+ALTER: Final = _living(b"alter", pack=runs.pack_arguments)
+CLOSE: Final = _living(b"close", Line.PRODUCERS)
+DELETE: Final = _living(b"delete", Line.CONSUMERS, share=_share_deleted)
+FINISH_DELETE: Final = _living(b"finish_delete", Line.CONSUMERS)
+TRIM: Final = _living(b"trim", Line.CONSUMERS, pack=runs.pack_arguments)
+REDRIVE: Final = _living(b"redrive", pack=runs.pack_arguments)
+PURGE: Final = _living(b"purge", Line.CONSUMERS, pack=runs.pack_arguments)
+GROUP: Final = _living(b"group", pack=runs.pack_arguments)
+PAUSE: Final = _living(b"pause", pack=runs.pack_arguments)
+REPAIR: Final = _living(b"repair", pack=runs.pack_arguments)
+TURN: Final = _living(b"turn")

@@ -11,14 +11,15 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import count
+from typing import Final
 
 from pressure_server.errors import PressureError
 from pressure_server.queues.names import BOUND, CLOSED, CONSUMER_FREE, NOT_FULL, PRODUCER_FREE, READY
 
 # Watched for every condition: a queue exists exactly when this key does.
-_EXISTENCE = BOUND
+_EXISTENCE: Final = BOUND
 # The timeout that the settings give: a limit for puts and moves, none for other operations.
-AS_CONFIGURED = -1.0
+AS_CONFIGURED: Final = -1.0
 
 
 class WaitCondition(Enum):
@@ -96,7 +97,7 @@ class WaiterCount:
             self._count -= 1
 
 
-@dataclass(slots=True)
+@dataclass
 class Unblocking:
     """A request to end the waits of a client at once, as if their time were up.
 
@@ -113,7 +114,7 @@ class Unblocking:
         return self.error
 
 
-@dataclass(slots=True)
+@dataclass
 class Wait:
     """How an operation waits, and how far it has come.
 
@@ -193,7 +194,7 @@ class Wait:
         )
 
 
-@dataclass(slots=True)
+@dataclass
 class Ticket:
     """A token shared by operations on several queues; only the first that can be served takes messages.
 

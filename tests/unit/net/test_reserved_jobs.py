@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.flagged import Popped
 from pressure_server.queues.operations.jobs import word_of
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.runs import Popped
 from tests.unit.queues.operations_of import Recorder
 
 

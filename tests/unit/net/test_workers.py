@@ -18,7 +18,7 @@ from pressure_server.net.client_facts import SelectedClients, Selection
 from pressure_server.net.command_table import BUCKETS, CommandStatistics, total_statistics
 from pressure_server.net.slow_log import SlowLog
 from pressure_server.net.workers import Totals, Workers
-from pressure_server.queues.calls.courier import CallStatistics
+from pressure_server.queues.calls.statistics import CallStatistics
 from pressure_server.queues.operations.operation import Line
 from tests.unit.net.fake_server import Server
 

@@ -18,7 +18,7 @@ from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import HEADER_SIZE, RECOVER
-from pressure_server.queues.calls.call import Block, Call
+from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
@@ -240,7 +240,7 @@ def test_a_block_that_goes_first_precedes_all_ready_blocks(harness: Harness) -> 
     assert harness.keys[-1] == [b"back", b"d"]
 
 
-class LatePart:
+class LatePart(Part):
     """A part that gets its block later, or never."""
 
     def __init__(self) -> None:

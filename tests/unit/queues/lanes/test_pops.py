@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pressure_server.queues.lanes import pops
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.flagged import Popped
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import DEFAULT, Options
-from pressure_server.queues.operations.runs import Popped
 from tests.unit.queues.operations_of import Recorder, get, put
 
 

@@ -30,7 +30,7 @@ from pressure_server.queues.operations.batch import (
 )
 from pressure_server.queues.operations.block_reply import Due
 from pressure_server.queues.operations.operation import Operation, Owner, Verb
-from pressure_server.queues.operations.options import UNIQUE, WAITS, OnFull, Options, script_name
+from pressure_server.queues.operations.options import UNIQUE, WAITS, OnFull, Options
 from pressure_server.queues.operations.wait import Wait, WaitCondition
 from tests.interleavings.backend import Backend
 from tests.unit.queues.operations_of import Recorder, get, put, wait_of
@@ -184,7 +184,7 @@ def test_a_run_is_packed_as_its_name_a_count_and_its_arguments() -> None:
     expected = [b"put", b"3", b"", b"a", b"b", b"get waits", b"1", b"2", b"length", b"0"]
     assert pack(runs) == expected
     options = Options(must_exist=True, unique=True, on_full=OnFull.FAIL)
-    assert script_name(b"put", options) == b"put existing unique now"
+    assert options.words == b" existing unique now"
 
 
 # ---------------------------------------------------------------- replies

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from pressure_server.queues.operations import groups, outcomes
 from pressure_server.queues.operations.creation import JOBS, OVERWRITE, Alteration, Creation
+from pressure_server.queues.operations.flagged import flags_of
 from pressure_server.queues.operations.jobs import (
     NO_DEADLINE,
     JobInfo,
@@ -26,7 +27,6 @@ from pressure_server.queues.operations.jobs import (
     word_of,
 )
 from pressure_server.queues.operations.options import OnFull, Options, requiring_destination, requiring_queue
-from pressure_server.queues.operations.runs import flags_of
 from pressure_server.queues.policy import Policy
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from pressure_server.errors import QueueClosedError
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.flagged import Flagged
 from pressure_server.queues.operations.operation import Delivery, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Custody, Options
 from pressure_server.queues.operations.put_back import messages_by_delivery, put_back_operations
-from pressure_server.queues.operations.runs import Flagged
 from pressure_server.queues.operations.wait import Wait
 from tests.unit.queues.operations_of import Recorder, get, put, taken_by
 

@@ -9,24 +9,21 @@ from hypothesis import strategies as st
 
 from pressure_server.errors import QueueFullError
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.flagged import Flagged, attach_flags, flags_of, recovery_form
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, Options
 from pressure_server.queues.operations.runs import (
-    Flagged,
-    attach_flags,
     distribute_counts,
     distribute_messages,
     distribute_moved,
     distribute_peeked,
     distribute_removed,
     distribute_values,
-    flags_of,
     pack_arguments,
     pack_commands,
     pack_count,
     pack_messages,
     pack_nothing,
-    recovery_form,
     repeat_value,
 )
 from pressure_server.queues.operations.wait import Wait, WaitCondition
