@@ -2,21 +2,24 @@
 #     docker build -t pressure-server . && docker run --rm -p 127.0.0.1:4000:4000 -v queues:/data pressure-server
 # deploy/README.md says more.
 
-# To pin the base image by its digest: --build-arg PYTHON=python:3.13-slim@sha256:...
+# To pin the base images by their digests: --build-arg PYTHON=python:3.13-slim@sha256:...
 ARG PYTHON=python:3.13-slim
+# The same with a C compiler.
+ARG BUILDER=python:3.13
 
-FROM ${PYTHON} AS build
+FROM ${BUILDER} AS build
 WORKDIR /src
 # Everything that is downloaded has the version and the hash of these files; `make lock` writes them.
 COPY deploy/image/requirements.txt deploy/image/build.txt ./
 RUN python -m venv /venv && python -m venv /src/tools \
     && /venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements.txt \
+    && tools/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements.txt \
     && tools/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r build.txt
-COPY pyproject.toml README.md LICENSE ./
+COPY pyproject.toml setup.py README.md LICENSE ./
 COPY pressure_server pressure_server
 COPY handlers handlers
 # /venv/sbom.cdx.json lists what the image has of Python. pip itself is not needed there.
-RUN tools/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . \
+RUN PRESSURE_COMPILE=1 tools/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . \
     && /venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index dist/*.whl \
     && /venv/bin/pip check \
     && /venv/bin/pip uninstall --yes pip \

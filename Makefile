@@ -14,6 +14,9 @@ LOCK ?=
 BACKEND ?=
 # What chaos takes, as in: make chaos CHAOS="--messages 500000 --faults 200 --seed 1"
 CHAOS ?=
+# Whether tests are those of the compiled variant, as in: make test COMPILED=1
+COMPILED ?=
+VARIANT := $(if $(COMPILED),compile,uncompile)
 # The tests of commands of all protocols.
 COMMAND_TESTS := \
 	$(patsubst %,tests/native/test_%.py,protocol turns) \
@@ -39,8 +42,8 @@ APPLICATIONS := build/applications
 APPLICATION_FILES := $(addprefix tests/applications/,requirements.txt requirements-older.txt \
 	package.json package-lock.json .npmrc)
 
-.PHONY: run demo test test-quick test-on-redis test-on-cluster test-applications \
-	lint format bench chaos docs sync-client man lock sbom clean
+.PHONY: run demo test test-quick test-compiled test-on-redis test-on-cluster test-applications \
+	compile uncompile lint format bench chaos docs sync-client man lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -78,8 +81,19 @@ $(APPLICATIONS)/installed: $(APPLICATION_FILES)
 run demo: export PRESSURE_LISTEN ?= resp://127.0.0.1:4000 memcached://127.0.0.1:11211 beanstalk://127.0.0.1
 run: export PRESSURE_HTTP ?= http://127.0.0.1:4080
 run: $(RUNNABLE)
+	@echo "The server is interpreted, unless \`make compile\` has been run: then it takes half the processor time."
 	@echo "When the server is ready, open $$PRESSURE_HTTP, and use a Redis client on $$PRESSURE_LISTEN"
 	exec $(BIN)/pressure-server serve
+
+# Compile the server in place: it takes half the processor time. docs/internals/compiled.md
+compile: export PRESSURE_COMPILE := 1
+compile: $(INSTALLED)
+	$(BIN)/python setup.py --quiet build_ext --inplace
+
+# Interpret it again.
+uncompile:
+	rm -f pressure_server/compiled.sha256 *.so
+	find pressure_server handlers -name '*.so' -delete
 
 # Clients of each protocol, for a minute, on the server that `make run` has started.
 demo: $(RUNNABLE)
@@ -96,8 +110,13 @@ case "$$parallel $$alone" in "0 0" | "0 5" | "5 0") ;; \
 endef
 
 test: export TEST_BACKEND := $(BACKEND)
-test: $(INSTALLED)
+test: $(INSTALLED) $(VARIANT)
 	$(call run_tests,slow or not slow)
+
+# The compiled variant: what the compiler could change.
+test-compiled: $(INSTALLED) compile
+	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal -m "not alone" tests/unit tests/interleavings \
+		tests/protocols tests/queues tests/waiting tests/faults/test_last_hop.py tests/operators/test_compiled.py
 
 # What queues do, on another backend than the embedded Valkey: Debian's Redis is the oldest that is supported.
 test-on-redis: export TEST_BACKEND := redis-server
@@ -114,7 +133,7 @@ test-applications: $(INSTALLED) $(APPLICATIONS)/installed
 
 # What a change of the server breaks most often: no slow tests, and no folder whose tests start programs.
 test-quick: TESTS += tests/unit tests/interleavings tests/protocols tests/queues tests/waiting
-test-quick: $(INSTALLED)
+test-quick: $(INSTALLED) $(VARIANT)
 	$(call run_tests,not slow)
 
 lint: $(INSTALLED)

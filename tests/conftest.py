@@ -15,6 +15,7 @@ import pytest
 import redis
 
 from handlers.resp.table import FOLLOWED_VERSION
+from pressure_server.compiled import is_compiled
 from tests.support import on_cluster
 from tests.support.hostile import Victim, started_victim
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, StartValkey, Valkey
@@ -40,6 +41,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if config.getoption("--on-cluster"):
         for item in items:
             on_cluster.mark(item)
+    if is_compiled():
+        items[:] = [item for item in items if not item.get_closest_marker("interpreted")]
     slow = [item for item in items if item.get_closest_marker("slow")]
     quick = [item for item in items if not item.get_closest_marker("slow")]
     workers, size = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", 1)), len(items)

@@ -10,6 +10,7 @@ import re
 from dataclasses import dataclass, field
 from typing import Final
 
+from pressure_server.compiled import mypyc_attr
 from pressure_server.words import integer_from
 
 Words = list[bytes]
@@ -102,6 +103,7 @@ class Limits:
         object.__setattr__(self, "lengths", {b"$%d" % size: size for size in range(shortest + 1)})
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RequestParser:
     """The parser of one client's requests."""
 

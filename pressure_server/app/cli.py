@@ -24,6 +24,7 @@ from pressure_server.app.queues_command import queues_command, top_command, wher
 from pressure_server.app.server import serve
 from pressure_server.app.settings import Settings
 from pressure_server.auth.users import MAX_PASSWORD_BYTES, password_digest
+from pressure_server.compiled import variant
 from pressure_server.errors import BackendError, PatternError, StartError
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listener import ListenerUrl, SettingsError
@@ -56,7 +57,7 @@ class _ServeByDefault(click.Group):
     short_help="Bounded, reliable FIFO queues in Redis.",
     context_settings={"max_content_width": 110, "help_option_names": ["-h", "--help"]},
 )
-@click.version_option(__version__, prog_name="pressure-server")
+@click.version_option(f"{__version__} ({variant()})", prog_name="pressure-server")
 def cli() -> None:
     """Bounded, reliable FIFO queues in Redis, for Redis, memcached and beanstalk clients.
 

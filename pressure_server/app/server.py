@@ -7,12 +7,14 @@ import contextlib
 import gc
 import logging
 import os
+import platform
 import signal
 from collections.abc import Coroutine, Iterator
 from functools import partial
 from itertools import count
 from typing import TYPE_CHECKING, Any
 
+from pressure_server import __version__
 from pressure_server.app.open_files import take_files
 from pressure_server.app.process import memory_limit
 from pressure_server.app.service_manager import ServiceManager
@@ -24,6 +26,7 @@ from pressure_server.auth.access_policy import Access
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.link import Timeouts
+from pressure_server.compiled import variant
 from pressure_server.errors import PressureError, StartError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, find_handler
@@ -261,6 +264,7 @@ class Server:
             self._supervisor.tell(READY, broker.identity)
             logger.info("serving, the name of this process is '%s'", broker.identity)
             return
+        logger.info("pressure-server %s (%s), Python %s", __version__, variant(), platform.python_version())
         for listen in self._context.listening:
             logger.info("listening on %s", listen)
         if self._access.refuses_other_machines and any(

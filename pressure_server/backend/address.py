@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import Iterator
 from ssl import SSLError
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
 
 from redis.asyncio import ConnectionPool, Redis
@@ -17,6 +17,9 @@ from redis.exceptions import RedisError
 from pressure_server.errors import BackendError
 from pressure_server.keepalive import DEFAULT, Keepalive
 from pressure_server.text import reason_of
+
+if TYPE_CHECKING:
+    from pressure_server.backend.resp import BackendConnection
 
 CONNECT_TIMEOUT = 5.0
 # A Redis without TLS waits for the end of the handshake, whose bytes are a command without an end to it.
@@ -93,21 +96,21 @@ class Address:
         url = urlunsplit(parts._replace(netloc=f"{login}{at}{_in_brackets(host)}:{port}"))
         return Address(url, self._keepalive)
 
-    async def open(self, protocol: asyncio.Protocol) -> asyncio.WriteTransport:
+    async def open(self, protocol: BackendConnection | asyncio.Protocol) -> asyncio.WriteTransport:
         """Open a connection and return its transport.
 
         Raises BackendError if that fails or takes longer than CONNECT_TIMEOUT seconds.
         """
-        loop = asyncio.get_running_loop()
+        loop, called = asyncio.get_running_loop(), cast(asyncio.Protocol, protocol)
         hint = _IS_IT_TLS if self.is_tls else ""
         tls = self._connection.ssl_context.get() if self.is_tls else None
         try:
             async with asyncio.timeout(CONNECT_TIMEOUT):
                 if self._path:
-                    transport, _ = await loop.create_unix_connection(lambda: protocol, self._path)
+                    transport, _ = await loop.create_unix_connection(lambda: called, self._path)
                 else:
                     transport, _ = await loop.create_connection(
-                        lambda: protocol, self.host, self._port, ssl=tls
+                        lambda: called, self.host, self._port, ssl=tls
                     )
                     self._keepalive.set_on(transport.get_extra_info("socket"))
         except TimeoutError as error:

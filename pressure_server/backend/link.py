@@ -41,6 +41,7 @@ from pressure_server.backend.resp import (
     wait_for_reply,
 )
 from pressure_server.backend.route import Route
+from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import (
     BackendAwayError,
     BackendDiedError,
@@ -103,6 +104,7 @@ class Heartbeats(Protocol):
         """Note that the backend has answered a heartbeat; `refusal` is its error, if it refuses."""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Link:
     """The connection to one database of the backend, which survives the loss of channels.
 

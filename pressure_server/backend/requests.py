@@ -21,6 +21,7 @@ from pressure_server.backend.resp import (
     joined,
     packed,
 )
+from pressure_server.compiled import mypyc_attr
 from pressure_server.lua.layout import AGAIN, HEADER_SIZE, NUMBERS
 from pressure_server.lua.scripts import Library, Script
 
@@ -37,6 +38,7 @@ _MAY_BE_DONE: Final = CRLF + packed((AGAIN,))
 _UNKNOWN_FUNCTION: Final = "ERR Function not found"
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Channel(BackendConnection):
     """A link's connection to its database."""
 

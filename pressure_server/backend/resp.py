@@ -16,6 +16,7 @@ from typing import Any, Final, cast
 
 import hiredis
 
+from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError
 
 # Progress checks per timeout.
@@ -181,8 +182,9 @@ async def wait_for_reply(arguments: Sequence[bytes], ask: Callable[[Received], N
     return reply
 
 
-class BackendConnection(asyncio.Protocol):
-    """A connection, from its opening to its loss.
+@mypyc_attr(allow_interpreted_subclasses=True)
+class BackendConnection:
+    """A connection, from its opening to its loss: a protocol, as asyncio calls it.
 
     The callback of a command gets the reply, an error reply as an exception, or a BackendError if the
     connection is lost first. After all callbacks, `ended` is set.
@@ -287,6 +289,15 @@ class BackendConnection(asyncio.Protocol):
                     received(reply)
         except hiredis.ProtocolError as error:
             self.abort(BackendError(f"a reply does not follow the Redis protocol: {error}"))
+
+    def eof_received(self) -> None:
+        """Close the connection: the backend has closed it (called by asyncio)."""
+
+    def pause_writing(self) -> None:
+        """Go on writing: requests are bounded elsewhere (called by asyncio)."""
+
+    def resume_writing(self) -> None:
+        """Note that the backend reads again (called by asyncio)."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Fail all commands without a reply; they may have been done (called by asyncio)."""

@@ -9,7 +9,6 @@ import logging
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
-from weakref import WeakKeyDictionary
 
 from redis.crc import key_slot
 
@@ -54,7 +53,7 @@ class Route:
         # come to serve.
         self.redirects: Counter[str] = Counter()
         self.changes = 0
-        self._connections: WeakKeyDictionary[BackendConnection, Address] = WeakKeyDictionary()
+        self._connections: dict[BackendConnection, Address] = {}
         self._followers: list[Callable[[], None]] = []
 
     def __str__(self) -> str:
@@ -67,9 +66,14 @@ class Route:
 
     def abort_if_moved(self, connection: BackendConnection, address: Address) -> None:
         """Abort a connection to this address if another node has the keys, now or later."""
-        self._connections[connection] = address
+        self._note(connection, address)
         if address != self.address:
             connection.abort(BackendError(f"{self.subject} on {self} now"))
+
+    def _note(self, connection: BackendConnection, address: Address) -> None:
+        """Note where a connection leads. Forget those that have ended."""
+        used = self._connections.items()
+        self._connections = {one: at for one, at in used if not one.ended.is_set()} | {connection: address}
 
     async def find(self) -> Address:
         """Return the address of the node that has the keys, as far as is known."""
@@ -111,7 +115,7 @@ class Route:
 
     def serves(self, connection: BackendConnection, address: Address) -> None:
         """Note that a link uses a connection to this node now. Abort it when another node has the keys."""
-        self._connections[connection] = address
+        self._note(connection, address)
         before, self._served = self._served, address
         if before is not None and before != address:
             self.changes += 1

@@ -10,6 +10,7 @@ from pressure_server.auth.logins import MAX_FAILURES
 from pressure_server.auth.peer_address import Addresses
 from pressure_server.auth.users import DEFAULT as DEFAULT_USER
 from pressure_server.auth.users import NOBODY
+from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
 from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
@@ -20,6 +21,7 @@ from pressure_server.queues.operations.operation import Operation, Owner
 logger = logging.getLogger(__name__)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Client(Owner):
     """The part of a session that knows its client. `command_statistics` are of the command executed last."""
 

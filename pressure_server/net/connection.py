@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, cast
 
 from pressure_server.auth.peer_address import Addresses
+from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
 from pressure_server.net.connection_state import CLIENT_SIDE, SERVER_SIDE, ClientSide, Event, ServerSide
@@ -42,8 +43,9 @@ _MUTED: Final = ClientSide.MUTED
 _UNCOUNTED: Final = (ServerSide.EVICTED, ServerSide.BROKEN_OFF, ServerSide.CLOSED)
 
 
-class Connection(asyncio.Protocol):
-    """The connection of one client."""
+@mypyc_attr(allow_interpreted_subclasses=True)
+class Connection:
+    """The connection of one client: a protocol, as asyncio calls it."""
 
     __slots__ = (
         "_client_side", "_outbox", "_unsent_bytes", "active", "addresses", "clients", "close_reason",

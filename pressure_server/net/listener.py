@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from ipaddress import ip_address
 from ssl import SSLContext, SSLError
+from typing import TYPE_CHECKING, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pressure_server.auth.peer_address import address_of
@@ -24,7 +25,13 @@ from pressure_server.keepalive import DEFAULT, Keepalive
 from pressure_server.log_limits import LogThrottle
 from pressure_server.net.binding import bind_host
 
+if TYPE_CHECKING:
+    from pressure_server.net.connection import Connection
+
 logger = logging.getLogger(__name__)
+
+# What asyncio calls for each client. A compiled class such as Connection cannot have a base of asyncio.
+_Connect = Callable[[], asyncio.BaseProtocol]
 
 # Aliases that are familiar to Redis users.
 _OTHER_SCHEMES = {"redis": "resp", "rediss": "resps"}
@@ -173,7 +180,7 @@ class Listener:
     async def open(
         cls,
         bound: BoundSockets,
-        connect: Callable[[], asyncio.BaseProtocol],
+        connect: Callable[[], Connection | asyncio.BaseProtocol],
         tls: Callable[[], SSLContext],
         max_handshakes: int = MAX_HANDSHAKES,
     ) -> Listener:
@@ -183,7 +190,7 @@ class Listener:
         """
         loop = asyncio.get_running_loop()
         handshakes = Handshakes(tls, connect, max_handshakes) if bound.listen.tls else None
-        begin = handshakes.greet if handshakes is not None else connect
+        begin = handshakes.greet if handshakes is not None else cast(_Connect, connect)
         create = loop.create_unix_server if bound.listen.path else loop.create_server
         servers = [await create(begin, sock=one, backlog=_BACKLOG) for one in bound.sockets]
         return cls(bound, servers, handshakes)
@@ -236,7 +243,10 @@ class Handshakes:
     """
 
     def __init__(
-        self, context: Callable[[], SSLContext], connect: Callable[[], asyncio.BaseProtocol], most: int
+        self,
+        context: Callable[[], SSLContext],
+        connect: Callable[[], Connection | asyncio.BaseProtocol],
+        most: int,
     ) -> None:
         self._context = context
         self._connect = connect
@@ -268,7 +278,7 @@ class Handshakes:
     async def _shake(self, client: socket.socket, address: str) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                self._connect,
+                cast(_Connect, self._connect),
                 client,
                 ssl=self._context(),
                 ssl_handshake_timeout=_HANDSHAKE_TIMEOUT,

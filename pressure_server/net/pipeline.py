@@ -12,6 +12,7 @@ from functools import lru_cache
 from time import perf_counter
 from typing import Any, Final, cast
 
+from pressure_server.compiled import mypyc_attr
 from pressure_server.net.client import Client
 from pressure_server.net.connection import LEAST_COUNTED, OPEN
 from pressure_server.net.reserved_jobs import ReservedJobs
@@ -64,6 +65,7 @@ def unanswered(encode: Encode) -> Encode:
     return encode_nothing
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class PipelinedClient(Client):
     """The part of a session that keeps the order of commands and replies."""
 

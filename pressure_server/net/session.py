@@ -14,6 +14,7 @@ from collections.abc import Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
 
 from pressure_server.auth.users import NOBODY
+from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import PressureError
 from pressure_server.net.command_table import TableEntry
 from pressure_server.net.connection import CLIENT_CLOSED, LEAST_COUNTED, OPEN
@@ -86,6 +87,7 @@ class _NoParser:
 _NO_PARSER: Final = _NoParser()
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Session(PipelinedClient):
     """A client. Sub-classes define the abstract methods.
 

@@ -17,6 +17,7 @@ from pressure_server.backend.requests import Caller
 from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
+from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import (
     PressureError,
 )
@@ -54,6 +55,7 @@ _AT_ONCE: Final = 100
 _RETRY_AFTER: Final = 1.0
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Shard:
     """The queues of one shard of a database. A lane is made when a queue first needs one.
 

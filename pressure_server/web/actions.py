@@ -11,7 +11,7 @@ import contextlib
 import socket
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import hiredis
 from aiohttp import web
@@ -84,7 +84,7 @@ async def _private_client(request: web.Request, body: Body) -> AsyncIterator[Exe
     connection = context.resp.connect()
     session = connection.session
     ours, theirs = socket.socketpair()
-    await asyncio.get_running_loop().connect_accepted_socket(lambda: connection, ours)
+    await asyncio.get_running_loop().connect_accepted_socket(lambda: cast(asyncio.Protocol, connection), ours)
     session.user, session.name, session.database = request[USER], b"console", database
     context.server.clients.welcome(connection)
     reader, writer = await asyncio.open_connection(sock=theirs)

@@ -14,6 +14,7 @@ from prometheus_client.core import HistogramMetricFamily, InfoMetricFamily, Summ
 from prometheus_client.metrics_core import Metric
 
 from pressure_server import __version__
+from pressure_server.compiled import variant
 from pressure_server.errors import BackendError
 from pressure_server.net.command_table import BUCKETS, CommandStatistics, upper_limit
 from pressure_server.net.workers import Totals
@@ -169,6 +170,6 @@ def _disk_metrics(data_dir: Path) -> Iterator[Metric]:
 
 def build_metrics(not_ready: str | None) -> Iterator[Metric]:
     """Yield the families about the program."""
-    build = {"version": __version__, "python": platform.python_version()}
+    build = {"version": __version__, "python": platform.python_version(), "code": variant()}
     yield InfoMetricFamily("pressure_build", "The program.", build)
     yield gauge("ready", "1 if the server is ready for new clients.", int(not_ready is None))

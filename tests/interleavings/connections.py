@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
-from pressure_server.backend.requests import LibraryCall
+from pressure_server.backend.link import Heartbeats, Link
+from pressure_server.backend.requests import BackendRequest, LibraryCall
 from pressure_server.backend.watch import Armed
 from pressure_server.errors import BackendError, OutcomeUnknownError
 from tests.interleavings.backend import Backend
@@ -22,23 +23,30 @@ class _Sent:
     reply: Any = _NOTHING
 
 
-class ModelLink:
+class ModelLink(Link):
     """A link that does the calls in order, and answers them in order, when the model asks for it."""
 
-    number = 0
-    run_id = ""
-    pause_after_deaths = 0.0
-    is_up = True
-    heartbeats = object()
-
     def __init__(self, backend: Backend) -> None:
-        self.is_back: Callable[[], None] | None = None
+        self.number = 0
+        self.run_id = ""
+        self.heartbeats = cast(Heartbeats, object())
+        self.is_back = None
         self._backend = backend
         self._in_flight: deque[_Sent] = deque()
 
-    def send(self, call: LibraryCall) -> None:
+    @property
+    def is_up(self) -> bool:
         """See Link."""
-        self._in_flight.append(_Sent(call))
+        return True
+
+    @property
+    def pause_after_deaths(self) -> float:
+        """See Link."""
+        return 0.0
+
+    def send(self, request: BackendRequest) -> None:
+        """See Link."""
+        self._in_flight.append(_Sent(cast(LibraryCall, request)))
 
     def do_one(self) -> bool:
         """Do the next call. Return False if there is none."""

@@ -13,6 +13,7 @@ from urllib.parse import quote
 from handlers.resp.session import RespSession
 from handlers.resp.table import FOLLOWED_VERSION, PROTOCOL
 from pressure_server import __version__
+from pressure_server.compiled import variant
 from pressure_server.errors import PressureError
 from pressure_server.net.command_table import CommandStatistics
 from pressure_server.net.workers import Waiting
@@ -146,6 +147,7 @@ async def _server(client: RespSession) -> _Fields:
         "redis_version": FOLLOWED_VERSION,
         "redis_mode": "standalone",
         "pressure_server_version": __version__,
+        "pressure_server_code": variant(),
         "os": f"{platform.system()} {platform.release()} {platform.machine()}",
         "arch_bits": 64,
         "multiplexing_api": "uvloop",

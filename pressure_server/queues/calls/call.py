@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.backend.requests import LibraryCall
+from pressure_server.compiled import mypyc_attr
 from pressure_server.lua.layout import NUMBERS, BlockField
 from pressure_server.queues.operations.operation import Delivery
 
@@ -19,6 +20,7 @@ MAX_BLOCKS: Final = 200
 _BLOCK_SIZE: Final = len(BlockField)
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Part(ABC):
     """A part of a call: the work on one queue, or on several queues together."""
 

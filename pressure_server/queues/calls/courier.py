@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.backend.link import Link
 from pressure_server.backend.requests import Caller
+from pressure_server.compiled import mypyc_attr
 from pressure_server.lua.layout import REPLY_SIZE, Reply
 from pressure_server.queues.calls.call import MAX_BLOCKS, Call, Part
 from pressure_server.queues.calls.records import Records
@@ -42,6 +43,7 @@ _MAX_BYTES: Final = 1 << 20
 _MAX_LOGGED: Final = 5
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Courier:
     """The courier of one shard."""
 

@@ -205,17 +205,7 @@ class Lane(Part):
                 self._ended_count += 1
                 operation.end_order = self._ended_count
                 operation.owner.completed(operation)
-        if (
-            self.pending
-            or self._is_woken
-            or self.is_in_flight
-            or self.waiting is not None
-            or self._put_backs is not None
-        ):
-            self._schedule()
-        else:
-            self.is_idle = True
-            self._shard.drop(self)
+        self._schedule()
 
     def _go_on(self, runs: Sequence[list[Operation]], progress: batch.Progress, *, has_failed: bool) -> None:
         """End operations, or let them wait or be sent again, after the reply to their block."""

@@ -14,6 +14,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import Any
 
+from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import PressureError, StoppingError
 from pressure_server.queues.operations.options import (
     DEFAULT,
@@ -32,6 +33,7 @@ def _no_reply(_operation: Operation) -> bytes:
     return b""
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class Owner(ABC):
     """The object that is told of an operation's progress."""
 

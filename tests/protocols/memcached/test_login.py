@@ -102,6 +102,7 @@ LOGINS: dict[str, tuple[str, bytes | None]] = {
 }
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("name", LOGINS)
 def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
     data, logged = LOGINS[name]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from unittest import mock
 
 from pressure_server.backend.resp import BackendConnection
+from tests.unit.net.fake_server import FakeTransport
 
 
 def test_nothing_more_is_sent_on_a_connection_that_is_being_aborted() -> None:
@@ -13,7 +13,7 @@ def test_nothing_more_is_sent_on_a_connection_that_is_being_aborted() -> None:
 
     async def play() -> None:
         connection = BackendConnection(answer_timeout=1.0)
-        connection.connection_made(mock.Mock(asyncio.Transport))
+        connection.connection_made(FakeTransport())
         assert connection.is_open
         connection.abort()
         assert not connection.is_open

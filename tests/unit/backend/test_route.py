@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import weakref
 from typing import Any, cast
@@ -106,6 +107,7 @@ class FakeConnection:
 
     def __init__(self) -> None:
         self.why: list[str] = []
+        self.ended = asyncio.Event()
 
     def abort(self, why: Exception) -> None:
         self.why.append(str(why))
@@ -126,11 +128,13 @@ def test_connections_follow_when_a_link_uses_another_node() -> None:
     assert after.why == []
 
 
-def test_a_route_does_not_keep_connections_that_nobody_uses() -> None:
+def test_a_route_does_not_keep_connections_that_have_ended() -> None:
     route, connection = Route(A), FakeConnection()
     left = weakref.ref(connection)
     route.serves(cast(BackendConnection, connection), A)
+    connection.ended.set()
     del connection
+    route.serves(cast(BackendConnection, FakeConnection()), A)
     gc.collect()
     assert left() is None
 

@@ -90,7 +90,7 @@ class Server:
         broker = Mock()
         broker.default_database = self.database
         broker.waiters = WaiterCount(100)
-        settings = Mock(max_message_bytes=1 << 20)
+        settings = Mock(max_message_bytes=1 << 20, documentation="")
         process = Process(self.clients, broker)
 
         async def ask_all(question: str, *arguments: Any) -> list[Any]:

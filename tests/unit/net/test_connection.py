@@ -184,8 +184,6 @@ def test_a_client_whose_replies_are_unread_or_that_is_throttled_gets_no_command_
 class WatchedConnection(Connection):
     """A connection to which a weak reference can be made."""
 
-    __slots__ = ("__weakref__",)
-
 
 def test_a_connection_without_a_client_is_freed_at_once(server: Server) -> None:
     """As after a TLS handshake that has failed: nobody would break a cycle of references."""
@@ -205,6 +203,7 @@ def test_a_client_that_is_evicted_keeps_no_part_of_a_request(server: Server, run
     assert to_client.written[0].startswith(b"-")
 
 
+@pytest.mark.interpreted
 def test_what_a_client_that_is_evicted_has_not_read_is_not_counted(
     server: Server, runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def test_after_an_error_what_was_not_taken_goes_back() -> None:
     assert replies.outbox.unaccepted == []
 
 
+@pytest.mark.interpreted
 def test_if_the_server_ends_the_connection_what_was_not_taken_goes_back(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

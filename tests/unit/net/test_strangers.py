@@ -126,6 +126,7 @@ def test_room_for_a_new_client_is_made_by_the_oldest_but_not_by_new_ones() -> No
     run(test)
 
 
+@pytest.mark.interpreted
 def test_the_server_disconnects_those_that_do_not_log_in_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOGIN_TIMEOUT", 0.5)
     monkeypatch.setattr(Outbox, "_discard_input", lambda _: None)  # of the socket, which is in memory

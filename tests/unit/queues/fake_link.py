@@ -3,31 +3,37 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any, cast
 
-from pressure_server.backend.requests import Caller
+from pressure_server.backend.link import Heartbeats, Link
+from pressure_server.backend.requests import BackendRequest, Caller
 from pressure_server.queues.calls.call import Call
 from pressure_server.queues.calls.courier import Courier
 
 
-class FakeLink:
+class FakeLink(Link):
     """A link that keeps the calls; the test replies to them."""
 
-    number = 0
-    pause_after_deaths = 0.0
-    is_up = True
-    heartbeats = object()
-    is_back: Callable[[], None] | None = None
-
     def __init__(self) -> None:
+        self.number = 0
+        self.heartbeats = cast(Heartbeats, object())
+        self.is_back = None
         self.calls: list[Call] = []
         self.called: asyncio.Queue[None] = asyncio.Queue()
 
-    def send(self, call: Call) -> None:
+    @property
+    def is_up(self) -> bool:
         """See Link."""
-        self.calls.append(call)
+        return True
+
+    @property
+    def pause_after_deaths(self) -> float:
+        """See Link."""
+        return 0.0
+
+    def send(self, request: BackendRequest) -> None:
+        """See Link."""
+        self.calls.append(cast(Call, request))
         self.called.put_nowait(None)
 
     def reply(self, reply: Any) -> None:
@@ -35,6 +41,13 @@ class FakeLink:
         self.calls.pop(0).received(reply)
 
 
+class _NoCourier(Courier):
+    """A courier that sends nothing."""
+
+    def __init__(self) -> None:
+        self.caller = Caller((), b"")
+
+
 def call_without_courier() -> Call:
     """Return a call that collects blocks, and is not sent."""
-    return Call(cast(Courier, SimpleNamespace(caller=Caller((), b""))))
+    return Call(_NoCourier())

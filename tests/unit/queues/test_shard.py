@@ -85,6 +85,7 @@ def test_an_idle_lane_is_used_again(harness: Harness) -> None:
     assert harness.use(b"q") is harness.use(b"q")
 
 
+@pytest.mark.interpreted
 def test_the_lanes_that_were_used_last_are_kept(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shard, "_MOST_IDLE", 3)
     for name in (b"a", b"b", b"c", b"a", b"d"):

@@ -70,6 +70,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
     ],
     ids=["watched names", "queued commands"],
 )
+@pytest.mark.interpreted
 def test_what_a_client_keeps_is_counted_and_has_a_limit(
     client: Client, begin: tuple[str], command: tuple[str, ...], refused: bytes
 ) -> None:
@@ -84,6 +85,7 @@ def test_what_a_client_keeps_is_counted_and_has_a_limit(
     assert client.counted == 0
 
 
+@pytest.mark.interpreted
 def test_a_name_watched_again_is_counted_once(client: Client) -> None:
     names = [b"%d" % number + bytes(100 * KB) for number in range(10)]
     for _ in range(20):

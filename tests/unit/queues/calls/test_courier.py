@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import Mock
 
@@ -12,12 +11,13 @@ import hiredis
 import pytest
 
 from pressure_server.backend.durability import Durability
-from pressure_server.backend.link import Link
 from pressure_server.backend.requests import Caller, Channel
+from pressure_server.backend.resp import Received
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import HEADER_SIZE, RECOVER
+from pressure_server.lua.scripts import library
 from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.operations import verbs
@@ -35,24 +35,42 @@ HEADER = (b"me", b"0", b"block", b"0 0")
 RECORDS = b"records"
 
 
-class Harness:
-    """A courier with a fake link. Also the courier's shard; keeps the replies to blocks, with their keys."""
+class FakeShard(Shard):
+    """A shard that notes what its courier tells."""
 
-    prefix = b"p"
+    def __init__(self) -> None:
+        self.prefix = b"p"
+        self.answers = Answers()
+        self.back: list[bytes] = []
+        self.times_without_records = 0
+
+    def put_back(self, _operation: Operation) -> None:
+        raise AssertionError("nothing was taken")
+
+    def when_back(self, follows: Callable[[], None]) -> None:
+        follows()
+
+    def messages_are_back(self, bases: Sequence[bytes]) -> None:
+        self.back += bases
+
+    def records_are_gone(self) -> None:
+        self.times_without_records += 1
+
+
+class Harness:
+    """A courier with a fake link and shard. Keeps the replies to blocks, with their keys."""
 
     def __init__(self, runner: asyncio.Runner, most_in_flight: int = MOST_IN_FLIGHT) -> None:
         self._runner = runner
         self.link = FakeLink()
+        self.shard = FakeShard()
         self.courier = runner.run(self._make_courier(most_in_flight))
         self.received: list[tuple[bytes, Any]] = []
         self.got: list[Operation] = []
         self.resolved: list[bool] = []
-        self.back: list[bytes] = []
-        self.times_without_records = 0
-        self.answers = Answers()
 
     async def _make_courier(self, most_in_flight: int) -> Courier:
-        return Courier(cast(Link, self.link), cast(Shard, self), Caller(HEADER, RECORDS), most_in_flight)
+        return Courier(self.link, self.shard, Caller(HEADER, RECORDS), most_in_flight)
 
     @property
     def keys(self) -> list[list[bytes]]:
@@ -95,18 +113,6 @@ class Harness:
     def wait_for_call(self) -> None:
         self._runner.run(asyncio.wait_for(self.link.called.get(), TIMEOUT))
 
-    def put_back(self, _operation: Operation) -> None:
-        raise AssertionError("nothing was taken")
-
-    def when_back(self, follows: Callable[[], None]) -> None:
-        follows()
-
-    def messages_are_back(self, bases: Sequence[bytes]) -> None:
-        self.back += bases
-
-    def records_are_gone(self) -> None:
-        self.times_without_records += 1
-
 
 @pytest.fixture
 def runner() -> Iterator[asyncio.Runner]:
@@ -119,22 +125,22 @@ def harness(runner: asyncio.Runner) -> Harness:
     return Harness(runner)
 
 
-class NewMaster:
+class NewMaster(Channel):
     """A channel to a node that has some records."""
 
-    epoch = 2
-    guard = b""
-    library = SimpleNamespace(name=b"library")
-
     def __init__(self, *records: bytes) -> None:
+        self.epoch = 2
+        self.guard = b""
+        self.library = library()
         self.records = records
         self.calls: list[list[bytes]] = []
 
     async def command(self, *words: bytes) -> Any:
         return [b"epoch", b"last", *self.records] if words[0] == b"HKEYS" else b"1 10"
 
-    def send_packed(self, received: Callable[[Any], None], pieces: list[bytes]) -> None:
+    def send_packed(self, received: Received | None, pieces: Sequence[bytes]) -> None:
         """Let each block put a message back, or refuse the call."""
+        assert received is not None
         reader = hiredis.Reader()
         reader.feed(b"".join(pieces))
         words = reader.gets()
@@ -152,7 +158,7 @@ def test_records_that_a_new_master_still_has_go_back_again_or_are_dropped_again(
     master = NewMaster(b"2", b"10", b"3")
     runner.run(harness.courier.records.count_lost(cast(Channel, master)))
     assert master.calls == [[b"1", b"1", RECOVER, b"10", b"1", b"1", RECOVER, b"3"]]
-    assert harness.back == [b"p:q0", b"p:q1"]
+    assert harness.shard.back == [b"p:q0", b"p:q1"]
     harness.courier.records.drop()
     (call,) = harness.link.calls
     assert (call.parts, call.dropped) == ([], b"2")
@@ -327,7 +333,7 @@ def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harnes
     assert len(harness.courier.records)
     link.reply([0, 1])
     assert not len(harness.courier.records)
-    assert harness.times_without_records == 1
+    assert harness.shard.times_without_records == 1
 
 
 def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> None:
@@ -374,7 +380,7 @@ def test_messages_of_an_unanswered_call_are_put_back(harness: Harness, done: int
     assert call.arguments.unpacked() == [b"1", b"1", RECOVER, b"1"]
     harness.link.reply([0, [0, done, 0, b"", b"a", 1]])
     assert harness.resolved == [done > 0, done > 1]
-    assert harness.back == [b"a"]
+    assert harness.shard.back == [b"a"]
     assert not len(harness.courier.records)
 
 
@@ -388,7 +394,7 @@ def test_operations_that_come_one_at_a_time_are_sent_at_the_end_of_the_read(runn
 
     async def make_lanes() -> Shard:
         return Shard(
-            cast(Link, link), cast(Watch, ModelWatch()), Mock(spec=Turns),
+            link, cast(Watch, ModelWatch()), Mock(spec=Turns),
             cast(Durability, ModelDurability(is_enabled=False)),
             prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1), answers=Answers(),
         )  # fmt: skip

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable
-from typing import Any, Self, cast
+from types import SimpleNamespace
+from typing import Any, cast
 
 import hiredis
 import pytest
@@ -32,13 +34,12 @@ from tests.unit.queues.operations_of import Recorder, get, put
 NO_BOUND, BOUND, NO_QUEUE = 0, -1, -2
 
 
-class FakeShard:
+class FakeShard(Shard):
     """A shard that notes what its lane asks for."""
 
-    is_stopping = is_lost = False
-    policy = Policy()
-
     def __init__(self, *, is_durable: bool) -> None:
+        self.is_stopping = False
+        self.policy = Policy()
         self.is_durable = is_durable
         self.peer_count = 0
         self.waiters = WaiterCount(10)
@@ -52,7 +53,11 @@ class FakeShard:
         self.followers_of_durability: list[Callable[[BackendError | None], None]] = []
         self.followers_of_return: list[Callable[[], None]] = []
         self.sent: list[Block] = []
-        self.notifications = self.role_turns = self
+        self.notifications = self.role_turns = cast(Any, self)
+
+    @property
+    def is_lost(self) -> bool:
+        return False
 
     # Nothing changes, no role is handed over, and no time is up.
 
@@ -65,10 +70,8 @@ class FakeShard:
     def time(self) -> float:
         return 0.0
 
-    def call_at(self, _when: float, _follows: object, _operation: object) -> Self:
-        return self
-
-    def cancel(self) -> None: ...
+    def call_at(self, _when: float, _follows: object, _operation: object) -> asyncio.TimerHandle:
+        return cast(asyncio.TimerHandle, SimpleNamespace(cancel=lambda: None))
 
     # What is noted.
 
@@ -106,7 +109,7 @@ class Driven:
 
     def __init__(self, *, is_durable: bool = False) -> None:
         self.shard = FakeShard(is_durable=is_durable)
-        self.lane = Lane(cast(Shard, self.shard), b"q", b"p:q")
+        self.lane = Lane(self.shard, b"q", b"p:q")
         self.call = call_without_courier()
 
     def submit(self, *operations: Operation) -> None:

@@ -1,0 +1,83 @@
+"""The compiled variant: its build needs all it needs or leaves it, and no old code runs in silence."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from hashlib import sha256
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import pytest
+
+import pressure_server
+from pressure_server.compiled import is_compiled
+from tests.support.paths import ROOT
+
+SOURCE = "handlers/resp/parser.py"
+MANIFEST = "pressure_server/compiled.sha256"
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Path:
+    """A copy of what is built, without extensions."""
+    for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for name in ("pressure_server", "handlers"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=shutil.ignore_patterns("*.so", "*.sha256"))
+    return tmp_path
+
+
+def run(copy: Path, *words: str, **variables: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, *words]
+    environment = {"PATH": "/usr/bin:/bin", **variables}
+    return subprocess.run(command, cwd=copy, env=environment, capture_output=True, text=True, check=False)
+
+
+def extensions(copy: Path) -> list[Path]:
+    return [*copy.glob("*.so"), *copy.glob("*/**/*.so")]
+
+
+def test_a_source_that_has_changed_since_it_was_compiled_is_refused(copy: Path) -> None:
+    start = ("-c", "import pressure_server.app.cli")
+    extension = (copy / SOURCE).with_suffix(EXTENSION_SUFFIXES[0])
+    digest = sha256((copy / SOURCE).read_bytes()).hexdigest()
+    (copy / MANIFEST).write_text(f"{digest}  {SOURCE}\n")
+    assert run(copy, *start).returncode == 0
+    with (copy / SOURCE).open("a") as source:
+        source.write("# changed\n")
+    # Without its extension, the source runs.
+    assert run(copy, *start).returncode == 0
+    extension.touch()
+    done = run(copy, *start)
+    assert done.returncode == 1
+    assert done.stderr.endswith(
+        f"ImportError: {copy / SOURCE} has changed since it was compiled: make compile, or make uncompile\n"
+    )
+
+
+@pytest.mark.slow
+def test_without_a_compiler_the_server_is_interpreted_unless_that_is_forbidden(copy: Path) -> None:
+    build = ("setup.py", "--quiet", "build_ext", "--inplace")
+    done = run(copy, *build, CC="/bin/false")
+    assert done.returncode == 0
+    assert "the server is not compiled, and will be interpreted: " in done.stderr
+    assert not extensions(copy)
+    version = run(copy, "-m", "pressure_server", "--version")
+    assert version.stdout == f"pressure-server, version {pressure_server.__version__} (interpreted)\n"
+    done = run(copy, *build, CC="/bin/false", PRESSURE_COMPILE="1")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1].startswith("PRESSURE_COMPILE=1, but the server cannot be compiled: ")
+    assert not extensions(copy)
+
+
+def test_a_compilation_can_be_forbidden(copy: Path) -> None:
+    assert run(copy, "setup.py", "--quiet", "build_ext", "--inplace", PRESSURE_COMPILE="0").returncode == 0
+    assert not extensions(copy)
+
+
+def test_what_runs_is_told() -> None:
+    done = run(ROOT, "-m", "pressure_server", "--version")
+    variant = "compiled" if is_compiled() else "interpreted"
+    assert done.stdout == f"pressure-server, version {pressure_server.__version__} ({variant})\n"
