@@ -21,11 +21,13 @@ from setuptools.errors import BaseError, CCompilerError
 
 # Folders, and the modules in each.
 MODULES = """
+    handlers/beanstalk/ parser session
+    handlers/memcached/ parser session
     handlers/resp/ parser session
     handlers/resp/commands/ encoders plans
     pressure_server/backend/ link requests resp
     pressure_server/lua/ layout
-    pressure_server/net/ client clients connection outbox pipeline session
+    pressure_server/net/ client clients connection disconnects outbox pipeline session
     pressure_server/queues/ shard
     pressure_server/queues/calls/ call courier records
     pressure_server/queues/lanes/ lane

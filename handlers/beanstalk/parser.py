@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from handlers.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, UNKNOWN_COMMAND
+from pressure_server.compiled import mypyc_attr
 from pressure_server.queues.operations.jobs import job_to_put
 
 MAX_LINE = 224
@@ -33,7 +34,7 @@ class Request(NamedTuple):
     line: bytes
 
 
-@dataclass(slots=True)
+@dataclass
 class Puts:
     """Puts in a row: the jobs, each with its priority, delay and time to run (jobs.job_to_put)."""
 
@@ -60,6 +61,7 @@ class Refused(NamedTuple):
 Parsed = Request | Puts | Refused
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RequestParser:
     """Parses the bytes of one client."""
 

@@ -13,7 +13,8 @@ from handlers.beanstalk.parser import Puts, Refused, Request, RequestParser
 from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command, FormatError
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import ErrorKind, PressureError, QueueDoesNotExistError
-from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.command_table import Refusal
 from pressure_server.net.handler import Context
 from pressure_server.net.pipeline import TooEarly
 from pressure_server.net.session import Session

@@ -9,7 +9,8 @@ from math import inf
 from operator import gt
 from typing import Any
 
-from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights, statistics_of
+from pressure_server.net.command_statistics import statistics_of
+from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights
 
 PROTOCOL = "beanstalk"
 # The version of beanstalkd that the handler follows.

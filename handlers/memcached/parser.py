@@ -12,9 +12,10 @@ from binascii import Error as Base64Error
 from binascii import a2b_base64
 from dataclasses import dataclass
 from math import inf
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from pressure_server.auth.users import MAX_PASSWORD_BYTES
+from pressure_server.compiled import mypyc_attr
 
 # The most bytes of a key, of a line, and of a line with many keys; the first two as in memcached.
 MAX_KEY = 250
@@ -63,17 +64,22 @@ LINE_TOO_LONG = b"CLIENT_ERROR line too long\r\n"
 _ONLY_TEXT = b"this server speaks memcached's text protocol only"
 
 
-@dataclass(slots=True)
+@mypyc_attr(allow_interpreted_subclasses=True)
+@dataclass
 class Request:
     """A request: its words, without noreply, and its data, if any. `is_quiet` means noreply."""
 
-    count: ClassVar[int] = 1
     words: list[bytes]
     data: bytes | None = None
     is_quiet: bool = False
 
+    @property
+    def count(self) -> int:
+        """The number of requests: see Repeated."""
+        return 1
 
-@dataclass(slots=True)
+
+@dataclass
 class Repeated:
     """`count` requests in a row with the same line. `data` has a block for each, unless they have none."""
 
@@ -94,7 +100,7 @@ class Repeated:
         return [Request(self.words, block, self.is_quiet) for block in self.data]
 
 
-@dataclass(slots=True)
+@dataclass
 class RequestError:
     """A protocol error. `reply` is empty after noreply. If it `closes`, close the connection.
 
@@ -109,7 +115,7 @@ class RequestError:
 Parsed = Request | Repeated | RequestError
 
 
-@dataclass(slots=True)
+@dataclass
 class _Line:
     """A parsed line, kept because the next line is likely to be the same.
 
@@ -125,6 +131,7 @@ class _Line:
 _NO_LINE = _Line(b"", [])
 
 
+@mypyc_attr(allow_interpreted_subclasses=True)
 class RequestParser:
     """A parser for one client's requests. `most_bytes` is the largest size of a block of data."""
 

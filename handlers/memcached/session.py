@@ -18,7 +18,8 @@ from handlers.memcached.table import COMMANDS, PROTOCOL, QUEUE, Command
 from handlers.memcached.values import Values
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import ErrorKind, PressureError
-from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.command_table import Refusal
 from pressure_server.net.handler import Context
 from pressure_server.net.session import Session
 from pressure_server.queues.operations.jobs import ReservedJob
@@ -45,7 +46,7 @@ class ListenerOptions:
     flush_all: bool
 
 
-@dataclass(slots=True)
+@dataclass
 class Counts:
     """The counts of one listener's commands, in this process."""
 

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from math import inf
 
-from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights, statistics_of
+from pressure_server.net.command_statistics import statistics_of
+from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights
 
 PROTOCOL = "memcached"
 # The version of memcached whose replies the handler follows. libmemcached refuses versions 0.x.

@@ -26,7 +26,8 @@ from handlers.resp.table import BY_SPELLING, COMMANDS, PROTOCOL, Command, find, 
 from handlers.resp.unsupported import UnsupportedCommandError, unsupported
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import CommandError, PressureError
-from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.command_table import Refusal
 from pressure_server.net.handler import Context
 from pressure_server.net.pipeline import REPLIES, ReplyMode, TooEarly
 from pressure_server.net.session import Session

@@ -24,14 +24,8 @@ from handlers.resp.syntax import (
     position_of_numkeys,
 )
 from pressure_server.auth.users import User
-from pressure_server.net.command_table import (
-    AnyFunction,
-    Refusal,
-    TableEntry,
-    markdown,
-    parse_rights,
-    statistics_of,
-)
+from pressure_server.net.command_statistics import statistics_of
+from pressure_server.net.command_table import AnyFunction, Refusal, TableEntry, markdown, parse_rights
 
 PROTOCOL = "resp"
 # The version of Redis whose replies and error texts the handler follows.

@@ -13,7 +13,8 @@ from pressure_server.auth.users import NOBODY
 from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import PressureError
 from pressure_server.net.clients import Clients
-from pressure_server.net.command_table import UNKNOWN, Refusal, statistics_of
+from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.command_table import Refusal
 from pressure_server.net.connection import Connection
 from pressure_server.queues.operations.jobs import attached
 from pressure_server.queues.operations.operation import Operation, Owner

@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any
 
 from pressure_server.net.clients import Clients
-from pressure_server.net.command_table import UNKNOWN
+from pressure_server.net.command_statistics import UNKNOWN
 from pressure_server.net.session import Session
 
 

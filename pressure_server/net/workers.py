@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 from pressure_server.errors import BackendError, UnblockedError
 from pressure_server.net.client_facts import ClientFacts, SelectedClients, Selection, facts_of, sessions_of
 from pressure_server.net.clients import Clients
-from pressure_server.net.command_table import (
+from pressure_server.net.command_statistics import (
     CommandStatistics,
     all_statistics,
     reset_statistics,

@@ -16,7 +16,7 @@ from prometheus_client.metrics_core import Metric
 from pressure_server import __version__
 from pressure_server.compiled import variant
 from pressure_server.errors import BackendError
-from pressure_server.net.command_table import BUCKETS, CommandStatistics, upper_limit
+from pressure_server.net.command_statistics import BUCKETS, CommandStatistics, upper_limit
 from pressure_server.net.workers import Totals
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.calls.statistics import CallStatistics

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import shutil
 import subprocess
 import sys
@@ -81,3 +82,39 @@ def test_what_runs_is_told() -> None:
     done = run(ROOT, "-m", "pressure_server", "--version")
     variant = "compiled" if is_compiled() else "interpreted"
     assert done.stdout == f"pressure-server, version {pressure_server.__version__} ({variant})\n"
+
+
+def classes_of(path: Path) -> list[ast.ClassDef]:
+    return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
+
+
+def test_classes_that_are_not_compiled_derive_from_compiled_ones_only_if_these_allow_it() -> None:
+    """If not, Python says so when it makes the first object, which may be in a rare case."""
+    listed = subprocess.run(
+        [sys.executable, "-c", "import setup; print(*setup.SOURCES)"],
+        cwd=ROOT, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    compiled = {
+        (source.removesuffix(".py").replace("/", "."), node.name): node
+        for source in listed
+        for node in classes_of(ROOT / source)
+    }
+    derived = 0
+    for package in ("pressure_server", "handlers"):
+        for path in (ROOT / package).rglob("*.py"):
+            if str(path.relative_to(ROOT)) in listed:
+                continue
+            tree = ast.parse(path.read_text())
+            imported = {
+                alias.asname or alias.name: (node.module, alias.name)
+                for node in ast.walk(tree)
+                if isinstance(node, ast.ImportFrom)
+                for alias in node.names
+            }
+            for name in (ast.unparse(base) for node in classes_of(path) for base in node.bases):
+                base = compiled.get(imported.get(name, ("", "")))  # type: ignore[arg-type] # a module may be None
+                if base is not None:
+                    derived += 1
+                    allowed = "mypyc_attr(allow_interpreted_subclasses=True)"
+                    assert allowed in map(ast.unparse, base.decorator_list), (path, name)
+    assert derived >= 4

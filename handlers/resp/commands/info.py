@@ -15,7 +15,7 @@ from handlers.resp.table import FOLLOWED_VERSION, PROTOCOL
 from pressure_server import __version__
 from pressure_server.compiled import variant
 from pressure_server.errors import PressureError
-from pressure_server.net.command_table import CommandStatistics
+from pressure_server.net.command_statistics import CommandStatistics
 from pressure_server.net.workers import Waiting
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database

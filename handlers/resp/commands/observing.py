@@ -10,7 +10,7 @@ from handlers.resp.parser import Words
 from handlers.resp.replies import OK
 from handlers.resp.session import Caller
 from pressure_server.errors import CommandError
-from pressure_server.net.command_table import CommandStatistics, upper_limit
+from pressure_server.net.command_statistics import CommandStatistics, upper_limit
 from pressure_server.words import integer_from
 
 command = partial(table.command, group="server")

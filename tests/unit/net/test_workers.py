@@ -15,7 +15,7 @@ from handlers.resp.session import RespSession
 from pressure_server.errors import BackendError, PressureError, UnblockedError
 from pressure_server.net import workers
 from pressure_server.net.client_facts import SelectedClients, Selection
-from pressure_server.net.command_table import BUCKETS, CommandStatistics, total_statistics
+from pressure_server.net.command_statistics import BUCKETS, CommandStatistics, total_statistics
 from pressure_server.net.slow_log import SlowLog
 from pressure_server.net.workers import Totals, Workers
 from pressure_server.queues.calls.statistics import CallStatistics
