@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import shutil
 import subprocess
 import sys
@@ -118,3 +119,19 @@ def test_classes_that_are_not_compiled_derive_from_compiled_ones_only_if_these_a
                     allowed = "mypyc_attr(allow_interpreted_subclasses=True)"
                     assert allowed in map(ast.unparse, base.decorator_list), (path, name)
     assert derived >= 4
+
+
+@pytest.mark.skipif(not is_compiled(), reason="the interpreted variant has no such code")
+def test_no_compiled_function_takes_an_attribute_for_none() -> None:
+    """mypyc does after `is not None` is false, also if a call has changed the attribute since."""
+    function, values, found = "", dict[str, str](), []
+    for line in (ROOT / "build/ops.txt").read_text().splitlines():
+        if begin := re.match(r"def (\S+)\(", line):
+            function, values = begin[1], {}
+        elif unboxed := re.search(r"= unbox\(None, (\w+)\)", line):
+            source = values.get(unboxed[1], "")
+            found += [(function, source)] if re.fullmatch(r"(borrow )?\w+\.\w+", source) else []
+        elif assigned := re.match(r"\s+(r\d+) = (.*)", line):
+            values[assigned[1]] = assigned[2]
+    assert function
+    assert not found
