@@ -50,8 +50,11 @@ def _fail(why: object) -> None:
 
 def _extensions() -> list[Extension]:
     """Return the extensions to build; none if the server is to be interpreted."""
-    is_build = "build_ext" in sys.argv or ("bdist_wheel" in sys.argv and "editable_wheel" not in sys.argv)
-    if not is_build or _WISH == "0":
+    if _WISH == "0" or {"build_ext", "bdist_wheel", "editable_wheel"}.isdisjoint(sys.argv):
+        return []
+    if "editable_wheel" in sys.argv:
+        if _WISH == "1":
+            _fail("an editable installation is not compiled; use make compile after it")
         return []
     try:
         from mypyc.build import mypycify  # only the compilation needs it
@@ -69,8 +72,11 @@ class BuildAll(build_ext):
         """See build_ext."""
         folder = Path() if self.inplace else Path(self.build_lib)
         (folder / _MANIFEST).unlink(missing_ok=True)
-        for built in (*folder.glob("pressure_server/**/*.so"), *folder.glob("handlers/**/*.so")):
-            built.unlink()
+        for pattern in ("pressure_server__mypyc*.so", "pressure_server/**/*.so", "handlers/**/*.so"):
+            for built in folder.glob(pattern):
+                built.unlink()
+        if not self.extensions:
+            return
         try:
             super().run()
         except (BaseError, CCompilerError) as error:

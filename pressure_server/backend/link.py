@@ -294,7 +294,6 @@ class Link:
                 await self.open()
             except BackendError as error:
                 self._outage.report(error, "; trying again")
-                await asyncio.sleep(next(backoff))
             else:
                 self._reopening = None
                 self._outage.end(time.monotonic() - down_since)
@@ -302,6 +301,8 @@ class Link:
                 if self.is_back is not None:
                     self.is_back()
                 return
+            # Not in the handler: compiled, all other code would see its exception meanwhile.
+            await asyncio.sleep(next(backoff))
 
     def _channel_lost(self, channel: Channel, exc: Exception | None) -> None:
         if channel is not self._channel or self._closed:

@@ -7,6 +7,7 @@ own (placement.py).
 from __future__ import annotations
 
 import asyncio
+from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
 from typing import Any, Final
@@ -99,7 +100,7 @@ class Shard:
         self._set_policy(policy)
         self._courier = Courier(link, self, self._callers[0], most_in_flight)
         # Lanes that have something to do, and others, which keep what they know of their queues.
-        self._lanes: dict[bytes, Lane] = {}
+        self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
         self._in_use = 0  # of the lanes
         self.answers = answers
         # Only servers that keep records look after jobs.
@@ -250,7 +251,7 @@ class Shard:
                 del self._lanes[name]
                 return
             lane.is_recent = False
-            self._lanes[name] = self._lanes.pop(name)  # now it is the last one
+            self._lanes.move_to_end(name)
 
     def cancel(self, operation: Operation) -> None:
         """Cancel an operation whose client has gone.

@@ -17,8 +17,7 @@ import pressure_server
 from pressure_server.compiled import is_compiled
 from tests.support.paths import ROOT
 
-SOURCE = "handlers/resp/parser.py"
-MANIFEST = "pressure_server/compiled.sha256"
+SOURCE = "pressure_server/queues/shard.py"
 
 
 @pytest.fixture
@@ -42,21 +41,25 @@ def extensions(copy: Path) -> list[Path]:
 
 
 def test_a_source_that_has_changed_since_it_was_compiled_is_refused(copy: Path) -> None:
-    start = ("-c", "import pressure_server.app.cli")
-    extension = (copy / SOURCE).with_suffix(EXTENSION_SUFFIXES[0])
-    digest = sha256((copy / SOURCE).read_bytes()).hexdigest()
-    (copy / MANIFEST).write_text(f"{digest}  {SOURCE}\n")
-    assert run(copy, *start).returncode == 0
-    with (copy / SOURCE).open("a") as source:
-        source.write("# changed\n")
+    def start() -> str:
+        return run(copy, "-c", "import pressure_server").stderr
+
+    source, manifest = copy / SOURCE, copy / "pressure_server/compiled.sha256"
+    refusal = f"ImportError: {source} has changed since it was compiled: make compile, or make uncompile\n"
+    text = source.read_bytes()
+    manifest.write_text(f"{sha256(text).hexdigest()}  {SOURCE}\n")
     # Without its extension, the source runs.
-    assert run(copy, *start).returncode == 0
-    extension.touch()
-    done = run(copy, *start)
-    assert done.returncode == 1
-    assert done.stderr.endswith(
-        f"ImportError: {copy / SOURCE} has changed since it was compiled: make compile, or make uncompile\n"
-    )
+    source.write_bytes(text + b"# changed\n")
+    assert not start()
+    source.with_suffix(EXTENSION_SUFFIXES[0]).touch()
+    assert start().endswith(refusal)
+    source.write_bytes(text)
+    assert not start()
+    source.unlink()
+    assert start().endswith(refusal)
+    source.write_bytes(text)
+    manifest.unlink()
+    assert start().endswith(refusal)
 
 
 @pytest.mark.slow
@@ -85,16 +88,18 @@ def test_what_runs_is_told() -> None:
     assert done.stdout == f"pressure-server, version {pressure_server.__version__} ({variant})\n"
 
 
+def compiled_sources() -> list[str]:
+    listing = [sys.executable, "-c", "import setup; print(*setup.SOURCES)"]
+    return subprocess.run(listing, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()
+
+
 def classes_of(path: Path) -> list[ast.ClassDef]:
     return [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.ClassDef)]
 
 
 def test_classes_that_are_not_compiled_derive_from_compiled_ones_only_if_these_allow_it() -> None:
     """If not, Python says so when it makes the first object, which may be in a rare case."""
-    listed = subprocess.run(
-        [sys.executable, "-c", "import setup; print(*setup.SOURCES)"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+    listed = compiled_sources()
     compiled = {
         (source.removesuffix(".py").replace("/", "."), node.name): node
         for source in listed
@@ -119,6 +124,15 @@ def test_classes_that_are_not_compiled_derive_from_compiled_ones_only_if_these_a
                     allowed = "mypyc_attr(allow_interpreted_subclasses=True)"
                     assert allowed in map(ast.unparse, base.decorator_list), (path, name)
     assert derived >= 4
+
+
+def test_no_compiled_coroutine_waits_while_it_handles_an_exception() -> None:
+    """mypyc leaves the exception to whatever runs meanwhile: it would become the context of other errors."""
+    for source in compiled_sources():
+        for handler in ast.walk(ast.parse((ROOT / source).read_text())):
+            body = handler.body if isinstance(handler, ast.ExceptHandler) else []
+            body = handler.finalbody if isinstance(handler, ast.Try) else body
+            assert not [one for part in body for one in ast.walk(part) if isinstance(one, ast.Await)], source
 
 
 @pytest.mark.skipif(not is_compiled(), reason="the interpreted variant has no such code")
