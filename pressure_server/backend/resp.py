@@ -178,7 +178,9 @@ async def wait_for_reply(arguments: Sequence[bytes], ask: Callable[[Received], N
         text = str(reply)
         # A service that is not Redis may echo everything that it was sent.
         text = text if len(text) <= _MAX_ERROR else text[:_MAX_ERROR] + "…"
-        raise BackendReplyError(f"the backend answered {arguments[0].decode()} with: {text}") from reply
+        error = BackendReplyError(f"the backend answered {arguments[0].decode()} with: {text}")
+        error.__cause__ = reply  # compiled, `raise … from` would leave it out
+        raise error
     return reply
 
 

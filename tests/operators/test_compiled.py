@@ -135,6 +135,24 @@ def test_no_compiled_coroutine_waits_while_it_handles_an_exception() -> None:
             assert not [one for part in body for one in ast.walk(part) if isinstance(one, ast.Await)], source
 
 
+def test_compiled_code_names_a_cause_only_if_it_is_the_context_too() -> None:
+    """mypyc drops the cause."""
+    for source in compiled_sources():
+        tree = ast.parse((ROOT / source).read_text())
+        handlers = [node for node in ast.walk(tree) if isinstance(node, ast.ExceptHandler)]
+        same = {
+            node
+            for handler in handlers
+            for node in ast.walk(handler)
+            if isinstance(node, ast.Raise)
+            and isinstance(node.cause, ast.Name)
+            and node.cause.id == handler.name
+        }
+        causes = {node for node in ast.walk(tree) if isinstance(node, ast.Raise) and node.cause is not None}
+        others = [node for node in causes - same if ast.unparse(node.cause or node) != "None"]
+        assert not others, source
+
+
 @pytest.mark.skipif(not is_compiled(), reason="the interpreted variant has no such code")
 def test_no_compiled_function_takes_an_attribute_for_none() -> None:
     """mypyc does after `is not None` is false, also if a call has changed the attribute since."""
