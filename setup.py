@@ -49,7 +49,7 @@ def _fail(why: object) -> None:
 
 
 def _extensions() -> list[Extension]:
-    """Return the extensions to build; none if the server is to be interpreted."""
+    """Return the extensions to build. Return none if nothing is to be compiled."""
     if _WISH == "0" or {"build_ext", "bdist_wheel", "editable_wheel"}.isdisjoint(sys.argv):
         return []
     if "editable_wheel" in sys.argv:

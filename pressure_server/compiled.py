@@ -1,4 +1,4 @@
-"""The compiled variant of the server (setup.py): whether it runs, and whether it is that of these sources."""
+"""The compiled variant of the server: tell whether it runs, and refuse it if its sources have changed."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow]
 
 SEED = 1
 KILLS = 200
-# Of so many kills, one kills the server.
+# One kill in so many is of the server; the others are of workers.
 SERVER_EVERY = 20
 WORKERS = (
     "phpredis",

@@ -23,16 +23,14 @@ class _Sent:
     reply: Any = _NOTHING
 
 
-class ModelLink(Link):
-    """A link that does the calls in order, and answers them in order, when the model asks for it."""
+class LinkInMemory(Link):
+    """A link without a channel, to a backend that is always up."""
 
-    def __init__(self, backend: Backend) -> None:
+    def __init__(self) -> None:
         self.number = 0
         self.run_id = ""
         self.heartbeats = cast(Heartbeats, object())
         self.is_back = None
-        self._backend = backend
-        self._in_flight: deque[_Sent] = deque()
 
     @property
     def is_up(self) -> bool:
@@ -43,6 +41,15 @@ class ModelLink(Link):
     def pause_after_deaths(self) -> float:
         """See Link."""
         return 0.0
+
+
+class ModelLink(LinkInMemory):
+    """A link that does the calls in order, and answers them in order, when the model asks for it."""
+
+    def __init__(self, backend: Backend) -> None:
+        super().__init__()
+        self._backend = backend
+        self._in_flight: deque[_Sent] = deque()
 
     def send(self, request: BackendRequest) -> None:
         """See Link."""

@@ -22,7 +22,7 @@ SOURCE = "pressure_server/queues/shard.py"
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    """A copy of what is built, without extensions."""
+    """A copy of the files that setup.py reads, without extensions."""
     for name in ("setup.py", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tmp_path)
     for name in ("pressure_server", "handlers"):

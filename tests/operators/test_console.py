@@ -201,7 +201,7 @@ def test_figures_are_stale_while_the_backend_is_away(
     live = _surveyed(server, 1)
     assert (live["not_ready"], live["stale"], live["rows"][0]["stale"]) == (None, 0, 0)
     valkey.stop()
-    # The age of the figures and that of a row are rounded apart.
+    # The server rounds the age of all figures and the age of each row separately.
     wait_for(lambda: _overview(server)["stale"] > 5, "the figures to be stale")
     wait_for(lambda: _overview(server)["rows"][0]["stale"] > 5, "the row to be stale")
     away = _overview(server)

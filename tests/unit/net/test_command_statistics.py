@@ -1,4 +1,4 @@
-"""Statistics of commands: calls, errors by code, latencies; and those of several processes."""
+"""Statistics of commands: calls, errors by code and latencies, of one process and of several."""
 
 from __future__ import annotations
 

@@ -5,31 +5,19 @@ from __future__ import annotations
 import asyncio
 from typing import Any, cast
 
-from pressure_server.backend.link import Heartbeats, Link
 from pressure_server.backend.requests import BackendRequest, Caller
 from pressure_server.queues.calls.call import Call
 from pressure_server.queues.calls.courier import Courier
+from tests.interleavings.connections import LinkInMemory
 
 
-class FakeLink(Link):
+class FakeLink(LinkInMemory):
     """A link that keeps the calls; the test replies to them."""
 
     def __init__(self) -> None:
-        self.number = 0
-        self.heartbeats = cast(Heartbeats, object())
-        self.is_back = None
+        super().__init__()
         self.calls: list[Call] = []
         self.called: asyncio.Queue[None] = asyncio.Queue()
-
-    @property
-    def is_up(self) -> bool:
-        """See Link."""
-        return True
-
-    @property
-    def pause_after_deaths(self) -> float:
-        """See Link."""
-        return 0.0
 
     def send(self, request: BackendRequest) -> None:
         """See Link."""
