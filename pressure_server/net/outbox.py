@@ -192,6 +192,8 @@ class Outbox:
         if not self.transport.is_closing():
             # The kernel still delivers what it has accepted.
             self._confirmed_from = 0
+            if self._evidence is _BUFFER:
+                self._accept_no_more()
             self.update_delivered()
             self._discard_input()
         self.transport.abort()
@@ -199,6 +201,16 @@ class Outbox:
     def abandon(self) -> None:
         """End the connection of a client that has answered replies with a reset."""
         self.transport.abort()
+
+    def _accept_no_more(self) -> None:
+        """Let the kernel accept no more bytes.
+
+        A transport that is aborted in a callback may write once more before it reports its end. The client
+        would get a message that is put back, too.
+        """
+        connected = self.socket
+        with suppress(OSError), socket.fromfd(connected.fileno(), connected.family, connected.type) as copy:
+            copy.shutdown(socket.SHUT_WR)
 
     def _discard_input(self) -> None:
         """Discard unread input. If a socket is closed with unread input, the kernel drops unsent output."""
