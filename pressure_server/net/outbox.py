@@ -192,29 +192,31 @@ class Outbox:
         if not self.transport.is_closing():
             # The kernel still delivers what it has accepted.
             self._confirmed_from = 0
-            if self._evidence is _BUFFER:
-                self._accept_no_more()
+            connected = self.socket
+            if connected is not None and self._evidence is _BUFFER:
+                self._accept_no_more(connected)
             self.update_delivered()
-            self._discard_input()
+            if connected is not None:
+                self._discard_input(connected.fileno())
         self.transport.abort()
 
     def abandon(self) -> None:
         """End the connection of a client that has answered replies with a reset."""
         self.transport.abort()
 
-    def _accept_no_more(self) -> None:
+    @staticmethod
+    def _accept_no_more(connected: Any) -> None:
         """Let the kernel accept no more bytes.
 
         A transport that is aborted in a callback may write once more before it reports its end. The client
         would get a message that is put back, too.
         """
-        connected = self.socket
         with suppress(OSError), socket.fromfd(connected.fileno(), connected.family, connected.type) as copy:
             copy.shutdown(socket.SHUT_WR)
 
-    def _discard_input(self) -> None:
+    @staticmethod
+    def _discard_input(number: int) -> None:
         """Discard unread input. If a socket is closed with unread input, the kernel drops unsent output."""
-        number = self.socket.fileno()
         with suppress(OSError):  # BlockingIOError after the last piece
             for _ in range(_MAX_DISCARDED):
                 if not os.read(number, _PIECE):

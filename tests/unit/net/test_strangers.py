@@ -12,7 +12,6 @@ from pressure_server.auth.users import User
 from pressure_server.errors import PressureError
 from pressure_server.net import strangers as module
 from pressure_server.net.connection import Connection
-from pressure_server.net.outbox import Outbox
 from pressure_server.net.strangers import LOGIN_TIMEOUT, Strangers
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import Server
@@ -129,7 +128,6 @@ def test_room_for_a_new_client_is_made_by_the_oldest_but_not_by_new_ones() -> No
 @pytest.mark.interpreted
 def test_the_server_disconnects_those_that_do_not_log_in_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOGIN_TIMEOUT", 0.5)
-    monkeypatch.setattr(Outbox, "_discard_input", lambda _: None)  # of the socket, which is in memory
 
     async def test() -> None:
         server = Server(password=b"secret")
