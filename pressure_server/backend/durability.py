@@ -1,7 +1,9 @@
 """Durability: hold replies to clients back until the backend confirms that their changes are safe.
 
-One small write and one WAIT or WAITAOF, on a connection of its own, cover everything that the backend has
-answered before, for all queues. Answers that come in the meantime are covered by the next round.
+One small write and one WAIT, on a connection of its own, cover everything that the backend has answered
+before, for all queues. Answers that come in the meantime are covered by the next round. If the backend syncs
+each change before it replies (`fsync`), its answers need no wait while the connection is open; the write
+covers those that came before.
 """
 
 from __future__ import annotations
@@ -15,7 +17,12 @@ from typing import Any
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.greeting import BackendRefusedError, greet
-from pressure_server.backend.levels import DurabilityUnavailableError, Level, ReplicasMissingError
+from pressure_server.backend.levels import (
+    SYNCS_EACH_CHANGE,
+    DurabilityUnavailableError,
+    Level,
+    ReplicasMissingError,
+)
 from pressure_server.backend.link import Timeouts
 from pressure_server.backend.reconnecting import until_open
 from pressure_server.backend.resp import BackendConnection, is_retryable
@@ -28,7 +35,7 @@ logger = logging.getLogger(__name__)
 Follows = Callable[[BackendError | None], None]
 # The part of the answer timeout that WAIT may take: less than all, after which the connection is aborted.
 _PART_OF_TIMEOUT = 0.8
-# Seconds between checks of the backend's settings, which decide whether a reply alone proves an fsync.
+# Seconds between checks of the backend's settings: only with some of them a reply proves an fsync.
 _CHECK_EVERY = 1.0
 # The TTL in seconds of the key that is written, for when no server writes it any longer.
 _KEY_TTL = b"86400"
@@ -39,7 +46,6 @@ if redis.call('EXPIRE', KEYS[1], ARGV[1]) == 0 then
   redis.call('SET', KEYS[1], 1, 'EX', ARGV[1])
 end
 """
-_SETTINGS = (b"appendonly", b"appendfsync", b"no-appendfsync-on-rewrite")
 
 
 def write_command(key: bytes) -> tuple[bytes, ...]:
@@ -121,16 +127,15 @@ class Durability:
     def _cover(self) -> None:
         if self._connection is None or not self._connection.is_open or self._under_way or not self._answered:
             return
-        held, self._answered = self._answered, []
-        if self._command is None:
-            self._end(held, None)
-            return
-        self._under_way = held
+        self._under_way, self._answered = self._answered, []
         self._connection.send(self._written, *write_command(self._key))
-        self._connection.send(self._covered, *self._command, self._wait_timeout)
+        if self._command is not None:
+            self._connection.send(self._covered, *self._command, self._wait_timeout)
 
     def _written(self, reply: Any) -> None:
         self._unwritten = reply if isinstance(reply, Exception) else None
+        if self._command is None:
+            self._covered(self._unwritten or 0)
 
     def _covered(self, reply: Any) -> None:
         if isinstance(reply, BackendError):
@@ -140,11 +145,10 @@ class Durability:
             self._connection.abort(failed)
             return
         held, self._under_way = self._under_way, []
-        reached = reply[0] if isinstance(reply, list) else reply
         why = None
         if failed is not None:
             why = f"the backend answered: {failed}"
-        elif reached < (self._level.replicas or 1):
+        elif reply < self._level.replicas:
             why = f"no confirmation within {self._patience:g} seconds"
         self._say(why)
         self._end(held, why)
@@ -216,13 +220,7 @@ class Durability:
 
     async def _check_again(self, connection: BackendConnection) -> None:
         try:
-            command = await self._check(connection)
-            if command is None and self._command is not None:
-                # Answers from before the settings changed still need a wait.
-                await connection.command(*write_command(self._key))
-                if not (await connection.command(*self._command, self._wait_timeout))[0]:
-                    return
-            self._command = command
+            await self._check(connection)
         except DurabilityUnavailableError as error:
             connection.abort(error)
         except BackendError as error:
@@ -261,12 +259,7 @@ class Durability:
         found = re.search(rb"^connected_slaves:(\d+)", info, re.MULTILINE)
         config: list[bytes] = []
         with suppress(BackendReplyError):  # CONFIG is not permitted
-            config = await connection.command(b"CONFIG", b"GET", *_SETTINGS)
-        has_waitaof = True
-        with suppress(BackendReplyError):  # COMMAND is not permitted: _try_out finds out
-            has_waitaof = bool((await connection.command(b"COMMAND", b"INFO", b"WAITAOF"))[0])
+            config = await connection.command(b"CONFIG", b"GET", *SYNCS_EACH_CHANGE)
         return self._level.wait_for(
-            dict(zip(config[::2], config[1::2], strict=False)),
-            has_waitaof=has_waitaof,
-            replicas=int(found[1]) if found else 0,
+            dict(zip(config[::2], config[1::2], strict=False)), replicas=int(found[1]) if found else 0
         )

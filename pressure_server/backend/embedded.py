@@ -4,8 +4,8 @@ It listens only on a unix socket in that directory, and writes an append-only fi
 its own: Ctrl-C in a terminal reaches only the server, which drains before it stops Valkey.
 
 With `appendfsync always`, Valkey exits if it cannot write its append-only file, so each change would end it
-again. After Valkey has ended unexpectedly, it therefore runs with `everysec` at first: it refuses changes
-while it cannot write, and still answers reads. In that time, durability waits for the syncs (levels.py).
+again. After Valkey has ended by itself, it therefore runs with `everysec` at first: it refuses changes while
+it cannot write, and still answers reads. In that time, durability holds the answers to changes.
 """
 
 from __future__ import annotations
@@ -177,7 +177,8 @@ class Embedded:
             if time.monotonic() - started > _STABLE_AFTER:
                 pause = 0.0
                 said.clear()
-            self._syncs_always = False
+            # If it ended by itself, its disk may be full: Valkey would end again at the first sync.
+            self._syncs_always = self._fsync and status < 0
             # The log is incomplete if the disk is full, and has nothing about a signal.
             why = await asyncio.to_thread(self._why_not_writable) or (
                 self._last_words() if status > 0 else f"see {self.data.log}"
@@ -193,6 +194,7 @@ class Embedded:
                     await self._launch()
                     break
                 except BackendError as error:
+                    self._syncs_always = False
                     problem = str(error)
 
     async def _end_of(self, process: asyncio.subprocess.Process) -> int:

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 
 from pressure_server.errors import BackendError
 
+# The settings of a backend that syncs each change before it replies.
+SYNCS_EACH_CHANGE = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
+
 
 class DurabilityUnavailableError(BackendError):
     """The backend cannot provide the level; the text says why."""
@@ -46,9 +49,7 @@ class Level:
             return cls(replicas=int(found[2] or 1))
         raise ValueError(f"'{text}' must be none, replica, replica:N (N from 1 to 100) or fsync")
 
-    def wait_for(
-        self, config: Mapping[bytes, bytes], *, has_waitaof: bool, replicas: int
-    ) -> tuple[bytes, ...] | None:
+    def wait_for(self, config: Mapping[bytes, bytes], *, replicas: int) -> tuple[bytes, ...] | None:
         """Return the command that waits for the level, without its timeout; None if a reply alone is proof.
 
         `config` has the backend's settings for its append-only file; it is empty if they are not revealed.
@@ -61,24 +62,26 @@ class Level:
                     f"durability {self} needs {self.replicas} connected replicas; the backend has {replicas}"
                 )
             return (b"WAIT", b"%d" % self.replicas)
-        if not self.fsync:
-            return None
-        if config and config.get(b"appendonly") != b"yes":
+        if self.fsync:
+            self._check_syncs(config)
+        return None
+
+    @staticmethod
+    def _check_syncs(config: Mapping[bytes, bytes]) -> None:
+        """Raise DurabilityUnavailableError unless the backend syncs each change before it replies.
+
+        WAITAOF is no other way: with `appendfsync everysec`, Redis 7.4 and Valkey answer it before they sync
+        (redis/redis#13793).
+        """
+        if not config:
             raise DurabilityUnavailableError(
-                "durability fsync needs an append-only file: set `appendonly yes` in the backend"
+                "durability fsync needs `appendfsync always` in the backend, which refuses CONFIG GET, so "
+                "its settings are unknown"
             )
-        syncs = config.get(b"appendfsync")
-        if syncs == b"no":
-            raise DurabilityUnavailableError(
-                "durability fsync needs `appendfsync always` or `everysec` in the backend, which has `no`"
-            )
-        # With `always`, the backend replies after its fsync.
-        if syncs == b"always" and config.get(b"no-appendfsync-on-rewrite") != b"yes":
-            return None
-        if has_waitaof:
-            return (b"WAITAOF", b"1", b"0")
-        raise DurabilityUnavailableError(
-            "durability fsync needs `appendfsync always` and `no-appendfsync-on-rewrite no` in the backend, "
-            "or Redis 7.2 or Valkey, which have WAITAOF"
-            + ("" if config else "; the backend refuses CONFIG GET, so its settings are unknown")
-        )
+        for setting, value in SYNCS_EACH_CHANGE.items():
+            if config.get(setting) != value:
+                found = config.get(setting, b"").decode()
+                raise DurabilityUnavailableError(
+                    f"durability fsync needs `{setting.decode()} {value.decode()}` in the backend, which has "
+                    f"`{found}`"
+                )

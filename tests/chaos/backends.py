@@ -13,7 +13,8 @@ import redis
 
 from tests.support.cluster import Cluster
 from tests.support.nodes import LOCAL, Engine
-from tests.support.programs import Client, Valkey
+from tests.support.power import PoweredValkey
+from tests.support.programs import Client
 from tests.support.sharded import PLACEMENT, PREFIX, url_of
 
 MASTERS = 3
@@ -45,14 +46,14 @@ class SingleBackend(Backend):
     prefixes = (f"{PREFIX.decode()}:",)
 
     def __init__(self, folder: Path) -> None:
-        self.valkey: Valkey
+        self.valkey: PoweredValkey
         self._folder = folder
 
     async def start(self, stack: AsyncExitStack) -> None:
         """See Backend."""
         self._folder.mkdir(parents=True)
         self.valkey = await asyncio.to_thread(
-            Valkey, self._folder, "--appendonly", "yes", "--appendfsync", "always",
+            PoweredValkey, self._folder, "--appendonly", "yes", "--appendfsync", "always",
             "--auto-aof-rewrite-percentage", "0",
             binary=shutil.which("redis-server"),
         )  # fmt: skip

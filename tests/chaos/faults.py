@@ -7,7 +7,6 @@ import contextlib
 import random
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
@@ -34,9 +33,9 @@ from tests.support.faults import (
     stopped,
 )
 from tests.support.nodes import Engine
+from tests.support.power import PoweredValkey
 from tests.support.programs import Client, Valkey
 from tests.support.relay import Relay
-from tests.support.requirements import need
 from tests.support.sharded import PLACEMENT
 from tests.support.waiters import packed
 
@@ -311,27 +310,19 @@ _LINE_FAULTS: dict[Kind, Callable[[Relay, random.Random], None]] = {
 
 
 @contextmanager
-def _killed(valkey: Valkey) -> Iterator[None]:
-    """Kill the backend, and start it again at the end of the block with a sound append-only file.
-
-    If the file ends in the middle of a transaction's command, Redis 7.0 cuts that command off, and not the
-    transaction; after a second restart half of the transaction is done (valkey-io/valkey#4342).
-    """
-    valkey.kill()
+def _without_power(valkey: Valkey) -> Iterator[None]:
+    """Cut the power of the backend, and start it again at the end of the block."""
+    assert isinstance(valkey, PoweredValkey)
+    valkey.cut_power(random.Random())
     try:
         yield
     finally:
-        manifest = valkey.folder / "appendonlydir" / "appendonly.aof.manifest"
-        subprocess.run(
-            [need("redis-check-aof", "redis-tools"), "--fix", manifest],
-            input=b"y\n", capture_output=True, check=True,
-        )  # fmt: skip
         valkey.start()
 
 
 _BACKEND_FAULTS: dict[Kind, BackendFault] = {
-    plan.BACKEND_KILLED: _killed,
-    plan.BACKEND_AWAY: _killed,
+    plan.POWER_CUT: _without_power,
+    plan.LONG_POWER_CUT: _without_power,
     plan.BACKEND_STOPPED: hanging,
     plan.BACKEND_HANGS: hanging,
     plan.CLIENTS_KILLED: SUBSCRIBERS_DISCONNECTED,

@@ -160,7 +160,7 @@ def test_nothing_explains_a_job_that_has_ended_twice(tmp_path: Path) -> None:
         (plan.PROXY_KILLED, "a", False, True),
         (plan.PROXY_KILLED, "a", True, False),
         (plan.PROXY_KILLED, "b", False, False),
-        (plan.BACKEND_KILLED, "", False, False),
+        (plan.POWER_CUT, "", False, False),
         (plan.CLIENTS_CUT, "a", False, False),
     ],
 )
@@ -196,7 +196,7 @@ PROXY_KILLED_LATER = Incident(plan.PROXY_KILLED, "a", 5.0, 6.0)
     [
         ([Incident(plan.PROXY_KILLED, "a", 2.1, 3.0)], True),
         ([Incident(plan.PROXY_ZOMBIE, "b", 1.0, 8.9)], True),
-        ([Incident(plan.BACKEND_KILLED, "", 2.1, 3.0)], True),
+        ([Incident(plan.POWER_CUT, "", 2.1, 3.0)], True),
         # Proxy a could not acknowledge the delivery before it was killed.
         ([PROXY_KILLED_LATER, Incident(plan.BACKEND_SILENT, "a", 1.9, 4.5)], True),
         ([PROXY_KILLED_LATER, Incident(plan.BACKEND_SILENT, "b", 1.9, 4.5)], False),
