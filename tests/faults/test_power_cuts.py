@@ -15,7 +15,7 @@ import redis
 
 from tests.support.crowd import Crowd
 from tests.support.power import Disk, PoweredValkey
-from tests.support.programs import StartServer, start_replicated, wait_for
+from tests.support.programs import StartServer, run_command, start_replicated, wait_for
 from tests.support.requirements import need
 
 APPEND_ONLY = ("--appendonly", "yes", "--appendfsync")
@@ -153,3 +153,25 @@ def test_with_a_replica_a_power_cut_of_the_master_loses_nothing_if_the_replica_t
         with main.client() as of_main:
             assert direct.llen(QUEUE) == of_main.llen(QUEUE)
     assert main.disk.lost > 0
+
+
+def test_a_backup_and_a_restore_survive_a_power_cut_after_their_end(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    numbers = [b"%d" % number for number in range(200)]
+    server = start_server("--data-dir", str(tmp_path / "data"))
+    with server.client() as client:
+        client.rpush("q", *numbers)
+    backups, restored = Disk(tmp_path / "backups"), Disk(tmp_path / "restored")
+    backup = str(tmp_path / "backups" / "backup.tar.gz")
+    (tmp_path / "backups").mkdir()
+    for disk, *command in (
+        (backups, "backup", "--data-dir", str(tmp_path / "data"), backup),
+        (restored, "restore", backup, "--data-dir", str(tmp_path / "restored")),
+    ):
+        ended = run_command(*command, environment=disk.environment, new_process=True)
+        assert ended.returncode == 0, ended.stderr
+        disk.cut(random.Random(1), "server.lock")
+        assert disk.lost == 0
+    with start_server("--data-dir", str(tmp_path / "restored")).client() as client:
+        assert client.lrange("q", 0, -1) == numbers
