@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import hang_ups, plan, report
+from tests.chaos.backends import ClusterBackend, SentinelBackend
 from tests.chaos.beanstalk import BeanstalkError, BeanstalkReader, Job
 from tests.chaos.causes import Incident, cause
 from tests.chaos.evidence import follow
@@ -297,10 +299,22 @@ def test_no_message_is_lost_whatever_breaks(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_no_message_is_lost_whatever_happens_to_a_cluster(tmp_path: Path) -> None:
-    faults = plan.make([*dict.fromkeys(plan.KINDS_OF_CLUSTER)], 6, 2, TIMEOUTS, SEED)
+    faults = plan.make([*dict.fromkeys(plan.KINDS_OF_CLUSTER)], 7, 2, TIMEOUTS, SEED)
     timeouts = TIMEOUTS._replace(grace=20.0)
     wanted = settings(tmp_path, faults, messages=2000)
-    outcome = outcome_of(replace(wanted, timeouts=timeouts, cluster_of=Engine.REDIS))
+    backend = partial(ClusterBackend, Engine.REDIS)
+    outcome = outcome_of(replace(wanted, timeouts=timeouts, backend=backend))
+    assert report.failures(outcome) == []
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_no_message_is_lost_when_the_network_breaks_between_nodes_with_sentinel(tmp_path: Path) -> None:
+    faults = plan.make([plan.PARTITION], 4, 2, TIMEOUTS, SEED)
+    timeouts = TIMEOUTS._replace(grace=20.0)
+    wanted = settings(tmp_path, faults, messages=1000)
+    outcome = outcome_of(replace(wanted, timeouts=timeouts, backend=SentinelBackend))
     assert report.failures(outcome) == []
 
 

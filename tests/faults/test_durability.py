@@ -25,6 +25,7 @@ from tests.support.programs import (
     refused_start,
     start_replicated,
     wait_for,
+    wait_until_settled,
 )
 from tests.support.requirements import need
 from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_blocked, waiters
@@ -385,6 +386,17 @@ def test_a_change_that_no_replica_confirms_in_time_is_an_error_and_its_messages_
     assert server.log.count(f"the backend does not confirm durability replica:1: {late}") == 1
     assert server.log.count("the backend confirms durability replica:1 again") == 1
     assert server.log.count("WARNING") == 1
+
+
+def test_what_goes_back_need_not_be_confirmed(replicated: Replicated, start_server: StartServer) -> None:
+    server = durable(start_server, replicated.main.url, "replica", "--backend-timeout", "1")
+    with server.client() as client, Waiter(server.port) as waiting, replicated.main.client() as direct:
+        assert client.sadd("q", "a") == 1
+        with stopped(replicated.replica.process):
+            assert is_refused(waiting("SPOP", "q"), "BACKEND")
+            wait_for(lambda: client.scard("q") == 1, "the message to be back")
+            wait_until_settled(direct)
+    assert "ERROR" not in server.log
 
 
 @pytest.mark.slow

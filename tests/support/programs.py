@@ -230,7 +230,7 @@ def _new_process(
 
 
 class Server(Program):
-    """A process of `pressure-server serve`. Its first listener is RESP, on a free port.
+    """A process of `pressure-server serve`. Its first listener is RESP, on a free port of `host`.
 
     `source` is the folder of another version's source. The process is forked from one with the server's
     imports, except with `source`, with a variable that Python reads at its start, or with `new_process`.
@@ -243,8 +243,10 @@ class Server(Program):
         environment: Mapping[str, str] | None = None,
         source: Path | None = None,
         new_process: bool = False,
+        host: str = "127.0.0.1",
     ) -> None:
         self.log_file = log
+        self.host = host
         self._arguments = arguments
         if source is not None:
             environment = {**(environment or {}), "PYTHONPATH": str(source)}
@@ -252,7 +254,7 @@ class Server(Program):
         start = _new_process if is_new else ForkedProcess
         with log.open("w") as output:
             self.process = start(
-                *("pressure_server", "serve", "--listen", "resp://127.0.0.1:0", *arguments),
+                *("pressure_server", "serve", "--listen", f"resp://{host}:0", *arguments),
                 output=output, errors=output, environment=_environment(environment), folder=source,
             )  # fmt: skip
         wait_for(
@@ -266,7 +268,9 @@ class Server(Program):
 
     def port_of(self, scheme: str, query: str = "") -> int:
         """Return the port of the first such listener. Raise AssertionError if there is none."""
-        found = re.search(rf"listening on {scheme}://127\.0\.0\.1:(\d+){re.escape(query)}", self.log)
+        found = re.search(
+            rf"listening on {scheme}://{re.escape(self.host)}:(\d+){re.escape(query)}", self.log
+        )
         assert found, self.log
         return int(found[1])
 
@@ -275,7 +279,7 @@ class Server(Program):
         return self.log_file.read_text()
 
     def client(self, **options: Any) -> Client:
-        return redis.Redis(port=self.port, **{**_PATIENT, **options})
+        return redis.Redis(self.host, self.port, **{**_PATIENT, **options})
 
     def check_idle(self) -> None:
         """Raise AssertionError if the server, whose clients have gone, keeps a call record in its backend.
