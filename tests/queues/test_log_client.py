@@ -38,6 +38,7 @@ from pressure_server.client import (
     QueueTypeError,
     TransactionIdError,
 )
+from pressure_server.client.redis_io import AsyncRedis, BlockingRedis
 from tests.support.backend_relay import BackendRelay
 from tests.support.blocking import Blocking, running_loop
 from tests.support.client_scripts import output_of
@@ -365,10 +366,9 @@ class Script:
 
         monkeypatch.setattr(redis.Redis, "execute_command", lambda *words: self._execute(*words))
         monkeypatch.setattr(redis.asyncio.Redis, "execute_command", execute_async)
-        monkeypatch.setattr("pressure_server.client.sync.logs.sleep", self._sleep)
-        monkeypatch.setattr("pressure_server.client.aio.logs.sleep", sleep_async)
-        for module in ("sync", "aio"):
-            monkeypatch.setattr(f"pressure_server.client.{module}.logs.monotonic", lambda: self.now)
+        for kind in (AsyncRedis, BlockingRedis):
+            monkeypatch.setattr(kind, "sleep", sleep_async)
+        monkeypatch.setattr("pressure_server.client.logs.monotonic", lambda: self.now)
 
     def _execute(self, _client: Any, *words: Any) -> Any:
         self.commands.append(words)
