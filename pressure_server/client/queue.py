@@ -12,19 +12,14 @@ from redis.exceptions import ResponseError
 
 from pressure_server.client.arguments import as_bytes, checked_bound, checked_timeout
 from pressure_server.client.native import (
-    CHANGES,
     CLOSER,
     CONSUMER,
     LIBRARY,
-    LINE_TIMEOUT,
-    LINE_TIMEOUT_OF_DELETED,
-    MAX_LOADS,
     PRODUCER,
     TAKE,
     QueueCalls,
     RoleKeys,
     function_instead,
-    is_unknown_function,
     must_be_repeated,
     undoing,
 )
@@ -40,7 +35,15 @@ from pressure_server.errors import (
 )
 from pressure_server.queues.operations.block_reply import Done, accepts
 
-REDIS_URL = "redis://127.0.0.1:6379/0"
+# The library is loaded at most this often for one call.
+_MAX_LOADS = 100
+# The channel on which Redis reports changed keys to RESP2 clients.
+_CHANGES = "__redis__:invalidate"
+# Seconds in line for a role before the client checks whether waiting still makes sense: a Delete does not
+# wake clients in line (pressure 0.15), and a client of this library that died in its turn gives nothing back.
+_LINE_TIMEOUT = 10.0
+_LINE_TIMEOUT_OF_DELETED = 1.0
+_REDIS_URL = "redis://127.0.0.1:6379/0"
 
 Result = TypeVar("Result")
 
@@ -65,7 +68,7 @@ class AsyncQueue:
     def __init__(
         self,
         name: str | bytes,
-        url: str = REDIS_URL,
+        url: str = _REDIS_URL,
         *,
         prefix: str | bytes = "__pressure__",
         **options: Any,
@@ -153,7 +156,7 @@ class AsyncQueue:
             return
         try:
             for role in cycle((PRODUCER, CONSUMER)):
-                await self._line_up(role, LINE_TIMEOUT_OF_DELETED)
+                await self._line_up(role, _LINE_TIMEOUT_OF_DELETED)
                 with suppress(QueueInUseError):
                     await self._call(b"finish_delete")
                     return
@@ -207,7 +210,7 @@ class AsyncQueue:
                             raise reason
                         # A native client holds the role, also while it waits for the same message or room.
                         stood_in_line = True
-                        await self._line_up(role, LINE_TIMEOUT if left is None else min(left, LINE_TIMEOUT))
+                        await self._line_up(role, _LINE_TIMEOUT if left is None else min(left, _LINE_TIMEOUT))
                         continue
                     try:
                         return await attempt()
@@ -230,7 +233,7 @@ class AsyncQueue:
         number = await changes.parse_response()
         await changes.execute_command(*self._calls.tracking_command(number, role))
         await changes.parse_response()
-        await changes.subscribe(CHANGES)
+        await changes.subscribe(_CHANGES)
         await changes.parse_response()
 
     async def _catch_up(self, changes: Any) -> None:
@@ -271,12 +274,12 @@ class AsyncQueue:
 
     async def _send(self, call: list[bytes]) -> Any:
         """Send a call, and load the library if the backend does not have it."""
-        function, keys, arguments, loads = LIBRARY.name, self._calls.call_keys, call, MAX_LOADS
+        function, keys, arguments, loads = LIBRARY.name, self._calls.call_keys, call, _MAX_LOADS
         while True:
             try:
                 return await self._redis.execute("FCALL", function, len(keys), *keys, *arguments)
             except ResponseError as error:
-                if is_unknown_function(error) and loads:
+                if str(error).startswith("Function not found") and loads:
                     loads -= 1
                     await self._load()
                 else:
@@ -313,7 +316,7 @@ class Queue(Synchronous):
     def __init__(
         self,
         name: str | bytes,
-        url: str = REDIS_URL,
+        url: str = _REDIS_URL,
         *,
         prefix: str | bytes = "__pressure__",
         **options: Any,

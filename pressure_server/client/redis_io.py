@@ -16,18 +16,18 @@ import redis.connection
 import redis.retry
 from redis.backoff import NoBackoff
 
-from pressure_server.client.arguments import Word, connection_settings
+from pressure_server.client.arguments import Word
 
 Result = TypeVar("Result")
 
 
 class AsyncRedis:
-    """A client of redis-py with a pool of its own; see connection_settings. Nothing is retried."""
+    """A client of redis-py with a pool of its own; see _connection_settings. Nothing is retried."""
 
     def __init__(self, url: str, options: Mapping[str, Any], *, is_patient: bool = False) -> None:
         in_url = redis.asyncio.connection.parse_url(url)
         retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
-        settings = connection_settings(options, in_url, retry, is_patient=is_patient)
+        settings = _connection_settings(options, in_url, retry, is_patient=is_patient)
         # Any: redis-py's commands have no usable types.
         self._redis: Any = redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(**settings))
 
@@ -155,8 +155,35 @@ class _Blocking(AbstractAsyncContextManager[Any]):
 
 
 def open_blocking(url: str, options: Mapping[str, Any], *, is_patient: bool = False) -> Any:
-    """Return redis-py's client for threads with a pool of its own; see connection_settings."""
+    """Return redis-py's client for threads with a pool of its own; see _connection_settings."""
     in_url = redis.connection.parse_url(url)  # type: ignore[no-untyped-call] # it has none
     retry = redis.retry.Retry(NoBackoff(), 0)
-    settings = connection_settings(options, in_url, retry, is_patient=is_patient)
+    settings = _connection_settings(options, in_url, retry, is_patient=is_patient)
     return redis.Redis.from_pool(redis.ConnectionPool(**settings))
+
+
+def _connection_settings(
+    options: Mapping[str, Any], in_url: Mapping[str, Any], retry: Any, *, is_patient: bool
+) -> dict[str, Any]:
+    """Return the arguments for a connection pool of redis-py.
+
+    Precedence: what the client needs, then the URL, then `options`. `retry` is a Retry of redis-py that
+    retries nothing. A patient connection waits for a reply as long as it takes.
+    """
+    settings = {
+        **options,
+        **in_url,
+        "decode_responses": False,
+        # In RESP2, reports of changed keys are ordinary messages; in RESP3, redis-py handles them itself.
+        "protocol": 2,
+        # A command that was sent may have been done.
+        "retry": retry,
+        # Each waiting thread or task has a connection; redis-py would refuse the 101st.
+        "max_connections": 1 << 31,
+    }
+    if is_patient:
+        settings["socket_timeout"] = None
+        if "path" not in settings:
+            # TCP finds out if the server's machine is gone; redis-py asks it to from its version 8 on.
+            settings.setdefault("socket_keepalive", True)
+    return settings
