@@ -61,7 +61,7 @@ class Connections:
             raise
         return reply, client
 
-    async def do_together(self, client: AsyncRedis, *commands: Sequence[Word]) -> list[Any]:
+    async def do_together(self, client: AsyncRedis, *commands: Sequence[Word]) -> Any:
         """Send commands in one write, by a client of do_alone. Return the replies; errors are among them."""
         try:
             return await client.execute_together(commands)

@@ -314,7 +314,10 @@ class AsyncJob:
                 with suppress(PressureError, redis.RedisError):
                     await self.release()
         finally:
-            await self._give_up()
+            if self._is_reserved and self._client is not None:
+                # The job has not been ended. With its connection closed, it returns to the queue.
+                self._is_reserved = False
+                await self._client.disconnect()
 
     def __del__(self) -> None:
         # Not after a failed __init__, and silent while the interpreter or the loop ends.
@@ -339,12 +342,6 @@ class AsyncJob:
         async with self._lock:
             is_reserved, self._is_reserved = self._is_reserved, False
             return is_reserved
-
-    async def _give_up(self) -> None:
-        """Close the connection of a job that has not been ended: the job returns to the queue."""
-        if self._is_reserved and self._client is not None:
-            self._is_reserved = False
-            await self._client.disconnect()
 
 
 class _BlockingJobQueue(AsyncJobQueue):

@@ -43,6 +43,7 @@ _CHANGES = "__redis__:invalidate"
 # wake clients in line (pressure 0.15), and a client of this library that died in its turn gives nothing back.
 _LINE_TIMEOUT = 10.0
 _LINE_TIMEOUT_OF_DELETED = 1.0
+_PREFIX = "__pressure__"
 _REDIS_URL = "redis://127.0.0.1:6379/0"
 
 Result = TypeVar("Result")
@@ -66,12 +67,7 @@ class AsyncQueue:
     _redis_class: type[AsyncRedis] = AsyncRedis
 
     def __init__(
-        self,
-        name: str | bytes,
-        url: str = _REDIS_URL,
-        *,
-        prefix: str | bytes = "__pressure__",
-        **options: Any,
+        self, name: str | bytes, url: str = _REDIS_URL, *, prefix: str | bytes = _PREFIX, **options: Any
     ) -> None:
         self._calls = QueueCalls(name, prefix)
         self._redis = self._redis_class(url, options)
@@ -201,7 +197,8 @@ class AsyncQueue:
             stood_in_line = False
             try:
                 while True:
-                    await self._catch_up(changes)
+                    while await _changed_keys(changes, 0) != ():
+                        pass
                     seen = await self._patient.execute(*self._calls.look_command(role))
                     left = None if end is None else end - monotonic()
                     is_over = left is not None and left <= 0
@@ -235,10 +232,6 @@ class AsyncQueue:
         await changes.parse_response()
         await changes.subscribe(_CHANGES)
         await changes.parse_response()
-
-    async def _catch_up(self, changes: Any) -> None:
-        while await _changed_keys(changes, 0) != ():
-            pass
 
     async def _wait_for_change(self, changes: Any, role: RoleKeys, end: float | None) -> None:
         """Wait until a key that matters for a role has changed, the time is up, or a new try is due."""
@@ -314,12 +307,7 @@ class Queue(Synchronous):
     """
 
     def __init__(
-        self,
-        name: str | bytes,
-        url: str = _REDIS_URL,
-        *,
-        prefix: str | bytes = "__pressure__",
-        **options: Any,
+        self, name: str | bytes, url: str = _REDIS_URL, *, prefix: str | bytes = _PREFIX, **options: Any
     ) -> None:
         super().__init__(_BlockingQueue(name, url, prefix=prefix, **options))
 

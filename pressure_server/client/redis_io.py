@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from threading import Lock
 from typing import Any, TypeVar
@@ -31,20 +31,17 @@ class AsyncRedis:
         # Any: redis-py's commands have no usable types.
         self._redis: Any = redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(**settings))
 
-    def execute(self, *words: Word | float) -> Coroutine[Any, Any, Any]:
-        """Send a command, and return its reply."""
-        reply: Coroutine[Any, Any, Any] = self._redis.execute_command(*words)
-        return reply
+    def execute(self, *words: Word | float) -> Any:
+        """Return a coroutine that sends a command, and returns its reply."""
+        return self._redis.execute_command(*words)
 
-    async def execute_together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
-        """Send commands in one write, and return the replies; errors are among them."""
-        replies: list[Any] = await self._pipeline(commands).execute(raise_on_error=False)
-        return replies
+    async def execute_together(self, commands: Sequence[Sequence[Word]]) -> Any:
+        """Send commands in one write, and return the list of replies; errors are among them."""
+        return await self._pipeline(commands).execute(raise_on_error=False)
 
-    def pubsub(self) -> AbstractAsyncContextManager[Any]:
+    def pubsub(self) -> Any:
         """Return a PubSub of redis-py, which has a connection of its own."""
-        pubsub: AbstractAsyncContextManager[Any] = self._redis.pubsub()
-        return pubsub
+        return self._redis.pubsub()
 
     async def disconnect(self) -> None:
         """Close the connections. The next command opens new ones."""
@@ -98,12 +95,11 @@ class BlockingRedis(AsyncRedis):
         """See AsyncRedis."""
         return self._redis.execute_command(*words)
 
-    async def execute_together(self, commands: Sequence[Sequence[Word]]) -> list[Any]:
+    async def execute_together(self, commands: Sequence[Sequence[Word]]) -> Any:
         """See AsyncRedis."""
-        replies: list[Any] = self._pipeline(commands).execute(raise_on_error=False)
-        return replies
+        return self._pipeline(commands).execute(raise_on_error=False)
 
-    def pubsub(self) -> AbstractAsyncContextManager[Any]:
+    def pubsub(self) -> Any:
         """See AsyncRedis."""
         return _Blocking(self._redis.pubsub())
 
@@ -111,10 +107,9 @@ class BlockingRedis(AsyncRedis):
         """See AsyncRedis."""
         self._redis.connection_pool.disconnect()
 
-    def deferred_disconnect(self) -> Callable[[], None]:
+    def deferred_disconnect(self) -> Any:
         """See AsyncRedis."""
-        disconnect: Callable[[], None] = self._redis.connection_pool.disconnect
-        return disconnect
+        return self._redis.connection_pool.disconnect
 
     @staticmethod
     def lock() -> AbstractAsyncContextManager[Any]:
