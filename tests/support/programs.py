@@ -275,6 +275,10 @@ class Server(Program):
         return int(found[1])
 
     @property
+    def url(self) -> str:
+        return f"redis://127.0.0.1:{self.port}"
+
+    @property
     def log(self) -> str:
         return self.log_file.read_text()
 
