@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from pressure_server.app.option_types import FILE, VARIABLE_PREFIX, Option
+from pressure_server.app.option_types import FILE, VARIABLE_PREFIX, Option, help_texts
 from pressure_server.app.queue_sections import QUEUES, line_of, read_config, read_templates
 from pressure_server.app.settings import Settings
 from pressure_server.app.store import Store
@@ -80,6 +80,7 @@ def _check_environment() -> None:
             raise click.UsageError(f"unknown variable {name} in the environment: {hint}")
 
 
+_HELP = help_texts(Store, Settings)
 _OPTIONS = [
     Option(
         "config",
@@ -91,7 +92,7 @@ _OPTIONS = [
         is_eager=True,
         expose_value=False,
     ),
-    *(Option(one.name, **one.metadata) for one in fields(Settings) if one.metadata),
+    *(Option(one.name, _HELP[one.name], **one.metadata) for one in fields(Settings) if one.metadata),
 ]
 # By the group in which help and documents list them.
 GROUPS: dict[str, list[Option]] = {}
