@@ -208,12 +208,6 @@ class Overview:
     def row(self, queue: Surveyed, waiting_operations: Mapping[Key, Waiting]) -> dict[str, Any]:
         """Return the figures of a queue. `waiting_operations` has the counts of all queues."""
         figures, waiting = queue.figures, waiting_operations[_key(queue)]
-        states = {
-            "closed": figures.is_closed,
-            "full": figures.is_full,
-            "paused": figures.paused,
-            "ack-next": figures.keeps,
-        }
         return {
             "db": queue.database,
             "id": id_of(queue.name),
@@ -226,7 +220,7 @@ class Overview:
             "taken": round(queue.taken_rate, 1),
             "waiting_producers": waiting[Line.PRODUCERS],
             "waiting_consumers": waiting[Line.CONSUMERS],
-            "states": [state for state, is_so in states.items() if is_so],
+            "states": figures.states,
             "stale": _old(queue.at),
             "lengths": list(queue.lengths or ()),
             "problems": self.problems.of(queue.database, queue.name),
@@ -234,7 +228,6 @@ class Overview:
         }
 
     def _shards(self) -> list[dict[str, Any]]:
-        """Return the shards of a cluster."""
         broker = self._context.server.broker
         shards = broker.default_database.shards
         if len(shards) == 1:
