@@ -218,7 +218,6 @@ class BufferLimitError(PressureError):
     kind = ErrorKind.NO_ROOM
 
     def __init__(self, size: int, limit: int) -> None:
-        """Make the error: the client has `size` bytes buffered, and the budget is `limit` bytes."""
         super().__init__(
             f"closing this connection: the limit of {limit} bytes buffered for all clients is reached "
             f"(--max-buffered-bytes), and this client has the most, {size}"
@@ -229,7 +228,6 @@ class StrangerLimitError(BufferLimitError):
     """The memory budget of clients that have not logged in is exceeded: this one is disconnected."""
 
     def __init__(self, limit: int) -> None:
-        """Make the error: the budget is `limit` bytes."""
         PressureError.__init__(
             self,
             f"closing this connection: it has not logged in, and the limit of {limit} bytes buffered for all "

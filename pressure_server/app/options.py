@@ -29,18 +29,15 @@ _TOML_TYPES: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: 
 
 
 def _config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
-    """Check the environment, and read the configuration file: before the other options have values."""
-    _check_environment()
-    if path is not None:
-        _read_config(ctx, path)
-        ctx.meta[_CONFIG] = path
+    """Check the environment, and read the configuration file: before the other options have values.
 
-
-def _read_config(ctx: click.Context, path: Path) -> None:
-    """Use the values of the TOML file as defaults, so that flags and variables take precedence.
-
-    Raise SettingsError or click.UsageError if the file cannot be read, or a key or value is invalid.
+    The values of the TOML file become defaults, so that flags and variables take precedence. Raise
+    SettingsError or click.UsageError if the file cannot be read, or a key or value is invalid.
     """
+    _check_environment()
+    if path is None:
+        return
+    ctx.meta[_CONFIG] = path
     found, text = read_config(path)
     if found.pop(QUEUES, None) is not None:
         read_templates(path)

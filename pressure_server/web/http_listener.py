@@ -116,7 +116,6 @@ async def _log_page_error(throttle: LogThrottle, request: web.Request) -> web.Re
 
 
 async def _is_alive(_request: web.Request) -> web.Response:
-    """Answer: the event loop runs."""
     return web.Response(text="ok\n")
 
 
