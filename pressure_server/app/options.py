@@ -69,11 +69,9 @@ def _check_environment() -> None:
         suffix = name.removeprefix(VARIABLE_PREFIX)
         if suffix != name and suffix not in known and not _LINK_VARIABLE.fullmatch(suffix):
             likely = difflib.get_close_matches(suffix, known, 1)
-            hint = (
-                f"did you mean {VARIABLE_PREFIX}{likely[0]}?"
-                if likely
-                else "see pressure-server serve --help"
-            )
+            hint = "see pressure-server serve --help"
+            if likely:
+                hint = f"did you mean {VARIABLE_PREFIX}{likely[0]}?"
             raise click.UsageError(f"unknown variable {name} in the environment: {hint}")
 
 

@@ -65,9 +65,8 @@ def _option(key: str, value: object, where: str) -> dict[bytes, Any]:
     if parse is None:
         likely = difflib.get_close_matches(key, options, 1, cutoff=0.75)
         known = f"the options are {', '.join(options)}; options of the server precede the sections"
-        raise SettingsError(
-            f"{where}: unknown option {key}: {f'did you mean {likely[0]}?' if likely else known}"
-        )
+        hint = f"did you mean {likely[0]}?" if likely else known
+        raise SettingsError(f"{where}: unknown option {key}: {hint}")
     try:
         if type(value) not in (str, int, float):
             raise CommandError("ERR write a number, or a text in quotes")

@@ -214,12 +214,11 @@ class Settings(Store, ListenerSettings):
         if self.password is not None and self.password_file is not None:
             raise SettingsError("the password is given twice, by --password and by --password-file")
         if self.tls_certificate is None:
-            if secure := next(
-                (listen for listen in (*self.listen, self.http) if listen and listen.tls), None
-            ):
-                raise SettingsError(
-                    f"{secure} needs --tls-certificate, and --tls-key for a separate key file"
-                )
+            for one in (*self.listen, self.http):
+                if one and one.tls:
+                    raise SettingsError(
+                        f"{one} needs --tls-certificate, and --tls-key for a separate key file"
+                    )
             if self.tls_key is not None or self.tls_client_ca is not None:
                 raise SettingsError("--tls-key and --tls-client-ca have no effect without --tls-certificate")
 

@@ -62,9 +62,8 @@ class Logins:
     def succeed(self, transport: asyncio.BaseTransport, user: User) -> None:
         """Note a login, for `--log-level debug`."""
         address = address_of(transport)
-        logger.debug(
-            "login as '%s' from %s", user.name, address, extra={"client": address, "user": user.name}
-        )
+        fields = {"client": address, "user": user.name}
+        logger.debug("login as '%s' from %s", user.name, address, extra=fields)
 
     def _count(self, network: str) -> int:
         """Count a failure. Return how many the address has had recently."""

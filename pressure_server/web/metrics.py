@@ -79,13 +79,12 @@ class Metrics:
         """Answer with the metrics in Prometheus's text format."""
         context, workers = self._context, self._context.server.workers
         async with self._is_busy:
+            queues = self._queues.current()
             families = chain(
                 await _backend_metrics(context),
                 _build_metrics(await context.not_ready_for_more()),
                 _total_metrics(context.survey),
-                _queue_metrics(
-                    context.survey, self._queues.current(), request[USER], await context.waiting()
-                ),
+                _queue_metrics(context.survey, queues, request[USER], await context.waiting()),
                 _command_metrics(await workers.statistics()),
                 _client_metrics(await workers.totals()),
                 _call_metrics(context.server.broker, await workers.calls()),
@@ -216,10 +215,8 @@ def _call_metrics(broker: Broker, calls: Mapping[int, CallStatistics]) -> Iterat
     databases = [((str(one.database_number),), one) for one in broker.databases]
     are_up = [(label, int(one.is_up)) for label, one in databases]
     yield _gauges("backend_up", "1 if the backend is connected.", _DATABASE, are_up)
-    reconnects = [(label, one.reconnects) for label, one in databases]
-    yield _counters(
-        "backend_reconnects", "Times that the backend was lost and is back.", _DATABASE, reconnects
-    )
+    rows = [(label, one.reconnects) for label, one in databases]
+    yield _counters("backend_reconnects", "Times that the backend was lost and is back.", _DATABASE, rows)
     yield from _shard_metrics(broker)
     yield _gauge("peers", "Other servers on the backend.", broker.default_database.peer_count)
 
@@ -283,9 +280,8 @@ def _disk_metrics(data_dir: Path) -> Iterator[Metric]:
             with suppress(OSError):  # the backend may have removed it
                 size += os.lstat(os.path.join(folder, name)).st_size
     yield _gauge("backend_disk_bytes", "Size of the embedded backend's files.", size)
-    yield _gauge(
-        "backend_disk_free_bytes", "Bytes that are free for the embedded backend on its disk.", disk.free
-    )
+    text = "Bytes that are free for the embedded backend on its disk."
+    yield _gauge("backend_disk_free_bytes", text, disk.free)
     yield _gauge("backend_disk_size_bytes", "Size of that disk.", disk.total)
 
 
