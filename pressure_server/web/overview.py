@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from heapq import merge
 from itertools import islice
+from operator import attrgetter
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -37,16 +38,12 @@ _STALE = 5.0
 Key = tuple[int, bytes]
 
 _SORTS: dict[str, Callable[[Surveyed], Any]] = {
-    "name": lambda queue: queue.name,
-    "type": lambda queue: queue.figures.type,
-    "messages": lambda queue: queue.figures.length,
-    "bytes": lambda queue: queue.figures.bytes,
-    "bound": lambda queue: queue.figures.bound,
-    "age": lambda queue: queue.age,
-    "put": lambda queue: queue.put_rate,
-    "taken": lambda queue: queue.taken_rate,
-    "reserved": lambda queue: queue.figures.reserved,
-    "buried": lambda queue: queue.figures.buried,
+    **{name: attrgetter(f"figures.{name}") for name in ("type", "bytes", "bound", "reserved", "buried")},
+    "name": attrgetter("name"),
+    "messages": attrgetter("figures.length"),
+    "age": attrgetter("age"),
+    "put": attrgetter("put_rate"),
+    "taken": attrgetter("taken_rate"),
 }
 # Further orders, by what the survey does not know: see Overview.
 _MORE_SORTS = ("waiting", "states")
