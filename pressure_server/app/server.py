@@ -72,12 +72,14 @@ async def serve(settings: Settings) -> None:
 
 
 class Server:
-    """One run of the server. Raise StartError or SettingsError if the settings cannot be used."""
+    """One run of the server. A worker has an assignment, and a channel to its supervisor.
+
+    Raise StartError or SettingsError if the settings cannot be used.
+    """
 
     def __init__(
         self, settings: Settings, assignment: Assignment | None = None, supervisor: Channel | None = None
     ) -> None:
-        """A worker has an assignment, and a channel to its supervisor."""
         self._settings = settings
         self._assignment = assignment
         self._supervisor = supervisor
@@ -201,7 +203,6 @@ class Server:
         self._context.listening += [bound.listen for bound in self._bound]
 
     async def _listen_http(self, listen: ListenerUrl) -> None:
-        """Open the HTTP listener. Raise StartError."""
         # A server without --http need not have aiohttp in memory; see web/http_settings.py.
         from pressure_server.web.http_listener import HttpListener
         from pressure_server.web.http_requests import HttpContext
@@ -239,7 +240,6 @@ class Server:
                 self._bound.append(await BoundSockets.bind(listen, self._settings.keepalive, leave=leave))
 
     async def _ask_all(self, question: str, *arguments: Any) -> list[Any]:
-        """Ask all processes of the server a question."""
         if self._supervisor is not None:
             with contextlib.suppress(TimeoutError, ChannelClosedError):
                 async with asyncio.timeout(_ASK_TIMEOUT):
