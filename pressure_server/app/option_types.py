@@ -133,10 +133,17 @@ def time_setting(default: float | None, least: float = 0, most: float = 2**31, *
 
 
 def help_texts(*settings: type) -> dict[str, str]:
-    """Return the text after each field of these dataclasses, by the name of the field."""
+    """Return the text after each field of these dataclasses, by the name of the field.
+
+    Without the source, as in an installation of byte code alone, there are none.
+    """
     found: dict[str, str] = {}
     for module in dict.fromkeys(one.__module__ for one in settings):
-        for node in ast.parse(inspect.getsource(sys.modules[module])).body:
+        try:
+            source = inspect.getsource(sys.modules[module])
+        except OSError:
+            continue
+        for node in ast.parse(source).body:
             for one, following in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
                 match one, following:
                     case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):

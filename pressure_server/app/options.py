@@ -87,7 +87,7 @@ _OPTIONS = [
         is_eager=True,
         expose_value=False,
     ),
-    *(Option(one.name, _HELP[one.name], **one.metadata) for one in fields(Settings) if one.metadata),
+    *(Option(one.name, _HELP.get(one.name, ""), **one.metadata) for one in fields(Settings) if one.metadata),
 ]
 # By the group in which help and documents list them.
 GROUPS: dict[str, list[Option]] = {}
