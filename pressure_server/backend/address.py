@@ -1,10 +1,8 @@
-"""The backend's address: parse its URL as redis-py does, open connections to it, pause between attempts."""
+"""The backend's address: parse its URL as redis-py does, open connections to it."""
 
 from __future__ import annotations
 
 import asyncio
-import random
-from collections.abc import Iterator
 from ssl import SSLError
 from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import SplitResult, urlsplit, urlunsplit
@@ -25,9 +23,6 @@ CONNECT_TIMEOUT = 5.0
 # A Redis without TLS waits for the end of the handshake, whose bytes are a command without an end to it.
 _IS_IT_TLS = "; if that port does not speak TLS, write redis:// instead of rediss://"
 SCHEMES = ("redis", "rediss", "unix")
-
-FIRST_PAUSE = 0.05
-MAX_PAUSE = 2.0
 
 
 class Address:
@@ -157,14 +152,3 @@ def _invalid_host() -> ValueError:
 
 def _in_brackets(host: str) -> str:
     return f"[{host}]" if ":" in host else host
-
-
-def pauses(longest: float = MAX_PAUSE) -> Iterator[float]:
-    """Yield seconds to wait between attempts: each pause is twice as long as the last, up to the longest.
-
-    They are random within limits, so that servers do not reconnect in step.
-    """
-    pause = FIRST_PAUSE
-    while True:
-        yield pause * random.uniform(0.5, 1.0)
-        pause = min(2 * pause, longest)

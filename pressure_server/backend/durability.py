@@ -13,10 +13,11 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.backend.address import pauses
+from pressure_server.backend.address import Address
 from pressure_server.backend.greeting import BackendRefusedError, greet
 from pressure_server.backend.levels import DurabilityUnavailableError, Level, ReplicasMissingError
 from pressure_server.backend.link import Timeouts
+from pressure_server.backend.reconnecting import until_open
 from pressure_server.backend.resp import BackendConnection, is_retryable
 from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError, BackendReplyError, NotSafeError
@@ -184,27 +185,25 @@ class Durability:
         self._begin_to_give_up()
 
     async def _keep(self) -> None:
-        backoff = pauses()
         while True:
-            try:
-                connection = self._connection or await self._open()
-            except BackendError as error:
-                self._why_down = error
-                # One log line per outage is enough: the link logs why there is no connection.
-                if type(error) is not BackendError or not self._said:
-                    self._say(str(error))
-                if isinstance(error, BackendReplyError) and not is_retryable(error):
-                    # The backend answers, but refuses to confirm, for example because its disk is full.
-                    held, self._answered = self._answered, []
-                    self._end(held, str(error))
-                await asyncio.sleep(next(backoff))
-                continue
-            backoff = pauses()
+            connection = self._connection
+            if connection is None:
+                connection = await until_open(self._open, self._still_away)
             await self._end_of(connection)
             self._why_down = BackendError(f"the connection to {self._route} was lost")
             self._connection = None
             self._answered, self._under_way = self._under_way + self._answered, []
             self._begin_to_give_up()
+
+    def _still_away(self, error: BackendError) -> None:
+        self._why_down = error
+        # One log line per outage is enough: the link logs why there is no connection.
+        if type(error) is not BackendError or not self._said:
+            self._say(str(error))
+        if isinstance(error, BackendReplyError) and not is_retryable(error):
+            # The backend answers, but refuses to confirm, for example because its disk is full.
+            held, self._answered = self._answered, []
+            self._end(held, str(error))
 
     async def _end_of(self, connection: BackendConnection) -> None:
         """Wait until the connection is lost. Until then, check the settings that the level depends on."""
@@ -230,20 +229,16 @@ class Durability:
             logger.debug("cannot read the backend's settings: %s", error)
 
     async def _open(self) -> BackendConnection:
-        connection, address = BackendConnection(self._timeouts.answer), self._route.address
-        try:
-            await address.open(connection)
-            greeting = await greet(connection, address, 0, self._name)
-            self._command = await self._check(connection)
-            if self._command is not None:
-                await self._try_out(connection, self._command)
-        except BaseException:
-            connection.close()
-            raise
-        self._connection, self._run_id = connection, greeting.run_id
-        self._route.abort_if_moved(connection, address)
+        connection = await self._route.connect(BackendConnection(self._timeouts.answer), self._greet)
+        self._connection = connection
         self._cover()
         return connection
+
+    async def _greet(self, connection: BackendConnection, address: Address) -> None:
+        self._run_id = (await greet(connection, address, 0, self._name)).run_id
+        self._command = await self._check(connection)
+        if self._command is not None:
+            await self._try_out(connection, self._command)
 
     async def _try_out(self, connection: BackendConnection, command: tuple[bytes, ...]) -> None:
         """Write and wait once. Raises DurabilityUnavailableError if that will never work, or BackendError."""

@@ -18,7 +18,6 @@ from typing import Any, Final, Protocol
 
 import hiredis
 
-from pressure_server.backend.address import MAX_PAUSE, pauses
 from pressure_server.backend.deaths import MAX_DEATHS, Deaths
 from pressure_server.backend.greeting import (
     BackendRefusedError,
@@ -31,6 +30,7 @@ from pressure_server.backend.greeting import (
 )
 from pressure_server.backend.held import HeldRequests
 from pressure_server.backend.outages import Outage
+from pressure_server.backend.reconnecting import MAX_PAUSE, until_open
 from pressure_server.backend.refusal_log import BackendRefusals
 from pressure_server.backend.requests import AwaitedRequest, BackendRequest, Channel
 from pressure_server.backend.resp import (
@@ -287,22 +287,14 @@ class Link:
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
-        backoff = pauses(_PAUSE_IN_FAILOVER if self.route.fails_over else MAX_PAUSE)
         down_since = time.monotonic()
-        while not self._closed:
-            try:
-                await self.open()
-            except BackendError as error:
-                self._outage.report(error, "; trying again")
-            else:
-                self._reopening = None
-                self._outage.end(time.monotonic() - down_since)
-                self.reconnects += 1
-                if self.is_back is not None:
-                    self.is_back()
-                return
-            # Not in the handler: compiled, all other code would see its exception meanwhile.
-            await asyncio.sleep(next(backoff))
+        longest = _PAUSE_IN_FAILOVER if self.route.fails_over else MAX_PAUSE
+        await until_open(self.open, partial(self._outage.report, then="; trying again"), longest)
+        self._reopening = None
+        self._outage.end(time.monotonic() - down_since)
+        self.reconnects += 1
+        if self.is_back is not None:
+            self.is_back()
 
     def _channel_lost(self, channel: Channel, exc: Exception | None) -> None:
         if channel is not self._channel or self._closed:

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
 
 from redis.crc import key_slot
 
@@ -17,6 +17,8 @@ from pressure_server.backend.resp import BackendConnection, redirection
 from pressure_server.errors import BackendError
 
 logger = logging.getLogger(__name__)
+
+Connection = TypeVar("Connection", bound=BackendConnection)
 
 
 class MovedError(BackendError):
@@ -63,6 +65,23 @@ class Route:
     def follow(self, moved: Callable[[], None]) -> None:
         """Call `moved` whenever another node has the keys: connections to others are of no use."""
         self._followers.append(moved)
+
+    async def connect(
+        self, connection: Connection, greet: Callable[[Connection, Address], Awaitable[None]]
+    ) -> Connection:
+        """Open a connection to the node, greet it and return it; abort it when another node has the keys.
+
+        Raises BackendError, and what `greet` raises.
+        """
+        address = self.address
+        try:
+            await address.open(connection)
+            await greet(connection, address)
+        except BaseException:
+            connection.close()
+            raise
+        self.abort_if_moved(connection, address)
+        return connection
 
     def abort_if_moved(self, connection: BackendConnection, address: Address) -> None:
         """Abort a connection to this address if another node has the keys, now or later."""

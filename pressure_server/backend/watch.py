@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.backend.address import Address, pauses
+from pressure_server.backend.address import Address
+from pressure_server.backend.reconnecting import pauses, until_open
 from pressure_server.backend.resp import BackendConnection, is_moving, is_temporary, redirection
 from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError, BackendReplyError
@@ -181,23 +182,8 @@ class Watch:
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connection, address = _WatchConnection(self._told, self._answer_timeout), self._route.address
-            try:
-                await address.open(connection)
-                await self._greet(connection, address)
-            except BackendError as error:
-                connection.close()
-                self.attempted.set()
-                if isinstance(error, BackendReplyError) and not is_temporary(error):
-                    self._note_refusal(error)
-                    await asyncio.sleep(_REFUSED_PAUSE)
-                else:
-                    logger.debug("cannot watch keys of the backend: %s", error)
-                    await asyncio.sleep(next(self._backoff))
-                continue
+            connection = self._connection = await until_open(self._open, self._still_away)
             self._number = 0
-            self._connection = connection
-            self._route.abort_if_moved(connection, address)
             self._lost()
             self.attempted.set()
             await connection.ended.wait()
@@ -210,6 +196,19 @@ class Watch:
                 await asyncio.sleep(next(self._backoff))
             else:
                 self._backoff = pauses()
+
+    def _still_away(self, error: BackendError) -> float | None:
+        """Note why keys cannot be watched; return how long to pause if the backend refuses it."""
+        self.attempted.set()
+        if isinstance(error, BackendReplyError) and not is_temporary(error):
+            self._note_refusal(error)
+            return _REFUSED_PAUSE
+        logger.debug("cannot watch keys of the backend: %s", error)
+        return None
+
+    async def _open(self) -> _WatchConnection:
+        connection = _WatchConnection(self._told, self._answer_timeout)
+        return await self._route.connect(connection, self._greet)
 
     async def _greet(self, connection: _WatchConnection, address: Address) -> None:
         """Log in and turn tracking on. Raises BackendError."""
