@@ -10,16 +10,15 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from pressure_server.backend.addresses import BackendAddress, route_to
-from pressure_server.backend.durability import Durability
+from pressure_server.backend.address import BackendAddress
+from pressure_server.backend.durability import Durability, Level
 from pressure_server.backend.eviction import EvictionCheck
-from pressure_server.backend.greeting import BackendRefusedError
-from pressure_server.backend.levels import Level
 from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.replica_waits import ReplicaWaits
+from pressure_server.backend.route import route_to
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
-from pressure_server.errors import BackendError
+from pressure_server.errors import BackendError, BackendRefusedError
 from pressure_server.lua.scripts import Library
 
 

@@ -9,18 +9,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
 from pressure_server.backend.address import Address
-from pressure_server.backend.greeting import BackendRefusedError, greet
-from pressure_server.backend.levels import DurabilityUnavailableError, Level, ReplicasMissingError
+from pressure_server.backend.greeting import greet
 from pressure_server.backend.link import Timeouts
 from pressure_server.backend.reconnecting import until_open
 from pressure_server.backend.resp import BackendConnection, is_retryable
 from pressure_server.backend.route import Route
-from pressure_server.errors import BackendError, BackendReplyError, NotSafeError
+from pressure_server.errors import BackendError, BackendRefusedError, BackendReplyError, NotSafeError
 
 logger = logging.getLogger(__name__)
 
@@ -45,6 +45,74 @@ _SETTINGS = (b"appendonly", b"appendfsync", b"no-appendfsync-on-rewrite")
 def write_command(key: bytes) -> tuple[bytes, ...]:
     """Return the command that writes the key: what follows on its connection waits for this write."""
     return (b"EVAL", _WRITE, b"1", key, _KEY_TTL)
+
+
+class ReplicasMissingError(BackendRefusedError):
+    """Too few replicas are connected at present."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What must have a change before its client gets the reply: that many replicas, or with `fsync` the disk.
+
+    Level() is `none`.
+    """
+
+    replicas: int = 0
+    fsync: bool = False
+
+    def __str__(self) -> str:
+        if self.fsync:
+            return "fsync"
+        return f"replica:{self.replicas}" if self.replicas else "none"
+
+    @classmethod
+    def parse(cls, text: str) -> Level:
+        """Return the level named `none`, `replica`, `replica:N` or `fsync`. Raises ValueError."""
+        if text == "none":
+            return cls()
+        if text == "fsync":
+            return cls(fsync=True)
+        if found := re.fullmatch(r"replica(:0*([1-9][0-9]?|100))?", text):
+            return cls(replicas=int(found[2] or 1))
+        raise ValueError(f"'{text}' must be none, replica, replica:N (N from 1 to 100) or fsync")
+
+    def wait_for(
+        self, config: Mapping[bytes, bytes], *, has_waitaof: bool, replicas: int
+    ) -> tuple[bytes, ...] | None:
+        """Return the command that waits for the level, without its timeout; None if a reply alone is proof.
+
+        `config` has the backend's settings for its append-only file; it is empty if they are not revealed.
+        Raises BackendRefusedError if the backend cannot provide the level; if that is because of the number
+        of connected `replicas`, ReplicasMissingError.
+        """
+        if self.replicas:
+            if replicas < self.replicas:
+                raise ReplicasMissingError(
+                    f"durability {self} needs {self.replicas} connected replicas; the backend has {replicas}"
+                )
+            return (b"WAIT", b"%d" % self.replicas)
+        if not self.fsync:
+            return None
+        if config and config.get(b"appendonly") != b"yes":
+            raise BackendRefusedError(
+                "durability fsync needs an append-only file: set `appendonly yes` in the backend"
+            )
+        syncs = config.get(b"appendfsync")
+        if syncs == b"no":
+            raise BackendRefusedError(
+                "durability fsync needs `appendfsync always` or `everysec` in the backend, which has `no`"
+            )
+        # With `always`, the backend replies after its fsync.
+        if syncs == b"always" and config.get(b"no-appendfsync-on-rewrite") != b"yes":
+            return None
+        if has_waitaof:
+            return (b"WAITAOF", b"1", b"0")
+        raise BackendRefusedError(
+            "durability fsync needs `appendfsync always` and `no-appendfsync-on-rewrite no` in the backend, "
+            "or Redis 7.2 or Valkey, which have WAITAOF"
+            + ("" if config else "; the backend refuses CONFIG GET, so its settings are unknown")
+        )
 
 
 class Durability:
@@ -87,8 +155,8 @@ class Durability:
             await self._open()
         except BackendError as error:
             may_pass = isinstance(error, ReplicasMissingError) and self._route.fails_over
-            if isinstance(error, DurabilityUnavailableError | BackendRefusedError) and not may_pass:
-                raise BackendRefusedError(str(error)) from error
+            if isinstance(error, BackendRefusedError) and not may_pass:
+                raise
         self._keeping = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
@@ -223,7 +291,7 @@ class Durability:
                 if not (await connection.command(*self._command, self._wait_timeout))[0]:
                     return
             self._command = command
-        except DurabilityUnavailableError as error:
+        except BackendRefusedError as error:
             connection.abort(error)
         except BackendError as error:
             logger.debug("cannot read the backend's settings: %s", error)
@@ -241,22 +309,17 @@ class Durability:
             await self._try_out(connection, self._command)
 
     async def _try_out(self, connection: BackendConnection, command: tuple[bytes, ...]) -> None:
-        """Write and wait once. Raises DurabilityUnavailableError if that will never work, or BackendError."""
+        """Write and wait once. Raises BackendRefusedError if that will never work, or BackendError."""
         try:
             await connection.command(*write_command(self._key))
             await connection.command(*command, b"1")
         except BackendReplyError as error:
             if str(error.__cause__).startswith(("NOPERM", "ERR")):
-                raise DurabilityUnavailableError(
-                    f"durability {self._level} is not available: {error}"
-                ) from error
+                raise BackendRefusedError(f"durability {self._level} is not available: {error}") from error
             raise
 
     async def _check(self, connection: BackendConnection) -> tuple[bytes, ...] | None:
-        """Return what Level.wait_for returns for the backend.
-
-        Raises DurabilityUnavailableError or BackendError.
-        """
+        """Return what Level.wait_for returns for the backend. Raises its errors, or BackendError."""
         info = await connection.command(b"INFO", b"replication")
         found = re.search(rb"^connected_slaves:(\d+)", info, re.MULTILINE)
         config: list[bytes] = []

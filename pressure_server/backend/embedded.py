@@ -5,7 +5,7 @@ its own: Ctrl-C in a terminal reaches only the server, which drains before it st
 
 With `appendfsync always`, Valkey exits if it cannot write its append-only file, so each change would end it
 again. After Valkey has ended unexpectedly, it therefore runs with `everysec` at first: it refuses changes
-while it cannot write, and still answers reads. In that time, durability waits for the syncs (levels.py).
+while it cannot write, and still answers reads. In that time, durability waits for the syncs (Level.wait_for).
 """
 
 from __future__ import annotations

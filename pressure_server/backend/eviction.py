@@ -10,10 +10,9 @@ import asyncio
 import logging
 import re
 
-from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.link import Link
 from pressure_server.backend.route import Route
-from pressure_server.errors import BackendError
+from pressure_server.errors import BackendError, BackendRefusedError
 
 logger = logging.getLogger(__name__)
 

@@ -20,17 +20,9 @@ from pressure_server.backend.resp import (
     wait_for_reply,
 )
 from pressure_server.backend.route import Route
-from pressure_server.errors import BackendError, BackendReplyError
+from pressure_server.errors import BackendRefusedError, BackendReplyError, NoSuchDatabaseError
 
 OLDEST_REDIS, OLDEST_VALKEY = (7, 0), (7, 2)
-
-
-class BackendRefusedError(BackendError):
-    """The backend cannot be used, and retrying does not help: wrong version, login or database."""
-
-
-class NoSuchDatabaseError(BackendRefusedError):
-    """The backend has no database with this number."""
 
 
 @dataclass(frozen=True)

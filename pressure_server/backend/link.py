@@ -18,9 +18,7 @@ from typing import Any, Final, Protocol
 
 import hiredis
 
-from pressure_server.backend.deaths import MAX_DEATHS, Deaths
 from pressure_server.backend.greeting import (
-    BackendRefusedError,
     Greeting,
     check_layout,
     greet,
@@ -29,9 +27,7 @@ from pressure_server.backend.greeting import (
     noting,
 )
 from pressure_server.backend.held import HeldRequests
-from pressure_server.backend.outages import Outage
 from pressure_server.backend.reconnecting import MAX_PAUSE, until_open
-from pressure_server.backend.refusal_log import BackendRefusals
 from pressure_server.backend.requests import AwaitedRequest, BackendRequest, Channel
 from pressure_server.backend.resp import (
     Received,
@@ -41,11 +37,13 @@ from pressure_server.backend.resp import (
     wait_for_reply,
 )
 from pressure_server.backend.route import Route
+from pressure_server.backend.trouble import MAX_DEATHS, Deaths, Outage, Refusals
 from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import (
     BackendAwayError,
     BackendDiedError,
     BackendError,
+    BackendRefusedError,
     BackendReplyError,
     OutcomeUnknownError,
 )
@@ -168,7 +166,7 @@ class Link:
         self._held = HeldRequests(self)
         self._deaths = Deaths(self.name)
         self._closed = False
-        self._refusals = BackendRefusals(self.name)
+        self._refusals = Refusals(self.name)
         self._loop = asyncio.get_running_loop()
 
     @property
