@@ -13,11 +13,10 @@ import click
 from pressure_server.app.option_types import FILE
 from pressure_server.app.options import shared_options
 from pressure_server.app.store import EMBEDDED
-from pressure_server.backend.backups.archive import Description, read_archive, write_archive
+from pressure_server.backend.backups.archive import Description, read_archive, restore, write_archive
 from pressure_server.backend.backups.data_check import check_data, repair_data
 from pressure_server.backend.backups.data_snapshot import open_snapshot
 from pressure_server.backend.backups.files import DamageError, DataError, new_file
-from pressure_server.backend.backups.restore import restore
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.errors import BackendError
 from pressure_server.net.listener import SettingsError

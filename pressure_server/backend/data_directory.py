@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
@@ -121,6 +122,16 @@ class DataDirectory:
         for _, folders, files, descriptor in os.fwalk(self.path):
             for name in (*folders, *files):
                 os.chown(name, owner.st_uid, owner.st_gid, dir_fd=descriptor, follow_symlinks=False)
+
+    def keep_aside(self, occasion: str) -> Path:
+        """Make a folder in the directory for its former data, named after the occasion and the time."""
+        path = self.path / f"before-{occasion}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        path.mkdir(mode=0o700)
+        return path
+
+    def has_data(self) -> bool:
+        """Return whether there are files of Valkey's data."""
+        return self.append_only.is_dir() and any(self.append_only.iterdir())
 
     def has_unfinished_restore(self) -> bool:
         """Return whether a restore was killed before its data was in place: the directory looks empty."""

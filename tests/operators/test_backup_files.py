@@ -14,10 +14,9 @@ from typing import Any
 
 import pytest
 
-from pressure_server.backend.backups.archive import read_archive, write_archive
+from pressure_server.backend.backups.archive import read_archive, restore, write_archive
 from pressure_server.backend.backups.data_snapshot import DataSnapshot, OpenPart
 from pressure_server.backend.backups.files import DataError
-from pressure_server.backend.backups.restore import restore
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.backend.valkey_program import program_version
 from tests.support.programs import run_command

@@ -18,7 +18,6 @@ from pathlib import Path
 
 from pressure_server.backend.backups.files import DamageError, DataError, new_file, sync
 from pressure_server.backend.backups.manifest import MANIFEST, encode_manifest, has_rdb_format, parse_manifest
-from pressure_server.backend.backups.restore import keep_aside
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.backend.valkey_program import check_commands, check_snapshot, program
 
@@ -56,7 +55,7 @@ def check_data(data: DataDirectory) -> list[PartState]:
         raise DataError(f"a Valkey is running on {data.socket}: stop it, or check a backup instead")
     if data.has_unfinished_restore():
         raise DamageError("a restore was interrupted: run pressure-server restore again")
-    if not data.append_only.is_dir() or not any(data.append_only.iterdir()):
+    if not data.has_data():
         raise DataError(f"there are no data in {data.path}")
     try:
         manifest = parse_manifest((data.append_only / MANIFEST).read_bytes())
@@ -77,7 +76,7 @@ def repair_data(data: DataDirectory, parts: Sequence[PartState]) -> Path:
     The caller has locked the directory, and the first part is usable. The former files stay as they are, in a
     data directory of their own. Raise OSError; the data are then as before, or repaired.
     """
-    aside = keep_aside(data, "repair")
+    aside = data.keep_aside("repair")
     _link_files(data.append_only, aside)
     usable = [part for part in parts if part.is_usable]
     # The manifest comes first: until the part is cut off as well, the data are still known to be damaged.
