@@ -1,7 +1,6 @@
-"""The backend of a shard as the broker sees it: the only module that knows what is behind a route.
+"""The backend of a shard as the broker sees it: one node at a time, found by a route.
 
-The backend is one node at a time, found by a route. Each database has a link of its own; all databases share
-one watch, one durability and one set of turns.
+Each database has a link of its own; all databases share one watch, one durability and one set of turns.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from pressure_server.backend.route import route_to
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, BackendRefusedError
-from pressure_server.lua.scripts import Library
+from pressure_server.lua.scripts import library
 
 
 def has_tag(prefix: bytes) -> bool:
@@ -39,16 +38,13 @@ class Backend:
         prefix: bytes,
         layout: bytes,
         outages: Counter[str],
-        library: Library,
         timeouts: Timeouts,
         durability: Level,
         allow_eviction: bool,
         changed: Callable[[bytes], None],
         watch_lost: Callable[[], None],
     ) -> None:
-        """Prepare, but do not connect. `library` is the library of functions.
-
-        `layout` and `outages` are as for Link.
+        """Prepare, but do not connect. `layout` and `outages` are as for Link.
 
         `changed` is called with each watched key that changes, whatever its database. `watch_lost` is called
         when no key is watched any longer.
@@ -61,7 +57,7 @@ class Backend:
         self.link = partial(
             Link,
             route=self.route,
-            library=library,
+            library=library(),
             name=identity,
             timeouts=timeouts,
             guard=prefix + b"!guard" if has_tag(prefix) else b"",
@@ -79,9 +75,9 @@ class Backend:
     async def start(self, link: Link, *, to_look: bool) -> None:
         """Open the link to the default database, and start the shared objects.
 
-        Raises BackendRefusedError if the backend cannot be used, or cannot provide the durability level. If
-        it cannot be reached now, the link keeps trying in the background. With `to_look`, for callers that
-        only read, raises BackendError instead, and does not check the backend's eviction policy.
+        Raises BackendRefusedError if the backend cannot be used. If it cannot be reached now, the link keeps
+        trying in the background. With `to_look`, for callers that only read, raises BackendError instead, and
+        does not check the backend's eviction policy.
         """
         try:
             await link.open()

@@ -143,17 +143,14 @@ class Durability:
         self._giving_up: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Connect, and reconnect whenever the connection breaks.
-
-        Raises BackendRefusedError if the backend cannot be used, or cannot provide the level. Missing
-        replicas are no error with Sentinel or a cluster: a failover may be under way.
-        """
+        """Connect, and reconnect whenever the connection breaks. Raises BackendRefusedError."""
         if not self.is_enabled:
             return
         self._loop = asyncio.get_running_loop()
         try:
             await self._open()
         except BackendError as error:
+            # Replicas may be missing because a failover is under way.
             may_pass = isinstance(error, ReplicasMissingError) and self._route.fails_over
             if isinstance(error, BackendRefusedError) and not may_pass:
                 raise
@@ -171,10 +168,7 @@ class Durability:
         self._end(held, "the server is stopping")
 
     def when_durable(self, run_id: str, follows: Follows) -> None:
-        """Call `follows` with None when everything that this run of the backend has answered is safe.
-
-        That is at once if replies alone are proof. If the backend does not confirm, `follows` gets an error.
-        """
+        """Call `follows` with None when all answers of this run of the backend are safe, or with an error."""
         is_proof = self._connection is not None and self._command is None and run_id == self._run_id
         if is_proof or not self.is_enabled:
             follows(None)

@@ -32,14 +32,11 @@ class EvictionCheck:
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, link: Link) -> None:
-        """Check now, if the backend can be reached, and then periodically until `stop`.
-
-        Raises BackendRefusedError if the backend may evict any key, and that is not allowed.
-        """
+        """Check now, if the backend can be reached, and then periodically. Raises as check_readiness."""
         if link.is_up:
             await self._look(link)
             self.check_readiness()
-        self._looking = asyncio.create_task(self._check_periodically(link))
+        self._looking = asyncio.create_task(self._look_again(link))
 
     def stop(self) -> None:
         """Stop checking."""
@@ -54,7 +51,7 @@ class EvictionCheck:
                 "is full: set `maxmemory-policy noeviction` in the backend, or pass --allow-eviction"
             )
 
-    async def _check_periodically(self, link: Link) -> None:
+    async def _look_again(self, link: Link) -> None:
         while True:
             await asyncio.sleep(_LOOK_EVERY)
             await self._look(link)

@@ -41,21 +41,16 @@ class MovedError(BackendError):
 
 
 class Route:
-    """The route to a backend that is one node, or to the node of a cluster that has the keys.
+    """The route to a backend that is one node, or to the node of a cluster that has the keys."""
 
-    `fails_over` says whether another node takes over if this one dies.
-    """
-
-    fails_over = False
-    # What the log says is on a node.
-    subject = "the queues are"
+    fails_over = False  # whether another node takes over if this one dies
+    subject = "the queues are"  # what the log says is on a node
 
     def __init__(self, *given: Address, is_cluster: bool = False) -> None:
         """`is_cluster` says that `given` are nodes of a cluster. Otherwise it is one, which may be in one."""
         self.address = given[0]
         self.is_cluster = is_cluster
-        if is_cluster:
-            self.fails_over = True
+        self.fails_over = is_cluster or self.fails_over
         # These stay: all others may have gone one day.
         self._given = given if is_cluster else ()
         # The nodes of the cluster, as far as they are known: if one does not serve, the next one is tried.

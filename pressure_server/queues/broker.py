@@ -27,7 +27,6 @@ from pressure_server.errors import (
     PressureError,
     StartError,
 )
-from pressure_server.lua.scripts import library
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.owners import Answers
@@ -96,7 +95,6 @@ class Broker:
                 prefix=one,
                 layout=b"%d %d" % (shards, number) if self._is_sharded else b"",
                 outages=outages,
-                library=library(),
                 timeouts=timeouts or Timeouts(),
                 durability=durability or Level(),
                 allow_eviction=allow_eviction,
