@@ -13,12 +13,13 @@ import re
 import shutil
 import tarfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from pressure_server import __version__
-from pressure_server.backend.backups.data_snapshot import DataSnapshot
+from pressure_server.backend.backups.data_snapshot import OpenPart
 from pressure_server.backend.backups.files import DamageError, DataError, sync
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.backend.valkey_program import program_version
@@ -40,15 +41,15 @@ class Description:
     size: int
 
 
-def write_archive(target: IO[bytes], snapshot: DataSnapshot) -> Description:
-    """Write a backup of the snapshot, and return its description. Raise OSError."""
+def write_archive(target: IO[bytes], parts: Sequence[OpenPart], valkey_version: str) -> Description:
+    """Write a backup of a snapshot, and return its description. Raise OSError."""
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    size = sum(part.size for part in snapshot.parts)
-    description = Description(__version__, snapshot.valkey_version, created, len(snapshot.parts), size)
+    size = sum(part.size for part in parts)
+    description = Description(__version__, valkey_version, created, len(parts), size)
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.GNU_FORMAT) as tar:
         members = _Members(tar)
         members.add_text(_DESCRIPTION, json.dumps(asdict(description), indent=1).encode() + b"\n")
-        for part in snapshot.parts:
+        for part in parts:
             members.add(_FOLDER + part.name, part.file, part.size)
         members.add_text(_SUMS, members.sums())
     return description
