@@ -16,8 +16,8 @@ from pressure_server.app.store import EMBEDDED
 from pressure_server.backend.backups.archive import Description, read_archive, restore, write_archive
 from pressure_server.backend.backups.data_check import check_data, repair_data
 from pressure_server.backend.backups.data_snapshot import open_snapshot
-from pressure_server.backend.backups.files import DamageError, DataError, new_file
-from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.backups.files import DamageError, new_file
+from pressure_server.backend.data_directory import DataDirectory, DataError
 from pressure_server.errors import BackendError
 from pressure_server.net.listener import SettingsError
 from pressure_server.text import counted

@@ -44,8 +44,6 @@ _STABLE_AFTER = 30.0
 # before it gets `always` again.
 _CHECK_EVERY = 1.0
 _HEALTHY_CHECKS = 3
-# Bytes that must fit on the disk for a check to succeed.
-_ROOM = 1 << 20
 # A line of Valkey's log: process, role, time and text.
 _LOG_LINE = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] (.*\S)", re.MULTILINE)
 # What Valkey's log says if it cannot read its files. The tool that the log suggests cannot read the manifest.
@@ -56,7 +54,7 @@ _LAST_BYTES = 4096
 
 
 class Embedded:
-    """The Valkey of one data directory. Raises DataDirectoryError if its socket's path is too long."""
+    """The Valkey of one data directory. Raises DataError if its socket's path is too long."""
 
     def __init__(self, data_dir: Path, *, fsync: bool = False) -> None:
         """Prepare, but do not start. With `fsync`, Valkey syncs each change before it answers."""
@@ -146,7 +144,7 @@ class Embedded:
                 if time.monotonic() >= say_at:
                     say_at += _SAY_EVERY
                     logger.info("Valkey is still loading its data")
-        if full := await asyncio.to_thread(self._why_not_writable):
+        if full := await asyncio.to_thread(self.data.why_not_writable):
             raise BackendError(f"Valkey did not start: {full}: free space on that disk")
         why = self._last_words()
         if _UNREADABLE.search(why):
@@ -176,7 +174,7 @@ class Embedded:
                 self._said.clear()
             self._syncs_always = False
             # The log is incomplete if the disk is full, and has nothing about a signal.
-            why = await asyncio.to_thread(self._why_not_writable) or (
+            why = await asyncio.to_thread(self.data.why_not_writable) or (
                 self._last_words() if status > 0 else f"see {self.data.log}"
             )
             await asyncio.sleep(self._say(BackendError(f"Valkey ended with status {status} ({why})")))
@@ -206,7 +204,7 @@ class Embedded:
 
     async def _is_healthy(self) -> bool:
         """Return whether Valkey's last write has succeeded, and the disk has space."""
-        if await asyncio.to_thread(self._why_not_writable):
+        if await asyncio.to_thread(self.data.why_not_writable):
             return False
         state = await self._ask("INFO", "persistence")
         return state is not None and state.get("aof_last_write_status") == "ok"
@@ -221,14 +219,6 @@ class Embedded:
         except (RedisError, TimeoutError) as error:
             logger.debug("no reply of Valkey to %s: %s", command[0], error)
             return None
-
-    def _why_not_writable(self) -> str:
-        """Return why no file can be written to the data directory; '' if a file of _ROOM bytes can."""
-        try:
-            self.data.write_probe(_ROOM)
-        except OSError as error:
-            return f"{self.data.path}: {error.strerror}"
-        return ""
 
     async def stop(self) -> None:
         """Stop Valkey, which writes all data to disk first; kill it after _STOP_TIMEOUT seconds."""

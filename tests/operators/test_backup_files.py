@@ -16,8 +16,7 @@ import pytest
 
 from pressure_server.backend.backups.archive import read_archive, restore, write_archive
 from pressure_server.backend.backups.data_snapshot import OpenPart
-from pressure_server.backend.backups.files import DataError
-from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.data_directory import DataDirectory, DataError
 from pressure_server.backend.valkey_program import program_version
 from tests.support.programs import run_command
 

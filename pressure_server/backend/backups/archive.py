@@ -20,8 +20,8 @@ from typing import IO
 
 from pressure_server import __version__
 from pressure_server.backend.backups.data_snapshot import OpenPart
-from pressure_server.backend.backups.files import DamageError, DataError, sync
-from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.backups.files import DamageError, sync
+from pressure_server.backend.data_directory import DataDirectory, DataError
 from pressure_server.backend.valkey_program import program_version
 
 _DESCRIPTION = "backup.json"

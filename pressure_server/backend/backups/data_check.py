@@ -16,9 +16,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from pressure_server.backend.backups.files import DamageError, DataError, new_file, sync
+from pressure_server.backend.backups.files import DamageError, new_file, sync
 from pressure_server.backend.backups.manifest import MANIFEST, encode_manifest, has_rdb_format, parse_manifest
-from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.data_directory import DataDirectory, DataError
 from pressure_server.backend.valkey_program import check_commands, check_snapshot, program
 
 # The second one is for data without anything in them.

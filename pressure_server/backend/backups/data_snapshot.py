@@ -20,9 +20,9 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pressure_server.backend.backups.files import DamageError, DataError
+from pressure_server.backend.backups.files import DamageError
 from pressure_server.backend.backups.manifest import MANIFEST, encode_manifest, has_rdb_format, parse_manifest
-from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.data_directory import DataDirectory, DataError
 from pressure_server.backend.valkey_program import check_commands, program_version
 
 # Seconds for Valkey to load its data and to sync its file.
