@@ -13,8 +13,8 @@ import shutil
 import subprocess
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from pressure_server.backend.backups.files import DamageError, new_file, sync
 from pressure_server.backend.backups.manifest import MANIFEST, encode_manifest, has_rdb_format, parse_manifest
@@ -27,18 +27,14 @@ _LOG_PREFIX = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] ")
 _LAST_LINES = 2
 
 
-@dataclass(frozen=True)
-class PartState:
-    """The state of one file: its line in the manifest, its size, how many bytes are usable, and a problem.
-
-    Nothing after the first damage is usable, in this file and in those after it.
-    """
+class PartState(NamedTuple):
+    """The state of one file. Nothing after the first damage is usable, in this file and in those after it."""
 
     name: str
-    line: str
+    line: str  # in the manifest
     size: int
-    usable: int
-    problem: str
+    usable: int  # bytes
+    problem: str  # '' if there is none
 
     @property
     def is_usable(self) -> bool:
@@ -47,7 +43,7 @@ class PartState:
 
 
 def check_data(data: DataDirectory) -> list[PartState]:
-    """Check the data of a directory that the caller has locked, and let Valkey load them if they seem sound.
+    """Check the data of a locked directory, and let Valkey load them if they seem sound.
 
     Raise DamageError if a repair cannot help, and another BackendError if a check is impossible.
     """
@@ -71,10 +67,9 @@ def check_data(data: DataDirectory) -> list[PartState]:
 
 
 def repair_data(data: DataDirectory, parts: Sequence[PartState]) -> Path:
-    """Cut off everything after the first damage. Return the folder with the former data.
+    """Cut off everything after the first damage. Return the folder that keeps the former data as they were.
 
-    The caller has locked the directory, and the first part is usable. The former files stay as they are, in a
-    data directory of their own. Raise OSError; the data are then as before, or repaired.
+    The directory is locked, the first part usable. Raise OSError; the data are then as before, or repaired.
     """
     aside = data.keep_aside("repair")
     _link_files(data.append_only, aside)
