@@ -317,6 +317,14 @@ class BackendReplyError(BackendError):
     """The backend answered with an error."""
 
 
+class BackendRefusedError(BackendError):
+    """The backend cannot be used, and retrying does not help: wrong version, login or database."""
+
+
+class NoSuchDatabaseError(BackendRefusedError):
+    """The backend has no database with this number."""
+
+
 def forget_frames(error: BaseException | None) -> None:
     """Free the frames through which an error that has been handled was raised.
 

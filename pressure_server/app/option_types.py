@@ -16,7 +16,7 @@ from typing import Any
 import click
 from click.types import OptionHelpExtra
 
-from pressure_server.backend.levels import Level
+from pressure_server.backend.durability import Level
 
 VARIABLE_PREFIX = "PRESSURE_"
 FILE = click.Path(path_type=Path)

@@ -24,10 +24,9 @@ from pressure_server.app.workers.channel import ASK_ALL, READY, Assignment, Chan
 from pressure_server.app.workers.crew import Crew
 from pressure_server.auth.access_policy import Access
 from pressure_server.backend.embedded import Embedded
-from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.link import Timeouts
 from pressure_server.compiled import variant
-from pressure_server.errors import PressureError, StartError
+from pressure_server.errors import BackendRefusedError, PressureError, StartError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, find_handler
 from pressure_server.net.listener import BoundSockets, Listener, ListenerUrl, SettingsError

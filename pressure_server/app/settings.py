@@ -24,7 +24,7 @@ from pressure_server.app.process import memory_limit, processors
 from pressure_server.app.queue_sections import read_templates
 from pressure_server.app.store import EMBEDDED, Store
 from pressure_server.auth.access_policy import AccessPolicy, TlsFiles
-from pressure_server.backend.levels import Level
+from pressure_server.backend.durability import Level
 from pressure_server.keepalive import DEFAULT_SECONDS, MAX_SECONDS, Keepalive
 from pressure_server.net.handler import HandlerSettings, find_handler
 from pressure_server.net.listener import ListenerUrl, SettingsError

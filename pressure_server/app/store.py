@@ -14,8 +14,7 @@ from click.core import ParameterSource
 
 from pressure_server.app.option_types import FILE, Integer, setting
 from pressure_server.auth.access_policy import read_password
-from pressure_server.backend.address import Address
-from pressure_server.backend.addresses import BackendAddress, address_of
+from pressure_server.backend.address import Address, BackendAddress, address_of
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.link import Timeouts

@@ -48,11 +48,7 @@ _REFUSED_PAUSE = 10.0
 
 
 class Watch:
-    """The watched keys of one backend.
-
-    When an armed key changes, `changed` is called with it, once. `lost` is called when no key is armed any
-    longer.
-    """
+    """The watched keys of one backend."""
 
     def __init__(
         self,
@@ -62,7 +58,10 @@ class Watch:
         lost: Callable[[], None],
         answer_timeout: float,
     ) -> None:
-        """Prepare, but do not connect. If no reply comes for `answer_timeout` seconds, reconnect."""
+        """Prepare, but do not connect. If no reply comes for `answer_timeout` seconds, reconnect.
+
+        When an armed key changes, `changed` is called with it, once; `lost` when none is armed any longer.
+        """
         self._route = route
         self._answer_timeout = answer_timeout
         self._name = name
@@ -132,10 +131,9 @@ class Watch:
         connection.send(answered, b"EXISTS", *keys)
 
     async def ask(self, number: int, *arguments: bytes) -> Any:
-        """Send a command that only reads, and return its reply.
+        """Send a command that only reads, and return its reply. Raises BackendError.
 
-        Before it returns, `changed` has been called for each armed key that changed before the command was
-        done. Raises BackendError, also for an error reply.
+        Before it returns, `changed` has been called for each armed key that changed before it was done.
         """
         connection = self._connection
         if connection is None or not connection.is_open:
@@ -201,7 +199,12 @@ class Watch:
         """Note why keys cannot be watched; return how long to pause if the backend refuses it."""
         self.attempted.set()
         if isinstance(error, BackendReplyError) and not is_temporary(error):
-            self._note_refusal(error)
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "the backend refuses to report changes (%s): waiting operations poll, %g times a second",
+                    error, 1 / _POLL,
+                )  # fmt: skip
             return _REFUSED_PAUSE
         logger.debug("cannot watch keys of the backend: %s", error)
         return None
@@ -217,17 +220,9 @@ class Watch:
             login = [b"AUTH", (address.username or "default").encode(), address.password.encode()]
         await connection.command(b"HELLO", b"3", *login, b"SETNAME", self._name.encode())
         await connection.command(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
-        self._note_refusal(None)
-
-    def _note_refusal(self, error: BackendError | None) -> None:
-        if error is not None and not self._has_warned:
-            logger.warning(
-                "the backend refuses to report changes (%s): waiting operations poll, %g times a second",
-                error, 1 / _POLL,
-            )  # fmt: skip
-        elif error is None and self._has_warned:
+        if self._has_warned:
+            self._has_warned = False
             logger.info("the backend reports changes again")
-        self._has_warned = error is not None
 
 
 class _WatchConnection(BackendConnection):

@@ -10,7 +10,8 @@ from typing import NamedTuple
 import pytest
 import redis
 
-from pressure_server.backend.levels import DurabilityUnavailableError, Level
+from pressure_server.backend.durability import Level
+from pressure_server.errors import BackendRefusedError
 from tests.support.backend_relay import BackendRelay
 from tests.support.crowd import Crowd
 from tests.support.faults import stopped
@@ -95,7 +96,7 @@ def test_the_level_decides_the_confirming_command(
 def test_a_backend_that_cannot_confirm_is_refused_with_the_reason(
     level: Level, config: Mapping[bytes, bytes], why: str
 ) -> None:
-    with pytest.raises(DurabilityUnavailableError, match=why):
+    with pytest.raises(BackendRefusedError, match=why):
         level.wait_for(config, replicas=2)
 
 

@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pressure_server.backend.deaths import MAX_DEATHS
 from pressure_server.backend.resp import CRLF, LENGTHS
+from pressure_server.backend.trouble import MAX_DEATHS
 from pressure_server.errors import (
     BackendAwayError,
     BackendError,
