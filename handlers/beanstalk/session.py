@@ -148,7 +148,7 @@ class BeanstalkSession(Session):
             self._refuse(request.line)
             return None
         self.command_statistics = entry.statistics
-        arguments = entry.parse(request.line[len(word) :])
+        arguments = entry.parse(request.line[len(word) :]) if space else ()
         self._check(entry)
         self.listener.commands[entry.name] += 1
         try:
