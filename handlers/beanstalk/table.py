@@ -9,6 +9,7 @@ from math import inf
 from operator import gt
 from typing import Any
 
+from handlers.beanstalk.replies import BAD_FORMAT, RefusedError
 from pressure_server.net.command_statistics import statistics_of
 from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights, summary_of
 
@@ -18,12 +19,8 @@ FOLLOWED_VERSION = "1.12"
 _NAME = rb"[A-Za-z0-9+/;.$_()][A-Za-z0-9+/;.$_()-]{0,199}"
 UINT32, UINT64 = (1 << 32) - 1, (1 << 64) - 1
 
-# Turns what follows the name of a command into arguments, or raises FormatError.
+# Turns what follows the name of a command into arguments. Raises RefusedError.
 Parse = Callable[[bytes], tuple[Any, ...]]
-
-
-class FormatError(Exception):
-    """The line is not well-formed: the reply is BAD_FORMAT."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -50,11 +47,11 @@ def _parser_of(arguments: list[str]) -> Parse:
     def parse(rest: bytes) -> tuple[Any, ...]:
         found = pattern.fullmatch(rest)
         if found is None:
-            raise FormatError
+            raise RefusedError(BAD_FORMAT)
         words = found.groups()
         numbers = tuple(map(int, words[names:]))
         if any(map(gt, numbers, limits)):
-            raise FormatError
+            raise RefusedError(BAD_FORMAT)
         return words[:names] + numbers
 
     return parse

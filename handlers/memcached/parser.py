@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
 from typing import NamedTuple
 
@@ -51,7 +51,7 @@ _BINARY = 0x80
 _BINARY_HEADER = 24
 # The largest request before a login, in bytes: a line, a user's name and a password.
 _MAX_LOGIN_BYTES = MAX_LINE + 64 + MAX_PASSWORD_BYTES
-# The most equal requests in a row that become one Repeated.
+# The most equal requests in a row that become one Request.
 _MAX_REPEATED = 512
 # A line with more words is not kept for comparison: many keys would take a megabyte per client.
 _MAX_WORDS_KEPT = 8
@@ -67,37 +67,25 @@ _ONLY_TEXT = b"this server speaks memcached's text protocol only"
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass
 class Request:
-    """A request: its words, without noreply, and its data, if any. `is_quiet` means noreply."""
+    """`count` requests in a row with the same line: its words, without noreply, which `is_quiet` means.
+
+    `blocks` has the data of each request, unless they have none.
+    """
 
     words: list[bytes]
-    data: bytes | None = None
+    blocks: list[bytes] = field(default_factory=list)
     is_quiet: bool = False
+    count: int = 1
 
-    @property
-    def count(self) -> int:
-        """The number of requests: see Repeated."""
-        return 1
-
-
-@dataclass
-class Repeated:
-    """`count` requests in a row with the same line. `data` has a block for each, unless they have none."""
-
-    words: list[bytes]
-    data: list[bytes]
-    count: int
-    is_quiet: bool = False
-
-    def split(self, count: int) -> list[Repeated]:
+    def split(self, count: int) -> list[Request]:
         """Return the first `count` requests, and the others."""
-        first = Repeated(self.words, self.data[:count], count, self.is_quiet)
-        return [first, Repeated(self.words, self.data[count:], self.count - count, self.is_quiet)]
+        first = Request(self.words, self.blocks[:count], self.is_quiet, count)
+        return [first, Request(self.words, self.blocks[count:], self.is_quiet, self.count - count)]
 
     def requests(self) -> list[Request]:
         """Return the requests one by one."""
-        if not self.data:
-            return [Request(self.words, None, self.is_quiet) for _ in range(self.count)]
-        return [Request(self.words, block, self.is_quiet) for block in self.data]
+        blocks = [[block] for block in self.blocks] or [self.blocks] * self.count
+        return [Request(self.words, block, self.is_quiet) for block in blocks]
 
 
 @dataclass
@@ -112,7 +100,7 @@ class RequestError:
     is_binary: bool = False
 
 
-Parsed = Request | Repeated | RequestError
+Parsed = Request | RequestError
 
 
 @dataclass
@@ -242,10 +230,8 @@ class RequestParser:
                 blocks.append(data[first:last])
                 count += 1
                 position = last + 2
-        if count == 1:
-            parsed.append(Request(line.words, blocks[0] if blocks else None, line.is_quiet))
-        elif count:
-            parsed.append(Repeated(line.words, blocks, count, line.is_quiet))
+        if count:
+            parsed.append(Request(line.words, blocks, line.is_quiet, count))
         if is_wrong:
             # Close: the block is longer than announced, and how much of it follows is unknown.
             parsed.append(RequestError(BAD_CHUNK, closes=True))

@@ -109,7 +109,7 @@ def _flat(items: list[Any]) -> list[Any]:
     """Expand runs of equal requests."""
     found: list[Any] = []
     for item in items:
-        found += item.requests() if isinstance(item, (resp.Repeated, memcached.Repeated)) else [item]
+        found += item.requests() if isinstance(item, (resp.Repeated, memcached.Request)) else [item]
     return found
 
 
@@ -241,7 +241,8 @@ def _memcached_request(draw: st.DrawFn) -> tuple[memcached.Request, bytes]:
         words = [draw(_ALONE)]
     line = draw(st.sampled_from([b"", b" "])) + draw(st.sampled_from([b" ", b"  "])).join(words)
     line += b" noreply" * is_quiet + draw(st.sampled_from([b"\r\n", b"\n"]))
-    return memcached.Request(words, data, is_quiet), line + (b"" if data is None else data + b"\r\n")
+    blocks = [] if data is None else [data]
+    return memcached.Request(words, blocks, is_quiet), line + b"".join([one + b"\r\n" for one in blocks])
 
 
 @st.composite
@@ -269,13 +270,13 @@ _REFUSALS = (
 
 
 def _check_memcached(item: Any) -> None:
-    if isinstance(item, memcached.Repeated):
+    if isinstance(item, memcached.Request):
         assert len(item.requests()) == item.count
-    elif isinstance(item, memcached.Request):
         assert item.words
         assert all(type(word) is bytes for word in item.words)
         assert b"\n" not in b"".join(item.words)
-        assert item.data is None or type(item.data) is bytes
+        assert item.blocks == [] or len(item.blocks) == item.count
+        assert all(type(block) is bytes for block in item.blocks)
     elif item.reply[:1] == b"\x81":
         assert item.closes
     else:
@@ -292,7 +293,7 @@ MEMCACHED = Codec(
     flat=_flat,
     is_fatal=lambda item: isinstance(item, memcached.RequestError) and item.closes,
     check=_check_memcached,
-    size=lambda item: len(item.data or b"") if isinstance(item, memcached.Request) else 0,
+    size=lambda item: sum(map(len, item.blocks)) if isinstance(item, memcached.Request) else 0,
     most_held=lambda sent: sent,
     announce=lambda size: b"set q 0 0 %d\r\n" % size,
     work={

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.table import FormatError, command
+from handlers.beanstalk.table import command
 
 
 def _credentials(rest: bytes) -> tuple[bytes, bytes]:
     """Parse `USER PASSWORD`, or `PASSWORD` of the user `default`."""
     words = rest.split()
     if not 1 <= len(words) <= 2:
-        raise FormatError
+        raise replies.RefusedError(replies.BAD_FORMAT)
     return (b"default", words[0]) if len(words) == 1 else (words[0], words[1])
 
 

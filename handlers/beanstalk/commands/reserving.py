@@ -13,7 +13,7 @@ from typing import Any, cast
 from handlers.beanstalk import replies
 from handlers.beanstalk.parser import Request
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.table import UINT32, FormatError, command
+from handlers.beanstalk.table import UINT32, command
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.in_steps import kick as kick_jobs
 from pressure_server.queues.operations import verbs
@@ -253,7 +253,7 @@ def _count(rest: bytes) -> tuple[int]:
     """Parse a count as strtoul does: the rest of the line is ignored, and a negative one is huge."""
     found = re.match(rb" +([+-]?)([0-9]+)", rest)
     if found is None:
-        raise FormatError
+        raise replies.RefusedError(replies.BAD_FORMAT)
     count = min(int(found[2][:20]), UINT32)
     return (UINT32 if count and found[1] == b"-" else count,)
 

@@ -23,7 +23,7 @@ from handlers.memcached.commands.encoders import (
     stored_meta,
 )
 from handlers.memcached.meta import Meta
-from handlers.memcached.parser import Repeated, Request
+from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, ClientError
 from handlers.memcached.session import MemcachedSession
 from handlers.memcached.table import queue_command
@@ -50,7 +50,7 @@ _WAITS = Options(has_flags=True, waits=True)
     summary="Puts a message unless it is queued already; then the reply is NOT_STORED.",
 )
 @queue_command("set <queue> <flags> <exptime> <bytes>", needs="put", repeats=True)
-def put(client: MemcachedSession, request: Request | Repeated) -> None:
+def put(client: MemcachedSession, request: Request) -> None:
     """Puts a message, even if it is queued already.
 
     Creates the queue if it does not exist. The message is not delivered after its exptime.
@@ -62,7 +62,7 @@ def put(client: MemcachedSession, request: Request | Repeated) -> None:
 
 
 @queue_command("ms <queue> <bytes> [<flag>*]", needs="put", repeats=True)
-def ms(client: MemcachedSession, request: Request | Repeated) -> None:
+def ms(client: MemcachedSession, request: Request) -> None:
     """Puts a message, as `set` does; with the flag ME, as `add` does."""
     meta = Meta(request.words[1], request.words[3:], "CI", "messages are put and taken, not replaced")
     mode = meta.get("M", b"S")
@@ -80,7 +80,7 @@ def _put(
     client: MemcachedSession,
     queue: bytes,
     mark: bytes,
-    request: Request | Repeated,
+    request: Request,
     how: tuple[Options, Options],
     encode: Encode,
 ) -> None:
@@ -89,8 +89,7 @@ def _put(
         raise ClientError(
             "this cannot be a queue's name: it ends in an option of get, so get could not read the queue"
         )
-    data = request.data if isinstance(request, Repeated) else [request.data or b""]
-    options, marked = how
+    data, (options, marked) = request.blocks, how
     if mark:
         options, data = marked, [mark + message for message in data]
     client.submit(verbs.PUT, queue, data, 1, encode, commands=len(data), options=options)
@@ -98,7 +97,7 @@ def _put(
 
 @queue_command("gets <queue>*", needs="get", repeats=True)
 @queue_command("get <queue>*", needs="get", repeats=True)
-def get(client: MemcachedSession, request: Request | Repeated) -> Coroutine[Any, Any, bytes] | None:
+def get(client: MemcachedSession, request: Request) -> Coroutine[Any, Any, bytes] | None:
     """Takes the oldest message of each queue. The reply is END alone if all are empty."""
     name, *keys = request.words
     with_unique = name == b"gets"
@@ -107,7 +106,7 @@ def get(client: MemcachedSession, request: Request | Repeated) -> Coroutine[Any,
     if len(keys) == 1 and b"/" not in keys[0]:
         _take_now(client, key_of(keys[0]), request.count, encode)
         return None
-    if isinstance(request, Repeated):
+    if request.count > 1:
         client.execute_instead(request.requests())
         return None
     for key in keys:
@@ -189,14 +188,14 @@ async def _read(client: MemcachedSession, queue: bytes, options: ReadOptions) ->
 
 
 @queue_command("mg <queue> [<flag>*]", needs="get", repeats=True)
-def mg(client: MemcachedSession, request: Request | Repeated) -> Coroutine[Any, Any, bytes] | None:
+def mg(client: MemcachedSession, request: Request) -> Coroutine[Any, Any, bytes] | None:
     """Takes the oldest message, as `get` does. Without the flag v, the message stays queued."""
     # Clients ask without v whether there is an item.
     meta = Meta(request.words[1], request.words[2:], "NRT", "the expiry of a message is set when it is put")
     if b"/" not in meta.key and "v" in meta:
         _take_now(client, meta.key, request.count, one_item_meta(meta))
         return None
-    if isinstance(request, Repeated):
+    if request.count > 1:
         client.execute_instead(request.requests())
         return None
     return _read_meta(client, meta)

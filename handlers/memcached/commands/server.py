@@ -9,8 +9,7 @@ from urllib.parse import quote
 from handlers.memcached.arguments import number_of
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, ERROR, OK, statistics
-from handlers.memcached.reports import report_on_all
-from handlers.memcached.session import MemcachedSession
+from handlers.memcached.session import MemcachedSession, report_on_all
 from handlers.memcached.table import FOLLOWED_VERSION, QUEUE, command, queue_command
 from pressure_server import __version__
 from pressure_server.errors import PressureError

@@ -69,7 +69,7 @@ async def _store(client: MemcachedSession, request: Request) -> bytes:
     if mode not in _SET_MODES:
         raise ClientError("invalid mode for ms M token")
     client.counts.sets += 1
-    how = mode, meta.get("F", b"0"), meta.get("T", b"0"), request.data or b""
+    how = mode, meta.get("F", b"0"), meta.get("T", b"0"), request.blocks[0]
     most, may_be_lower = b"%d" % client.context.settings.max_message_bytes, b"1" if "I" in meta else b""
     line, unique = await client.values.change(
         b"store", meta.key, *how, most, meta.get("C", b""), may_be_lower

@@ -118,7 +118,7 @@ def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
     access = SimpleNamespace(users=users_with_password(SECRET.encode()), logins=_Logins())
     client = MemcachedSession(Mock(), ListenerOptions(QUEUE, flush_all=False), Counts(), "", Mock())
     client.connection = Mock(clients=Mock(access=access))
-    coroutine = client.execute(Request([b"set", b"any"], data.encode()))
+    coroutine = client.execute(Request([b"set", b"any"], [data.encode()]))
     assert coroutine is not None
     reply = asyncio.run(coroutine)
     assert (client.user is NOBODY) == (logged is not None)
