@@ -9,13 +9,14 @@ from typing import Any
 
 from handlers.beanstalk import replies
 from handlers.beanstalk.listener_state import ListenerState
-from handlers.beanstalk.parser import Puts, Refused, Request, RequestParser
+from handlers.beanstalk.parser import Puts, Request, RequestParser
 from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import ErrorKind, PressureError, QueueDoesNotExistError
 from pressure_server.net.command_statistics import UNKNOWN, CommandStatistics, statistics_of
 from pressure_server.net.command_table import Refusal
 from pressure_server.net.handler import Context
+from pressure_server.net.line_parser import Refused
 from pressure_server.net.pipeline import TooEarly
 from pressure_server.net.session import Session
 from pressure_server.queues.operations.operation import Operation, Verb
@@ -111,10 +112,12 @@ class BeanstalkSession(Session):
                 self._put(command)
                 return None
             if type(command) is Refused:
-                if command.is_put:
+                # A well-formed put, whose message is wrong.
+                is_put = command.reply in (replies.JOB_TOO_BIG, replies.EXPECTED_CRLF)
+                if is_put:
                     self.listener.commands["put"] += 1
                     self.is_producer = self.is_producer or command.reply == replies.EXPECTED_CRLF
-                self._reject(command.reply, _PUT if command.is_put else _UNKNOWN)
+                self._reject(command.reply, _PUT if is_put else _UNKNOWN)
                 if command.closes:
                     self.close_when_replied()
                 return None

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from handlers.memcached.arguments import queue_of
-from handlers.memcached.parser import Request, RequestError, RequestParser
+from handlers.memcached.parser import BINARY_REPLY, Request, RequestParser
 from handlers.memcached.replies import ERROR, STORED, ClientError, client_error, server_error
 from handlers.memcached.table import COMMANDS, PROTOCOL, QUEUE, Command
 from handlers.memcached.values import Values
@@ -22,6 +22,7 @@ from pressure_server.net.clients import Clients
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.command_table import Refusal
 from pressure_server.net.handler import Context
+from pressure_server.net.line_parser import Refused
 from pressure_server.net.session import Session
 from pressure_server.net.workers import sum_fields
 from pressure_server.queues.operations.jobs import ReservedJob
@@ -91,7 +92,7 @@ class MemcachedSession(Session):
     PROTOCOL = PROTOCOL
     ERRORS = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
     MANY = Request
-    TOO_LARGE = RequestError(_UNAUTHENTICATED, closes=True)
+    TOO_LARGE = Refused(_UNAUTHENTICATED, closes=True)
     TOO_MANY_CLIENTS = b"ERROR Too many open connections\r\n"
     __slots__ = ("_commands", "counts", "extra_bytes", "open_reads", "options", "report", "values")
     extra_bytes: int
@@ -131,20 +132,20 @@ class MemcachedSession(Session):
 
     def may_log_in(self, request: Any) -> bool:
         """See Session."""
-        return type(request) is not RequestError and request.words[0] == b"set"
+        return type(request) is not Refused and request.words[0] == b"set"
 
     def words_of(self, command: Any) -> list[list[bytes]]:
         """See Session. A request of a client that has not logged in has the password."""
-        if type(command) is RequestError or self.user is NOBODY or command.words[0] not in self._commands:
+        if type(command) is Refused or self.user is NOBODY or command.words[0] not in self._commands:
             return []
         return [[*one.words, *one.blocks] for one in command.requests()]
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """See Session. Check the request, and run its command."""
-        if type(command) is RequestError:
+        if type(command) is Refused:
             is_stranger = self.user is NOBODY and not command.closes
             self.reply(_UNAUTHENTICATED if is_stranger else command.reply)
-            if command.is_binary:
+            if command.reply.startswith(BINARY_REPLY):
                 self.clients.unknown_commands.note_protocol(
                     self, "memcached's binary protocol", "let it use the text protocol, or the meta commands"
                 )

@@ -22,9 +22,9 @@ from handlers.memcached.parser import (
     MAX_LINE,
     TOO_LARGE,
     Request,
-    RequestError,
     RequestParser,
 )
+from pressure_server.net.line_parser import Refused
 from tests.support.codecs import EVIL, MEMCACHED, bytewise, traced_memory
 
 MOST = 4096
@@ -36,12 +36,12 @@ def fed(*pieces: bytes) -> list[Any]:
     return MEMCACHED.fed(*pieces, most=MOST)
 
 
-def refused(reply: bytes) -> list[RequestError]:
-    return [RequestError(reply)]
+def refused(reply: bytes) -> list[Refused]:
+    return [Refused(reply)]
 
 
-def fatal(reply: bytes) -> list[RequestError]:
-    return [RequestError(reply, closes=True)]
+def fatal(reply: bytes) -> list[Refused]:
+    return [Refused(reply, closes=True)]
 
 
 VERSION = [Request([b"version"])]
@@ -172,7 +172,7 @@ def test_a_run_of_equal_requests_ends_before_a_refused_block() -> None:
         (b"mg\r\n", [Request([b"mg"])]),
     ],
 )
-def test_a_line_is_split_into_words(line: bytes, expected: list[Request | RequestError]) -> None:
+def test_a_line_is_split_into_words(line: bytes, expected: list[Request | Refused]) -> None:
     assert fed(line + b"version\r\n") == [*expected, *VERSION]
     assert fed(*bytewise(line + b"version\r\n")) == [*expected, *VERSION]
 
@@ -226,7 +226,7 @@ def test_a_binary_request_is_refused_with_a_binary_reply(
     for before, expected in ((b"", []), (b"version\r\n", VERSION)):
         *others, refusal = fed(before + binary(opcode, opaque, b"k" * size)[: 24 + left])
         assert others == expected
-        assert isinstance(refusal, RequestError)
+        assert isinstance(refusal, Refused)
         assert refusal.closes
         reply = refusal.reply
         body = int.from_bytes(reply[8:12], "big")
@@ -240,7 +240,7 @@ def test_a_binary_request_is_refused_with_a_binary_reply(
 def test_an_incomplete_binary_header_is_refused(length: int) -> None:
     header = binary(0x0B, b"OPAQ")[:length]
     (refusal,) = fed(header)
-    assert isinstance(refusal, RequestError)
+    assert isinstance(refusal, Refused)
     assert refusal.closes
     assert refusal.reply[:2] == header[:2].ljust(2, b"\0").replace(b"\x80", b"\x81")
     assert refusal.reply[6:8] == b"\x00\x81"
@@ -274,7 +274,7 @@ def test_an_announced_message_is_awaited() -> None:
 def test_nothing_is_buffered_after_an_error_that_closes(stream: bytes) -> None:
     parser = RequestParser(MOST)
     (error,) = parser.feed(stream)
-    assert isinstance(error, RequestError)
+    assert isinstance(error, Refused)
     assert error.closes
     assert parser.unparsed == 0
 
