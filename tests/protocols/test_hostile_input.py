@@ -9,13 +9,14 @@ from __future__ import annotations
 import contextlib
 import random
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.crowd import served
 from tests.support.hostile import Victim, bounded_peak, leavings, settled, wait_until_alone
 from tests.support.measures import MB, memory
+from tests.support.module_servers import module_server
 from tests.support.programs import Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Protocol, Wire, each_protocol
 from tests.support.waiters import packed
@@ -229,13 +230,8 @@ def test_a_client_beyond_the_maximum_is_refused(
     server.end_well()
 
 
-@pytest.fixture(scope="module")
-def impatient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that closes idle connections after a second."""
-    log = tmp_path_factory.mktemp("impatient") / "log"
-    server = Server(log, "--backend", shared_backend.url, "--idle-timeout", "1", *LISTEN)
-    yield server
-    server.end_well()
+# A server that closes idle connections after a second.
+impatient = module_server("--idle-timeout", "1", *LISTEN)
 
 
 @pytest.mark.slow
