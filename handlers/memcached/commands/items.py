@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
-from handlers.memcached.arguments import ReadOptions, expiry_of, flags_of, key_of, queue_of, split_key
+from handlers.memcached.arguments import expiry_of, flags_of, key_of, queue_of, split_key
 from handlers.memcached.commands.encoders import (
     item,
     message_meta,
@@ -113,10 +113,9 @@ def get(client: MemcachedSession, request: Request) -> Coroutine[Any, Any, bytes
         key_of(key)
     if len(keys) > 1:
         return _get_many(client, keys, with_unique=with_unique)
-    queue, options = split_key(keys[0])
-    if options is not None:
-        return _get_with_options(client, keys[0], queue, options, with_unique=with_unique)
-    _take_now(client, queue, 1, encode)
+    if split_key(keys[0])[0] != keys[0]:
+        return _get_with_options(client, keys[0], with_unique=with_unique)
+    _take_now(client, keys[0], 1, encode)
     return None
 
 
@@ -133,7 +132,7 @@ def _check_open(client: MemcachedSession, queue: bytes) -> None:
 
 async def _get_many(client: MemcachedSession, keys: list[bytes], *, with_unique: bool) -> bytes:
     for queue in keys:
-        if split_key(queue)[1] is not None:
+        if split_key(queue)[0] != queue:
             raise ClientError("a get with options such as /open takes one queue only")
         _check_open(client, queue)
 
@@ -157,16 +156,13 @@ async def _get_many(client: MemcachedSession, keys: list[bytes], *, with_unique:
     return b"".join(items) + END
 
 
-async def _get_with_options(
-    client: MemcachedSession, key: bytes, queue: bytes, options: ReadOptions, *, with_unique: bool
-) -> bytes:
-    found = await _read(client, queue, options)
+async def _get_with_options(client: MemcachedSession, key: bytes, *, with_unique: bool) -> bytes:
+    found = await _read(client, *split_key(key))
     return b"".join([item(key, message, with_unique=with_unique) for message in found]) + END
 
 
-async def _read(client: MemcachedSession, queue: bytes, options: ReadOptions) -> list[bytes]:
+async def _read(client: MemcachedSession, queue: bytes, words: set[bytes], timeout: float) -> list[bytes]:
     """Execute a get with options: return a message, or none. As in kestrel, /close and /abort come first."""
-    words, timeout = options
     if b"abort" in words:
         await _abort(client, queue)
         return []
@@ -202,11 +198,10 @@ def mg(client: MemcachedSession, request: Request) -> Coroutine[Any, Any, bytes]
 
 
 async def _read_meta(client: MemcachedSession, meta: Meta) -> bytes:
-    queue, options = split_key(meta.key)
-    words, timeout = options or (set(), 0.0)
+    queue, words, timeout = split_key(meta.key)
     if "v" not in meta and words.isdisjoint((b"open", b"close", b"abort")):
         words = {b"peek"}
-    found = await _read(client, queue, ReadOptions(words, timeout))
+    found = await _read(client, queue, words, timeout)
     return b"".join([message_meta(meta, message) for message in found]) or meta.miss()
 
 
