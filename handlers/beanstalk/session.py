@@ -5,10 +5,9 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.listener_state import ListenerState
 from handlers.beanstalk.parser import Puts, Request, RequestParser
 from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command
 from pressure_server.auth.users import NOBODY
@@ -20,6 +19,9 @@ from pressure_server.net.line_parser import Refused
 from pressure_server.net.pipeline import TooEarly
 from pressure_server.net.session import Session
 from pressure_server.queues.operations.operation import Operation, Verb
+
+if TYPE_CHECKING:
+    from handlers.beanstalk.listener_state import ListenerState
 
 logger = logging.getLogger(__name__)
 

@@ -9,7 +9,7 @@ import time
 from functools import partial
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.reports import is_in_use, report_on
+from handlers.beanstalk.listener_state import is_in_use, report_on
 from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import FOLLOWED_VERSION, command, is_tube
 from pressure_server.queues.operations import verbs

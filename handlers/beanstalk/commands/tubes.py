@@ -6,7 +6,7 @@ from functools import partial
 from typing import cast
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.reports import is_in_use, report_on
+from handlers.beanstalk.listener_state import is_in_use, report_on
 from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import command, is_tube
 from pressure_server.errors import QueueDoesNotExistError
