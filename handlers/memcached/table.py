@@ -36,7 +36,7 @@ def _command(
     `syntax` is the command's name and its words: <word>, [<word>] if optional, <word>* for one or more. The
     first word called <queue> or <key> is a queue or a key. `needs` are the rights of users.py that a user
     must have, or `nothing`. The `summary` for the reference is the function's docstring, unless it is given.
-    If it `repeats`, the function also takes a Repeated. Raise ValueError for an unknown right.
+    If it `repeats`, the function also takes equal requests in a row. Raise ValueError for an unknown right.
     """
     name, *arguments = syntax.split()
     first = next((at for at, one in enumerate(arguments, 1) if one.startswith(("<queue>", "<key>"))), None)
