@@ -27,7 +27,7 @@ MODULES = """
     handlers/resp/commands/ encoders plans
     pressure_server/backend/ link requests resp
     pressure_server/lua/ layout
-    pressure_server/net/ client clients connection disconnects outbox pipeline session
+    pressure_server/net/ client clients connection disconnects line_parser outbox pipeline session
     pressure_server/queues/ shard
     pressure_server/queues/calls/ call courier records
     pressure_server/queues/lanes/ lane

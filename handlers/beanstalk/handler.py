@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from handlers.beanstalk import commands
 from handlers.beanstalk.listener_state import ListenerState
-from handlers.beanstalk.reports import report
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.table import PROTOCOL
 from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context, request_line
 from pressure_server.net.listener import ListenerUrl, SettingsError
@@ -33,9 +29,7 @@ class BeanstalkHandler:
         commands.load()
         self._context = context
         max_job_size = min(max_job_size_of(listen), context.settings.max_message_bytes)
-        self._state = ListenerState(context.broker.default_database, max_job_size)
-        of_listener = partial(report, context.clients, self._state)
-        self._state.report = context.clients.add_report(PROTOCOL, of_listener)
+        self._state = ListenerState(context, max_job_size)
 
     def connect(self) -> Connection:
         """Return the connection object for a new client."""

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from handlers.beanstalk.replies import BAD_FORMAT, EXPECTED_CRLF, JOB_TOO_BIG, UNKNOWN_COMMAND
 from pressure_server.compiled import mypyc_attr
+from pressure_server.net.line_parser import LineParser, Refused
 from pressure_server.queues.operations.jobs import job_to_put
 
 MAX_LINE = 224
@@ -46,75 +47,30 @@ class Puts:
         return len(self.jobs)
 
 
-class Refused(NamedTuple):
-    """A request that was refused, with its reply. If it `closes`, close the connection."""
-
-    reply: bytes
-    closes: bool = False
-
-    @property
-    def is_put(self) -> bool:
-        """Whether it is a well-formed put, whose message is wrong."""
-        return self.reply in (JOB_TOO_BIG, EXPECTED_CRLF)
-
-
-Parsed = Request | Puts | Refused
-
-
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RequestParser:
+class RequestParser(LineParser):
     """Parses the bytes of one client."""
 
-    __slots__ = ("_awaited", "_buffer", "_is_too_big", "_max_job_size", "_skips_line", "_to_skip")
+    __slots__ = ("_is_too_big", "_max_job_size", "_skips_line")
+    MAX_LOGIN_BYTES = MAX_LINE
 
     def __init__(self, max_job_size: int) -> None:
         """A message may have up to `max_job_size` bytes."""
+        super().__init__()
         self._max_job_size = max_job_size
-        self._buffer: bytearray | None = None
-        # The incomplete request is parsed again when it has `_awaited` bytes, or when its line ends.
-        self._awaited = 0
-        # Bytes of a refused message, which are left out. A job that is too big gets its reply after them.
-        self._to_skip = 0
-        self._is_too_big = False
+        self._is_too_big = False  # the refused message, which gets its reply when it has been skipped
         self._skips_line = False
 
-    @property
-    def unparsed(self) -> int:
-        """The number of bytes in memory."""
-        return 0 if self._buffer is None else len(self._buffer)
-
-    @property
-    def exceeds_login_limits(self) -> bool:
-        """Whether the incomplete request, as far as its size is known, is longer than any login."""
-        return max(self._awaited, self._to_skip, self.unparsed) > MAX_LINE
-
-    def feed(self, data: bytes) -> list[Parsed]:
-        """Return the requests that are complete with these bytes."""
-        buffer = self._buffer
-        if buffer is not None:
-            awaits_line = buffer.find(_CRLF, 0, MAX_LINE) < 0  # otherwise the message of a put
-            buffer += data
-            if len(buffer) < self._awaited and not (awaits_line and b"\n" in data):
-                return []
-            data = bytes(buffer)
-            self._buffer = None
-        self._awaited = 0
-        requests: list[Parsed] = []
-        at = self._read(data, requests)
-        if at < len(data):
-            self._buffer = bytearray(memoryview(data)[at:])
-        return requests
-
-    def _read(self, data: bytes, requests: list[Parsed]) -> int:
-        """Append all complete requests. Return the position of the first incomplete one."""
+    def _read(self, data: bytes, requests: list[Any]) -> int:
+        """See LineParser."""
         at, end = 0, len(data)
         jobs: list[bytes] | None = None  # of the last request, if that is Puts
         while at < end:
-            if self._to_skip:
-                skipped = min(self._to_skip, end - at)
+            if self._skip:
+                skipped = min(self._skip, end - at)
                 at += skipped
-                self._to_skip -= skipped
-                if self._is_too_big and not self._to_skip:
+                self._skip -= skipped
+                if self._is_too_big and not self._skip:
                     self._is_too_big = False
                     requests.append(Refused(JOB_TOO_BIG))
                 continue
@@ -124,7 +80,7 @@ class RequestParser:
                 first = put.end()
                 last = first + size
                 if size > self._max_job_size:
-                    self._to_skip, self._is_too_big = size + 2, True
+                    self._skip, self._is_too_big = size + 2, True
                     at = first
                     jobs = None
                     continue
@@ -144,7 +100,7 @@ class RequestParser:
             jobs = None
             line_end = data.find(_CRLF, at, None if self._skips_line else at + MAX_LINE)
             if line_end < 0 and end - at < MAX_LINE and not self._skips_line:
-                self._awaited = MAX_LINE
+                self._longest = MAX_LINE - 1
                 return at
             if not self._skips_line and data[at : at + len(_PUT_WORD)].lower() == _PUT_WORD:
                 refused = self._refuse_put(data[at:line_end] if line_end >= 0 else b"")
@@ -168,5 +124,5 @@ class RequestParser:
         size = words[_SIZE_WORD] if len(words) > _SIZE_WORD else b""
         if not re.fullmatch(rb"\d{1,20}", size) or int(size) > _MAX_UINT32:
             return Refused(BAD_FORMAT, closes=True)
-        self._to_skip = int(size) + 2
+        self._skip = int(size) + 2
         return Refused(BAD_FORMAT if line.startswith(_PUT_WORD) else UNKNOWN_COMMAND)

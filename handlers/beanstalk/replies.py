@@ -28,6 +28,14 @@ OF_ERROR = {
 }
 
 
+class RefusedError(Exception):
+    """A command is refused, with this reply."""
+
+    def __init__(self, reply: bytes) -> None:
+        super().__init__()
+        self.reply = reply
+
+
 def reserved(job: ReservedJob) -> bytes:
     """Return the reply to a reserve."""
     return b"RESERVED %d %d\r\n%b\r\n" % (job.id, len(job.message), job.message)

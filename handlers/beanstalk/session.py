@@ -5,20 +5,23 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Coroutine
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.listener_state import ListenerState
-from handlers.beanstalk.parser import Puts, Refused, Request, RequestParser
-from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command, FormatError
+from handlers.beanstalk.parser import Puts, Request, RequestParser
+from handlers.beanstalk.table import COMMANDS, PROTOCOL, Command
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import ErrorKind, PressureError, QueueDoesNotExistError
-from pressure_server.net.command_statistics import UNKNOWN, statistics_of
+from pressure_server.net.command_statistics import UNKNOWN, CommandStatistics, statistics_of
 from pressure_server.net.command_table import Refusal
 from pressure_server.net.handler import Context
+from pressure_server.net.line_parser import Refused
 from pressure_server.net.pipeline import TooEarly
 from pressure_server.net.session import Session
 from pressure_server.queues.operations.operation import Operation, Verb
+
+if TYPE_CHECKING:
+    from handlers.beanstalk.listener_state import ListenerState
 
 logger = logging.getLogger(__name__)
 
@@ -27,10 +30,6 @@ DEFAULT_TUBE = b"default"
 _TUBE_COST = 150
 _BEFORE_LOGIN = {"auth", "quit", "ready"}
 _PUT, _UNKNOWN = statistics_of(PROTOCOL, "put"), statistics_of(PROTOCOL, UNKNOWN)
-
-
-class DeniedCommandError(Exception):
-    """The user may not use the command, or the tube."""
 
 
 class BeanstalkSession(Session):
@@ -90,10 +89,10 @@ class BeanstalkSession(Session):
         return None
 
     def permit_tube(self, tube: bytes) -> None:
-        """Raise DeniedCommandError if the user may not use the tube."""
+        """Raise RefusedError if the user may not use the tube."""
         if not self.user.may_access(tube):
             self.count_refusal(Refusal.QUEUE)
-            raise DeniedCommandError
+            raise replies.RefusedError(replies.DENIED)
 
     def may_log_in(self, request: Any) -> bool:
         """See Session."""
@@ -115,11 +114,12 @@ class BeanstalkSession(Session):
                 self._put(command)
                 return None
             if type(command) is Refused:
-                if command.is_put:
+                # A well-formed put, whose message is wrong.
+                is_put = command.reply in (replies.JOB_TOO_BIG, replies.EXPECTED_CRLF)
+                if is_put:
                     self.listener.commands["put"] += 1
                     self.is_producer = self.is_producer or command.reply == replies.EXPECTED_CRLF
-                (_PUT if command.is_put else _UNKNOWN).reject(command.reply[:-2].decode())
-                self.reply(command.reply)
+                self._reject(command.reply, _PUT if is_put else _UNKNOWN)
                 if command.closes:
                     self.close_when_replied()
                 return None
@@ -139,8 +139,7 @@ class BeanstalkSession(Session):
 
     def _run(self, request: Request) -> Coroutine[Any, Any, bytes] | None:
         if b"\0" in request.line:
-            _UNKNOWN.reject("BAD_FORMAT")
-            self.reply(replies.BAD_FORMAT)
+            self._reject(replies.BAD_FORMAT)
             return None
         word, space, _ = request.line.partition(b" ")
         entry = COMMANDS.get(word)
@@ -148,7 +147,7 @@ class BeanstalkSession(Session):
             self._refuse(request.line)
             return None
         self.command_statistics = entry.statistics
-        arguments = entry.parse(request.line[len(word) :])
+        arguments = entry.parse(request.line[len(word) :]) if space else ()
         self._check(entry)
         self.listener.commands[entry.name] += 1
         try:
@@ -168,19 +167,22 @@ class BeanstalkSession(Session):
             return
         garbled = any(entry.most == 1 and line.startswith(name) for name, entry in COMMANDS.items())
         reply = replies.BAD_FORMAT if garbled else replies.UNKNOWN_COMMAND
-        _UNKNOWN.reject(reply[:-2].decode())
         self.clients.unknown_commands.note(self, line.split(b" ")[:1], reply[:-2].decode())
+        self._reject(reply)
+
+    def _reject(self, reply: bytes, statistics: CommandStatistics = _UNKNOWN) -> None:
+        statistics.reject(reply[:-2].decode())
         self.reply(reply)
 
     def _check(self, entry: Command) -> None:
-        """Raise DeniedCommandError if the user may not use the command on any tube."""
+        """Raise RefusedError if the user may not use the command on any tube."""
         if entry in self.user.allowed:
             return
         if self.user is NOBODY and entry.name not in _BEFORE_LOGIN:
-            raise DeniedCommandError
+            raise replies.RefusedError(replies.UNAUTHENTICATED)
         if entry.refusal(self.user, tuple) is not None:
             self.count_refusal(Refusal.COMMAND)
-            raise DeniedCommandError
+            raise replies.RefusedError(replies.DENIED)
 
     def abandoned_reply(self) -> bytes:
         """See Session. A client that half-closes while it waits for a job receives TIMED_OUT."""
@@ -189,10 +191,8 @@ class BeanstalkSession(Session):
 
     def error_reply(self, error: Exception) -> bytes:
         """See Session. beanstalkd's errors are few: the log has the reason of an internal error."""
-        if isinstance(error, FormatError):
-            return replies.BAD_FORMAT
-        if isinstance(error, DeniedCommandError):
-            return replies.UNAUTHENTICATED if self.user is NOBODY else replies.DENIED
+        if isinstance(error, replies.RefusedError):
+            return error.reply
         if not isinstance(error, PressureError):
             self.log_unexpected(error)
             return replies.INTERNAL_ERROR

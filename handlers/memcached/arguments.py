@@ -6,7 +6,6 @@ Invalid words raise ClientError with memcached's text.
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
 
 from handlers.memcached.parser import KEY
 from handlers.memcached.replies import ClientError
@@ -53,15 +52,8 @@ def expiry_of(word: bytes, otherwise: str = _BAD_FORMAT) -> bytes:
     return b"+%d" % seconds if 0 < seconds <= _MAX_RELATIVE_TIME else b"%d" % seconds
 
 
-class ReadOptions(NamedTuple):
-    """The options of a get but `t=`, and how long it waits for a message, in seconds."""
-
-    words: set[bytes]
-    timeout: float
-
-
-def split_key(key: bytes) -> tuple[bytes, ReadOptions | None]:
-    """Return the queue and the options after its name; None if there are none.
+def split_key(key: bytes) -> tuple[bytes, set[bytes], float]:
+    """Return the queue, the options after its name but `t=`, and for how many seconds `t=` waits.
 
     A slash before anything but an option is part of the name. Raise ClientError for an invalid `t=`, or for
     options that cannot be combined.
@@ -69,13 +61,11 @@ def split_key(key: bytes) -> tuple[bytes, ReadOptions | None]:
     queue, *words = _split(key)
     if b"/t=" in queue and queue.rpartition(b"/")[2].startswith(b"t="):
         raise ClientError("t= takes a number of milliseconds with at most nine digits")
-    if not words:
-        return queue, None
     names = {word for word in words if not word.startswith(b"t=")}
     if not names.isdisjoint((b"peek", b"abort")) and len(names) > 1:
         raise ClientError("peek and abort can be combined with t= only")
     timeout = max((int(word[2:]) for word in words if word not in names), default=0)
-    return queue, ReadOptions(names, timeout / 1000)
+    return queue, names, timeout / 1000
 
 
 def queue_of(key: bytes) -> bytes:

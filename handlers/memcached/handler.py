@@ -6,8 +6,7 @@ import asyncio
 from functools import partial
 
 from handlers.memcached import commands
-from handlers.memcached.reports import report
-from handlers.memcached.session import Counts, ListenerOptions, MemcachedSession
+from handlers.memcached.session import Counts, ListenerOptions, MemcachedSession, report
 from handlers.memcached.table import KV, MODES, PROTOCOL, QUEUE
 from handlers.memcached.values import Values
 from pressure_server.net.connection import Connection

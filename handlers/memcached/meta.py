@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 
 from handlers.memcached.arguments import expiry_of, flags_of, key_of, number_of
+from handlers.memcached.parser import Request
 from handlers.memcached.replies import CODE_OF_LINE, ClientError
 
 _BAD_NUMBER = "bad token in command line format"
@@ -102,3 +103,33 @@ class Meta(dict[str, bytes]):
         if code is None:
             return line + b"\r\n"  # an error
         return b"" if code == b"HD" and "q" in self else self.line(code, facts)
+
+
+class Classic(Meta):
+    """A classic command as a meta command: its words stand for flags, and its replies are lines."""
+
+    __slots__ = ()
+
+    def __init__(self, key: bytes, **flags: bytes) -> None:
+        """Raise ClientError for an invalid key."""
+        dict.__init__(self, flags)
+        self.key = key_of(key)
+
+    def item(self, data: bytes, size: int, facts: dict[str, bytes], marks: bytes = b"") -> bytes:
+        """See Meta."""
+        return data + b"\r\n"
+
+    def outcome(self, line: bytes, facts: dict[str, bytes]) -> bytes:
+        """See Meta."""
+        return line + b"\r\n"
+
+
+def flags_of_delete(request: Request, refused: str = "", why: str = "") -> Meta:
+    """Return the flags of md, or those of delete, which has none; see Meta. Raise ClientError."""
+    name, key, *words = request.words
+    if name == b"md":
+        return Meta(key, words, refused, why)
+    # Old clients send a time.
+    if words not in ([], [b"0"]):
+        raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
+    return Classic(key)

@@ -10,12 +10,13 @@ from __future__ import annotations
 import re
 from binascii import Error as Base64Error
 from binascii import a2b_base64
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pressure_server.auth.users import MAX_PASSWORD_BYTES
 from pressure_server.compiled import mypyc_attr
+from pressure_server.net.line_parser import LineParser, Refused
 
 # The most bytes of a key, of a line, and of a line with many keys; the first two as in memcached.
 MAX_KEY = 250
@@ -48,10 +49,10 @@ _MAY_BE_QUIET = {
 # A valid key: 1 to 250 bytes, without spaces and control characters.
 KEY = re.compile(rb"[^\x00-\x20\x7f]{1,%d}" % MAX_KEY)
 _BINARY = 0x80
+# The first byte of a reply in the binary protocol.
+BINARY_REPLY = b"\x81"
 _BINARY_HEADER = 24
-# The largest request before a login, in bytes: a line, a user's name and a password.
-_MAX_LOGIN_BYTES = MAX_LINE + 64 + MAX_PASSWORD_BYTES
-# The most equal requests in a row that become one Repeated.
+# The most equal requests in a row that become one Request.
 _MAX_REPEATED = 512
 # A line with more words is not kept for comparison: many keys would take a megabyte per client.
 _MAX_WORDS_KEPT = 8
@@ -67,52 +68,25 @@ _ONLY_TEXT = b"this server speaks memcached's text protocol only"
 @mypyc_attr(allow_interpreted_subclasses=True)
 @dataclass
 class Request:
-    """A request: its words, without noreply, and its data, if any. `is_quiet` means noreply."""
+    """`count` requests in a row with the same line: its words, without noreply, which `is_quiet` means.
+
+    `blocks` has the data of each request, unless they have none.
+    """
 
     words: list[bytes]
-    data: bytes | None = None
+    blocks: list[bytes] = field(default_factory=list)
     is_quiet: bool = False
+    count: int = 1
 
-    @property
-    def count(self) -> int:
-        """The number of requests: see Repeated."""
-        return 1
-
-
-@dataclass
-class Repeated:
-    """`count` requests in a row with the same line. `data` has a block for each, unless they have none."""
-
-    words: list[bytes]
-    data: list[bytes]
-    count: int
-    is_quiet: bool = False
-
-    def split(self, count: int) -> list[Repeated]:
+    def split(self, count: int) -> list[Request]:
         """Return the first `count` requests, and the others."""
-        first = Repeated(self.words, self.data[:count], count, self.is_quiet)
-        return [first, Repeated(self.words, self.data[count:], self.count - count, self.is_quiet)]
+        first = Request(self.words, self.blocks[:count], self.is_quiet, count)
+        return [first, Request(self.words, self.blocks[count:], self.is_quiet, self.count - count)]
 
     def requests(self) -> list[Request]:
         """Return the requests one by one."""
-        if not self.data:
-            return [Request(self.words, None, self.is_quiet) for _ in range(self.count)]
-        return [Request(self.words, block, self.is_quiet) for block in self.data]
-
-
-@dataclass
-class RequestError:
-    """A protocol error. `reply` is empty after noreply. If it `closes`, close the connection.
-
-    `is_binary` means that the client speaks the binary protocol.
-    """
-
-    reply: bytes
-    closes: bool = False
-    is_binary: bool = False
-
-
-Parsed = Request | Repeated | RequestError
+        blocks = [[block] for block in self.blocks] or [self.blocks] * self.count
+        return [Request(self.words, block, self.is_quiet) for block in blocks]
 
 
 @dataclass
@@ -132,91 +106,56 @@ _NO_LINE = _Line(b"", [])
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
-class RequestParser:
+class RequestParser(LineParser):
     """A parser for one client's requests. `most_bytes` is the largest size of a block of data."""
 
-    __slots__ = ("_awaited", "_line", "_longest", "_most_bytes", "_skip", "_unread")
+    __slots__ = ("_line", "_most_bytes")
+    # A line, a user's name and a password.
+    MAX_LOGIN_BYTES = MAX_LINE + 64 + MAX_PASSWORD_BYTES
 
     def __init__(self, most_bytes: int) -> None:
+        super().__init__()
         self._most_bytes = most_bytes
-        self._unread: bytearray | None = None
-        # Parse the incomplete request again when it has `_awaited` bytes or, if its line is incomplete, when
-        # the line ends or exceeds `_longest` bytes.
-        self._awaited = 0
-        self._longest = 0
-        self._skip = 0  # the bytes of refused data still to come
         self._line = _NO_LINE
 
-    @property
-    def unparsed(self) -> int:
-        """The bytes in memory of an incomplete request."""
-        return len(self._unread) if self._unread is not None else 0
-
-    @property
-    def awaited(self) -> int:
-        """The size of the incomplete request in bytes, as far as it is known."""
-        return max(self._awaited, self._skip, self.unparsed)
-
-    @property
-    def exceeds_login_limits(self) -> bool:
-        """Whether the incomplete request is too large for a login."""
-        return self.awaited > _MAX_LOGIN_BYTES
-
-    def feed(self, data: bytes) -> list[Parsed]:
-        """Return the requests that `data` completes. Feed nothing after a RequestError that closes."""
-        if self._skip:
-            skipped = min(self._skip, len(data))
-            self._skip -= skipped
-            data = data[skipped:]
-        if self._unread is not None:
-            # Use one buffer: a list of small pieces takes many times their size.
-            self._unread += data
-            size = len(self._unread)
-            if size < self._awaited or (size <= self._longest and b"\n" not in data):
-                return []
-            data = bytes(self._unread)
-            self._unread = None
-        self._awaited = self._longest = 0
-        parsed: list[Parsed] = []
-        position = self._read(data, parsed)
-        if position < len(data):
-            self._unread = bytearray(memoryview(data)[position:])
-        return parsed
-
-    def _read(self, data: bytes, parsed: list[Parsed]) -> int:
-        """Append all complete requests to `parsed`. Return the position of the first incomplete one."""
+    def _read(self, data: bytes, requests: list[Any]) -> int:
+        """See LineParser."""
         position, end = 0, len(data)
         while position < end:
+            if self._skip:
+                skipped = min(self._skip, end - position)
+                position += skipped
+                self._skip -= skipped
+                continue
             line: _Line = self._line
             if not (line.text and data.startswith(line.text, position)):
                 if data[position] == _BINARY:
-                    parsed.append(_refuse_binary(data, position))
+                    requests.append(_refuse_binary(data, position))
                     return end
                 after = data.find(b"\n", position) + 1
                 if not after or after - position > MAX_LINE:
                     most = MAX_KEYS_LINE if data.startswith(_RETRIEVING, position) else MAX_LINE
                     if (after or end) - position > most:
-                        parsed.append(RequestError(LINE_TOO_LONG, closes=True))
+                        requests.append(Refused(LINE_TOO_LONG, closes=True))
                         return end
                     if not after:
                         self._longest = most
                         return position
                 found = self._read_line(data[position:after])
-                if isinstance(found, RequestError):
-                    parsed.append(found)
+                if isinstance(found, Refused):
+                    requests.append(found)
                     if found.closes:
                         return end
-                    position = after + self._skip
-                    self._skip = max(0, position - end)
+                    position = after
                     continue
                 line = found
                 self._line = found if len(found.words) <= _MAX_WORDS_KEPT else _NO_LINE
-            position = self._repeat(line, data, position, parsed)
+            position = self._repeat(line, data, position, requests)
             if self._awaited:
                 return position
         return end
 
-    def _repeat(self, line: _Line, data: bytes, position: int, parsed: list[Parsed]) -> int:
+    def _repeat(self, line: _Line, data: bytes, position: int, requests: list[Any]) -> int:
         """Read up to _MAX_REPEATED requests with that line. Return the position of the next request.
 
         `data` has the line at `position`. Set `_awaited` if the data of a request is incomplete.
@@ -242,20 +181,18 @@ class RequestParser:
                 blocks.append(data[first:last])
                 count += 1
                 position = last + 2
-        if count == 1:
-            parsed.append(Request(line.words, blocks[0] if blocks else None, line.is_quiet))
-        elif count:
-            parsed.append(Repeated(line.words, blocks, count, line.is_quiet))
+        if count:
+            requests.append(Request(line.words, blocks, line.is_quiet, count))
         if is_wrong:
             # Close: the block is longer than announced, and how much of it follows is unknown.
-            parsed.append(RequestError(BAD_CHUNK, closes=True))
+            requests.append(Refused(BAD_CHUNK, closes=True))
             return len(data)
         return position
 
-    def _read_line(self, text: bytes) -> _Line | RequestError:
+    def _read_line(self, text: bytes) -> _Line | Refused:
         words = [word for word in text.rstrip(b"\r\n").split(b" ") if word]
         if not words:
-            return RequestError(b"ERROR\r\n")
+            return Refused(b"ERROR\r\n")
         if words[0] == b"sismember":
             words = text.rstrip(b"\r\n").lstrip(b" ").split(b" ", 2)
         is_quiet = words[-1] == b"noreply" and len(words) > _MAY_BE_QUIET.get(words[0], MAX_KEYS_LINE)
@@ -265,14 +202,14 @@ class RequestParser:
         # Commands in upper case do not exist, but their data must not be read as commands.
         storing = _STORING.get(words[0].lower())
         if storing is None:
-            return _Line(text, words, -1, is_quiet) if wrong is None else RequestError(wrong)
+            return _Line(text, words, -1, is_quiet) if wrong is None else Refused(wrong)
         if len(words) < 2:
-            return RequestError(b"ERROR\r\n")
+            return Refused(b"ERROR\r\n")
         at = storing.size
         size = int(words[at]) if len(words) > at and re.fullmatch(rb"\d{1,10}", words[at]) else -1
         if size < 0:
             # Close: data of unknown size may follow, and must not be read as commands.
-            return RequestError(BAD_FORMAT, closes=True)
+            return Refused(BAD_FORMAT, closes=True)
         if size > self._most_bytes:
             wrong = TOO_LARGE
         elif not storing.least <= len(words) <= storing.most or not (
@@ -281,7 +218,7 @@ class RequestParser:
             wrong = wrong or BAD_FORMAT
         if wrong is not None:
             self._skip = size + 2
-            return RequestError(b"" if is_quiet else wrong)
+            return Refused(b"" if is_quiet else wrong)
         return _Line(text, words, size, is_quiet)
 
 
@@ -301,9 +238,9 @@ def _decode_key(words: list[bytes]) -> bool:
     return True
 
 
-def _refuse_binary(data: bytes, position: int) -> RequestError:
+def _refuse_binary(data: bytes, position: int) -> Refused:
     """Return the binary protocol's reply to an unknown command. Header bytes not yet received count as 0."""
     header = data[position : position + _BINARY_HEADER].ljust(_BINARY_HEADER, b"\0")
     length = len(_ONLY_TEXT).to_bytes(4, "big")
-    reply = b"\x81" + header[1:2] + b"\0\0\0\0\x00\x81" + length + header[12:16] + bytes(8) + _ONLY_TEXT
-    return RequestError(reply, closes=True, is_binary=True)
+    reply = BINARY_REPLY + header[1:2] + b"\0\0\0\0\x00\x81" + length + header[12:16] + bytes(8) + _ONLY_TEXT
+    return Refused(reply, closes=True)

@@ -8,20 +8,23 @@ from __future__ import annotations
 import logging
 from collections import Counter
 from collections.abc import Coroutine
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from handlers.memcached.arguments import queue_of
-from handlers.memcached.parser import Repeated, Request, RequestError, RequestParser
+from handlers.memcached.parser import BINARY_REPLY, Request, RequestParser
 from handlers.memcached.replies import ERROR, STORED, ClientError, client_error, server_error
 from handlers.memcached.table import COMMANDS, PROTOCOL, QUEUE, Command
 from handlers.memcached.values import Values
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import ErrorKind, PressureError
+from pressure_server.net.clients import Clients
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
 from pressure_server.net.command_table import Refusal
 from pressure_server.net.handler import Context
+from pressure_server.net.line_parser import Refused
 from pressure_server.net.session import Session
+from pressure_server.net.workers import sum_fields
 from pressure_server.queues.operations.jobs import ReservedJob
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.verbs import RESERVE
@@ -76,8 +79,8 @@ class Counts:
         Counts.__init__(self)
 
 
-class WordCountError(Exception):
-    """A request has too few or too many words for its command."""
+class NoCommandError(Exception):
+    """No command has this name and this number of words."""
 
 
 class MemcachedSession(Session):
@@ -88,8 +91,8 @@ class MemcachedSession(Session):
 
     PROTOCOL = PROTOCOL
     ERRORS = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")
-    MANY = Repeated
-    TOO_LARGE = RequestError(_UNAUTHENTICATED, closes=True)
+    MANY = Request
+    TOO_LARGE = Refused(_UNAUTHENTICATED, closes=True)
     TOO_MANY_CLIENTS = b"ERROR Too many open connections\r\n"
     __slots__ = ("_commands", "counts", "extra_bytes", "open_reads", "options", "report", "values")
     extra_bytes: int
@@ -129,21 +132,20 @@ class MemcachedSession(Session):
 
     def may_log_in(self, request: Any) -> bool:
         """See Session."""
-        return type(request) is not RequestError and request.words[0] == b"set"
+        return type(request) is not Refused and request.words[0] == b"set"
 
     def words_of(self, command: Any) -> list[list[bytes]]:
         """See Session. A request of a client that has not logged in has the password."""
-        if type(command) is RequestError or self.user is NOBODY or command.words[0] not in self._commands:
+        if type(command) is Refused or self.user is NOBODY or command.words[0] not in self._commands:
             return []
-        requests = command.requests() if type(command) is Repeated else [command]
-        return [one.words if one.data is None else [*one.words, one.data] for one in requests]
+        return [[*one.words, *one.blocks] for one in command.requests()]
 
     def execute(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """See Session. Check the request, and run its command."""
-        if type(command) is RequestError:
+        if type(command) is Refused:
             is_stranger = self.user is NOBODY and not command.closes
             self.reply(_UNAUTHENTICATED if is_stranger else command.reply)
-            if command.is_binary:
+            if command.reply.startswith(BINARY_REPLY):
                 self.clients.unknown_commands.note_protocol(
                     self, "memcached's binary protocol", "let it use the text protocol, or the meta commands"
                 )
@@ -152,7 +154,7 @@ class MemcachedSession(Session):
             return None
         entry = self._commands.get(command.words[0])
         self.command_statistics = entry.statistics if entry is not None else _UNKNOWN
-        if type(command) is Repeated:
+        if command.count > 1:
             may_repeat = (
                 entry is not None
                 and self.user is not NOBODY
@@ -167,12 +169,10 @@ class MemcachedSession(Session):
             if self.user is NOBODY and command.words[0] not in _BEFORE_LOGIN:
                 return self._log_in(command)
             if entry is None:
-                self.command_statistics.reject("ERROR")
                 self.clients.unknown_commands.note(self, command.words[:1], "memcached's error line")
-                self.reply(ERROR)
-                return None
+                raise NoCommandError
             if not entry.accepts(len(command.words)):
-                raise WordCountError
+                raise NoCommandError
             if entry not in self.user.allowed:
                 self.permit(entry, self._keys_of(entry, command))
             coroutine = entry.function(self, command)
@@ -193,16 +193,16 @@ class MemcachedSession(Session):
 
     async def _log_in(self, request: Request) -> bytes:
         """Execute a login, and return the reply. Refuse any other request."""
-        if request.words[0] != b"set" or request.data is None:
+        if request.words[0] != b"set":
             return _UNAUTHENTICATED
-        name, _, password = request.data.partition(b" ")
+        name, _, password = request.blocks[0].partition(b" ")
         # Keep unknown names out of the log: this may be a password, or a message sent without a login.
         is_known = name.decode("utf-8", "replace") in self.clients.access.users.by_name
         if await self.log_in(name, password, logged=name if is_known else b""):
             return STORED
         return client_error("authentication failure")
 
-    def _keys_of(self, entry: Command, request: Request | Repeated) -> list[bytes]:
+    def _keys_of(self, entry: Command, request: Request) -> list[bytes]:
         """Return the keys or queues that a request names."""
         keys = request.words[entry.keys]
         has_options = self.options.mode == QUEUE and entry.name in _WITH_OPTIONS
@@ -229,7 +229,7 @@ class MemcachedSession(Session):
 
     def error_reply(self, error: Exception) -> bytes:
         """See Session. Log errors that are not an expected result of a command."""
-        if isinstance(error, WordCountError):
+        if isinstance(error, NoCommandError):
             return ERROR
         if isinstance(error, ClientError) or (
             isinstance(error, PressureError) and error.kind is ErrorKind.REQUEST
@@ -239,3 +239,17 @@ class MemcachedSession(Session):
             self.log_unexpected(error)
             error = PressureError("internal error: the server's log has the details")
         return server_error(error)
+
+
+def report(clients: Clients, counts: Counts, reset: bool) -> Counts:
+    """Return a listener's counts and the open reads, in this process. `reset` sets the counts to 0 before."""
+    if reset:
+        counts.reset()
+    found = [one for one in clients.connected if isinstance(one, MemcachedSession)]
+    return replace(counts, opened=Counter(queue for one in found for queue in one.open_reads))
+
+
+async def report_on_all(client: MemcachedSession, *, reset: bool = False) -> Counts:
+    """Return the counts of the client's listener and the open reads, in all processes of the server."""
+    found: list[Counts] = await client.context.workers.reports(client.report, reset)
+    return sum_fields(Counts, found)

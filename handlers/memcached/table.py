@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 
 from pressure_server.net.command_statistics import statistics_of
-from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights
+from pressure_server.net.command_table import AnyFunction, TableEntry, markdown, parse_rights, summary_of
 
 PROTOCOL = "memcached"
 # The version of memcached whose replies the handler follows. libmemcached refuses versions 0.x.
@@ -29,14 +29,14 @@ COMMANDS: dict[str, dict[bytes, Command]] = {mode: {} for mode in MODES}
 
 
 def _command(
-    modes: tuple[str, ...], syntax: str, summary: str, *, needs: str, repeats: bool = False
+    modes: tuple[str, ...], syntax: str, *, needs: str, summary: str = "", repeats: bool = False
 ) -> Callable[[AnyFunction], AnyFunction]:
     """Return a decorator that enters a function into the tables of these modes as a command.
 
     `syntax` is the command's name and its words: <word>, [<word>] if optional, <word>* for one or more. The
     first word called <queue> or <key> is a queue or a key. `needs` are the rights of users.py that a user
-    must have, or `nothing`. If it `repeats`, the function also takes a Repeated. Raise ValueError for an
-    unknown right.
+    must have, or `nothing`. The `summary` for the reference is the function's docstring, unless it is given.
+    If it `repeats`, the function also takes equal requests in a row. Raise ValueError for an unknown right.
     """
     name, *arguments = syntax.split()
     first = next((at for at, one in enumerate(arguments, 1) if one.startswith(("<queue>", "<key>"))), None)
@@ -49,7 +49,7 @@ def _command(
         entry = Command(
             name=name,
             syntax=syntax,
-            summary=summary,
+            summary=summary or summary_of(function),
             function=function,
             needs=parse_rights(needs, name),
             least=1 + sum(not argument.startswith("[") for argument in arguments),

@@ -77,6 +77,11 @@ def parse_rights(needs: str, name: str) -> frozenset[str]:
     return found
 
 
+def summary_of(function: Function) -> str:
+    """Return the docstring of a command's function in one line: it describes the command in the reference."""
+    return " ".join((function.__doc__ or "").split())
+
+
 def markdown(title: str, entries: Iterable[TableEntry]) -> list[str]:
     """Return the lines of a table of commands for docs/reference."""
     lines = [f"### {title}", "", "| command | what it does | needs |", "|---|---|---|"]

@@ -6,7 +6,7 @@ The worker pops `a`, works on it, and pops `b`. Then it ends, or its server does
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 import redis
 
+from tests.support.module_servers import module_server
 from tests.support.paths import ROOT
 from tests.support.pop_workers import LIBRARIES, OPEN, POLL, WAIT, WAIT_WITH_COMMAND_TIMEOUT, PopWorker
-from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
+from tests.support.programs import TIMEOUT, Client, Server, wait_for
 from tests.support.stores import BackendStore, EmbeddedStore, Store, StoreType
 from tests.support.waiters import about, create
 
@@ -55,12 +56,7 @@ ENDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("server")
-    server = Server(folder / "log", "--backend", shared_backend.url, "--listen", "memcached://127.0.0.1:0")
-    yield server
-    server.end_well()
+shared_server = module_server("--listen", "memcached://127.0.0.1:0")
 
 
 def left_in(client: Client, queue: str) -> int:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 
+from tests.support.module_servers import module_server
 from tests.support.native import VERSIONS, NativeClient
 from tests.support.native_process import NativeProcess
 from tests.support.programs import Client, Server, Valkey, wait_for
@@ -17,18 +16,7 @@ BASE = "__pressure__:q"
 MOST_MESSAGES = 8
 
 
-@pytest.fixture(scope="module")
-def shared_listening(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    log = tmp_path_factory.mktemp("listening") / "log"
-    server = Server(log, "--backend", shared_backend.url, *LISTEN)
-    yield server
-    server.end_well()
-
-
-@pytest.fixture
-def server(backend: Valkey, shared_listening: Server) -> Server:
-    """A server that listens for all protocols, on a backend without data."""
-    return shared_listening
+shared_server = module_server(*LISTEN)
 
 
 def whose_turn(direct: Client, role: str) -> str:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from pressure_server.client import AsyncQueue, Queue, QueueFullError
+from tests.support.module_servers import module_server
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
 from tests.support.protocols import LISTEN, MEMCACHED, Wire, stored
 from tests.support.waiters import create
@@ -18,12 +19,7 @@ BASE = "__pressure__:q"
 TYPES = ("FIFO", "JOBS", "LIFO", "RANDOM", "LOG")
 
 
-@pytest.fixture(scope="module")
-def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for all protocols."""
-    server = Server(tmp_path_factory.mktemp("server") / "log", "--backend", shared_backend.url, *LISTEN)
-    yield server
-    server.end_well()
+shared_server = module_server(*LISTEN)
 
 
 @pytest.fixture

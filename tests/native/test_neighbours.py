@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 import pytest
 import uvloop
 
+from tests.support.module_servers import module_server
 from tests.support.native import VERSIONS, NativeClient
 from tests.support.native_process import NativeProcess
 from tests.support.neighbours import MixedClients, Outcome, Plan, doctor
@@ -181,13 +182,8 @@ def test_native_clients_and_the_server_s_all_get_their_turns(
 # Roles that native clients hold.
 
 
-@pytest.fixture(scope="module")
-def impatient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a short role timeout."""
-    log = tmp_path_factory.mktemp("impatient") / "log"
-    server = Server(log, "--backend", shared_backend.url, "--role-timeout", str(ROLE_TIMEOUT))
-    yield server
-    server.end_well()
+# A server with a short role timeout.
+impatient = module_server("--role-timeout", str(ROLE_TIMEOUT))
 
 
 PUTTING: list[Words] = [

@@ -14,6 +14,7 @@ from handlers.resp.table import COMMANDS, Command, command
 from pressure_server.auth.users import RIGHTS, User
 from pressure_server.net.command_table import Refusal
 from tests.support.guards import reload, users_toml
+from tests.support.module_servers import module_server
 from tests.support.programs import Server, StartServer, Valkey
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, Protocol, Wire, each_protocol
 from tests.support.requirements import need
@@ -122,15 +123,7 @@ USERS = {
 }
 
 
-@pytest.fixture(scope="module")
-def guarded(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with users."""
-    folder = tmp_path_factory.mktemp("guarded")
-    users = folder / "users.toml"
-    users.write_text(users_toml(USERS))
-    server = Server(folder / "log", "--backend", shared_backend.url, "--users", str(users), *LISTEN)
-    yield server
-    server.end_well()
+guarded = module_server(*LISTEN, users=USERS)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from typing import Any
 import hiredis
 import pytest
 
-from handlers.memcached import parser as memcached
+from pressure_server.net.line_parser import Refused
 from tests.support.codecs import Codec, bytewise, cut, each_codec, traced_memory
 from tests.support.crowd import served
 from tests.support.hostile import Victim, bounded_peak, wait_until_alone
@@ -266,7 +266,7 @@ def _comparable(item: Any) -> Any:
 
     Such an error repeats the request's header if the header is complete, which depends on the pieces.
     """
-    is_binary = isinstance(item, memcached.RequestError) and item.reply[:1] == b"\x81"
+    is_binary = isinstance(item, Refused) and item.reply[:1] == b"\x81"
     return "binary" if is_binary else item
 
 

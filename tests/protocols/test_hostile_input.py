@@ -9,16 +9,17 @@ from __future__ import annotations
 import contextlib
 import random
 import select
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
 from tests.support.crowd import served
 from tests.support.hostile import Victim, bounded_peak, leavings, settled, wait_until_alone
 from tests.support.measures import MB, memory
+from tests.support.module_servers import module_server
 from tests.support.programs import Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Protocol, Wire, each_protocol
-from tests.support.waiters import packed
+from tests.support.waiters import packed, wait_for_blocked
 
 SEED = 1
 
@@ -199,6 +200,36 @@ def test_an_incomplete_request_is_not_executed(
     assert victim.observer.exists("q") == 0
 
 
+# By name: a request that waits for a message of `q`.
+WAITS = {
+    "open": (MEMCACHED, b"get q/close/open/t=60000\r\n"),
+    "peek": (MEMCACHED, b"get q/peek/t=60000\r\n"),
+    "one tube": (BEANSTALK, BEANSTALK.get_waiting(b"q")),
+    "two tubes": (BEANSTALK, b"watch q\r\nreserve\r\n"),
+    "until a timeout": (BEANSTALK, b"watch q\r\nignore default\r\nreserve-with-timeout 4294967295\r\n"),
+}
+
+
+@leavings
+@pytest.mark.parametrize("name", WAITS)
+def test_a_client_that_leaves_while_it_waits_takes_nothing(
+    victim: Victim, name: str, leave: Callable[[Wire], object]
+) -> None:
+    protocol, request = WAITS[name]
+    waiting = [Wire(protocol, victim.server) for _ in range(3)]
+    for client in waiting:
+        client.send(request)
+    wait_for_blocked(victim.observer, 3)
+    for client in waiting:
+        leave(client)
+    wait_until_alone(victim.observer)
+    assert victim.observer.info("clients")["blocked_clients"] == 0
+    with Wire(protocol, victim.server) as client:
+        client.put(b"q", b"m")
+        client.send(protocol.get_waiting(b"q"))
+        assert client.message() == b"m"
+
+
 # ---------------------------------------------------------------- limits: connections and idle time
 
 
@@ -229,13 +260,8 @@ def test_a_client_beyond_the_maximum_is_refused(
     server.end_well()
 
 
-@pytest.fixture(scope="module")
-def impatient(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server that closes idle connections after a second."""
-    log = tmp_path_factory.mktemp("impatient") / "log"
-    server = Server(log, "--backend", shared_backend.url, "--idle-timeout", "1", *LISTEN)
-    yield server
-    server.end_well()
+# A server that closes idle connections after a second.
+impatient = module_server("--idle-timeout", "1", *LISTEN)
 
 
 @pytest.mark.slow

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from redis import ResponseError
 
 from tests.support.faults import NO_SCRIPTS
+from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import LISTEN, MEMCACHED, Wire
@@ -28,12 +29,7 @@ POPS: dict[str, tuple[tuple[str, ...], Callable[[Any], Any]]] = {
 }
 
 
-@pytest.fixture(scope="module")
-def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for all protocols."""
-    server = Server(tmp_path_factory.mktemp("server") / "log", "--backend", shared_backend.url, *LISTEN)
-    yield server
-    server.end_well()
+shared_server = module_server(*LISTEN)
 
 
 def make(client: Client, *messages: str, options: str = "", queue: str = "q") -> None:

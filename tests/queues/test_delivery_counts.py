@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from redis import ResponseError
 
+from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, Valkey, wait_for, wait_until_settled
+from tests.support.programs import Client, Server, wait_for, wait_until_settled
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Wire, stored
 from tests.support.waiters import Waiter, about, create, packed
 
@@ -18,12 +17,7 @@ QUEUES = ["", "TYPE FIFO", "TYPE JOBS", "TYPE LIFO", "TYPE RANDOM", "MAX-BYTES 1
 RELEASE, LEAVE, TIME_OUT, BURY = "release", "leave", "time out", "bury and kick"
 
 
-@pytest.fixture(scope="module")
-def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for all protocols."""
-    server = Server(tmp_path_factory.mktemp("server") / "log", "--backend", shared_backend.url, *LISTEN)
-    yield server
-    server.end_well()
+shared_server = module_server(*LISTEN)
 
 
 def make(client: Client, options: str, *messages: str) -> None:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from tests.support.faults import stopped
+from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, Valkey, wait_for, wait_until_settled
 from tests.support.protocols import BEANSTALK, RESP, Wire
@@ -16,13 +17,7 @@ from tests.support.waiters import Waiter, create, packed
 OF_BLOCK = 64
 
 
-@pytest.fixture(scope="module")
-def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for RESP and beanstalk."""
-    folder = tmp_path_factory.mktemp("server")
-    server = Server(folder / "log", "--backend", shared_backend.url, "--listen", "beanstalk://127.0.0.1:0")
-    yield server
-    server.end_well()
+shared_server = module_server("--listen", "beanstalk://127.0.0.1:0")
 
 
 @pytest.fixture

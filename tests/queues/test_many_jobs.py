@@ -10,6 +10,7 @@ from contextlib import contextmanager
 
 import pytest
 
+from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, MEMCACHED, Wire
 from tests.support.waiters import Waiter, about, create
@@ -20,13 +21,7 @@ LONGEST_CALL = 300_000
 EXPIRED = 2_600_000
 
 
-@pytest.fixture(scope="module")
-def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for all protocols."""
-    listen = ("--listen", "beanstalk://127.0.0.1:0", "--listen", "memcached://127.0.0.1:0")
-    server = Server(tmp_path_factory.mktemp("server") / "log", "--backend", shared_backend.url, *listen)
-    yield server
-    server.end_well()
+shared_server = module_server("--listen", "beanstalk://127.0.0.1:0", "--listen", "memcached://127.0.0.1:0")
 
 
 @pytest.fixture

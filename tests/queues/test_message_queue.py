@@ -9,12 +9,12 @@ import random
 import re
 import sys
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.support.client_scripts import CLIENTS, output_of, run_script
+from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey
 from tests.support.waiters import create
 
@@ -31,17 +31,7 @@ EXAMPLES = {
 SEED = 7
 
 
-@pytest.fixture(scope="module")
-def example_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    started = Server(tmp_path_factory.mktemp("examples") / "log", "--backend", shared_backend.url, *MEMCACHED)
-    yield started
-    started.end_well()
-
-
-@pytest.fixture
-def server(backend: Valkey, example_server: Server) -> Server:
-    """A server with listeners for Redis clients, memcached clients, and keys and values, without data."""
-    return example_server
+shared_server = module_server(*MEMCACHED)
 
 
 def memcached_ports(server: Server) -> list[str]:

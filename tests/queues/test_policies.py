@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 
 import pytest
 from redis import ResponseError
 
+from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
 from tests.support.waiters import Waiter, about, create, is_refused, packed, wait_for_waiting
@@ -15,12 +15,7 @@ from tests.support.waiters import Waiter, about, create, is_refused, packed, wai
 TYPES = ["TYPE JOBS", "TYPE LIFO", "TYPE RANDOM", ""]
 
 
-@pytest.fixture(scope="module")
-def shared_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server for all protocols."""
-    server = Server(tmp_path_factory.mktemp("server") / "log", "--backend", shared_backend.url, *LISTEN)
-    yield server
-    server.end_well()
+shared_server = module_server(*LISTEN)
 
 
 def delays(client: Client, job: int) -> float:

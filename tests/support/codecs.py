@@ -21,6 +21,7 @@ from handlers.memcached import parser as memcached
 from handlers.resp import parser as resp
 from handlers.resp.replies import error, unknown_command
 from pressure_server.errors import CommandError
+from pressure_server.net.line_parser import Refused
 from pressure_server.queues.operations.jobs import job_to_put
 from tests.support.waiters import packed
 
@@ -109,7 +110,7 @@ def _flat(items: list[Any]) -> list[Any]:
     """Expand runs of equal requests."""
     found: list[Any] = []
     for item in items:
-        found += item.requests() if isinstance(item, (resp.Repeated, memcached.Repeated)) else [item]
+        found += item.requests() if isinstance(item, (resp.Repeated, memcached.Request)) else [item]
     return found
 
 
@@ -241,7 +242,8 @@ def _memcached_request(draw: st.DrawFn) -> tuple[memcached.Request, bytes]:
         words = [draw(_ALONE)]
     line = draw(st.sampled_from([b"", b" "])) + draw(st.sampled_from([b" ", b"  "])).join(words)
     line += b" noreply" * is_quiet + draw(st.sampled_from([b"\r\n", b"\n"]))
-    return memcached.Request(words, data, is_quiet), line + (b"" if data is None else data + b"\r\n")
+    blocks = [] if data is None else [data]
+    return memcached.Request(words, blocks, is_quiet), line + b"".join([one + b"\r\n" for one in blocks])
 
 
 @st.composite
@@ -269,13 +271,13 @@ _REFUSALS = (
 
 
 def _check_memcached(item: Any) -> None:
-    if isinstance(item, memcached.Repeated):
+    if isinstance(item, memcached.Request):
         assert len(item.requests()) == item.count
-    elif isinstance(item, memcached.Request):
         assert item.words
         assert all(type(word) is bytes for word in item.words)
         assert b"\n" not in b"".join(item.words)
-        assert item.data is None or type(item.data) is bytes
+        assert item.blocks == [] or len(item.blocks) == item.count
+        assert all(type(block) is bytes for block in item.blocks)
     elif item.reply[:1] == b"\x81":
         assert item.closes
     else:
@@ -290,9 +292,9 @@ MEMCACHED = Codec(
     # An incomplete line is scanned again when its end arrives, or when another limit may apply.
     most_looks=3,
     flat=_flat,
-    is_fatal=lambda item: isinstance(item, memcached.RequestError) and item.closes,
+    is_fatal=lambda item: isinstance(item, Refused) and item.closes,
     check=_check_memcached,
-    size=lambda item: len(item.data or b"") if isinstance(item, memcached.Request) else 0,
+    size=lambda item: sum(map(len, item.blocks)) if isinstance(item, memcached.Request) else 0,
     most_held=lambda sent: sent,
     announce=lambda size: b"set q 0 0 %d\r\n" % size,
     work={
@@ -363,12 +365,12 @@ def _beanstalk_streams(draw: st.DrawFn) -> Stream:
             words = (b"put", *(b"%d" % number for number in (*numbers, len(body))))
             stream += space.join(words) + b"\r\n" + body + b"\r\n"
         elif kind == "bad number":
-            expected.append(beanstalk.Refused(replies.BAD_FORMAT))
+            expected.append(Refused(replies.BAD_FORMAT))
             form = draw(st.sampled_from([b"x 0 1 %d", b"0 0 4294967296 %d", b"0 0 1 %d 5"]))
             body = draw(_BODIES)
             stream += b"put " + form % len(body) + b"\r\n" + body + b"\r\n"
         else:
-            expected.append(beanstalk.Refused(replies.BAD_FORMAT))
+            expected.append(Refused(replies.BAD_FORMAT))
             size = draw(st.sampled_from([beanstalk.MAX_LINE - 1, beanstalk.MAX_LINE, 5000]))
             stream += b"x" * size + b"\r\n"
     return expected, stream
@@ -388,7 +390,7 @@ def _check_beanstalk(item: Any) -> None:
         assert item.reply in ((replies.BAD_FORMAT, replies.EXPECTED_CRLF) if item.closes else skipped)
 
 
-def _flat_beanstalk(items: list[beanstalk.Parsed]) -> list[Any]:
+def _flat_beanstalk(items: list[Any]) -> list[Any]:
     """Split puts in a row, which may have been read together or not."""
     found: list[Any] = []
     for item in items:
@@ -402,7 +404,7 @@ BEANSTALK = Codec(
     counting=_counting(beanstalk.RequestParser, "_read"),
     most_looks=3,
     flat=_flat_beanstalk,
-    is_fatal=lambda item: isinstance(item, beanstalk.Refused) and item.closes,
+    is_fatal=lambda item: isinstance(item, Refused) and item.closes,
     check=_check_beanstalk,
     size=lambda item: (
         sum(len(job.split(b" ", 5)[5]) for job in item.jobs) if isinstance(item, beanstalk.Puts) else 0

@@ -9,9 +9,9 @@ import time
 from functools import partial
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.reports import is_in_use, report_on_all, report_on_tube
+from handlers.beanstalk.listener_state import is_in_use, report_on
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.table import FOLLOWED_VERSION, UINT64, command, is_tube, numbers, tube
+from handlers.beanstalk.table import FOLLOWED_VERSION, command, is_tube
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import JobInfo, id_of, word_of
 from pressure_server.queues.operations.operation import Line
@@ -24,17 +24,15 @@ _COUNTED = (
     "list-tubes", "list-tube-used", "list-tubes-watched", "pause-tube",
 )  # fmt: skip
 _STATES = ("urgent", "ready", "reserved", "delayed", "buried")
+_CLIENTS = ("connections", "producers", "workers", "waiting")
+# Milliseconds, and reported as whole seconds.
+_JOB_TIMES = ("age", "delay", "ttr", "time_left")
 _JOB_COUNTS = ("reserves", "timeouts", "releases", "buries", "kicks")
 
 
-@command(
-    "peek <id>",
-    "Returns a job without reserving it: `FOUND <id> <bytes>` and the job, or `NOT_FOUND`.",
-    numbers(UINT64),
-    needs="read",
-)
+@command("peek <id>", needs="read")
 async def peek(client: BeanstalkSession, job: int) -> bytes:
-    """Return a job by its id."""
+    """Returns a job without reserving it: `FOUND <id> <bytes>` and the job, or `NOT_FOUND`."""
     found = await client.in_tube_of(job, verbs.PEEK_JOB, [word_of(job)])
     return _found(found[1] if found else None)
 
@@ -50,24 +48,14 @@ async def _peek_next(client: BeanstalkSession, *, state: bytes) -> bytes:
 
 
 for _state in ("ready", "delayed", "buried"):
-    command(f"peek-{_state}", f"The same, of the next {_state} job of the used tube.", needs="read")(
+    command(f"peek-{_state}", needs="read", summary=f"The same, of the next {_state} job of the used tube.")(
         partial(_peek_next, state=_state.encode())
     )
 
 
-def _current(queues: list[QueueInfo]) -> dict[str, object]:
-    """Return the numbers of jobs by state."""
-    return {f"current-jobs-{state}": sum(getattr(one, state) for one in queues) for state in _STATES}
-
-
-@command(
-    "stats-job <id>",
-    "Describes a job: `OK <bytes>` and YAML, or `NOT_FOUND`.",
-    numbers(UINT64),
-    needs="read",
-)
+@command("stats-job <id>", needs="read")
 async def stats_job(client: BeanstalkSession, job: int) -> bytes:
-    """Describe a job. Times are in whole seconds."""
+    """Describes a job: `OK <bytes>` and YAML, or `NOT_FOUND`."""
     found = await client.in_tube_of(job, verbs.JOB_INFO, [word_of(job)])
     if found is None or (about := JobInfo.of(found[1])) is None:
         return replies.NOT_FOUND
@@ -77,24 +65,31 @@ async def stats_job(client: BeanstalkSession, job: int) -> bytes:
             "tube": found[0].decode() if is_tube(found[0]) else json.dumps(printable(found[0])),
             "state": about.state.decode(),
             "pri": about.priority,
-            "age": about.age // 1000,
-            "delay": about.delay // 1000,
-            "ttr": about.ttr // 1000,
-            "time-left": about.time_left // 1000,
+            **{name.replace("_", "-"): getattr(about, name) // 1000 for name in _JOB_TIMES},
             "file": 0,
             **{name: getattr(about, name) for name in _JOB_COUNTS},
         }
     )
 
 
-@command("stats-tube <tube>", "Describes a tube: `OK <bytes>` and YAML, or `NOT_FOUND`.", tube, needs="read")
+async def _infos(client: BeanstalkSession, names: list[bytes]) -> list[QueueInfo]:
+    """Return what is known of the queues that exist."""
+    return [one for one in await client.database.run_each(verbs.INFO, names) if isinstance(one, QueueInfo)]
+
+
+def _current(queues: list[QueueInfo]) -> dict[str, object]:
+    """Return the numbers of jobs by state."""
+    return {f"current-jobs-{state}": sum(getattr(one, state) for one in queues) for state in _STATES}
+
+
+@command("stats-tube <tube>", needs="read")
 async def stats_tube(client: BeanstalkSession, name: bytes) -> bytes:
-    """Describe a tube."""
+    """Describes a tube: `OK <bytes>` and YAML, or `NOT_FOUND`."""
     client.permit_tube(name)
-    found = [one for one in await client.database.run_each(verbs.INFO, [name]) if isinstance(one, QueueInfo)]
+    found = await _infos(client, [name])
     if not found and not await is_in_use(client, name):
         return replies.NOT_FOUND
-    report = await report_on_tube(client, name)
+    report = await report_on(client, name)
     waiting = await client.context.workers.waiting(client.database.database_number, [name])
     paused = sum(one.paused for one in found)
     return replies.yaml_dictionary(
@@ -102,39 +97,34 @@ async def stats_tube(client: BeanstalkSession, name: bytes) -> bytes:
             "name": name.decode(),
             **_current(found),
             "total-jobs": sum(one.produced for one in found),
-            "current-using": report.using,
-            "current-watching": report.watching,
+            "current-using": report.counts["current-using"],
+            "current-watching": report.counts["current-watching"],
             "current-waiting": waiting[name][Line.CONSUMERS],
-            "cmd-delete": report.commands["cmd-delete"],
-            "cmd-pause-tube": report.commands["cmd-pause-tube"],
+            "cmd-delete": report.counts["cmd-delete"],
+            "cmd-pause-tube": report.counts["cmd-pause-tube"],
             "pause": max(report.pauses) if paused else 0,
             "pause-time-left": paused // 1000,
         }
     )
 
 
-@command(
-    "stats", "Describes the server, and all jobs that the user may see: `OK <bytes>` and YAML.", needs="read"
-)
+@command("stats", needs="read")
 async def stats(client: BeanstalkSession) -> bytes:
-    """Describe the server, and count the jobs in queues that can be reached and that the user may access."""
+    """Describes the server, and all jobs that the user may see: `OK <bytes>` and YAML."""
     reachable = client.database.queues(reachable=True)
     names = [queue async for queue in reachable if client.user.may_access(queue)]
-    found = [one for one in await client.database.run_each(verbs.INFO, names) if isinstance(one, QueueInfo)]
+    found = await _infos(client, names)
     tubes = list(filter(is_tube, names))
-    report, totals = await report_on_all(client), await client.context.workers.totals()
+    report, totals = await report_on(client), await client.context.workers.totals()
     return replies.yaml_dictionary(
         {
             **_current(found),
-            **{f"cmd-{name}": report.commands[name] for name in _COUNTED},
+            **{f"cmd-{name}": report.counts[name] for name in _COUNTED},
             "job-timeouts": sum(one.timeouts for one in found),
             "total-jobs": sum(one.produced for one in found),
             "max-job-size": client.listener.max_job_size,
             "current-tubes": len({*report.tubes, *tubes}),
-            "current-connections": report.connections,
-            "current-producers": report.producers,
-            "current-workers": report.workers,
-            "current-waiting": report.waiting,
+            **{f"current-{name}": report.counts[f"current-{name}"] for name in _CLIENTS},
             "total-connections": totals.accepted,
             "pid": os.getpid(),
             "version": f'"{FOLLOWED_VERSION}"',

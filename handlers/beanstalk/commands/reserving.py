@@ -13,7 +13,7 @@ from typing import Any, cast
 from handlers.beanstalk import replies
 from handlers.beanstalk.parser import Request
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.table import UINT32, UINT64, FormatError, command, numbers
+from handlers.beanstalk.table import UINT32, command
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
 from pressure_server.queues.in_steps import kick as kick_jobs
 from pressure_server.queues.operations import verbs
@@ -37,25 +37,27 @@ _DONE = {
 
 
 def _ended(operation: Operation) -> bytes:
-    """Return the replies to an event of jobs.
-
-    An event that was refused, or that ends the reservation, makes the client forget it. After an error it
-    may still be reserved: then it is given up when the client leaves.
-    """
+    """Return the replies to an event of jobs."""
     client, verb = cast(BeanstalkSession, operation.owner), operation.verb
     if operation.error is not None:
         return client.error_reply(operation.error) * len(operation.sizes)
     if verb is verbs.DELETE_JOB:
         client.listener.of_tube(operation.name)["cmd-delete"] += operation.results.count(1)
-    encoded: list[bytes] = []
-    for job, result in zip(operation.messages, operation.results, strict=True):
-        if isinstance(result, Exception):
-            encoded.append(client.error_reply(result))
-            continue
-        if result != 1 or verb is not verbs.TOUCH:
-            client.reserved_jobs.discard(id_of(job[: job.index(b" ")]))
-        encoded.append(_DONE[verb] if result == 1 else replies.NOT_FOUND)
-    return b"".join(encoded)
+    jobs = zip(operation.messages, operation.results, strict=True)
+    return b"".join([_outcome(client, verb, id_of(job[: job.index(b" ")]), result) for job, result in jobs])
+
+
+def _outcome(client: BeanstalkSession, verb: Verb, job: int, result: Any) -> bytes:
+    """Return the reply to an event of a job.
+
+    An event that was refused, or that ends the reservation, makes the client forget it. After an error it
+    may still be reserved: then it is given up when the client leaves.
+    """
+    if isinstance(result, Exception):
+        return client.error_reply(result)
+    if result != 1 or verb is not verbs.TOUCH:
+        client.reserved_jobs.discard(job)
+    return _DONE[verb] if result == 1 else replies.NOT_FOUND
 
 
 def _seconds(rest: bytes) -> tuple[float | None]:
@@ -72,18 +74,16 @@ def _now() -> float:
 
 @command(
     "reserve-with-timeout <seconds>",
-    "The same, but waits so long at most: then `TIMED_OUT`.",
-    _seconds,
     needs="get",
+    parse=_seconds,
+    summary="The same, but waits so long at most: then `TIMED_OUT`.",
 )
-@command(
-    "reserve",
-    "Reserves the next job of the watched tubes, and waits for one: `RESERVED <id> <bytes>` and the job, or "
-    "`DEADLINE_SOON`.",
-    needs="get",
-)
+@command("reserve", needs="get")
 def reserve(client: BeanstalkSession, timeout: float | None = None) -> Coroutine[Any, Any, bytes] | None:
-    """Reserve the next job of the watched tubes. Wait for one, `timeout` seconds at most."""
+    """Reserves the next job of the watched tubes, and waits for one.
+
+    The reply is `RESERVED <id> <bytes>` and the job, or `DEADLINE_SOON`.
+    """
     client.is_worker = True
     if not client.user.has_all_queues:
         for tube in client.watched:
@@ -163,14 +163,12 @@ def _reserved(operation: Operation, again: Request | None = None) -> bytes:
     return jobs
 
 
-@command(
-    "reserve-job <id>",
-    "Reserves a job that is ready, delayed or buried: `RESERVED <id> <bytes>` and the job, or `NOT_FOUND`.",
-    numbers(UINT64),
-    needs="get",
-)
+@command("reserve-job <id>", needs="get")
 async def reserve_one(client: BeanstalkSession, job: int) -> bytes:
-    """Reserve a job that is ready, delayed or buried."""
+    """Reserves a job that is ready, delayed or buried.
+
+    The reply is `RESERVED <id> <bytes>` and the job, or `NOT_FOUND`.
+    """
     found = await client.in_tube_of(job, verbs.RESERVE_JOB, [word_of(job), claim(client.job_owner)])
     if not found:
         return replies.NOT_FOUND
@@ -195,10 +193,8 @@ async def _event_later(client: BeanstalkSession, verb: Verb, job: int, argument:
     queue = _queue_of_reserved(client, verb, job)
     if queue is None:
         return replies.NOT_FOUND
-    done = await client.database.run(verb, queue, [argument], client=client)
-    if done[0] != 1 or verb is not verbs.TOUCH:
-        client.reserved_jobs.discard(job)
-    return _DONE[verb] if done[0] == 1 else replies.NOT_FOUND
+    (result,) = await client.database.run(verb, queue, [argument], client=client)
+    return _outcome(client, verb, job, result)
 
 
 async def _delete_free(client: BeanstalkSession, verb: Verb, job: int, argument: bytes) -> bytes:
@@ -222,60 +218,33 @@ def _queue_of_reserved(client: BeanstalkSession, verb: Verb, job: int) -> bytes 
     return held.queue
 
 
-@command(
-    "delete <id>",
-    "Deletes a job that the client has reserved, or that nobody has: `DELETED` or `NOT_FOUND`.",
-    numbers(UINT64),
-    needs="get",
-)
+@command("delete <id>", needs="get")
 def delete(client: BeanstalkSession, job: int) -> Coroutine[Any, Any, bytes] | None:
-    """Delete a job that the client has reserved, or that nobody has."""
+    """Deletes a job that the client has reserved, or that nobody has: `DELETED` or `NOT_FOUND`."""
     return _event(client, verbs.DELETE_JOB, job, owned(job, client.job_owner))
 
 
-@command(
-    "release <id> <pri> <delay>",
-    "Makes a reserved job ready again, or delayed: `RELEASED` or `NOT_FOUND`.",
-    numbers(UINT64, UINT32, UINT32),
-    needs="get",
-)
-def release(
-    client: BeanstalkSession, job: int, priority: int, delay: int
-) -> Coroutine[Any, Any, bytes] | None:
-    """Make a reserved job ready again, or delayed, with a new priority."""
-    return _event(client, verbs.RELEASE, job, released(job, client.job_owner, priority, delay))
+@command("release <id> <pri> <delay>", needs="get")
+def release(client: BeanstalkSession, job: int, pri: int, delay: int) -> Coroutine[Any, Any, bytes] | None:
+    """Makes a reserved job ready again, or delayed: `RELEASED` or `NOT_FOUND`."""
+    return _event(client, verbs.RELEASE, job, released(job, client.job_owner, pri, delay))
 
 
-@command(
-    "bury <id> <pri>",
-    "Sets a reserved job aside until it is kicked: `BURIED` or `NOT_FOUND`.",
-    numbers(UINT64, UINT32),
-    needs="get",
-)
+@command("bury <id> <pri>", needs="get")
 def bury(client: BeanstalkSession, job: int, priority: int) -> Coroutine[Any, Any, bytes] | None:
-    """Set a reserved job aside until it is kicked."""
+    """Sets a reserved job aside until it is kicked: `BURIED` or `NOT_FOUND`."""
     return _event(client, verbs.BURY, job, owned(job, client.job_owner) + b" %d" % priority)
 
 
-@command(
-    "touch <id>",
-    "Lets the time to run of a reserved job begin again: `TOUCHED` or `NOT_FOUND`.",
-    numbers(UINT64),
-    needs="get",
-)
+@command("touch <id>", needs="get")
 def touch(client: BeanstalkSession, job: int) -> Coroutine[Any, Any, bytes] | None:
-    """Let the time to run of a reserved job begin again."""
+    """Lets the time to run of a reserved job begin again: `TOUCHED` or `NOT_FOUND`."""
     return _event(client, verbs.TOUCH, job, owned(job, client.job_owner))
 
 
-@command(
-    "kick-job <id>",
-    "Makes a buried or delayed job ready: `KICKED` or `NOT_FOUND`.",
-    numbers(UINT64),
-    needs="get",
-)
+@command("kick-job <id>", needs="get")
 async def kick_one(client: BeanstalkSession, job: int) -> bytes:
-    """Make a buried or delayed job ready."""
+    """Makes a buried or delayed job ready: `KICKED` or `NOT_FOUND`."""
     found = await client.in_tube_of(job, verbs.KICK_JOB, [word_of(job)])
     return b"KICKED\r\n" if found else replies.NOT_FOUND
 
@@ -284,20 +253,17 @@ def _count(rest: bytes) -> tuple[int]:
     """Parse a count as strtoul does: the rest of the line is ignored, and a negative one is huge."""
     found = re.match(rb" +([+-]?)([0-9]+)", rest)
     if found is None:
-        raise FormatError
+        raise replies.RefusedError(replies.BAD_FORMAT)
     count = min(int(found[2][:20]), UINT32)
     return (UINT32 if count and found[1] == b"-" else count,)
 
 
-@command(
-    "kick <bound>",
-    "Makes up to so many buried jobs of the used tube ready, or delayed jobs if none are buried: "
-    "`KICKED <count>`.",
-    _count,
-    needs="get",
-)
+@command("kick <bound>", needs="get", parse=_count)
 async def kick(client: BeanstalkSession, most: int) -> bytes:
-    """Make up to `most` buried jobs of the used tube ready, or delayed jobs if none are buried."""
+    """Makes up to so many buried jobs of the used tube ready, or delayed jobs if none are buried.
+
+    The reply is `KICKED <count>`.
+    """
     client.permit_tube(client.used)
     kicked = 0
     with suppress(QueueDoesNotExistError):

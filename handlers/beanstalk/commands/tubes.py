@@ -6,9 +6,9 @@ from functools import partial
 from typing import cast
 
 from handlers.beanstalk import replies
-from handlers.beanstalk.reports import is_in_use, report_on_all
+from handlers.beanstalk.listener_state import is_in_use, report_on
 from handlers.beanstalk.session import BeanstalkSession
-from handlers.beanstalk.table import command, is_tube, tube, tube_and_number
+from handlers.beanstalk.table import command, is_tube
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.creation import Creation
@@ -35,14 +35,12 @@ def _inserted(operation: Operation) -> bytes:
     )
 
 
-@command(
-    "put <pri> <delay> <ttr> <bytes>",
-    "Puts the job that follows into the used tube: `INSERTED <id>`, `EXPECTED_CRLF`, `JOB_TOO_BIG` or "
-    "`DRAINING`.",
-    needs="put",
-)
+@command("put <pri> <delay> <ttr> <bytes>", needs="put")
 def put(client: BeanstalkSession, jobs: list[bytes]) -> None:
-    """Put jobs into the used tube."""
+    """Puts the job that follows into the used tube.
+
+    The reply is `INSERTED <id>`, `EXPECTED_CRLF`, `JOB_TOO_BIG` or `DRAINING`.
+    """
     client.is_producer = True
     if client.context.is_draining:
         client.reply(replies.DRAINING * len(jobs))
@@ -51,17 +49,17 @@ def put(client: BeanstalkSession, jobs: list[bytes]) -> None:
     client.listener.commands["put"] += len(jobs)
 
 
-@command("use <tube>", "Uses a tube for later puts: `USING <tube>`.", tube, needs="nothing")
+@command("use <tube>", needs="nothing")
 def use(client: BeanstalkSession, name: bytes) -> None:
-    """Use a tube for later puts. It is created by the first of these."""
+    """Uses a tube for later puts: `USING <tube>`."""
     client.permit_tube(name)
-    client.used = name
+    client.used = name  # the first put creates it
     list_tube_used(client)
 
 
-@command("watch <tube>", "Reserves jobs of this tube, too: `WATCHING <count>`.", tube, needs="get")
+@command("watch <tube>", needs="get")
 def watch(client: BeanstalkSession, name: bytes) -> None:
-    """Reserve jobs of this tube, too."""
+    """Reserves jobs of this tube, too: `WATCHING <count>`."""
     client.permit_tube(name)
     if name not in client.watched:
         client.watched[name] = None
@@ -69,14 +67,9 @@ def watch(client: BeanstalkSession, name: bytes) -> None:
     client.reply(b"WATCHING %d\r\n" % len(client.watched))
 
 
-@command(
-    "ignore <tube>",
-    "Reserves no more jobs of this tube: `WATCHING <count>`, or `NOT_IGNORED` for the last one.",
-    tube,
-    needs="get",
-)
+@command("ignore <tube>", needs="get")
 def ignore(client: BeanstalkSession, name: bytes) -> None:
-    """Reserve no more jobs of this tube. The last watched tube stays."""
+    """Reserves no more jobs of this tube: `WATCHING <count>`, or `NOT_IGNORED` for the last one."""
     if name in client.watched:
         if len(client.watched) == 1:
             client.reply(b"NOT_IGNORED\r\n")
@@ -86,39 +79,32 @@ def ignore(client: BeanstalkSession, name: bytes) -> None:
     client.reply(b"WATCHING %d\r\n" % len(client.watched))
 
 
-@command("list-tube-used", "Tells the used tube: `USING <tube>`.", needs="nothing")
+@command("list-tube-used", needs="nothing")
 def list_tube_used(client: BeanstalkSession) -> None:
-    """Tell the used tube."""
+    """Tells the used tube: `USING <tube>`."""
     client.reply(b"USING %b\r\n" % client.used)
 
 
-@command("list-tubes-watched", "Lists the watched tubes: `OK <bytes>` and YAML.", needs="nothing")
+@command("list-tubes-watched", needs="nothing")
 def list_tubes_watched(client: BeanstalkSession) -> None:
-    """List the watched tubes."""
+    """Lists the watched tubes: `OK <bytes>` and YAML."""
     client.reply(replies.yaml_list(client.watched))
 
 
-@command(
-    "list-tubes",
-    "Lists all queues that the user may access and whose names are valid tube names, and the tubes in use: "
-    "`OK <bytes>` and YAML.",
-    needs="read",
-)
+@command("list-tubes", needs="read")
 async def list_tubes(client: BeanstalkSession) -> bytes:
-    """List all queues that the user may access, and the tubes in use. Clients expect only names of tubes."""
+    """Lists all queues that the user may access and whose names are valid tube names, and the tubes in use.
+
+    The reply is `OK <bytes>` and YAML.
+    """
     queues = {queue async for queue in client.database.queues() if is_tube(queue)}
-    names = queues.union((await report_on_all(client)).tubes)
+    names = queues.union((await report_on(client)).tubes)
     return replies.yaml_list(sorted(name for name in names if client.user.may_access(name)))
 
 
-@command(
-    "pause-tube <tube> <seconds>",
-    "Lets no job of the tube be reserved for so long: `PAUSED` or `NOT_FOUND`.",
-    tube_and_number,
-    needs="administer",
-)
+@command("pause-tube <tube> <seconds>", needs="administer")
 async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> bytes:
-    """Let no job of the tube be reserved for so many seconds."""
+    """Lets no job of the tube be reserved for so long: `PAUSED` or `NOT_FOUND`."""
     client.permit_tube(name)
     pause = partial(client.database.run, verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
     try:

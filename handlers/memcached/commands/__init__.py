@@ -2,7 +2,7 @@
 
 from importlib import import_module
 
-_GROUPS = ("items", "queues", "values", "meta_values", "server")
+_GROUPS = ("items", "queues", "values", "server")
 
 
 def load() -> None:

@@ -1,4 +1,7 @@
-"""Commands on whole queues: length, membership, flush and delete; and those that queues do not support."""
+"""Commands on whole queues: length, membership, flush and delete; and those that queues do not support.
+
+MessageQueue has scard and sismember, and kestrel has flush.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +9,7 @@ from contextlib import suppress
 
 from handlers.memcached.arguments import PAST, expiry_of, key_of
 from handlers.memcached.commands.encoders import number
-from handlers.memcached.meta import Meta
+from handlers.memcached.meta import flags_of_delete
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, OK, ClientError
 from handlers.memcached.session import MemcachedSession
@@ -32,63 +35,41 @@ _WHY = {
 }
 
 
-@queue_command("scard <queue>", "Returns the number of messages in the queue.", needs="read")
+@queue_command("scard <queue>", needs="read")
 def scard(client: MemcachedSession, request: Request) -> None:
-    """pressure 0.15, Length. A command of MessageQueue."""
+    """Returns the number of messages in the queue."""
     client.submit(verbs.LENGTH, key_of(request.words[1]), [], 1, number)
 
 
-@queue_command(
-    "sismember <queue> <message>",
-    "Returns 1 if the message, which is the rest of the line, is queued, else 0.",
-    needs="read",
-)
+@queue_command("sismember <queue> <message>", needs="read")
 def sismember(client: MemcachedSession, request: Request) -> None:
-    """A command of MessageQueue."""
+    """Returns 1 if the message, which is the rest of the line, is queued, else 0."""
     client.submit(verbs.CONTAINS, key_of(request.words[1]), request.words[2:], 1, number)
 
 
-@queue_command("delete <queue> [0]", "Deletes the queue and its messages.", needs="administer")
+@queue_command("md <queue> [<flag>*]", needs="administer")
+@queue_command("delete <queue> [0]", needs="administer")
 async def delete(client: MemcachedSession, request: Request) -> bytes:
-    """pressure 0.15, Delete. Old clients send a time, which must be 0."""
-    if request.words[2:] not in ([], [b"0"]):
-        raise ClientError("bad command line format.  Usage: delete <key> [noreply]")
-    return await _delete(client, key_of(request.words[1])) + b"\r\n"
-
-
-@queue_command("md <queue> [<flag>*]", "Deletes the queue and its messages.", needs="administer")
-async def md(client: MemcachedSession, request: Request) -> bytes:
-    """pressure 0.15, Delete."""
-    meta = Meta(request.words[1], request.words[2:], "CI", "queues have no cas unique, and do not go stale")
-    return meta.outcome(await _delete(client, meta.key), {})
-
-
-async def _delete(client: MemcachedSession, queue: bytes) -> bytes:
+    """Deletes the queue and its messages."""
+    meta = flags_of_delete(request, "CI", "queues have no cas unique, and do not go stale")
     try:
-        await client.database.run(verbs.DELETE, queue, client=client)
+        await client.database.run(verbs.DELETE, meta.key, client=client)
     except QueueDoesNotExistError:
-        return b"NOT_FOUND"
-    return b"DELETED"
+        return meta.outcome(b"NOT_FOUND", {})
+    return meta.outcome(b"DELETED", {})
 
 
-@queue_command("flush <queue>", "Deletes all messages, and keeps the queue.", needs="get")
+@queue_command("flush <queue>", needs="get")
 async def flush(client: MemcachedSession, request: Request) -> bytes:
-    """A command of kestrel. The messages count as consumed."""
+    """Deletes all messages, and keeps the queue."""
     with suppress(QueueDoesNotExistError):
         await purge(client.database, key_of(request.words[1]), QUEUED, client)
     return END
 
 
-@queue_command(
-    "flush_all [<delay>]",
-    "Deletes all messages of all queues, if the listener has flush_all=yes.",
-    needs="get administer",
-)
+@queue_command("flush_all [<delay>]", needs="get administer")
 async def flush_all(client: MemcachedSession, request: Request) -> bytes:
-    """Flush every queue. The delay must be 0 or a past time.
-
-    If queues cannot be flushed, raise the first of their errors after flushing the others.
-    """
+    """Deletes all messages of all queues, if the listener has flush_all=yes."""
     if not client.options.flush_all:
         raise ClientError("flush_all is not allowed: the listener's URL needs ?flush_all=yes")
     if request.words[1:] and expiry_of(request.words[1], "invalid exptime argument") not in _AT_ONCE:
@@ -113,4 +94,4 @@ def _refuse(_client: MemcachedSession, request: Request) -> None:
 
 
 for _name in _WHY:
-    queue_command(f"{_name} [<word>*]", "Not supported on queues.", needs="nothing")(_refuse)
+    queue_command(f"{_name} [<word>*]", needs="nothing", summary="Not supported on queues.")(_refuse)

@@ -9,8 +9,7 @@ from urllib.parse import quote
 from handlers.memcached.arguments import number_of
 from handlers.memcached.parser import Request
 from handlers.memcached.replies import END, ERROR, OK, statistics
-from handlers.memcached.reports import report_on_all
-from handlers.memcached.session import MemcachedSession
+from handlers.memcached.session import MemcachedSession, report_on_all
 from handlers.memcached.table import FOLLOWED_VERSION, QUEUE, command, queue_command
 from pressure_server import __version__
 from pressure_server.errors import PressureError
@@ -26,50 +25,42 @@ _MAX_QUEUES = 1000
 _NOT_HERE = {"items", "slabs", "sizes", "conns", "cachedump", "detail"}
 
 
-@command(
-    "version [<word>*]",
-    "Returns the version of memcached that the server follows; stats has the server's own.",
-    needs="nothing",
-)
+@command("version [<word>*]", needs="nothing")
 def version(client: MemcachedSession, _request: Request) -> None:
-    """Return memcached's version: libmemcached refuses servers with version 0.x."""
+    """Returns the version of memcached that the server follows; stats has the server's own."""
     client.reply(f"VERSION {FOLLOWED_VERSION}\r\n".encode())
 
 
-@command("verbosity <level>", "Does nothing; use --log-level.", needs="nothing")
+@command("verbosity <level>", needs="nothing")
 def verbosity(client: MemcachedSession, request: Request) -> None:
-    """Return OK for any number, as memcached does, because some clients send this command."""
+    """Does nothing; use --log-level."""
     number_of(request.words[1])
     client.reply(b"" if request.is_quiet else OK)
 
 
-@command("quit [<word>*]", "Closes the connection.", needs="nothing")
+@command("quit [<word>*]", needs="nothing")
 def quit_(client: MemcachedSession, _request: Request) -> None:
-    """Close the connection after the replies to all earlier commands."""
+    """Closes the connection."""
     client.acknowledge_pops()
     client.close_when_replied()
 
 
-@command("mn [<word>*]", "Returns MN: the replies to all earlier commands have come.", needs="nothing")
+@command("mn [<word>*]", needs="nothing")
 def mn(client: MemcachedSession, _request: Request) -> None:
-    """Mark the end of a pipeline of quiet meta commands."""
+    """Returns MN: the replies to all earlier commands have come."""
     client.reply(b"MN\r\n")
 
 
-@command("ready", "Returns OK if the server is ready for new clients.", needs="nothing")
+@command("ready", needs="nothing")
 def ready(client: MemcachedSession, _request: Request) -> None:
-    """Check readiness, for `pressure-server ping --ready`."""
+    """Returns OK if the server is ready for new clients."""
     client.context.check_readiness()
     client.reply(OK)
 
 
-@command(
-    "stats [<about>] [<more>*]",
-    "Returns the server's statistics, and in mode queue also the statistics of each queue.",
-    needs="read",
-)
+@command("stats [<about>] [<more>*]", needs="read")
 async def stats(client: MemcachedSession, request: Request) -> bytes:
-    """Return statistics as memcached and kestrel do; also execute `stats settings` and `stats reset`."""
+    """Returns the server's statistics, and in mode queue also the statistics of each queue."""
     about = request.words[1].decode("utf-8", "replace") if len(request.words) > 1 else ""
     if about == "reset":
         await report_on_all(client, reset=True)
@@ -87,9 +78,9 @@ async def stats(client: MemcachedSession, request: Request) -> bytes:
     return statistics(items)
 
 
-@queue_command("dump_stats", "Returns each queue's statistics, grouped by queue.", needs="read")
+@queue_command("dump_stats", needs="read")
 async def dump_stats(client: MemcachedSession, _request: Request) -> bytes:
-    """Return the queues' statistics in kestrel's form."""
+    """Returns each queue's statistics, grouped by queue."""
     lines: list[str] = []
     for name, numbers in (await _queues(client)).items():
         lines += [f"queue '{name}' {{", *(f"  {what}={n}" for what, n in numbers.items()), "}"]

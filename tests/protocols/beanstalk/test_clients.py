@@ -14,9 +14,10 @@ import pytest
 
 from tests.support.beanstalkd import running_beanstalkd
 from tests.support.client_scripts import output_of
+from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
 from tests.support.paths import ROOT
-from tests.support.programs import TIMEOUT, Client, Server, Valkey
+from tests.support.programs import TIMEOUT, Client, Server
 from tests.support.requirements import need, need_success
 from tests.support.waiters import wait_for_waiting
 
@@ -42,18 +43,7 @@ def run_code(runner: str, code: str, port: int) -> str:
     return output_of(*command, code.replace("{port}", str(port)))
 
 
-@pytest.fixture(scope="module")
-def beanstalk_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    arguments = ("--backend", shared_backend.url, "--listen", "beanstalk://127.0.0.1:0")
-    started = Server(tmp_path_factory.mktemp("beanstalk") / "log", *arguments)
-    yield started
-    started.end_well()
-
-
-@pytest.fixture
-def server(backend: Valkey, beanstalk_server: Server) -> Server:
-    """A server with a beanstalk listener, on a backend without data."""
-    return beanstalk_server
+shared_server = module_server("--listen", "beanstalk://127.0.0.1:0")
 
 
 @pytest.fixture

@@ -207,30 +207,6 @@ def test_a_paused_tube_and_a_huge_delay_hold_back_no_other_tube(victim: Victim) 
 
 # ---------------------------------------------------------------- clients that leave
 
-WAITS = {
-    "one tube": BEANSTALK.get_waiting(b"q"),
-    "two tubes": b"watch q\r\nreserve\r\n",
-    "until a timeout": b"watch q\r\nignore default\r\nreserve-with-timeout 4294967295\r\n",
-}
-
-
-@leavings
-@pytest.mark.parametrize("name", WAITS)
-def test_a_client_that_leaves_in_a_reserve_takes_no_job(
-    victim: Victim, name: str, leave: Callable[[Wire], object]
-) -> None:
-    waiting = [Wire(BEANSTALK, victim.server) for _ in range(3)]
-    for client in waiting:
-        client.send(WAITS[name])
-    wait_for_blocked(victim.observer, 3)
-    for client in waiting:
-        leave(client)
-    wait_until_alone(victim.observer)
-    assert victim.observer.info("clients")["blocked_clients"] == 0
-    with Wire(BEANSTALK, victim.server) as client:
-        client.put(b"q", b"m")
-        assert client.get(b"q") == b"m"
-
 
 @leavings
 def test_a_client_that_leaves_when_its_job_comes_does_not_lose_it(

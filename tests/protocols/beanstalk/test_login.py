@@ -9,7 +9,6 @@ import os
 import socket
 import ssl
 import stat
-from collections.abc import Iterator
 from itertools import chain
 from pathlib import Path
 
@@ -19,6 +18,7 @@ import pytest
 from pressure_server.net.handler import find_handler
 from pressure_server.net.listener import ListenerUrl, SettingsError
 from tests.support.guards import Authority, reload, users_toml
+from tests.support.module_servers import module_server
 from tests.support.programs import TIMEOUT, Server, StartServer, Valkey, run_here
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
 
@@ -49,21 +49,7 @@ COMMANDS = {
 FREE = [b"use tenant.1\r\n", b"list-tube-used\r\n", b"list-tubes-watched\r\n"]
 
 
-@pytest.fixture(scope="module")
-def guarded(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with users."""
-    folder = tmp_path_factory.mktemp("guarded")
-    users = folder / "users.toml"
-    users.write_text(users_toml(USERS))
-    server = Server(folder / "log", "--backend", shared_backend.url, "--users", str(users), *LISTEN)
-    yield server
-    server.end_well()
-
-
-@pytest.fixture
-def server(backend: Valkey, guarded: Server) -> Server:
-    """That server, on a backend without data."""
-    return guarded
+shared_server = module_server(*LISTEN, users=USERS)
 
 
 def connect(server: Server, user: str) -> Wire:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 
 import pytest
 
 from pressure_server.client import Queue
 from tests.support.client_scripts import TIMEOUT, output_of
 from tests.support.memcached_wire import Item, Kestrel
+from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
 from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, Valkey
@@ -49,18 +49,7 @@ def run_code(client: str, code: str, server: Server) -> str:
     return output_of(*command, code.replace("{port}", str(server.port_of("memcached"))))
 
 
-@pytest.fixture(scope="module")
-def memcached_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    arguments = ("--backend", shared_backend.url, "--listen", "memcached://127.0.0.1:0")
-    started = Server(tmp_path_factory.mktemp("memcached") / "log", *arguments)
-    yield started
-    started.end_well()
-
-
-@pytest.fixture
-def server(backend: Valkey, memcached_server: Server) -> Server:
-    """A server with a memcached listener, on a backend without data."""
-    return memcached_server
+shared_server = module_server("--listen", "memcached://127.0.0.1:0")
 
 
 @pytest.mark.parametrize("client_name", ["php", "ruby", "pymemcache", "memcache"])

@@ -10,22 +10,11 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.memcached_wire import MemcachedWire
-from tests.support.programs import Client, Server, Valkey
+from tests.support.module_servers import module_server
+from tests.support.programs import Client, Server
 from tests.support.waiters import Waiter, about, create, wait_for_blocked, wait_for_waiting
 
-
-@pytest.fixture(scope="module")
-def memcached_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    arguments = ("--backend", shared_backend.url, "--listen", "memcached://127.0.0.1:0?flush_all=yes")
-    started = Server(tmp_path_factory.mktemp("memcached") / "log", *arguments)
-    yield started
-    started.end_well()
-
-
-@pytest.fixture
-def server(backend: Valkey, memcached_server: Server) -> Server:
-    """A server with a memcached listener, on a backend without data."""
-    return memcached_server
+shared_server = module_server("--listen", "memcached://127.0.0.1:0?flush_all=yes")
 
 
 @pytest.fixture

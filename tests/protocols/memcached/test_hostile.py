@@ -7,17 +7,15 @@ are refused.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
 
 import pytest
 
 from tests.support.crowd import served
-from tests.support.hostile import Victim, bounded_peak, leavings, wait_until_alone
+from tests.support.hostile import Victim, bounded_peak, wait_until_alone
 from tests.support.measures import MB
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.programs import TIMEOUT, StartServer, Valkey, wait_for, wait_until_settled
-from tests.support.protocols import LISTEN, MEMCACHED, Wire
-from tests.support.waiters import wait_for_blocked
+from tests.support.protocols import LISTEN, MEMCACHED
 
 BAD_FORMAT = b"CLIENT_ERROR bad command line format\r\n"
 END = b"END\r\n"
@@ -129,27 +127,6 @@ def test_thousands_of_open_reads_do_not_delay_other_clients(victim: Victim) -> N
     with victim.backend.client() as direct:
         wait_until_settled(direct)
     assert sum(victim.observer.llen(f"q{number}") for number in range(count)) == count
-
-
-# ---------------------------------------------------------------- clients that leave
-
-
-@leavings
-@pytest.mark.parametrize("options", [b"/close/open/t=60000", b"/peek/t=60000"])
-def test_a_client_that_leaves_while_it_waits_takes_nothing(
-    victim: Victim, options: bytes, leave: Callable[[Wire], object]
-) -> None:
-    waiting = [MemcachedWire(victim.server) for _ in range(3)]
-    for client in waiting:
-        client.send(b"get q%b\r\n" % options)
-    wait_for_blocked(victim.observer, 3)
-    for client in waiting:
-        leave(client)
-    wait_until_alone(victim.observer)
-    assert victim.observer.info("clients")["blocked_clients"] == 0
-    with MemcachedWire(victim.server) as client:
-        assert client.store(b"q", b"m") == b"STORED"
-        assert client(b"get q/t=1000") == b"VALUE q/t=1000 0 1\r\nm\r\nEND"
 
 
 @pytest.mark.slow

@@ -23,6 +23,7 @@ from handlers.memcached.table import COMMANDS, QUEUE
 from pressure_server.auth.users import NOBODY, RIGHTS, password_digest, users_with_password
 from tests.support.guards import reload, users_toml
 from tests.support.memcached_wire import MemcachedWire
+from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, Valkey, run_here
 from tests.support.protocols import LISTEN, MEMCACHED
 
@@ -30,14 +31,8 @@ SECRET = "s3cret-Passw0rd"
 UNAUTHENTICATED = MEMCACHED.unauthenticated
 
 
-@pytest.fixture(scope="module")
-def locked(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with one password."""
-    log = tmp_path_factory.mktemp("locked") / "log"
-    server = Server(log, "--backend", shared_backend.url, "--password", SECRET, *LISTEN)
-    yield server
-    assert SECRET not in server.log
-    server.end_well()
+# A server with one password.
+locked = module_server("--password", SECRET, *LISTEN, secret=SECRET)
 
 
 @pytest.fixture
@@ -118,7 +113,7 @@ def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
     access = SimpleNamespace(users=users_with_password(SECRET.encode()), logins=_Logins())
     client = MemcachedSession(Mock(), ListenerOptions(QUEUE, flush_all=False), Counts(), "", Mock())
     client.connection = Mock(clients=Mock(access=access))
-    coroutine = client.execute(Request([b"set", b"any"], data.encode()))
+    coroutine = client.execute(Request([b"set", b"any"], [data.encode()]))
     assert coroutine is not None
     reply = asyncio.run(coroutine)
     assert (client.user is NOBODY) == (logged is not None)
@@ -159,17 +154,7 @@ ON_ALL: dict[str, set[str]] = {
 NO_KEY = MEMCACHED.no_permission + b"for one of these keys"
 
 
-@pytest.fixture(scope="module")
-def guarded(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder = tmp_path_factory.mktemp("guarded")
-    (folder / "users.toml").write_text(users_toml(USERS))
-    server = Server(
-        folder / "log", "--backend", shared_backend.url, "--users", str(folder / "users.toml"),
-        "--listen", "memcached://127.0.0.1:0?flush_all=yes",
-    )  # fmt: skip
-    yield server
-    assert SECRET not in server.log
-    server.end_well()
+guarded = module_server("--listen", "memcached://127.0.0.1:0?flush_all=yes", users=USERS, secret=SECRET)
 
 
 # Returns the connection of a user.

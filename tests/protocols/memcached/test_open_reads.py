@@ -17,6 +17,7 @@ from tests.support.hostile import leavings
 from tests.support.ledger import Ledger
 from tests.support.measures import heartbeats, identity
 from tests.support.memcached_wire import Item, Kestrel, RefusedError
+from tests.support.module_servers import module_server
 from tests.support.programs import (
     Client,
     Server,
@@ -38,17 +39,7 @@ Connect = Callable[[Server], Kestrel]
 ITEMS = [Item(b"message %d" % number, number) for number in range(5)]
 
 
-@pytest.fixture(scope="module")
-def open_reads_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    started = Server(tmp_path_factory.mktemp("memcached") / "log", "--backend", shared_backend.url, *LISTEN)
-    yield started
-    started.end_well()
-
-
-@pytest.fixture
-def server(backend: Valkey, open_reads_server: Server) -> Server:
-    """Return a server with a memcached listener, on a backend without data."""
-    return open_reads_server
+shared_server = module_server(*LISTEN)
 
 
 @pytest.fixture

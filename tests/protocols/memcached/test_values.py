@@ -25,6 +25,7 @@ from tests.support.faults import stopped
 from tests.support.guards import users_toml
 from tests.support.measures import MB, memory
 from tests.support.memcached_wire import ValuesWire
+from tests.support.module_servers import module_server
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -48,17 +49,7 @@ STATE = "__pressure__!kv"
 VALUES = f"{STATE}:*"
 
 
-@pytest.fixture(scope="module")
-def kv_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    started = Server(tmp_path_factory.mktemp("values") / "log", "--backend", shared_backend.url, *LISTEN)
-    yield started
-    started.end_well()
-
-
-@pytest.fixture
-def server(backend: Valkey, kv_server: Server) -> Server:
-    """A server with a listener in mode kv, on a backend without data."""
-    return kv_server
+shared_server = module_server(*LISTEN)
 
 
 @pytest.fixture(scope="module")

@@ -11,6 +11,7 @@ import pytest
 
 from pressure_server.lua import scripts
 from pressure_server.queues.names import EXTENSION_SUFFIXES
+from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Wire
 from tests.support.side_by_side import Pair, compare, split
@@ -19,13 +20,8 @@ from tests.support.waiters import Waiter, is_refused, packed
 SECRET = "s3cret-Passw0rd"
 
 
-@pytest.fixture(scope="module")
-def shared_observed(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with listeners of all protocols, whose slow log keeps all measured commands."""
-    log = tmp_path_factory.mktemp("observed") / "log"
-    server = Server(log, "--backend", shared_backend.url, "--slowlog-slower-than", "0", *LISTEN)
-    yield server
-    server.end_well()
+# A server with listeners of all protocols, whose slow log keeps all measured commands.
+shared_observed = module_server("--slowlog-slower-than", "0", *LISTEN)
 
 
 @pytest.fixture

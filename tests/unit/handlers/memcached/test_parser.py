@@ -21,11 +21,10 @@ from handlers.memcached.parser import (
     MAX_KEYS_LINE,
     MAX_LINE,
     TOO_LARGE,
-    Repeated,
     Request,
-    RequestError,
     RequestParser,
 )
+from pressure_server.net.line_parser import Refused
 from tests.support.codecs import EVIL, MEMCACHED, bytewise, traced_memory
 
 MOST = 4096
@@ -37,12 +36,12 @@ def fed(*pieces: bytes) -> list[Any]:
     return MEMCACHED.fed(*pieces, most=MOST)
 
 
-def refused(reply: bytes) -> list[RequestError]:
-    return [RequestError(reply)]
+def refused(reply: bytes) -> list[Refused]:
+    return [Refused(reply)]
 
 
-def fatal(reply: bytes) -> list[RequestError]:
-    return [RequestError(reply, closes=True)]
+def fatal(reply: bytes) -> list[Refused]:
+    return [Refused(reply, closes=True)]
 
 
 VERSION = [Request([b"version"])]
@@ -130,7 +129,7 @@ def test_a_block_of_a_wrong_length_ends_the_connection(line: bytes, block: bytes
 
 def test_a_run_of_equal_requests_ends_before_a_refused_block() -> None:
     good, bad = b"set q 0 0 3\r\nabc\r\n", b"set q 0 0 3\r\nabcd\r\n"
-    expected = [Request([b"set", b"q", b"0", b"0", b"3"], b"abc")]
+    expected = [Request([b"set", b"q", b"0", b"0", b"3"], [b"abc"])]
     assert fed(good * 30 + bad) == [*expected * 30, *fatal(BAD_CHUNK)]
 
 
@@ -148,39 +147,39 @@ def test_a_run_of_equal_requests_ends_before_a_refused_block() -> None:
         (b"get a\r\r\n", [Request([b"get", b"a"])]),
         (b"  get   a  b \r\n", [Request([b"get", b"a", b"b"])]),
         (b"sismember q  two words \r\n", [Request([b"sismember", b"q", b" two words "])]),
-        (b"delete q noreply\r\n", [Request([b"delete", b"q"], None, is_quiet=True)]),
+        (b"delete q noreply\r\n", [Request([b"delete", b"q"], is_quiet=True)]),
         (b"delete noreply\r\n", [Request([b"delete", b"noreply"])]),
-        (b"delete noreply noreply\r\n", [Request([b"delete", b"noreply"], None, is_quiet=True)]),
+        (b"delete noreply noreply\r\n", [Request([b"delete", b"noreply"], is_quiet=True)]),
         (b"incr noreply 1\r\n", [Request([b"incr", b"noreply", b"1"])]),
-        (b"touch q 0 noreply\r\n", [Request([b"touch", b"q", b"0"], None, is_quiet=True)]),
-        (b"flush_all noreply\r\n", [Request([b"flush_all"], None, is_quiet=True)]),
-        (b"verbosity 1 noreply\r\n", [Request([b"verbosity", b"1"], None, is_quiet=True)]),
+        (b"touch q 0 noreply\r\n", [Request([b"touch", b"q", b"0"], is_quiet=True)]),
+        (b"flush_all noreply\r\n", [Request([b"flush_all"], is_quiet=True)]),
+        (b"verbosity 1 noreply\r\n", [Request([b"verbosity", b"1"], is_quiet=True)]),
         (b"get noreply\r\n", [Request([b"get", b"noreply"])]),
         (b"get q noreply\r\n", [Request([b"get", b"q", b"noreply"])]),
         (b"scard noreply\r\n", [Request([b"scard", b"noreply"])]),
         (b"noreply\r\n", [Request([b"noreply"])]),
-        (b"set noreply 0 0 1\nx\r\n", [Request([b"set", b"noreply", b"0", b"0", b"1"], b"x")]),
-        (b"set q 0 0 01\r\nx\r\n", [Request([b"set", b"q", b"0", b"0", b"01"], b"x")]),
-        (b"set q 0 0 0\r\n\r\n", [Request([b"set", b"q", b"0", b"0", b"0"], b"")]),
-        (b"SET q 0 0 6\r\nquit\r\n\r\n", [Request([b"SET", b"q", b"0", b"0", b"6"], b"quit\r\n")]),
-        (b"ms q 6 F1 q\r\nquit\r\n\r\n", [Request([b"ms", b"q", b"6", b"F1", b"q"], b"quit\r\n")]),
-        (b"ms q 1 noreply\r\nx\r\n", [Request([b"ms", b"q", b"1", b"noreply"], b"x")]),
-        (b"ms cSA= 1 b k\r\nx\r\n", [Request([b"ms", b"q ", b"1", b"b", b"k"], b"x")]),
+        (b"set noreply 0 0 1\nx\r\n", [Request([b"set", b"noreply", b"0", b"0", b"1"], [b"x"])]),
+        (b"set q 0 0 01\r\nx\r\n", [Request([b"set", b"q", b"0", b"0", b"01"], [b"x"])]),
+        (b"set q 0 0 0\r\n\r\n", [Request([b"set", b"q", b"0", b"0", b"0"], [b""])]),
+        (b"SET q 0 0 6\r\nquit\r\n\r\n", [Request([b"SET", b"q", b"0", b"0", b"6"], [b"quit\r\n"])]),
+        (b"ms q 6 F1 q\r\nquit\r\n\r\n", [Request([b"ms", b"q", b"6", b"F1", b"q"], [b"quit\r\n"])]),
+        (b"ms q 1 noreply\r\nx\r\n", [Request([b"ms", b"q", b"1", b"noreply"], [b"x"])]),
+        (b"ms cSA= 1 b k\r\nx\r\n", [Request([b"ms", b"q ", b"1", b"b", b"k"], [b"x"])]),
         (b"mg /wo= v b\r\n", [Request([b"mg", b"\xff\n", b"v", b"b"])]),
         (b"mg cSA= v\r\n", [Request([b"mg", b"cSA=", b"v"])]),
         (b"md b b\r\n", refused(BAD_KEY)),
-        (b"ms b 1 k\r\nx\r\n", [Request([b"ms", b"b", b"1", b"k"], b"x")]),
+        (b"ms b 1 k\r\nx\r\n", [Request([b"ms", b"b", b"1", b"k"], [b"x"])]),
         (b"mg\r\n", [Request([b"mg"])]),
     ],
 )
-def test_a_line_is_split_into_words(line: bytes, expected: list[Request | RequestError]) -> None:
+def test_a_line_is_split_into_words(line: bytes, expected: list[Request | Refused]) -> None:
     assert fed(line + b"version\r\n") == [*expected, *VERSION]
     assert fed(*bytewise(line + b"version\r\n")) == [*expected, *VERSION]
 
 
 def test_a_key_has_at_most_250_bytes() -> None:
     line = b"set %b 0 0 1\r\nx\r\n"
-    assert fed(line % (b"k" * 250)) == [Request([b"set", b"k" * 250, b"0", b"0", b"1"], b"x")]
+    assert fed(line % (b"k" * 250)) == [Request([b"set", b"k" * 250, b"0", b"0", b"1"], [b"x"])]
     assert fed(line % (b"k" * 251)) == refused(BAD_FORMAT)
 
 
@@ -227,7 +226,7 @@ def test_a_binary_request_is_refused_with_a_binary_reply(
     for before, expected in ((b"", []), (b"version\r\n", VERSION)):
         *others, refusal = fed(before + binary(opcode, opaque, b"k" * size)[: 24 + left])
         assert others == expected
-        assert isinstance(refusal, RequestError)
+        assert isinstance(refusal, Refused)
         assert refusal.closes
         reply = refusal.reply
         body = int.from_bytes(reply[8:12], "big")
@@ -241,7 +240,7 @@ def test_a_binary_request_is_refused_with_a_binary_reply(
 def test_an_incomplete_binary_header_is_refused(length: int) -> None:
     header = binary(0x0B, b"OPAQ")[:length]
     (refusal,) = fed(header)
-    assert isinstance(refusal, RequestError)
+    assert isinstance(refusal, Refused)
     assert refusal.closes
     assert refusal.reply[:2] == header[:2].ljust(2, b"\0").replace(b"\x80", b"\x81")
     assert refusal.reply[6:8] == b"\x00\x81"
@@ -250,7 +249,7 @@ def test_an_incomplete_binary_header_is_refused(length: int) -> None:
 
 def test_a_line_or_a_block_may_contain_the_binary_protocol_s_first_byte() -> None:
     assert fed(b"get \x80\r\n") == [Request([b"get", b"\x80"])]
-    assert fed(b"set q 0 0 2\r\n\x80\n\r\n") == [Request([b"set", b"q", b"0", b"0", b"2"], b"\x80\n")]
+    assert fed(b"set q 0 0 2\r\n\x80\n\r\n") == [Request([b"set", b"q", b"0", b"0", b"2"], [b"\x80\n"])]
 
 
 # ---------------------------------------------------------------- work and memory
@@ -260,7 +259,7 @@ def test_equal_requests_in_one_piece_are_read_once() -> None:
     parser = MEMCACHED.counting(MOST)
     stream = b"get q\r\n" * 100_000
     found = parser.feed(stream)
-    assert sum(item.count for item in found if isinstance(item, Repeated)) == 100_000
+    assert sum(item.count for item in found if isinstance(item, Request)) == 100_000
     assert len(found) < 200
     assert parser.looked_at == len(stream)
 
@@ -275,7 +274,7 @@ def test_an_announced_message_is_awaited() -> None:
 def test_nothing_is_buffered_after_an_error_that_closes(stream: bytes) -> None:
     parser = RequestParser(MOST)
     (error,) = parser.feed(stream)
-    assert isinstance(error, RequestError)
+    assert isinstance(error, Refused)
     assert error.closes
     assert parser.unparsed == 0
 
