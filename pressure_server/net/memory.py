@@ -1,7 +1,6 @@
 """The memory account: count the bytes buffered for clients, and throttle or evict the heaviest clients.
 
-No I/O except the log. Connections report only buffers of more than a few KiB. A client below that is never
-throttled or evicted.
+Connections report only buffers of more than a few KiB. A client below that is never throttled or evicted.
 """
 
 from __future__ import annotations

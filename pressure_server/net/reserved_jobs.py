@@ -1,12 +1,11 @@
 """The jobs that one client has reserved: they are given up when its connection ends.
 
-Those that it has popped from queues with ACK NEXT are apart: its next pop acknowledges those whose replies
-were written before the server received it.
+Those that it has popped are apart: its next pop acknowledges those whose replies were written before that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -26,8 +25,7 @@ _MAX_STALE = 100
 class Held(NamedTuple):
     """A reserved job: its queue, how often it has been reserved, and its time to run in seconds.
 
-    `deadline` is when the reservation ends. Times are by the loop's clock; inf if the reservation does not
-    end by itself.
+    The reservation ends at `deadline`, by the loop's clock; inf for never.
     """
 
     database: Database
@@ -67,10 +65,6 @@ class ReservedJobs:
     def __len__(self) -> int:
         """Return how many jobs are reserved."""
         return len(self._jobs) + len(self._elsewhere) + sum(len(pop.jobs) for pop in self.pops)
-
-    def __iter__(self) -> Iterator[int]:
-        """Iterate over the ids."""
-        return iter(self._jobs)
 
     @property
     def size(self) -> int:

@@ -41,7 +41,7 @@ class Waits(dict[Operation | Waiter, Sequence[bytes]]):
     def unblock(self, error: PressureError | None, database: Database) -> asyncio.Future[bool]:
         """End the waits as if their time were up, or with an error.
 
-        The result is False if the client gets something: what is in flight when this is called.
+        The result is False if the client gets something, which was in flight.
         """
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._unblock = _Unblock(Unblocking(error), answer)
