@@ -118,14 +118,14 @@ class Client(Owner):
         access.logins.succeed(transport, user)
         return True
 
-    def log_fields(self, error: str = "") -> dict[str, object]:
-        """Return the fields of JSON logs about the command that is being executed."""
-        fields: dict[str, object] = {
+    def log_fields(self, error: str) -> dict[str, object]:
+        """Return the fields of JSON logs about an error of the command that is being executed."""
+        return {
             "client": self.addresses.shown,
             "user": self.user_name,
             "command": self.command_statistics.name,
+            "error": error,
         }
-        return {**fields, "error": error} if error else fields
 
     def error_code(self, error: Exception, reply: bytes) -> str:
         """Return the code by which an error is counted; `reply` is the reply that the client gets for it."""

@@ -48,11 +48,7 @@ class Monitors(set["Session"]):
         shown = [words for command in commands for words in client.words_of(command)]
         if not shown:
             return
-        where = b"+%.6f [%d %b] " % (
-            time(),
-            client.database.database_number,
-            client.addresses.shown.encode(),
-        )
+        where = b"+%.6f [%d %b] " % (time(), client.database.database_number, client.addresses.shown.encode())
         if not self._lines:
             asyncio.get_running_loop().call_soon(self._send)
         self._lines += [where + line_of(words) + b"\r\n" for words in shown]

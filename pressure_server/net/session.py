@@ -9,7 +9,8 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 from pressure_server.auth.users import NOBODY
 from pressure_server.compiled import mypyc_attr
@@ -67,18 +68,8 @@ class Parser(Protocol):
         """Whether that request is too large for a client that has not logged in."""
 
 
-class _NoParser:
-    """The parser of a client whose requests are not read any longer."""
-
-    unparsed = 0
-    exceeds_login_limits = False
-
-    def feed(self, _data: bytes) -> list[Any]:
-        """Return nothing."""
-        return []
-
-
-_NO_PARSER: Final = _NoParser()
+# The parser of a client whose requests are not read any longer: it gets no bytes.
+_NO_PARSER: Final = cast(Parser, SimpleNamespace(unparsed=0))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
