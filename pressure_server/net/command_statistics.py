@@ -36,9 +36,7 @@ class CommandStatistics:
 
     def reset(self) -> None:
         """Set all counters to zero."""
-        self.calls = 0
-        self.rejected = 0
-        self.failed = 0
+        self.calls = self.rejected = self.failed = 0
         self.errors: Counter[str] = Counter()
         self.seconds = 0.0
         self.latencies = [0] * BUCKETS
