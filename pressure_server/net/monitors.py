@@ -8,7 +8,6 @@ from collections.abc import Callable, Sequence
 from time import time
 from typing import TYPE_CHECKING, Any
 
-from pressure_server.auth.users import User
 from pressure_server.net.slow_log import shortened
 
 if TYPE_CHECKING:
@@ -64,16 +63,12 @@ class Monitors(set["Session"]):
     def show(self, lines: bytes) -> None:
         """Send lines to the monitors of this process. Disconnect those that may not see them, or are slow."""
         for monitor in list(self):
-            if not _may_monitor(monitor.user):
+            if not (monitor.user.has_all_queues and "administer" in monitor.user.rights):
                 monitor.break_off("its user may no longer use MONITOR")
                 continue
             monitor.connection.write(lines)
             if monitor.connection.transport.get_write_buffer_size() > MAX_UNSENT:
                 monitor.break_off("it reads the output of MONITOR too slowly")
-
-
-def _may_monitor(user: User) -> bool:
-    return user.has_all_queues and "administer" in user.rights
 
 
 def line_of(words: Sequence[bytes]) -> bytes:

@@ -16,7 +16,7 @@ from contextlib import suppress
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
 
-from pressure_server.net.tcp_info import TlsRecords, bytes_sent, counts_of
+from pressure_server.net.tcp_info import TlsRecords, counts_of
 from pressure_server.queues.operations.operation import Operation
 
 if TYPE_CHECKING:
@@ -204,14 +204,15 @@ class Outbox:
             taken = self._records.taken_at_the_end(is_broken=error is not None)
             if not is_unconfirmed:
                 self.accepted = max(self.accepted, taken)
-        elif is_unconfirmed:
+        elif is_unconfirmed or self._evidence is _Evidence.WRITABLE:
             pass
         elif is_lost and self._evidence is _Evidence.ACKNOWLEDGED:
             self._count_acknowledged()
-        elif error is None and self._evidence is not _Evidence.WRITABLE and not is_broken_off:
+        elif error is None and not is_broken_off:
             self.accepted = self.written
-        else:
-            self.accepted = max(self.accepted, bytes_sent(self.transport) or 0)
+        elif (found := counts_of(self.socket)) is not None:
+            # Unsent bytes never arrive. Sent bytes may or may not have been read.
+            self.accepted = max(self.accepted, found.sent)
         unsent, self.unaccepted = self.unaccepted, []
         for start, end, operation in unsent:
             if end <= self.accepted:

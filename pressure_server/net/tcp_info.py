@@ -42,14 +42,6 @@ class TcpCounts(NamedTuple):
     is_closed: bool
 
 
-def bytes_sent(transport: asyncio.Transport) -> int | None:
-    """Return how many bytes the kernel has sent over TCP; None with TLS or if the system cannot tell."""
-    if transport.get_extra_info("sslcontext") is not None:
-        return None
-    found = counts_of(transport.get_extra_info("socket"))
-    return found.sent if found is not None else None
-
-
 def counts_of(connected: Any) -> TcpCounts | None:
     """Return the counts of a TCP socket; None for another socket, or if the system cannot tell."""
     if sys.platform != "linux" or connected is None or connected.family == socket.AF_UNIX:
