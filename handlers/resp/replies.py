@@ -143,21 +143,9 @@ def wrong_arity(name: str) -> CommandError:
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
 
 
-def exec_refused(reason: CommandError) -> CommandError:
-    """Return the error for an EXEC that was refused itself, which ends the transaction."""
-    return CommandError(f"EXECABORT Transaction discarded because of: {str(reason).removeprefix('ERR ')}")
-
-
-def not_an_integer() -> CommandError:
-    """Return the error for an argument that is not a 64-bit integer."""
-    return CommandError("ERR value is not an integer or out of range")
-
-
-def out_of_range() -> CommandError:
-    """Return the error for an integer that is out of range."""
-    return CommandError("ERR value is out of range")
-
-
-def invalid_cursor() -> CommandError:
-    """Return the error for a cursor that no scan can have returned."""
-    return CommandError("ERR invalid cursor")
+def too_many_arguments(command: Words) -> CommandError:
+    """Return the error for a subcommand with more words than it takes, as some in Redis have it."""
+    name, container = command[1].decode("utf-8", "replace"), command[0].upper().decode()
+    return CommandError(
+        f"ERR unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP."
+    )

@@ -18,7 +18,6 @@ from handlers.resp.replies import (
     UnknownCommandError,
     encode,
     error,
-    exec_refused,
     unknown_command,
     wrong_arity,
 )
@@ -98,14 +97,7 @@ class RespSession(Session):
     MANY = Repeated
     TOO_LARGE = RequestError("Protocol error: unauthenticated bulk or multibulk length")
     TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
-    __slots__ = (
-        "library",
-        "protocol",
-        "transaction",
-        "transaction_id",
-        "watched",
-        "watched_bytes",
-    )
+    __slots__ = ("library", "protocol", "transaction", "transaction_id", "watched", "watched_bytes")
 
     def __init__(self, context: Context, limits: Limits) -> None:
         super().__init__(context, RequestParser(limits))
@@ -246,9 +238,6 @@ class RespSession(Session):
             if entry not in self.user.allowed:
                 self.check(entry, command)
             if self.transaction is not None and entry.name not in _NEVER_QUEUED:
-                # COMMAND may also be called without a subcommand.
-                if entry.subcommands and len(command) > 1:
-                    find_subcommand(command)
                 self.transaction.add(entry, command)
                 self.reply(_QUEUED)
                 return None
@@ -269,7 +258,8 @@ class RespSession(Session):
         """Return the reply to a refused command. A refused EXEC ends the transaction, others break it."""
         if entry is not None and entry.name == "exec" and isinstance(reason, CommandError):
             self.end_transaction()
-            reason = exec_refused(reason)
+            text = str(reason).removeprefix("ERR ")
+            reason = CommandError(f"EXECABORT Transaction discarded because of: {text}")
         elif self.transaction is not None:
             self.transaction.is_broken = True
         reply = self.refuse(reason)

@@ -3,22 +3,9 @@
 from importlib import import_module
 
 _GROUPS = (
-    "sets",
-    "lists",
-    "blocking",
-    "moving",
-    "algebra",
-    "pressure",
-    "putting",
-    "logs",
-    "jobs",
-    "transactions",
-    "keys",
-    "handshake",
-    "server",
-    "observing",
-    "memory",
-)
+    "sets", "lists", "blocking", "algebra", "pressure", "putting", "logs", "jobs", "transactions", "keys",
+    "handshake", "server", "observing",
+)  # fmt: skip
 
 
 def load() -> None:

@@ -73,14 +73,14 @@ def _waiting(queues: tuple[bytes, ...]) -> str:
 def of_type(word: bytes) -> bool:
     """Return whether a client of this server has the type. Raise CommandError if Redis has no such type."""
     if word.lower() not in _TYPES:
-        raise CommandError(f"ERR Unknown client type '{word.decode('utf-8', 'backslashreplace')}'")
+        raise CommandError(f"ERR Unknown client type '{text_of(word)}'")
     return word.lower() == _TYPES[0]
 
 
 def kill_filter(words: list[bytes], client: RespSession) -> tuple[Callable[[ClientFacts], bool], bool]:
     """Return the filter for the words after CLIENT KILL, and whether it spares the client's connection."""
     if len(words) == 1:
-        address = _text(words[0])
+        address = text_of(words[0])
         return (lambda one: one.address == address), False
     if len(words) % 2:
         raise syntax_error()
@@ -96,7 +96,7 @@ def kill_filter(words: list[bytes], client: RespSession) -> tuple[Callable[[Clie
 
 def _test(name: bytes, value: bytes, client: RespSession) -> Callable[[ClientFacts], bool]:
     """Return one test of CLIENT KILL."""
-    text, number = _text(value), integer_from(value)
+    text, number = text_of(value), integer_from(value)
     match name:
         case b"ID":
             if number is None or number < 1:
@@ -123,5 +123,6 @@ def _test(name: bytes, value: bytes, client: RespSession) -> Callable[[ClientFac
             raise syntax_error()
 
 
-def _text(word: bytes) -> str:
+def text_of(word: bytes) -> str:
+    """Return a word as text for an error, or to compare it."""
     return word.decode("utf-8", "backslashreplace")

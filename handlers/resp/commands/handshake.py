@@ -6,9 +6,9 @@ from functools import partial
 
 from handlers.resp import table
 from handlers.resp.arguments import integer_of
-from handlers.resp.commands.client_list import client_line, kill_filter, of_type
+from handlers.resp.commands.client_list import client_line, kill_filter, of_type, text_of
 from handlers.resp.parser import Words
-from handlers.resp.replies import OK, Text, bulk, encode
+from handlers.resp.replies import OK, Text, bulk, encode, too_many_arguments, wrong_arity
 from handlers.resp.session import Caller, RespSession, TransactionCaller
 from handlers.resp.table import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
@@ -22,36 +22,36 @@ command = partial(table.command, group="connection")
 container = partial(table.container, group="connection")
 
 _REPLY_MODES = {b"ON": ReplyMode.ON, b"OFF": ReplyMode.OFF, b"SKIP": ReplyMode.SKIP}
-_PONG = b"+PONG\r\n"
 # In bytes. Redis has no limit, but the server keeps each name, and CLIENT LIST shows it to other clients.
 _MAX_NAME_BYTES = 1024
 
 
-@command("PING [message]", "Returns PONG, or the message.", needs="nothing", flags="fast")
+@command("PING [message]", needs="nothing", flags="fast")
 def ping(client: Caller, words: Words) -> None:
-    """Reply as Redis does."""
+    """Returns PONG, or the message."""
     if len(words) > 2:
-        raise CommandError("ERR wrong number of arguments for 'ping' command")
-    client.reply(_PONG if len(words) == 1 else bulk(words[1]))
+        raise wrong_arity("ping")
+    client.reply(b"+PONG\r\n" if len(words) == 1 else bulk(words[1]))
 
 
-@command("ECHO message", "Returns the message.", needs="nothing", flags="fast")
+@command("ECHO message", needs="nothing", flags="fast")
 def echo(client: Caller, words: Words) -> None:
-    """Reply as Redis does."""
+    """Returns the message."""
     client.reply(bulk(words[1]))
 
 
-@command("QUIT [ignored ...]", "Returns OK and closes the connection.", needs="nothing", flags="fast no_auth")
+@command("QUIT [ignored ...]", needs="nothing", flags="fast no_auth")
 def quit_(client: Caller, _words: Words) -> None:
-    """Reply after all earlier commands, then close the connection."""
+    """Returns OK and closes the connection."""
     client.reply(encode(OK, client.session.protocol))
     client.session.acknowledge_pops()
     client.session.close_when_replied()
 
 
-@command("RESET", "Resets the connection to its initial state.", needs="nothing", flags="fast no_auth")
+@command("RESET", needs="nothing", flags="fast no_auth")
 async def reset(client: Caller, _words: Words) -> str:
-    """Reply as Redis does. Select the database that the backend's URL names."""
+    """Resets the connection to its initial state."""
+    # The database becomes the one that the backend's URL names.
     session = client.session
     session.protocol = 2
     session.name = b""
@@ -65,9 +65,10 @@ async def reset(client: Caller, _words: Words) -> str:
     return "RESET"
 
 
-@command("SELECT index", "Selects a database of the backend by its number.", needs="nothing", flags="fast")
+@command("SELECT index", needs="nothing", flags="fast")
 async def select(client: Caller, words: Words) -> str:
-    """Select the database that native clients use with REDIS_DB set to this number."""
+    """Selects a database of the backend by its number."""
+    # Native clients with REDIS_DB set to this number use the same database.
     number = integer_of(words[1])
     if not -(2**31) <= number < 2**31:
         raise CommandError("ERR value is out of range, value must between -2147483648 and 2147483647")
@@ -78,14 +79,10 @@ async def select(client: Caller, words: Words) -> str:
     return OK
 
 
-@command(
-    "AUTH [username] password",
-    "Logs in as the named user, or as the user default.",
-    needs="nothing",
-    flags="fast no_auth",
-)
+@command("AUTH [username] password", needs="nothing", flags="fast no_auth")
 async def auth(client: Caller, words: Words) -> str:
-    """Reply as Redis does, but delay the replies to wrong passwords (pressure_server.auth.logins)."""
+    """Logs in as the named user, or as the user default."""
+    # The replies to wrong passwords are delayed: see pressure_server.auth.logins.
     if len(words) > 3:
         raise syntax_error()
     if len(words) == 2 and client.session.clients.access.users.initial is not NOBODY:
@@ -103,14 +100,12 @@ async def _log_in(session: RespSession, name: bytes, password: bytes) -> None:
 
 
 @command(
-    "HELLO [protover] [AUTH username password] [SETNAME clientname]",
-    "Selects the RESP version (2 or 3), and describes the server. "
-    "AUTH logs in, SETNAME names the connection.",
-    needs="nothing",
-    flags="fast no_auth",
+    "HELLO [protover] [AUTH username password] [SETNAME clientname]", needs="nothing", flags="fast no_auth"
 )
 async def hello(client: Caller, words: Words) -> dict[str | bytes, object]:
-    """Reply as Redis does."""
+    """Selects the RESP version (2 or 3), and describes the server. AUTH logs in, SETNAME names the
+    connection.
+    """
     session = client.session
     protocol, name = session.protocol, session.name
     if len(words) > 1:
@@ -130,8 +125,7 @@ async def hello(client: Caller, words: Words) -> dict[str | bytes, object]:
                 name = _checked_name(rest[1])
                 rest = rest[2:]
             case _:
-                shown = rest[0].decode("utf-8", "backslashreplace")
-                raise CommandError(f"ERR Syntax error in HELLO option '{shown}'")
+                raise CommandError(f"ERR Syntax error in HELLO option '{text_of(rest[0])}'")
     if session.user is NOBODY:
         raise CommandError(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH "
@@ -151,65 +145,51 @@ async def hello(client: Caller, words: Words) -> dict[str | bytes, object]:
     }
 
 
-def _checked_name(name: bytes) -> bytes:
+def _checked_name(name: bytes, kind: str = "Client names") -> bytes:
     if any(byte < ord("!") or byte > ord("~") for byte in name):
-        raise CommandError("ERR Client names cannot contain spaces, newlines or special characters.")
+        raise CommandError(f"ERR {kind} cannot contain spaces, newlines or special characters.")
     if len(name) > _MAX_NAME_BYTES:
-        raise CommandError(f"ERR Client names cannot be longer than {_MAX_NAME_BYTES} bytes.")
+        raise CommandError(f"ERR {kind} cannot be longer than {_MAX_NAME_BYTES} bytes.")
     return name
 
 
 container("CLIENT", "Shows and manages connections.")
 
 
-@command("CLIENT|ID", "Returns the id of this connection.", needs="nothing", flags="fast")
+@command("CLIENT|ID", needs="nothing", flags="fast")
 async def client_id(client: Caller, _words: Words) -> int:
-    """Reply as Redis does."""
+    """Returns the id of this connection."""
     return client.session.id
 
 
-@command("CLIENT|GETNAME", "Returns the name of this connection.", needs="nothing", flags="fast")
+@command("CLIENT|GETNAME", needs="nothing", flags="fast")
 async def client_getname(client: Caller, _words: Words) -> bytes | None:
-    """Reply as Redis does: nil if the connection has no name."""
+    """Returns the name of this connection."""
     return client.session.name or None
 
 
-@command("CLIENT|SETNAME connection-name", "Names this connection.", needs="nothing", flags="fast")
+@command("CLIENT|SETNAME connection-name", needs="nothing", flags="fast")
 async def client_setname(client: Caller, words: Words) -> str:
-    """Reply as Redis does."""
+    """Names this connection."""
     client.session.name = _checked_name(words[2])
     return OK
 
 
-@command(
-    "CLIENT|SETINFO attribute value",
-    "Sets the name or version of the client library.",
-    needs="nothing",
-    flags="fast",
-)
+@command("CLIENT|SETINFO attribute value", needs="nothing", flags="fast")
 async def client_setinfo(client: Caller, words: Words) -> str:
-    """Reply as Redis does. The attributes are LIB-NAME and LIB-VER."""
+    """Sets the name or version of the client library."""
     attribute = words[2].upper()
     if attribute not in (b"LIB-NAME", b"LIB-VER"):
-        shown = words[2].decode("utf-8", "backslashreplace")
-        raise CommandError(f"ERR Unrecognized option '{shown}'")
-    if any(byte < ord("!") or byte > ord("~") for byte in words[3]):
-        shown = attribute.decode().lower()
-        raise CommandError(f"ERR {shown} cannot contain spaces, newlines or special characters.")
-    if len(words[3]) > _MAX_NAME_BYTES:
-        raise CommandError(f"ERR {attribute.decode().lower()} cannot be longer than {_MAX_NAME_BYTES} bytes.")
+        raise CommandError(f"ERR Unrecognized option '{text_of(words[2])}'")
+    value = _checked_name(words[3], attribute.decode().lower())
     name, version = client.session.library or (b"", b"")
-    client.session.library = (words[3], version) if attribute == b"LIB-NAME" else (name, words[3])
+    client.session.library = (value, version) if attribute == b"LIB-NAME" else (name, value)
     return OK
 
 
-@command(
-    "CLIENT|REPLY ON|OFF|SKIP",
-    "Sends replies to later commands, or none, or none to the next command. Only ON has a reply itself.",
-    needs="nothing",
-)
+@command("CLIENT|REPLY ON|OFF|SKIP", needs="nothing")
 def client_reply(client: Caller, words: Words) -> None:
-    """Do as Redis does."""
+    """Sends replies to later commands, or none, or none to the next command. Only ON has a reply itself."""
     mode = _REPLY_MODES.get(words[2].upper())
     if mode is None:
         raise syntax_error()
@@ -221,19 +201,16 @@ def client_reply(client: Caller, words: Words) -> None:
         client.reply(encode(OK, client.protocol))
 
 
-@command("CLIENT|INFO", "Describes this connection.", needs="nothing")
+@command("CLIENT|INFO", needs="nothing")
 async def client_info(client: Caller, _words: Words) -> Text:
-    """Reply as Redis does, with one line."""
+    """Describes this connection."""
     return Text(client_line(facts_of(client.session)) + b"\n")
 
 
-@command(
-    "CLIENT|LIST [TYPE client-type] [ID client-id [client-id ...]]",
-    "Describes the connections of all protocols, one on each line.",
-    needs="administer",
-)
+@command("CLIENT|LIST [TYPE client-type] [ID client-id [client-id ...]]", needs="administer")
 async def client_list(client: Caller, words: Words) -> Text:
-    """Reply as Redis does, with a line for each connection. All connections are of type normal."""
+    """Describes the connections of all protocols, one on each line."""
+    # All connections are of type normal.
     options, found = words[2:], await client.session.context.workers.clients()
     if options and options[0].upper() == b"TYPE" and len(options) == 2:
         found = found if of_type(options[1]) else []
@@ -247,19 +224,14 @@ async def client_list(client: Caller, words: Words) -> Text:
     return Text(b"".join(client_line(other) + b"\n" for other in found))
 
 
-@command(
-    "CLIENT|UNBLOCK client-id [TIMEOUT|ERROR]",
-    "Ends what a client of any protocol waits for, as if its time were up, or with -UNBLOCKED. Returns 1, or "
-    "0 if the client does not wait, or gets something at this moment.",
-    needs="administer",
-)
+@command("CLIENT|UNBLOCK client-id [TIMEOUT|ERROR]", needs="administer")
 async def client_unblock(client: Caller, words: Words) -> int:
-    """Reply as Redis does. This waits for the backend if the client's operation is in flight."""
+    """Ends what a client of any protocol waits for, as if its time were up, or with -UNBLOCKED. Returns 1, or
+    0 if the client does not wait, or gets something at this moment.
+    """
+    # This waits for the backend if the client's operation is in flight.
     if len(words) > 4:
-        text = words[1].decode("utf-8", "replace")
-        raise CommandError(
-            f"ERR unknown subcommand or wrong number of arguments for '{text}'. Try CLIENT HELP."
-        )
+        raise too_many_arguments(words)
     how = words[3].upper() if len(words) > 3 else b"TIMEOUT"
     if how not in (b"TIMEOUT", b"ERROR"):
         raise CommandError("ERR CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
@@ -271,15 +243,14 @@ async def client_unblock(client: Caller, words: Words) -> int:
 
 
 @command(
-    "CLIENT|KILL [addr] [ID client-id] [TYPE client-type] [USER username] [ADDR ip:port] [LADDR ip:port] "
-    "[MAXAGE seconds] [SKIPME yes/no]",
-    "Closes the connections, of any protocol, that match all filters.",
+    "CLIENT|KILL [addr] [ID client-id] [TYPE client-type] [USER username] [ADDR ip:port] [LADDR "
+    "ip:port] [MAXAGE seconds] [SKIPME yes/no]",
     needs="administer",
 )
 async def client_kill(client: Caller, words: Words) -> object:
-    """Reply as Redis does: OK for a single address, otherwise the number of closed connections."""
+    """Closes the connections, of any protocol, that match all filters."""
     if len(words) == 2:
-        raise CommandError("ERR wrong number of arguments for 'client|kill' command")
+        raise wrong_arity("client|kill")
     me = client.session
     matches, skip_me = kill_filter(words[2:], me)
     workers = me.context.workers

@@ -215,10 +215,7 @@ async def _replication(_client: RespSession) -> _Fields:
 
 async def _cpu(client: RespSession) -> _Fields:
     totals = await client.context.workers.totals()
-    return {
-        "used_cpu_sys": f"{totals.system_seconds:.6f}",
-        "used_cpu_user": f"{totals.user_seconds:.6f}",
-    }
+    return {"used_cpu_sys": f"{totals.system_seconds:.6f}", "used_cpu_user": f"{totals.user_seconds:.6f}"}
 
 
 async def _cluster(_client: RespSession) -> _Fields:

@@ -31,84 +31,70 @@ def _length_or_zero(operation: Operation) -> bytes:
     return integers(operation)
 
 
-for _name in ("LPUSH", "RPUSH"):
-    planned(
-        Put(integers),
-        f"{_name} key element [element ...]",
-        "Puts messages, even if they are queued already, and returns the queue's length. Creates the queue.",
-        needs="put",
-        flags="write denyoom fast",
-    )
-for _name in ("LPUSHX", "RPUSHX"):
-    planned(
-        Put(_length_or_zero, Options(must_exist=True)),
-        f"{_name} key element [element ...]",
-        "Puts messages into a queue that exists, and returns its length; 0 if there is no such queue.",
-        needs="put",
-        flags="write denyoom fast",
-    )
-for _name in ("LPOP", "RPOP"):
-    planned(
-        Take(message_lists, excess=lambda words: wrong_arity(words[0].lower().decode())),
-        f"{_name} key [count]",
-        "Takes the oldest message, or up to count messages; nil if there is none.",
-        needs="get",
-        flags="write fast",
-    )
+planned(
+    Put(integers),
+    "LPUSH key element [element ...]",
+    "RPUSH key element [element ...]",
+    summary="Puts messages, even if they are queued already, and returns the queue's length. "
+    "Creates the queue.",
+    needs="put",
+    flags="write denyoom fast",
+)
+planned(
+    Put(_length_or_zero, Options(must_exist=True)),
+    "LPUSHX key element [element ...]",
+    "RPUSHX key element [element ...]",
+    summary="Puts messages into a queue that exists, and returns its length; 0 if there is no such queue.",
+    needs="put",
+    flags="write denyoom fast",
+)
+planned(
+    Take(message_lists, excess=lambda words: wrong_arity(words[0].lower().decode())),
+    "LPOP key [count]",
+    "RPOP key [count]",
+    summary="Takes the oldest message, or up to count messages; nil if there is none.",
+    needs="get",
+    flags="write fast",
+)
 planned(
     Ask(verbs.LENGTH, integers),
     "LLEN key",
-    "Returns the number of messages.",
+    summary="Returns the number of messages.",
     needs="read",
     flags="readonly fast",
 )
 
 
-@command(
-    "LRANGE key start stop",
-    "Returns the messages from position start to stop, oldest first. They stay queued.",
-    needs="read",
-    flags="readonly",
-)
+@command("LRANGE key start stop", needs="read", flags="readonly")
 async def lrange(client: Caller, words: Words) -> object:
-    """Reply as Redis does. Position 0 is the oldest message."""
+    """Returns the messages from position start to stop, oldest first. They stay queued."""
     first, last = position_of(words[2]), position_of(words[3])
     return await long_reply(b"*", await messages_between(client, words[1], first, last))
 
 
-@command(
-    "LINDEX key index", "Returns the message at a position. It stays queued.", needs="read", flags="readonly"
-)
+@command("LINDEX key index", needs="read", flags="readonly")
 async def lindex(client: Caller, words: Words) -> object:
-    """Reply as Redis does. Position 0 is the oldest message."""
+    """Returns the message at a position. It stays queued."""
     position = position_of(words[2])
     found = await messages_between(client, words[1], position, position)
     return found[0] if found else None
 
 
-@command(
-    "LTRIM key start stop",
-    "Keeps only the messages from position start to stop, counted from the oldest. What is removed counts "
-    "as consumed.",
-    needs="get",
-    flags="write",
-)
+@command("LTRIM key start stop", needs="get", flags="write")
 async def ltrim(client: Caller, words: Words) -> str:
-    """Reply as Redis does."""
+    """Keeps only the messages from position start to stop, counted from the oldest. What is removed counts as
+    consumed.
+    """
     arguments = [b"%d" % position_of(word) for word in words[2:]]
     await read(client, verbs.TRIM, words[1], arguments, missing=None)
     return OK
 
 
-@command(
-    "LREM key count element",
-    "Removes copies of a message: all if count is 0, else up to count of the oldest ones, or with a "
-    "negative count of the newest ones. Returns how many. They count as consumed.",
-    needs="get",
-    flags="write",
-)
+@command("LREM key count element", needs="get", flags="write")
 def lrem(client: Caller, words: Words) -> None:
-    """Reply as Redis does."""
+    """Removes copies of a message: all if count is 0, else up to count of the oldest ones, or with a negative
+    count of the newest ones. Returns how many. They count as consumed.
+    """
     client.submit(verbs.REMOVE_COPIES, words[1], [b"%d" % position_of(words[2]), words[3]], 1, integers)
 
 
@@ -125,14 +111,9 @@ def _rank(word: bytes) -> int:
 _LPOS = {b"RANK": _rank, b"COUNT": at_least_0("COUNT"), b"MAXLEN": at_least_0("MAXLEN")}
 
 
-@command(
-    "LPOS key element [RANK rank] [COUNT count] [MAXLEN length]",
-    "Returns the position of a message, counted from the oldest; with COUNT, a list of its positions.",
-    needs="read",
-    flags="readonly",
-)
+@command("LPOS key element [RANK rank] [COUNT count] [MAXLEN length]", needs="read", flags="readonly")
 async def lpos(client: Caller, words: Words) -> object:
-    """Reply as Redis does."""
+    """Returns the position of a message, counted from the oldest; with COUNT, a list of its positions."""
     options = options_in(words[3:], _LPOS, last_counts=True, of_redis=True)
     rank, count, length = options.get(b"RANK", 1), options.get(b"COUNT", 1), options.get(b"MAXLEN", 0)
     arguments = [words[2], *(b"%d" % number for number in (rank, count, length))]

@@ -120,11 +120,12 @@ class Take(Plan):
             client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 
 
-def planned(plan: Plan, syntax: str, summary: str, *, group: str, needs: str, flags: str) -> None:
-    """Enter a command with a plan into the table: see table.command."""
-    table.command(syntax, summary, group=group, needs=needs, flags=flags, repeated=plan.execute_repeated)(
-        plan.execute
+def planned(plan: Plan, *syntaxes: str, summary: str, group: str, needs: str, flags: str) -> None:
+    """Enter commands with a plan into the table: see table.command."""
+    enter = table.command(
+        *syntaxes, group=group, needs=needs, flags=flags, summary=summary, repeated=plan.execute_repeated
     )
+    enter(plan.execute)
 
 
 async def _put_in_portions(client: RespSession, name: bytes, messages: list[bytes], options: Options) -> int:

@@ -25,50 +25,42 @@ from pressure_server.queues.operations.queue_options import (
 )
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.text import Glob
-from pressure_server.words import (
-    syntax_error,
-    timeout_of,
-)
+from pressure_server.words import syntax_error, timeout_of
 
 command = partial(table.command, group="pressure")
 
 _GET = Options(must_exist=True, waits=True, final=True)
 
 
-@command(
-    "PRESSURE.READY",
-    "Returns OK if the server is ready for new clients: it is not stopping and can use its backend.",
-    needs="nothing",
-    flags="fast no_auth",
-)
+@command("PRESSURE.READY", needs="nothing", flags="fast no_auth")
 async def ready(client: Caller, _words: Words) -> str:
-    """Reply OK or an error. Load balancers and health checks may ask without a login."""
+    """Returns OK if the server is ready for new clients: it is not stopping and can use its backend."""
+    # Load balancers and health checks may ask without a login.
     client.session.context.check_readiness()
     return OK
 
 
 @command(
-    "PRESSURE.CREATE key [IF NOT EXISTS] [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] "
-    "[MAX-BYTES bytes] [TTL seconds] [TYPE FIFO|JOBS|LOG|LIFO|RANDOM] [UNIQUE QUEUED|UNFINISHED] "
-    "[MAX-DELIVERIES count] [DEAD-LETTER queue] [ACK NEXT|FINAL] [ACK-TTR seconds] "
-    "[RETRY-DELAY seconds] [RETRY-DELAY-MAX seconds] [IN-FLIGHT count] [RATE count/seconds]",
-    "Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full: "
-    "wait, fail, or drop the oldest messages. A queue whose messages have reached MAX-BYTES is full, too. "
-    "After TTL seconds without messages and use, the queue is deleted. TYPE is the order in which messages "
-    "are taken, and what can be done with them: jobs have priorities and delays, and the messages of a log "
-    "offsets; lifo takes the newest, random any. Queues of the types jobs, lifo and random may have UNIQUE "
-    "jobs, and a limit: after MAX-DELIVERIES reservations a job goes to the DEAD-LETTER queue, or is "
-    "buried. With ACK NEXT, SPOP, LPOP, BLPOP and other pops keep the message reserved until the same "
-    "connection pops again or sends QUIT, for at most ACK-TTR seconds; if the connection ends before, the "
-    "message goes back to the head of the queue. Jobs whose reservation fails are tried again after "
-    "RETRY-DELAY seconds, and each time after twice as many, up to RETRY-DELAY-MAX; at most IN-FLIGHT jobs "
-    "are reserved at the same time, and taken at the RATE. Replies -EXISTS if the queue exists; with IF NOT "
-    "EXISTS 0, instead of 1 for a new queue.",
+    "PRESSURE.CREATE key [IF NOT EXISTS] [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] [MAX-BYTES "
+    "bytes] [TTL seconds] [TYPE FIFO|JOBS|LOG|LIFO|RANDOM] [UNIQUE QUEUED|UNFINISHED] [MAX-DELIVERIES "
+    "count] [DEAD-LETTER queue] [ACK NEXT|FINAL] [ACK-TTR seconds] [RETRY-DELAY seconds] "
+    "[RETRY-DELAY-MAX seconds] [IN-FLIGHT count] [RATE count/seconds]",
     needs="administer",
     flags="write",
 )
 async def create(client: Caller, words: Words) -> str | int:
-    """Create the queue (pressure 0.15, Create). The default bound is 0: no bound."""
+    """Creates a queue. BOUND limits its length (0: no bound); OVERFLOW sets what a put does if it is full:
+    wait, fail, or drop the oldest messages. A queue whose messages have reached MAX-BYTES is full, too. After
+    TTL seconds without messages and use, the queue is deleted. TYPE is the order in which messages are taken,
+    and what can be done with them: jobs have priorities and delays, and the messages of a log offsets; lifo
+    takes the newest, random any. Queues of the types jobs, lifo and random may have UNIQUE jobs, and a limit:
+    after MAX-DELIVERIES reservations a job goes to the DEAD-LETTER queue, or is buried. With ACK NEXT, SPOP,
+    LPOP, BLPOP and other pops keep the message reserved until the same connection pops again or sends QUIT,
+    for at most ACK-TTR seconds; if the connection ends before, the message goes back to the head of the
+    queue. Jobs whose reservation fails are tried again after RETRY-DELAY seconds, and each time after twice
+    as many, up to RETRY-DELAY-MAX; at most IN-FLIGHT jobs are reserved at the same time, and taken at the
+    RATE. Replies -EXISTS if the queue exists; with IF NOT EXISTS 0, instead of 1 for a new queue.
+    """
     options = options_in(words[2:], CREATE_OPTIONS)
     may_exist = IF_NOT_EXISTS in options
     creation = creation_of(options)
@@ -98,17 +90,17 @@ def _check_dead_letter(client: Caller, queue: bytes, dead_letter: bytes | None) 
 
 @command(
     "PRESSURE.ALTER key [BOUND bound] [OVERFLOW BLOCK|ERROR|OVERWRITE] [MAX-BYTES bytes] [TTL seconds] "
-    "[MAX-DELIVERIES count] [DEAD-LETTER queue] [ACK NEXT|FINAL] [ACK-TTR seconds] "
-    "[RETRY-DELAY seconds] [RETRY-DELAY-MAX seconds] [IN-FLIGHT count] [RATE count/seconds]",
-    "Changes settings of a queue; ACK FINAL, an empty DEAD-LETTER, and 0 for the others take these away. "
-    "Puts that wait for room go on if the new BOUND lets them. Messages above a smaller bound stay. A limit "
-    "of deliveries, or a policy, makes a queue that has no type one of the type jobs. A queue that a put has "
-    "created no longer expires. Replies -NOQUEUE if there is no such queue.",
+    "[MAX-DELIVERIES count] [DEAD-LETTER queue] [ACK NEXT|FINAL] [ACK-TTR seconds] [RETRY-DELAY "
+    "seconds] [RETRY-DELAY-MAX seconds] [IN-FLIGHT count] [RATE count/seconds]",
     needs="administer",
     flags="write",
 )
 async def alter(client: Caller, words: Words) -> str:
-    """Change the queue's settings."""
+    """Changes settings of a queue; ACK FINAL, an empty DEAD-LETTER, and 0 for the others take these away.
+    Puts that wait for room go on if the new BOUND lets them. Messages above a smaller bound stay. A limit of
+    deliveries, or a policy, makes a queue that has no type one of the type jobs. A queue that a put has
+    created no longer expires. Replies -NOQUEUE if there is no such queue.
+    """
     options = options_in(words[2:], ALTER_OPTIONS)
     if not options:
         raise syntax_error("name a setting and its value, such as BOUND 1000")
@@ -119,46 +111,31 @@ async def alter(client: Caller, words: Words) -> str:
     return OK
 
 
-@command(
-    "PRESSURE.EXISTS key", "Returns 1 if the queue exists, otherwise 0.", needs="read", flags="readonly fast"
-)
+@command("PRESSURE.EXISTS key", needs="read", flags="readonly fast")
 async def exists(client: Caller, words: Words) -> int:
-    """Return whether the queue exists (pressure 0.15, Exists)."""
+    """Returns 1 if the queue exists, otherwise 0."""
     return int(await client.database.exists(words[1]))
 
 
-@command(
-    "PRESSURE.LENGTH key",
-    "Returns the number of messages. Replies -NOQUEUE if there is no such queue.",
-    needs="read",
-    flags="readonly fast",
-)
+@command("PRESSURE.LENGTH key", needs="read", flags="readonly fast")
 async def length(client: Caller, words: Words) -> object:
-    """Return the queue's length (pressure 0.15, Length)."""
+    """Returns the number of messages. Replies -NOQUEUE if there is no such queue."""
     return (await client.database.run(verbs.LENGTH, words[1]))[0]
 
 
-@command(
-    "PRESSURE.CLOSED key",
-    "Returns 1 if the queue is closed, otherwise 0. Replies -NOQUEUE if there is no such queue.",
-    needs="read",
-    flags="readonly fast",
-)
+@command("PRESSURE.CLOSED key", needs="read", flags="readonly fast")
 async def closed(client: Caller, words: Words) -> object:
-    """Return whether the queue is closed (pressure 0.15, Closed)."""
+    """Returns 1 if the queue is closed, otherwise 0. Replies -NOQUEUE if there is no such queue."""
     about: QueueInfo = (await client.database.run(verbs.INFO, words[1]))[0]
     return about.is_closed
 
 
-@command(
-    "PRESSURE.GET key [NOWAIT] [TIMEOUT seconds]",
-    "Takes the oldest message. Waits for one, up to TIMEOUT seconds (0: forever); nil if none has come. "
-    "NOWAIT does not wait. Replies -CLOSED if the queue is closed and empty.",
-    needs="get",
-    flags="write blocking",
-)
+@command("PRESSURE.GET key [NOWAIT] [TIMEOUT seconds]", needs="get", flags="write blocking")
 def get(client: Caller, words: Words) -> None:
-    """Take a message (pressure 0.15, Get; with NOWAIT, Get (Non-Blocking)). The queue must exist."""
+    """Takes the oldest message. Waits for one, up to TIMEOUT seconds (0: forever); nil if none has come.
+    NOWAIT does not wait. Replies -CLOSED if the queue is closed and empty.
+    """
+    # The queue must exist.
     match [word.upper() for word in words[2:]]:
         case []:
             wait = Wait(None)
@@ -171,43 +148,29 @@ def get(client: Caller, words: Words) -> None:
     client.submit(verbs.GET, words[1], [], 1, message_or_null, wait=wait, options=_GET)
 
 
-@command(
-    "PRESSURE.CLOSE key",
-    "Closes the queue. Later puts fail; clients that wait for messages get -CLOSED when it is empty. "
-    "Replies -CLOSED if the queue is closed already.",
-    needs="administer",
-    flags="write",
-)
+@command("PRESSURE.CLOSE key", needs="administer", flags="write")
 async def close(client: Caller, words: Words) -> str:
-    """Close the queue (pressure 0.15, Close)."""
+    """Closes the queue. Later puts fail; clients that wait for messages get -CLOSED when it is empty. Replies
+    -CLOSED if the queue is closed already.
+    """
     await client.database.run(verbs.CLOSE, words[1], client=client.session)
     return OK
 
 
-@command(
-    "PRESSURE.DELETE key",
-    "Deletes the queue and its messages; clients that wait on it get -NOQUEUE. "
-    "Replies -NOQUEUE if there is no such queue.",
-    needs="administer",
-    flags="write",
-)
+@command("PRESSURE.DELETE key", needs="administer", flags="write")
 async def delete(client: Caller, words: Words) -> str:
-    """Delete the queue (pressure 0.15, Delete)."""
+    """Deletes the queue and its messages; clients that wait on it get -NOQUEUE. Replies -NOQUEUE if there is
+    no such queue.
+    """
     await client.database.run(verbs.DELETE, words[1], client=client.session)
     return OK
 
 
-@command(
-    "PRESSURE.INFO key",
-    "Describes the queue: bound, length, roles, statistics, and how many operations wait.",
-    needs="read",
-    flags="readonly",
-)
+@command("PRESSURE.INFO key", needs="read", flags="readonly")
 async def info(client: Caller, words: Words) -> dict[bytes, object]:
-    """Return the queue's state. `producer` and `consumer` are the present or last holders of the roles.
-
-    The waiting operations are those of this server's clients.
-    """
+    """Describes the queue: bound, length, roles, statistics, and how many operations wait."""
+    # The producer and the consumer are the present or last holders of the roles. The operations that wait are
+    # those of this server's clients.
     about: QueueInfo = (await client.database.run(verbs.INFO, words[1]))[0]
     session = client.session
     number = session.database.database_number
@@ -257,9 +220,9 @@ async def info(client: Caller, words: Words) -> dict[bytes, object]:
     }
 
 
-@command("PRESSURE.LIST [MATCH pattern]", "Lists the names of the queues.", needs="read", flags="readonly")
+@command("PRESSURE.LIST [MATCH pattern]", needs="read", flags="readonly")
 async def list_(client: Caller, words: Words) -> list[bytes]:
-    """Return the queues of the selected database that the user may use, sorted."""
+    """Lists the names of the queues."""
     pattern = None
     if len(words) > 1:
         if len(words) != 3 or words[1].upper() != b"MATCH":

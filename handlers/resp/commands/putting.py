@@ -34,11 +34,7 @@ _PUT = {
     b"TXN": token_of,
     b"EXPIRE": expiry_of,
 }
-_ON_FULL = {
-    b"OVERFILL": OnFull.EXCEED_BOUND,
-    b"OVERWRITE": OnFull.OVERWRITE,
-    b"TIMEOUT": OnFull.WAIT,
-}
+_ON_FULL = {b"OVERFILL": OnFull.EXCEED_BOUND, b"OVERWRITE": OnFull.OVERWRITE, b"TIMEOUT": OnFull.WAIT}
 # Options without a value, or with one that each command has of its own, and that need no wait and no job.
 _FLAGS = {b"NX", b"OVERFILL", b"OVERWRITE", b"OFFSET", b"TXN"}
 _OF_JOBS = {b"PRIORITY": "priority", b"DELAY": "delay", b"TTR": "ttr", b"UNIQUE-BY": "key"}
@@ -121,17 +117,9 @@ def _put_repeated(client: RespSession, commands: Repeated) -> None:
 
 
 @command(
-    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [OVERWRITE] [PRIORITY priority] "
-    "[DELAY seconds] [TTR seconds] [UNIQUE] [UNIQUE-BY name] [OFFSET] [TXN id] "
-    "[EXPIRE seconds]",
-    "Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the "
-    "overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound. "
-    "OVERWRITE drops the oldest message, and returns how many it has dropped: 0 or 1. "
-    "With PRIORITY, DELAY, TTR (time to run) or UNIQUE, the message is a job, and its id is returned; UNIQUE "
-    "returns the id of an equal job instead if one is queued. UNIQUE-BY compares names instead of messages, "
-    "in a queue that was created with UNIQUE. OFFSET returns the message's offset in a log. TXN gives the "
-    "put an id: sent again with the same id, it is not done again, and returns the same. A message that is "
-    "not taken within EXPIRE seconds is dropped.",
+    "PRESSURE.PUT key message [NX] [NOWAIT] [TIMEOUT seconds] [OVERFILL] [OVERWRITE] [PRIORITY "
+    "priority] [DELAY seconds] [TTR seconds] [UNIQUE] [UNIQUE-BY name] [OFFSET] [TXN id] [EXPIRE "
+    "seconds]",
     group="pressure",
     needs="put",
     flags="write denyoom",
@@ -139,10 +127,16 @@ def _put_repeated(client: RespSession, commands: Repeated) -> None:
     repeats_options=True,
 )
 def put(client: Caller, words: Words) -> None:
-    """Put a message (pressure 0.15, Put; with NOWAIT, Put (Non-Blocking)). The queue must exist.
-
-    A timeout of 0 seconds waits forever.
+    """Puts a message and returns 1; with NX, returns 0 if it is queued already. If the queue is full, the
+    overflow setting applies; TIMEOUT waits for room, NOWAIT fails at once, OVERFILL exceeds the bound.
+    OVERWRITE drops the oldest message, and returns how many it has dropped: 0 or 1. With PRIORITY, DELAY, TTR
+    (time to run) or UNIQUE, the message is a job, and its id is returned; UNIQUE returns the id of an equal
+    job instead if one is queued. UNIQUE-BY compares names instead of messages, in a queue that was created
+    with UNIQUE. OFFSET returns the message's offset in a log. TXN gives the put an id: sent again with the
+    same id, it is not done again, and returns the same. A message that is not taken within EXPIRE seconds is
+    dropped.
     """
+    # The queue must exist. A timeout of 0 seconds waits forever.
     given = options_in(words[3:], _PUT)
     how = _how(given)
     wait = None
@@ -161,30 +155,20 @@ def put(client: Caller, words: Words) -> None:
     client.submit(verbs.PUT, words[1], messages, len(messages), how.encode, wait=wait, options=how.options)
 
 
-@command(
-    "PRESSURE.TXN id",
-    "Gives the next SADD, LPUSH or RPUSH of this connection an id. If it is sent again with the same id, on "
-    "any connection, it puts nothing, and returns the same. All its messages are put together, or none.",
-    group="pressure",
-    needs="nothing",
-    flags="fast",
-)
+@command("PRESSURE.TXN id", group="pressure", needs="nothing", flags="fast")
 def txn(client: Caller, words: Words) -> None:
-    """Keep the id for the next put of this client."""
+    """Gives the next SADD, LPUSH or RPUSH of this connection an id. If it is sent again with the same id, on
+    any connection, it puts nothing, and returns the same. All its messages are put together, or none.
+    """
     client.session.transaction_id = token_of(words[1])
     client.reply(b"+OK\r\n")
 
 
-@command(
-    "PRESSURE.OUTCOME key id",
-    "Tells what became of a put with that TXN id: done, with its offset in a log; unknown: it has not been "
-    "done; or forgotten, with a number of seconds: it has not been done if it was sent less than that ago.",
-    group="pressure",
-    needs="put",
-    flags="fast",
-)
+@command("PRESSURE.OUTCOME key id", group="pressure", needs="put", flags="fast")
 async def outcome(client: Caller, words: Words) -> list[object]:
-    """Return the state, and an offset or a number of seconds; nil if there is none."""
+    """Tells what became of a put with that TXN id: done, with its offset in a log; unknown: it has not been
+    done; or forgotten, with a number of seconds: it has not been done if it was sent less than that ago.
+    """
     (found,) = await client.database.run(verbs.OUTCOME, words[1], [token_of(words[2])])
     about = Outcome.of(found)
     return [about.state, about.offset if about.seconds is None else int(about.seconds)]

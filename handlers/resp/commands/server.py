@@ -30,35 +30,27 @@ _MAX_NAMES = 1000
 _MAX_PARAMETERS = 64
 
 
-@command("TIME", "Returns the server's time: seconds, and microseconds.", needs="nothing", flags="fast")
+@command("TIME", needs="nothing", flags="fast")
 async def time(_client: Caller, _words: Words) -> list[bytes]:
-    """Reply as Redis does."""
+    """Returns the server's time: seconds, and microseconds."""
     seconds, nanoseconds = divmod(time_ns(), 10**9)
     return [b"%d" % seconds, b"%d" % (nanoseconds // 1000)]
 
 
-@command(
-    "ROLE",
-    "Returns master, 0 and no replicas: to a client, a pressure-server is a master. `INFO backend` describes "
-    "the backend.",
-    needs="nothing",
-    flags="fast",
-)
+@command("ROLE", needs="nothing", flags="fast")
 async def role(_client: Caller, _words: Words) -> list[object]:
-    """Return the role of a master without replicas, as clients of Redis look for one."""
+    """Returns master, 0 and no replicas: to a client, a pressure-server is a master. `INFO backend` describes
+    the backend.
+    """
     return [b"master", 0, []]
 
 
-@command(
-    "WAIT numreplicas timeout",
-    "Waits until `numreplicas` replicas of the backend have stored all puts and gets of the client, up to "
-    "`timeout` milliseconds (0: forever). Returns how many have; in a cluster, the lowest of all shards. "
-    "With `--durability replica:N`, every reply waits for them.",
-    needs="nothing",
-    flags="blocking",
-)
+@command("WAIT numreplicas timeout", needs="nothing", flags="blocking")
 async def wait(client: Caller, words: Words) -> int:
-    """Return the number of replicas. It does not wait in a transaction."""
+    """Waits until `numreplicas` replicas of the backend have stored all puts and gets of the client, up to
+    `timeout` milliseconds (0: forever). Returns how many have; in a cluster, the lowest of all shards. With
+    `--durability replica:N`, every reply waits for them.
+    """
     replicas, timeout = max(0, integer_of(words[1])), _milliseconds_of(words[2])
     broker = client.session.context.broker
     if isinstance(client, TransactionCaller):
@@ -102,15 +94,15 @@ def _milliseconds_of(word: bytes) -> int:
     return milliseconds
 
 
-@command("INFO [section [section ...]]", "Describes the server, its backend and the queues.", needs="read")
+@command("INFO [section [section ...]]", needs="read")
 async def info(client: Caller, words: Words) -> Text:
-    """Reply in Redis's format, with the additional sections Backend, Limits and Queues."""
+    """Describes the server, its backend and the queues."""
     return Text((await info_text(client.session, words[1:])).encode())
 
 
-@command("COMMAND [subcommand [argument ...]]", "Describes the commands.", needs="nothing")
+@command("COMMAND [subcommand [argument ...]]", needs="nothing")
 def command_(client: Caller, words: Words) -> Coroutine[Any, Any, Any] | None:
-    """Execute the subcommand. Without one, describe all commands as COMMAND INFO does."""
+    """Describes the commands."""
     return dispatch(client, words) if len(words) > 1 else _all_commands()
 
 
@@ -124,19 +116,15 @@ def _find(name: bytes) -> Command | None:
     return entry.subcommands.get(sub) if entry is not None and sub else entry
 
 
-@command("COMMAND|COUNT", "Returns the number of commands.", needs="nothing")
+@command("COMMAND|COUNT", needs="nothing")
 async def command_count(_client: Caller, _words: Words) -> int:
-    """Reply as Redis does."""
+    """Returns the number of commands."""
     return len(COMMANDS)
 
 
-@command(
-    "COMMAND|INFO [command-name [command-name ...]]",
-    "Returns the arity, flags and key positions of commands.",
-    needs="nothing",
-)
+@command("COMMAND|INFO [command-name [command-name ...]]", needs="nothing")
 async def command_info_(_client: Caller, words: Words) -> list[object]:
-    """Reply as Redis does: null for an unknown name."""
+    """Returns the arity, flags and key positions of commands."""
     if len(words) == 2:
         return await _all_commands()
     if len(words) > _MAX_NAMES:
@@ -145,26 +133,24 @@ async def command_info_(_client: Caller, words: Words) -> list[object]:
     return [command_info(entry) if entry is not None else None for entry in found]
 
 
-@command(
-    "COMMAND|DOCS [command-name [command-name ...]]",
-    "Returns the documentation of commands.",
-    needs="nothing",
-)
+@command("COMMAND|DOCS [command-name [command-name ...]]", needs="nothing")
 async def command_docs_(_client: Caller, words: Words) -> dict[bytes, object]:
-    """Reply as Redis does: leave out unknown names."""
+    """Returns the documentation of commands."""
     specs = [_find(name) for name in words[2:]] if len(words) > 2 else list(COMMANDS.values())
     return {entry.name.encode(): command_docs(entry) for entry in specs if entry is not None}
 
 
-@command("COMMAND|LIST", "Lists the names of the commands.", needs="nothing")
+@command("COMMAND|LIST", needs="nothing")
 async def command_list(_client: Caller, _words: Words) -> list[bytes]:
-    """Reply as Redis does. FILTERBY is not supported."""
+    """Lists the names of the commands."""
+    # FILTERBY is not supported.
     return [entry.name.encode() for entry in COMMANDS.values()]
 
 
-@command("COMMAND|GETKEYS command argument [argument ...]", "Returns the keys of a command.", needs="nothing")
+@command("COMMAND|GETKEYS command argument [argument ...]", needs="nothing")
 async def command_getkeys(_client: Caller, words: Words) -> list[bytes]:
-    """Reply as Redis does, but reject an invalid numkeys, as the command itself does."""
+    """Returns the keys of a command."""
+    # Unlike Redis, reject an invalid numkeys, as the command itself does.
     entry = COMMANDS.get(words[2].upper())
     if entry is None:
         raise CommandError("ERR Invalid command specified")
@@ -179,9 +165,9 @@ async def command_getkeys(_client: Caller, words: Words) -> list[bytes]:
         raise CommandError("ERR Invalid arguments specified for command") from None
 
 
-@command("COMMAND|HELP", "Lists the subcommands.", needs="nothing")
+@command("COMMAND|HELP", needs="nothing")
 async def command_help(_client: Caller, _words: Words) -> list[str]:
-    """Reply with the subcommands of the table."""
+    """Lists the subcommands."""
     return help_of("COMMAND")
 
 
@@ -193,13 +179,9 @@ def _microseconds(seconds: float) -> str:
 container("CONFIG", "Shows the configuration of the server.")
 
 
-@command(
-    "CONFIG|GET parameter [parameter ...]",
-    "Returns the parameters whose names match one of the patterns.",
-    needs="administer",
-)
+@command("CONFIG|GET parameter [parameter ...]", needs="administer")
 async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
-    """Return the matching parameters of Redis that apply to this server. They are set when it starts."""
+    """Returns the parameters whose names match one of the patterns."""
     settings = client.session.context.settings
     parameters = {
         "appendonly": "yes" if settings.is_embedded else "no",
@@ -226,14 +208,10 @@ async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
     return found
 
 
-@command(
-    "CONFIG|RESETSTAT",
-    "Sets the statistics of commands, errors, latencies and connections to zero.",
-    needs="administer",
-    flags="admin",
-)
+@command("CONFIG|RESETSTAT", needs="administer", flags="admin")
 async def config_resetstat(client: Caller, _words: Words) -> str:
-    """Reply as Redis does. The statistics of queues stay: the backend has them."""
+    """Sets the statistics of commands, errors, latencies and connections to zero."""
+    # The statistics of queues stay: the backend has them.
     await client.session.context.workers.reset_statistics()
     return OK
 
@@ -241,26 +219,22 @@ async def config_resetstat(client: Caller, _words: Words) -> str:
 container("ACL", "Shows the users.")
 
 
-@command("ACL|WHOAMI", "Returns the name of this connection's user.", needs="nothing")
+@command("ACL|WHOAMI", needs="nothing")
 async def acl_whoami(client: Caller, _words: Words) -> bytes:
-    """Reply as Redis does."""
+    """Returns the name of this connection's user."""
     return client.session.user_name.encode()
 
 
-@command("ACL|USERS", "Lists the names of the users.", needs="administer", flags="admin")
+@command("ACL|USERS", needs="administer", flags="admin")
 async def acl_users(client: Caller, _words: Words) -> list[bytes]:
-    """Reply as Redis does, in the order of the names."""
+    """Lists the names of the users."""
     return [name.encode() for name in sorted(client.session.clients.access.users.by_name)]
 
 
-@command(
-    "ACL|LIST",
-    "Lists the users with their queues and rights, without passwords.",
-    needs="administer",
-    flags="admin",
-)
+@command("ACL|LIST", needs="administer", flags="admin")
 async def acl_list(client: Caller, _words: Words) -> list[bytes]:
-    """Reply almost as Redis does. Hashes of passwords are hidden, as they would help to guess passwords."""
+    """Lists the users with their queues and rights, without passwords."""
+    # Hashes of passwords are hidden, as they would help to guess passwords.
     lines = []
     for name, user in sorted(client.session.clients.access.users.by_name.items()):
         words = ["user", name, "on", "nopass" if user.needs_no_password else "#(hidden)"]

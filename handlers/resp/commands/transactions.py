@@ -151,23 +151,19 @@ async def _reply_of(session: RespSession, entry: Command, begun: Begun) -> bytes
         return reply
 
 
-@command(
-    "MULTI", "Begins a transaction: later commands are queued until EXEC.", needs="nothing", flags="fast"
-)
+@command("MULTI", needs="nothing", flags="fast")
 async def multi(client: Caller, _words: Words) -> str:
-    """Reply as Redis does."""
+    """Begins a transaction: later commands are queued until EXEC."""
     client.session.begin_transaction()
     return OK
 
 
-@command(
-    "EXEC",
-    "Executes the commands queued since MULTI. Does nothing and returns nil if a watched queue has changed.",
-    needs="nothing",
-    flags="slow",
-)
+@command("EXEC", needs="nothing", flags="slow")
 async def exec_(client: Caller, _words: Words) -> object:
-    """Reply as Redis does. Commands that would wait do not wait, and a put on a full queue fails."""
+    """Executes the commands queued since MULTI. Does nothing and returns nil if a watched queue has
+    changed.
+    """
+    # Commands that would wait do not wait, and a put on a full queue fails.
     commands, watched = client.session.end_transaction()
     if commands is None:
         raise CommandError("ERR EXEC without MULTI")
@@ -180,23 +176,19 @@ async def exec_(client: Caller, _words: Words) -> object:
     return Raw(b"*%d\r\n" % len(replies) + b"".join(replies))
 
 
-@command("DISCARD", "Discards the commands queued since MULTI.", needs="nothing", flags="fast")
+@command("DISCARD", needs="nothing", flags="fast")
 async def discard(client: Caller, _words: Words) -> str:
-    """Reply as Redis does."""
+    """Discards the commands queued since MULTI."""
     commands, _watched = client.session.end_transaction()
     if commands is None:
         raise CommandError("ERR DISCARD without MULTI")
     return OK
 
 
-@command(
-    "WATCH key [key ...]",
-    "Makes the next EXEC do nothing if one of the queues changes before it.",
-    needs="read",
-    flags="fast",
-)
+@command("WATCH key [key ...]", needs="read", flags="fast")
 async def watch(client: Caller, words: Words) -> str:
-    """Reply as Redis does. Changes by native clients count, too."""
+    """Makes the next EXEC do nothing if one of the queues changes before it."""
+    # Changes by native clients count, too.
     if client.session.transaction is not None:
         raise CommandError("ERR WATCH inside MULTI is not allowed")
     versions = client.session.watch(words[1:])
@@ -210,8 +202,8 @@ async def watch(client: Caller, words: Words) -> str:
     return OK
 
 
-@command("UNWATCH", "Stops watching all queues.", needs="nothing", flags="fast")
+@command("UNWATCH", needs="nothing", flags="fast")
 async def unwatch(client: Caller, _words: Words) -> str:
-    """Reply as Redis does."""
+    """Stops watching all queues."""
     client.session.unwatch()
     return OK
