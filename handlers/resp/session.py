@@ -7,7 +7,6 @@ from typing import Any, Final, TypeAlias
 
 from handlers.resp.parser import (
     ARGUMENT_COST,
-    REQUEST_ALLOWANCE,
     Limits,
     Repeated,
     RequestError,
@@ -22,7 +21,7 @@ from handlers.resp.replies import (
     wrong_arity,
 )
 from handlers.resp.table import BY_SPELLING, COMMANDS, PROTOCOL, Command, find, find_subcommand
-from handlers.resp.unsupported import UnsupportedCommandError, unsupported
+from handlers.resp.unsupported import unsupported
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import CommandError, PressureError
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
@@ -88,8 +87,8 @@ class RespSession(Session):
     """A client, as commands see it. `protocol` is its RESP version.
 
     `transaction` has the commands since MULTI; None outside a transaction. `transaction_id` is the id that
-    PRESSURE.TXN has given for the next put, or None. `watched` has the versions of the
-    watched queues, by database.
+    PRESSURE.TXN has given for the next put, or None. `watched` has the versions of the watched queues, by
+    database. `most_bytes` limits the commands of a transaction together, and the watched names.
     """
 
     PROTOCOL = PROTOCOL
@@ -97,27 +96,19 @@ class RespSession(Session):
     MANY = Repeated
     TOO_LARGE = RequestError("Protocol error: unauthenticated bulk or multibulk length")
     TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
-    __slots__ = ("library", "protocol", "transaction", "transaction_id", "watched", "watched_bytes")
+    __slots__ = (
+        "library", "most_bytes", "protocol", "transaction", "transaction_id", "watched", "watched_bytes",
+    )  # fmt: skip
 
     def __init__(self, context: Context, limits: Limits) -> None:
         super().__init__(context, RequestParser(limits))
         self.library: tuple[bytes, bytes] | None = None
+        self.most_bytes = limits.most_bytes
         self.protocol = 2
         self.transaction: QueuedCommands | None = None
         self.transaction_id: bytes | None = None
         self.watched: dict[Database, dict[bytes, bytes]] = {}
         self.watched_bytes = 0
-
-    def begin_transaction(self) -> None:
-        """Queue commands from now on. Raise CommandError inside a transaction."""
-        if self.transaction is not None:
-            raise CommandError("ERR MULTI calls can not be nested")
-        self.transaction = QueuedCommands(self._most_bytes)
-
-    @property
-    def _most_bytes(self) -> int:
-        """The most bytes of all commands of a transaction, and of all watched names."""
-        return self.context.settings.max_message_bytes + REQUEST_ALLOWANCE
 
     @property
     def library_name(self) -> str:
@@ -139,7 +130,7 @@ class RespSession(Session):
         new = set(names) - self.watched.get(self.database, {}).keys()
         watched_bytes = self.watched_bytes + sum(map(len, new)) + _WATCHED_COST * len(new)
         count = sum(map(len, self.watched.values())) + len(new)
-        if count > _MAX_WATCHED or watched_bytes > self._most_bytes:
+        if count > _MAX_WATCHED or watched_bytes > self.most_bytes:
             raise CommandError("ERR too many watched queues")
         self.watched_bytes = watched_bytes
         return self.watched.setdefault(self.database, {})
@@ -153,11 +144,6 @@ class RespSession(Session):
     def session(self) -> RespSession:
         """The session itself: a command uses it also if a transaction is its caller."""
         return self
-
-    def set_reply_mode(self, mode: ReplyMode) -> None:
-        """Do what CLIENT REPLY does."""
-        if not (mode is ReplyMode.SKIP and self.reply_mode is ReplyMode.OFF):
-            self.reply_mode = mode
 
     def _execute_skipping(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Execute the command after CLIENT REPLY SKIP, without a reply."""
@@ -264,10 +250,8 @@ class RespSession(Session):
             self.transaction.is_broken = True
         reply = self.refuse(reason)
         if isinstance(reason, UnknownCommandError):
-            is_refused = isinstance(reason, UnsupportedCommandError)
-            shown = "-ERR unknown subcommand" if len(reason.name) > 1 else "-ERR unknown command"
-            told = f"-{reason}" if is_refused else shown
-            self.clients.unknown_commands.note(self, reason.name, told, loses_work=is_refused)
+            log = self.clients.unknown_commands
+            log.note(self, reason.name, reason.logged, loses_work=reason.loses_work)
         return reply
 
     def _execute_special(self, command: Repeated | RequestError) -> None:
@@ -279,14 +263,12 @@ class RespSession(Session):
         can_repeat = (
             entry is not None
             and self.transaction is None
+            and self.user is not NOBODY
             and (entry.repeats_options or not command.rest)
             and entry.accepts(command.size)
-            and (entry in self.user.allowed or self._may(entry, command.words))
+            and (entry in self.user.allowed or entry.refuses(self.user, command.words) is None)
         )
         self.execute_repeated(entry if can_repeat else None, command)
-
-    def _may(self, entry: Command, words: Words) -> bool:
-        return self.user is not NOBODY and entry.refuses(self.user, words) is None
 
     def check(self, entry: Command, words: Words, *, by_exec: bool = False) -> None:
         """Raise CommandError if the client may not execute the command now.

@@ -196,7 +196,8 @@ def client_reply(client: Caller, words: Words) -> None:
     if isinstance(client, TransactionCaller):
         # In Redis, the reply to EXEC lacks some of the elements that it announces.
         raise CommandError("ERR CLIENT REPLY is not allowed in a transaction")
-    client.set_reply_mode(mode)
+    if mode is not ReplyMode.SKIP or client.reply_mode is not ReplyMode.OFF:
+        client.reply_mode = mode
     if mode is ReplyMode.ON:
         client.reply(encode(OK, client.protocol))
 

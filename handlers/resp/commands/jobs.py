@@ -19,7 +19,6 @@ from pressure_server.queues.in_steps import kick as kick_jobs
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import (
-    JobInfo,
     Pending,
     ReservedJob,
     claim,
@@ -49,12 +48,20 @@ _SHOWN, _MAX_SHOWN = 100, 1000
 _PURGED = {b"READY": READY, b"DELAYED": DELAYED, b"RESERVED": RESERVED, b"BURIED": BURIED}
 _STATES = {b"READY": b"ready", b"DELAYED": b"delayed", b"BURIED": b"buried"}
 
+# The fields of PRESSURE.JOB, in the order of the library's reply.
+_JOB_FIELDS = (
+    b"state", b"priority", b"age_ms", b"delay_ms", b"ttr_ms", b"time_left_ms",
+    b"reserves", b"timeouts", b"releases", b"buries", b"kicks",
+)  # fmt: skip
 _PARSERS: Mapping[bytes, Callable[[bytes], Any]] = {
     b"TIMEOUT": timeout_of,
+    b"IDLE": seconds_of,
     b"TTR": seconds_of,
     b"COUNT": positive_count,
+    b"CONSUMER": token_of,
     b"DETACHED": token_of,
     b"TOKEN": token_of,
+    b"TO": bytes,
     b"PRIORITY": priority_of,
     b"DELAY": seconds_of,
 }
@@ -118,7 +125,7 @@ async def _reserve_from_many(
     found = await database.reserve(names, wanted, timeout, count, client.session)
     if found is None:
         return NullArray()
-    jobs = [encoders.described(found[0], ReservedJob.of(result)) for result in found[1]]
+    jobs = [[found[0], job.id, job.message, job.reserves] for job in map(ReservedJob.of, found[1])]
     return jobs if b"COUNT" in options else jobs[0]
 
 
@@ -178,20 +185,17 @@ async def pending(client: Caller, words: Words) -> list[object]:
     them or nil for a connection, in how many milliseconds that ends (-1: never), and the number of
     reservations. Up to COUNT entries, 100 by default.
     """
-    options = options_in(words[2:], {b"CONSUMER": token_of, b"COUNT": positive_count})
+    options = _options(words[2:], b"CONSUMER", b"COUNT")
     count, token = options.get(b"COUNT", _SHOWN), options.get(b"CONSUMER")
     if count > _MAX_SHOWN:
         raise CommandError(f"ERR too many entries: at most {_MAX_SHOWN}")
     found: list[object] = []
-    position = 0
-    while len(found) < count:
+    position, is_more = 0, True
+    while is_more and len(found) < count:
         arguments = [b"%d" % position, b"%d" % _MAX_SHOWN]
         (some,) = await client.database.run(verbs.PENDING, words[1], arguments, client=client.session)
-        reservations = map(Pending.of, some)
-        found += [list(one) for one in reservations if token is None or one.token == token]
-        position += len(some)
-        if len(some) < _MAX_SHOWN:
-            break
+        found += [one for one in map(Pending.of, some) if token is None or one.token == token]
+        position, is_more = position + len(some), len(some) == _MAX_SHOWN
     return found[:count]
 
 
@@ -202,8 +206,7 @@ def claim_(client: Caller, words: Words) -> None:
     reservations and, in the queue of a group, offset for each; nil if there are none. Up to COUNT jobs, 1 by
     default.
     """
-    parsers = {b"IDLE": seconds_of, b"COUNT": positive_count, b"TTR": seconds_of}
-    options = options_in(words[3:], parsers)
+    options = _options(words[3:], b"IDLE", b"COUNT", b"TTR")
     count = options.get(b"COUNT", 1)
     _check_reserve(client, count)
     wanted = claim(detached(token_of(words[2])), options.get(b"TTR"))
@@ -258,7 +261,7 @@ async def redrive_(client: Caller, words: Words) -> int:
     """Puts dead letters back into the queues from which they came, or into the queue TO, as if they had never
     been delivered. Replies how many. Those that do not fit stay. Replies an error if none can go.
     """
-    options = options_in(words[2:], {b"TO": bytes, b"COUNT": positive_count})
+    options = _options(words[2:], b"TO", b"COUNT")
     to = options.get(b"TO")
     if to == words[1]:
         raise CommandError("ERR TO must be another queue")
@@ -300,19 +303,4 @@ async def peek(client: Caller, words: Words) -> object:
 async def job(client: Caller, words: Words) -> object:
     """Describes a job: state, priority, times in milliseconds, and how often each event happened to it."""
     (found,) = await client.database.run(verbs.JOB_INFO, words[1], [word_of(positive_count(words[2]))])
-    about = JobInfo.of(found)
-    if about is None:
-        return NullArray()
-    return {
-        b"state": about.state,
-        b"priority": about.priority,
-        b"age_ms": about.age,
-        b"delay_ms": about.delay,
-        b"ttr_ms": about.ttr,
-        b"time_left_ms": about.time_left,
-        b"reserves": about.reserves,
-        b"timeouts": about.timeouts,
-        b"releases": about.releases,
-        b"buries": about.buries,
-        b"kicks": about.kicks,
-    }
+    return dict(zip(_JOB_FIELDS, found, strict=True)) if found else NullArray()

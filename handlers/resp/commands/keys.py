@@ -77,13 +77,13 @@ async def keys(client: Caller, words: Words) -> list[bytes]:
 async def scan(client: Caller, words: Words) -> list[object]:
     """Returns the names of some queues, and the cursor for the next call."""
     cursor = cursor_of(words[1])
-    options = scan_options(words[2:], with_type=True)
-    count = min(options.count * _KEYS_OF_A_QUEUE, _MAX_SCANNED)
-    after, queues = await client.session.database.scan(b"%d" % cursor, count)
-    if options.type != b"set":
+    count, pattern, kind = scan_options(words[2:], with_type=True)
+    most = min(count * _KEYS_OF_A_QUEUE, _MAX_SCANNED)
+    after, queues = await client.session.database.scan(b"%d" % cursor, most)
+    if kind != b"set":
         queues = []
     admits = client.session.user.may_access
-    return [after, [queue async for queue in matching(client, options.pattern, queues) if admits(queue)]]
+    return [after, [queue async for queue in matching(client, pattern, queues) if admits(queue)]]
 
 
 @of_server("DBSIZE", needs="read", flags="readonly fast")

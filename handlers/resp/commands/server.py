@@ -1,4 +1,4 @@
-"""Commands on the server: INFO (see info.py), COMMAND, CONFIG GET, TIME; and ACL, which shows the users."""
+"""Commands on the server: what it is, offers and has done, who its users are, and what its memory is for."""
 
 from __future__ import annotations
 
@@ -10,17 +10,18 @@ from time import time_ns
 from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import integer_of
-from handlers.resp.commands.info import info_text
+from handlers.resp.arguments import integer_of, number_between
+from handlers.resp.commands.info import info_text, shown_name
 from handlers.resp.parser import Words
-from handlers.resp.replies import OK, Text
+from handlers.resp.replies import OK, Text, too_many_arguments
 from handlers.resp.session import Caller, TransactionCaller
 from handlers.resp.table import COMMANDS, Command, command_docs, command_info, dispatch, help_of
 from pressure_server.backend.replica_waits import Deadline
 from pressure_server.errors import CommandError
+from pressure_server.net.command_statistics import CommandStatistics, upper_limit
 from pressure_server.queues.operations.wait import Unblocking
 from pressure_server.text import Glob
-from pressure_server.words import integer_from
+from pressure_server.words import count_from_zero, integer_from, syntax_error
 
 command = partial(table.command, group="server")
 container = partial(table.container, group="server")
@@ -28,6 +29,12 @@ container = partial(table.container, group="server")
 # The most names in COMMAND INFO: each adds a description to the reply, even if it is repeated.
 _MAX_NAMES = 1000
 _MAX_PARAMETERS = 64
+_SLOW_SHOWN = 10
+_MICROSECONDS = 1_000_000
+# Redis's default: how many items of a collection the backend measures.
+_SAMPLES = 5
+
+_milliseconds = number_between(-(2**63), 2**63 - 1, "timeout is not an integer or out of range")
 
 
 @command("TIME", needs="nothing", flags="fast")
@@ -51,7 +58,9 @@ async def wait(client: Caller, words: Words) -> int:
     `timeout` milliseconds (0: forever). Returns how many have; in a cluster, the lowest of all shards. With
     `--durability replica:N`, every reply waits for them.
     """
-    replicas, timeout = max(0, integer_of(words[1])), _milliseconds_of(words[2])
+    replicas, timeout = max(0, integer_of(words[1])), _milliseconds(words[2])
+    if timeout < 0:
+        raise CommandError("ERR timeout is negative")
     broker = client.session.context.broker
     if isinstance(client, TransactionCaller):
         return await broker.wait_for_replicas(replicas, Deadline(_now()))
@@ -83,15 +92,6 @@ class _ReplicaWaiter:
         """See owners.Waiter."""
         self.unblocking = unblocking
         self.deadline.at = _now()
-
-
-def _milliseconds_of(word: bytes) -> int:
-    milliseconds = integer_from(word)
-    if milliseconds is None:
-        raise CommandError("ERR timeout is not an integer or out of range")
-    if milliseconds < 0:
-        raise CommandError("ERR timeout is negative")
-    return milliseconds
 
 
 @command("INFO [section [section ...]]", needs="read")
@@ -173,7 +173,7 @@ async def command_help(_client: Caller, _words: Words) -> list[str]:
 
 def _microseconds(seconds: float) -> str:
     """Return a limit of the slow log in microseconds; -1 if there is none, as in Redis."""
-    return "-1" if seconds == inf else f"{seconds * 1_000_000:.0f}"
+    return "-1" if seconds == inf else f"{seconds * _MICROSECONDS:.0f}"
 
 
 container("CONFIG", "Shows the configuration of the server.")
@@ -241,3 +241,126 @@ async def acl_list(client: Caller, _words: Words) -> list[bytes]:
         words += [f"~{pattern}" for pattern in user.queues] + [f"+{right}" for right in sorted(user.rights)]
         lines.append(" ".join(words).encode())
     return lines
+
+
+container("SLOWLOG", "Shows the commands that took long.")
+
+
+@command("SLOWLOG|GET [count]", needs="administer", flags="admin")
+async def slowlog_get(client: Caller, words: Words) -> list[object]:
+    """Returns the latest slow commands, latest first: 10, or count; -1 returns all."""
+    if len(words) > 3:
+        raise too_many_arguments(words)
+    count = _SLOW_SHOWN if len(words) == 2 else integer_from(words[2])
+    if count is None or count < -1:
+        raise CommandError("ERR count should be greater than or equal to -1")
+    kept = client.session.clients.slow_log.length
+    found = await client.session.context.workers.slow_commands(kept if count == -1 else min(count, kept))
+    return [
+        [
+            one.number,
+            int(one.ended),
+            int(one.seconds * _MICROSECONDS),
+            one.words,
+            one.address.encode(),
+            one.client_name.encode(),
+        ]
+        for one in found
+    ]
+
+
+@command("SLOWLOG|LEN", needs="administer", flags="admin")
+async def slowlog_len(client: Caller, _words: Words) -> int:
+    """Returns the number of slow commands that are kept."""
+    session = client.session
+    return len(await session.context.workers.slow_commands(session.clients.slow_log.length))
+
+
+@command("SLOWLOG|RESET", needs="administer", flags="admin")
+async def slowlog_reset(client: Caller, _words: Words) -> str:
+    """Removes all slow commands."""
+    await client.session.context.workers.reset_slow_log()
+    return OK
+
+
+container("LATENCY", "Shows the latencies of commands.")
+
+
+@command("LATENCY|LATEST", needs="administer", flags="admin")
+async def latency_latest(_client: Caller, _words: Words) -> list[object]:
+    """Returns no events: the server has no latency monitor. See SLOWLOG."""
+    # redis_exporter asks for it at each scrape.
+    return []
+
+
+@command("LATENCY|HISTOGRAM [command [command ...]]", needs="administer", flags="admin")
+async def latency_histogram(client: Caller, words: Words) -> dict[bytes, object]:
+    """Returns how many measured calls of commands took up to a time, in microseconds."""
+    # The name of a container means all its subcommands.
+    wanted = {word.lower().decode("utf-8", "replace") for word in words[2:]}
+    return {
+        shown_name(one).encode(): {b"calls": sum(one.latencies), b"histogram_usec": _cumulative(one)}
+        for one in await client.session.context.workers.statistics()
+        if any(one.latencies)
+        and (not wanted or {shown_name(one), shown_name(one).partition("|")[0]} & wanted)
+    }
+
+
+def _cumulative(statistics: CommandStatistics) -> dict[int, int]:
+    """Return for the upper limit of each bucket that is not empty how many calls took no longer."""
+    found: dict[int, int] = {}
+    calls = 0
+    for bucket, count in enumerate(statistics.latencies):
+        calls += count
+        if count:
+            found[round(upper_limit(bucket) * _MICROSECONDS)] = calls
+    return found
+
+
+@command("MONITOR", needs="administer", flags="admin")
+async def monitor(client: Caller, _words: Words) -> str:
+    """Shows the commands that clients of any protocol send, without logins, until the connection ends."""
+    # RESET ends it; a second MONITOR has no effect.
+    if client is not client.session:
+        raise CommandError("ERR MONITOR isn't allowed for DENY BLOCKING client")
+    client.session.clients.monitor(client.session)
+    return OK
+
+
+container("MEMORY", "Shows the memory of queues and of the server.")
+
+
+@command("MEMORY|USAGE key [SAMPLES count]", needs="read", flags="readonly")
+async def memory_usage(client: Caller, words: Words) -> int | None:
+    """Returns the bytes that the queue takes in the backend; nil if there is no such queue."""
+    # The backend measures `count` items of each key, 0 for all.
+    samples = _SAMPLES
+    if len(words) > 3:
+        if words[3].upper() != b"SAMPLES" or len(words) != 5:
+            raise syntax_error()
+        samples = count_from_zero(words[4])
+    return await client.session.database.shard_of(words[2]).keys.stored_bytes_of(words[2], samples)
+
+
+@command("MEMORY|STATS", needs="administer", flags="admin")
+async def memory_stats(client: Caller, _words: Words) -> dict[bytes, object]:
+    """Returns the memory of this server, in bytes."""
+    totals = await client.session.context.workers.totals()
+    return {
+        b"peak.allocated": totals.peak_bytes,
+        b"total.allocated": totals.resident_bytes,
+        b"clients.normal": totals.buffered_bytes,
+        b"clients.limit": totals.max_buffered_bytes,
+        b"clients.throttled": totals.throttled,
+        b"clients.evicted": totals.evicted,
+    }
+
+
+table.container("OBJECT", "Tells when a queue was used.", group="generic")
+
+
+@table.command("OBJECT|IDLETIME key", group="generic", needs="read", flags="readonly")
+async def object_idletime(client: Caller, words: Words) -> int | None:
+    """Returns the seconds since a client or a server used the queue; nil if there is no such queue."""
+    # Servers use a queue that a put created when they look whether it has expired.
+    return await client.session.database.shard_of(words[2]).keys.idle_seconds_of(words[2])

@@ -87,14 +87,12 @@ async def sscan(client: Caller, words: Words) -> list[object]:
     not missed.
     """
     cursor = cursor_of(words[2])
-    options = scan_options(words[3:])
-    found = await read(
-        client, verbs.SCAN, words[1], [b"%d" % cursor, b"%d" % options.count], missing=[b"0", []]
-    )
-    messages = found[1]
-    if options.pattern is not None:
-        messages = [message async for message in matching(client, options.pattern, messages)]
-    return [found[0], await long_reply(b"*", messages)]
+    count, pattern, _ = scan_options(words[3:])
+    arguments = [b"%d" % cursor, b"%d" % count]
+    after, messages = await read(client, verbs.SCAN, words[1], arguments, missing=[b"0", []])
+    if pattern is not None:
+        messages = [message async for message in matching(client, pattern, messages)]
+    return [after, await long_reply(b"*", messages)]
 
 
 @command("SRANDMEMBER key [count]", needs="read", flags="readonly")

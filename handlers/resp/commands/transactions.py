@@ -14,7 +14,7 @@ from typing import Any
 from handlers.resp import table
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, NullArray, Raw
-from handlers.resp.session import Caller, RespSession, TransactionCaller
+from handlers.resp.session import Caller, QueuedCommands, RespSession, TransactionCaller
 from handlers.resp.table import Command
 from pressure_server.errors import (
     CommandError,
@@ -154,7 +154,10 @@ async def _reply_of(session: RespSession, entry: Command, begun: Begun) -> bytes
 @command("MULTI", needs="nothing", flags="fast")
 async def multi(client: Caller, _words: Words) -> str:
     """Begins a transaction: later commands are queued until EXEC."""
-    client.session.begin_transaction()
+    session = client.session
+    if session.transaction is not None:
+        raise CommandError("ERR MULTI calls can not be nested")
+    session.transaction = QueuedCommands(session.most_bytes)
     return OK
 
 
