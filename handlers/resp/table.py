@@ -1,4 +1,4 @@
-"""The command table: the source of dispatch, arity and rights, COMMAND, and docs/reference/commands.md.
+"""The command table: the source of dispatch, arity and rights, COMMAND, and the reference.
 
 A command is a function with the decorator `command`. The decorator's syntax alone defines the arguments, in
 Redis's notation. The function's docstring is the documentation that users read.
@@ -18,7 +18,7 @@ from handlers.resp.replies import SetReply, unknown_subcommand, wrong_arity
 from handlers.resp.syntax import Argument, arity_of, keys_of, option_tokens, parse_syntax, position_of_numkeys
 from pressure_server.auth.users import User
 from pressure_server.net.command_statistics import statistics_of
-from pressure_server.net.command_table import AnyFunction, Refusal, TableEntry, markdown, parse_rights
+from pressure_server.net.command_table import AnyFunction, Refusal, TableEntry, parse_rights
 
 PROTOCOL = "resp"
 # The version of Redis whose replies and error texts the handler follows.
@@ -27,17 +27,6 @@ FOLLOWED_VERSION = "7.0.15"
 # Commands by upper-case name, and by the usual spellings, so that dispatch need not change case.
 COMMANDS: dict[bytes, Command] = {}
 BY_SPELLING: dict[bytes, Command] = {}
-_TITLES = {
-    "set": "A queue as a set",
-    "list": "A queue as a list",
-    "pressure": "The pressure protocol's operations",
-    "jobs": "Jobs",
-    "logs": "Logs",
-    "generic": "Queues as keys",
-    "transactions": "Transactions",
-    "connection": "The connection",
-    "server": "The server",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -200,12 +189,3 @@ def _argument_docs(argument: Argument) -> dict[bytes, object]:
     if flags:
         docs[b"flags"] = SetReply(flags)
     return docs
-
-
-def commands_markdown() -> str:
-    """Return the tables of docs/reference/commands.md."""
-    shown = [one for entry in COMMANDS.values() for one in entry.subcommands.values() or [entry]]
-    lines: list[str] = []
-    for group, title in _TITLES.items():
-        lines += markdown(title, [entry for entry in shown if entry.group == group])
-    return "\n".join(lines)

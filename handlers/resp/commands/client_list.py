@@ -22,52 +22,21 @@ def client_line(facts: ClientFacts) -> bytes:
     Fields of Redis without a meaning here have the value that they have for an idle client of Redis.
     """
     commands = facts.details.get("multi", -1)  # since MULTI
-    fields: dict[str, object] = {
-        "id": facts.id,
-        "addr": facts.address,
-        "laddr": facts.local_address,
-        "fd": facts.file_descriptor,
-        "name": facts.name,
-        "age": facts.age,
-        "idle": facts.idle,
-        "flags": _flags(facts, in_transaction=commands >= 0),
-        "db": facts.database,
-        "sub": 0,
-        "psub": 0,
-        "ssub": 0,
-        "multi": commands,
-        "qbuf": facts.unparsed_bytes,
-        "qbuf-free": 0,
-        "argv-mem": 0,
-        "multi-mem": facts.details.get("multi-mem", 0),
-        "rbs": 0,
-        "rbp": 0,
-        "obl": facts.unsent_bytes,
-        "oll": 0,
-        "omem": 0,
-        "tot-mem": facts.held_bytes,
-        "events": "r" * facts.is_read + "w" * bool(facts.unsent_bytes),
-        "cmd": facts.command or "NULL",
-        "user": facts.user,
-        "redir": -1,
-        "resp": facts.details.get("resp", 2),
-        "lib-name": facts.library_name,
-        "lib-ver": facts.library_version,
-        "protocol": facts.protocol,
-        "waiting": _waiting(facts.waits_on),
-    }
-    return " ".join(f"{name}={value}" for name, value in fields.items()).encode()
-
-
-def _flags(facts: ClientFacts, *, in_transaction: bool) -> str:
-    return "O" * facts.is_monitor + "x" * in_transaction + "b" * facts.is_waiting or "N"
-
-
-def _waiting(queues: tuple[bytes, ...]) -> str:
-    """Return names of queues without spaces and commas, and how many more there are."""
-    shown = [quote(queue, safe="") for queue in queues[:_MAX_WAITING]]
-    more = len(queues) - len(shown)
-    return ",".join([*shown, f"+{more}"] if more else shown)
+    flags = "O" * facts.is_monitor + "x" * (commands >= 0) + "b" * facts.is_waiting or "N"
+    events = "r" * facts.is_read + "w" * bool(facts.unsent_bytes)
+    # Names of queues without spaces and commas, and how many more there are.
+    waiting = [quote(queue, safe="") for queue in facts.waits_on[:_MAX_WAITING]]
+    if more := len(facts.waits_on) - len(waiting):
+        waiting.append(f"+{more}")
+    return (
+        f"id={facts.id} addr={facts.address} laddr={facts.local_address} fd={facts.file_descriptor} "
+        f"name={facts.name} age={facts.age} idle={facts.idle} flags={flags} db={facts.database} sub=0 psub=0 "
+        f"ssub=0 multi={commands} qbuf={facts.unparsed_bytes} qbuf-free=0 argv-mem=0 "
+        f"multi-mem={facts.details.get('multi-mem', 0)} rbs=0 rbp=0 obl={facts.unsent_bytes} oll=0 omem=0 "
+        f"tot-mem={facts.held_bytes} events={events} cmd={facts.command or 'NULL'} user={facts.user} "
+        f"redir=-1 resp={facts.details.get('resp', 2)} lib-name={facts.library_name} "
+        f"lib-ver={facts.library_version} protocol={facts.protocol} waiting={','.join(waiting)}"
+    ).encode()
 
 
 def of_type(word: bytes) -> bool:

@@ -37,24 +37,18 @@ planned(
     "RPUSH key element [element ...]",
     summary="Puts messages, even if they are queued already, and returns the queue's length. "
     "Creates the queue.",
-    needs="put",
-    flags="write denyoom fast",
 )
 planned(
     Put(_length_or_zero, Options(must_exist=True)),
     "LPUSHX key element [element ...]",
     "RPUSHX key element [element ...]",
     summary="Puts messages into a queue that exists, and returns its length; 0 if there is no such queue.",
-    needs="put",
-    flags="write denyoom fast",
 )
 planned(
     Take(message_lists, excess=lambda words: wrong_arity(words[0].lower().decode())),
     "LPOP key [count]",
     "RPOP key [count]",
     summary="Takes the oldest message, or up to count messages; nil if there is none.",
-    needs="get",
-    flags="write fast",
 )
 planned(
     Ask(verbs.LENGTH, integers),

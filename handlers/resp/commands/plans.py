@@ -30,6 +30,9 @@ _MOST_AT_ONCE: Final = 2000
 class Ask:
     """An operation of any verb, with the arguments that follow the queue. `encode` makes the reply."""
 
+    NEEDS: Final = "read"
+    FLAGS: Final = "readonly fast"
+
     def __init__(self, verb: Verb, encode: Encode) -> None:
         self.verb = verb
         self.encode = encode
@@ -45,6 +48,9 @@ class Ask:
 
 class Put:
     """A put of messages, with the transaction id that the client may have given for it."""
+
+    NEEDS: Final = "put"
+    FLAGS: Final = "write denyoom fast"
 
     def __init__(self, encode: Encode, options: Options = DEFAULT) -> None:
         self.encode = encode
@@ -87,6 +93,9 @@ class Take:
     `excess` makes the error for more arguments.
     """
 
+    NEEDS: Final = "get"
+    FLAGS: Final = "write fast"
+
     def __init__(self, encode_several: Encode, excess: Callable[[Words], CommandError]) -> None:
         self.encode_several = encode_several
         self.excess = excess
@@ -108,12 +117,18 @@ class Take:
             client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 
 
-def planned(plan: Ask | Put | Take, *syntaxes: str, summary: str, group: str, needs: str, flags: str) -> None:
-    """Enter commands with a plan into the table: see table.command."""
-    enter = table.command(
-        *syntaxes, group=group, needs=needs, flags=flags, summary=summary, repeated=plan.execute_repeated
-    )
-    enter(plan.execute)
+def planned(
+    plan: Ask | Put | Take, *syntaxes: str, summary: str, group: str, needs: str = "", flags: str = ""
+) -> None:
+    """Enter commands with a plan into the table: see table.command. A plan has the usual ones."""
+    table.command(
+        *syntaxes,
+        group=group,
+        needs=needs or plan.NEEDS,
+        flags=flags or plan.FLAGS,
+        summary=summary,
+        repeated=plan.execute_repeated,
+    )(plan.execute)
 
 
 async def _put_in_portions(client: RespSession, name: bytes, messages: list[bytes], options: Options) -> int:

@@ -13,6 +13,7 @@ from handlers.resp.replies import OK
 from handlers.resp.session import Caller
 from pressure_server.errors import CommandError, QueueAlreadyExistsError
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.creation import Alteration, Creation
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.queue_info import QueueInfo
@@ -64,8 +65,7 @@ async def create(client: Caller, words: Words) -> str | int:
     options = options_in(words[2:], CREATE_OPTIONS)
     may_exist = IF_NOT_EXISTS in options
     creation = creation_of(options)
-    _check_dead_letter(client, words[1], creation.dead_letter)
-    arguments = creation.arguments(_prefix_of(client, words[1], creation.dead_letter))
+    arguments = _arguments(client, words[1], creation, creation.dead_letter)
     try:
         await client.database.run(verbs.CREATE, words[1], arguments, client=client.session)
     except QueueAlreadyExistsError:
@@ -75,17 +75,18 @@ async def create(client: Caller, words: Words) -> str | int:
     return 1 if may_exist else OK
 
 
-def _prefix_of(client: Caller, queue: bytes, dead_letter: bytes | None) -> bytes:
-    """Return the beginning of the keys of both queues. Raise CrossShardError."""
-    return client.database.prefix_of(queue, *([dead_letter] if dead_letter else []))
+def _arguments(
+    client: Caller, queue: bytes, settings: Creation | Alteration, dead_letter: bytes | None
+) -> list[bytes]:
+    """Return the settings as the library takes them. Raise CrossShardError.
 
-
-def _check_dead_letter(client: Caller, queue: bytes, dead_letter: bytes | None) -> None:
-    """Raise CommandError unless a queue's dead letters may go to the queue `dead_letter`; None for none."""
+    Raise CommandError unless the queue's dead letters may go to the queue `dead_letter`; None for none.
+    """
     if dead_letter == queue:
         raise CommandError("ERR a queue cannot be its own DEAD-LETTER queue")
     if dead_letter is not None and not client.session.user.may_access(dead_letter):
         raise CommandError("NOPERM this user has no permissions to access the DEAD-LETTER queue")
+    return settings.arguments(client.database.prefix_of(queue, *([dead_letter] if dead_letter else [])))
 
 
 @command(
@@ -105,8 +106,7 @@ async def alter(client: Caller, words: Words) -> str:
     if not options:
         raise syntax_error("name a setting and its value, such as BOUND 1000")
     alteration = alteration_of(options)
-    _check_dead_letter(client, words[1], alteration.dead_letter or None)
-    arguments = alteration.arguments(_prefix_of(client, words[1], alteration.dead_letter))
+    arguments = _arguments(client, words[1], alteration, alteration.dead_letter or None)
     await client.database.run(verbs.ALTER, words[1], arguments, client=client.session)
     return OK
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Coroutine
 from functools import partial
+from itertools import accumulate
 from math import inf
 from time import time_ns
 from typing import Any
@@ -18,7 +19,7 @@ from handlers.resp.session import Caller, TransactionCaller
 from handlers.resp.table import COMMANDS, Command, command_docs, command_info, dispatch, help_of
 from pressure_server.backend.replica_waits import Deadline
 from pressure_server.errors import CommandError
-from pressure_server.net.command_statistics import CommandStatistics, upper_limit
+from pressure_server.net.command_statistics import upper_limit
 from pressure_server.queues.operations.wait import Unblocking
 from pressure_server.text import Glob
 from pressure_server.words import count_from_zero, integer_from, syntax_error
@@ -103,17 +104,17 @@ async def info(client: Caller, words: Words) -> Text:
 @command("COMMAND [subcommand [argument ...]]", needs="nothing")
 def command_(client: Caller, words: Words) -> Coroutine[Any, Any, Any] | None:
     """Describes the commands."""
-    return dispatch(client, words) if len(words) > 1 else _all_commands()
+    return dispatch(client, words) if len(words) > 1 else command_info_(client, [b"COMMAND", b"INFO"])
 
 
-async def _all_commands() -> list[object]:
-    return [command_info(entry) for entry in COMMANDS.values()]
-
-
-def _find(name: bytes) -> Command | None:
-    first, _, sub = name.upper().partition(b"|")
-    entry = COMMANDS.get(first)
-    return entry.subcommands.get(sub) if entry is not None and sub else entry
+def _named(names: list[bytes]) -> list[Command | None]:
+    """Return the commands and subcommands of these names, None for unknown ones; all if there are none."""
+    found: list[Command | None] = [] if names else list(COMMANDS.values())
+    for name in names:
+        first, _, sub = name.upper().partition(b"|")
+        entry = COMMANDS.get(first)
+        found.append(entry.subcommands.get(sub) if entry is not None and sub else entry)
+    return found
 
 
 @command("COMMAND|COUNT", needs="nothing")
@@ -125,19 +126,16 @@ async def command_count(_client: Caller, _words: Words) -> int:
 @command("COMMAND|INFO [command-name [command-name ...]]", needs="nothing")
 async def command_info_(_client: Caller, words: Words) -> list[object]:
     """Returns the arity, flags and key positions of commands."""
-    if len(words) == 2:
-        return await _all_commands()
     if len(words) > _MAX_NAMES:
         raise CommandError(f"ERR too many command names: at most {_MAX_NAMES}")
-    found = [_find(name) for name in words[2:]]
-    return [command_info(entry) if entry is not None else None for entry in found]
+    return [command_info(entry) if entry is not None else None for entry in _named(words[2:])]
 
 
 @command("COMMAND|DOCS [command-name [command-name ...]]", needs="nothing")
 async def command_docs_(_client: Caller, words: Words) -> dict[bytes, object]:
     """Returns the documentation of commands."""
-    specs = [_find(name) for name in words[2:]] if len(words) > 2 else list(COMMANDS.values())
-    return {entry.name.encode(): command_docs(entry) for entry in specs if entry is not None}
+    named = _named(words[2:])
+    return {entry.name.encode(): command_docs(entry) for entry in named if entry is not None}
 
 
 @command("COMMAND|LIST", needs="nothing")
@@ -299,22 +297,20 @@ async def latency_histogram(client: Caller, words: Words) -> dict[bytes, object]
     # The name of a container means all its subcommands.
     wanted = {word.lower().decode("utf-8", "replace") for word in words[2:]}
     return {
-        shown_name(one).encode(): {b"calls": sum(one.latencies), b"histogram_usec": _cumulative(one)}
+        shown_name(one).encode(): {
+            b"calls": sum(one.latencies),
+            b"histogram_usec": _cumulative(one.latencies),
+        }
         for one in await client.session.context.workers.statistics()
         if any(one.latencies)
         and (not wanted or {shown_name(one), shown_name(one).partition("|")[0]} & wanted)
     }
 
 
-def _cumulative(statistics: CommandStatistics) -> dict[int, int]:
+def _cumulative(latencies: list[int]) -> dict[int, int]:
     """Return for the upper limit of each bucket that is not empty how many calls took no longer."""
-    found: dict[int, int] = {}
-    calls = 0
-    for bucket, count in enumerate(statistics.latencies):
-        calls += count
-        if count:
-            found[round(upper_limit(bucket) * _MICROSECONDS)] = calls
-    return found
+    calls = enumerate(zip(latencies, accumulate(latencies), strict=True))
+    return {round(upper_limit(bucket) * _MICROSECONDS): total for bucket, (count, total) in calls if count}
 
 
 @command("MONITOR", needs="administer", flags="admin")

@@ -32,36 +32,22 @@ planned(
     Put(integers, UNIQUE),
     "SADD key member [member ...]",
     summary="Puts the messages that are not queued yet, and returns their number. Creates the queue.",
-    needs="put",
-    flags="write denyoom fast",
 )
 planned(
     Take(message_sets, excess=lambda _words: syntax_error()),
     "SPOP key [count]",
     summary="Takes the oldest message, or up to count messages; nil or an empty list if there is none.",
-    needs="get",
-    flags="write fast",
 )
-planned(
-    Ask(verbs.LENGTH, integers),
-    "SCARD key",
-    summary="Returns the number of messages.",
-    needs="read",
-    flags="readonly fast",
-)
+planned(Ask(verbs.LENGTH, integers), "SCARD key", summary="Returns the number of messages.")
 planned(
     Ask(verbs.CONTAINS, integers),
     "SISMEMBER key member",
     summary="Returns 1 if the message is queued, otherwise 0.",
-    needs="read",
-    flags="readonly fast",
 )
 planned(
     Ask(verbs.CONTAINS, member_flags),
     "SMISMEMBER key member [member ...]",
     summary="Returns for each message 1 if it is queued, otherwise 0.",
-    needs="read",
-    flags="readonly fast",
 )
 # As in Redis, the reply is the number of messages that were queued, not of their copies.
 planned(

@@ -42,7 +42,7 @@ Begun = bytes | Operation | asyncio.Task[Any]
 
 
 async def execute(
-    session: RespSession, queued: Iterable[Queued], watched: dict[Database, dict[bytes, bytes]]
+    session: RespSession, queued: list[Queued], watched: dict[Database, dict[bytes, bytes]]
 ) -> list[bytes]:
     """Execute the commands and return their replies.
 
@@ -56,6 +56,9 @@ async def execute(
     replies: list[bytes] = []
     too_much = session.error_reply(CommandError(_TOO_MUCH))
     has_changed, size = False, 0
+    if here and not (queued and queued[0][0].names_queues):
+        await Transaction(session.database, session).commit(here)
+        here = {}
     for on_queues, commands in _parts(queued):
         if size > _MAX_REPLIED:
             replies += [too_much] * len(commands)
@@ -72,9 +75,6 @@ async def execute(
                 forget_frames(reason)
             here = {}
         else:
-            if here:
-                await Transaction(session.database, session).commit(here)
-                here = {}
             for entry, words in commands:
                 if size > _MAX_REPLIED:
                     replies.append(too_much)
@@ -83,8 +83,6 @@ async def execute(
                 replies.append(await _reply_of(session, entry, begun))
                 size += len(replies[-1])
             await asyncio.sleep(0)
-    if here:
-        await Transaction(session.database, session).commit(here)
     return replies
 
 
