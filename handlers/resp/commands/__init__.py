@@ -4,7 +4,7 @@ from importlib import import_module
 
 _GROUPS = (
     "sets", "lists", "blocking", "algebra", "pressure", "putting", "logs", "jobs", "transactions", "keys",
-    "handshake", "server",
+    "connection", "server",
 )  # fmt: skip
 
 

@@ -78,7 +78,6 @@ async def _portions(messages: Iterable[bytes]) -> AsyncIterator[list[bytes]]:
 
 
 async def _count(client: Caller, messages: Iterable[bytes]) -> None:
-    """Count the messages as the client's memory."""
     async for some in _portions(messages):
         client.session.count_bytes(sum(map(len, some)) + ARGUMENT_COST * len(some))
 

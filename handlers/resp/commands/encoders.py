@@ -15,7 +15,6 @@ from pressure_server.queues.operations.operation import Operation
 
 
 def _protocol_of(operation: Operation) -> int:
-    """Return the RESP version of the operation's client."""
     return cast(Caller, operation.owner).protocol
 
 
@@ -33,7 +32,6 @@ def _failed(operation: Operation, when_missing: bytes) -> bytes:
 
 
 def _per_command(operation: Operation) -> list[list[Any]]:
-    """Return the results of each command."""
     cut: list[list[Any]] = []
     start = 0
     for size in operation.sizes:

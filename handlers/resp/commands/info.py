@@ -50,7 +50,6 @@ async def _some_queues(client: RespSession, database: Database) -> tuple[list[by
 
 
 async def _keyspace(client: RespSession) -> _Fields:
-    """Return the number of queues in each database."""
     fields: _Fields = {}
     for database in await _databases(client):
         names, _complete = await _some_queues(client, database)
@@ -80,7 +79,6 @@ async def _queues(client: RespSession) -> _Fields:
 def _fields_of(
     client: RespSession, database: Database, name: bytes, about: QueueInfo, waiting: Waiting
 ) -> Iterator[str]:
-    """Yield the fields of a queue's line."""
     yield f"length={about.length},bound={about.bound},closed={about.is_closed}"
     yield f"produced={about.produced},produced_bytes={about.produced_bytes}"
     yield f"consumed={about.consumed},consumed_bytes={about.consumed_bytes}"
@@ -124,7 +122,6 @@ async def _errors_by_code(client: RespSession) -> Counter[str]:
 
 
 async def _errorstats(client: RespSession) -> _Fields:
-    """Return the number of errors by code."""
     errors = await _errors_by_code(client)
     return {f"errorstat_{code}": f"count={count}" for code, count in sorted(errors.items())}
 

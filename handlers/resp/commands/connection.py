@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
+from urllib.parse import quote
 
 from handlers.resp import table
 from handlers.resp.arguments import integer_of
-from handlers.resp.commands.client_list import client_line, kill_filter, of_type, text_of
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, Text, bulk, encode, too_many_arguments, wrong_arity
 from handlers.resp.session import Caller, RespSession, TransactionCaller
 from handlers.resp.table import FOLLOWED_VERSION
 from pressure_server.auth.users import DEFAULT, NOBODY
 from pressure_server.errors import CommandError
-from pressure_server.net.client_facts import facts_of
+from pressure_server.net.client_facts import ClientFacts, facts_of
 from pressure_server.net.pipeline import ReplyMode
 from pressure_server.queues.broker import DatabaseNumberError
 from pressure_server.words import integer_from, syntax_error
@@ -22,6 +23,10 @@ command = partial(table.command, group="connection")
 container = partial(table.container, group="connection")
 
 _REPLY_MODES = {b"ON": ReplyMode.ON, b"OFF": ReplyMode.OFF, b"SKIP": ReplyMode.SKIP}
+# Redis's types of clients. All clients of this server are normal ones.
+_TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
+# The most queues in the field `waiting`.
+_MAX_WAITING = 16
 # In bytes. Redis has no limit, but the server keeps each name, and CLIENT LIST shows it to other clients.
 _MAX_NAME_BYTES = 1024
 
@@ -125,7 +130,7 @@ async def hello(client: Caller, words: Words) -> dict[str | bytes, object]:
                 name = _checked_name(rest[1])
                 rest = rest[2:]
             case _:
-                raise CommandError(f"ERR Syntax error in HELLO option '{text_of(rest[0])}'")
+                raise CommandError(f"ERR Syntax error in HELLO option '{_text_of(rest[0])}'")
     if session.user is NOBODY:
         raise CommandError(
             "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO AUTH "
@@ -151,6 +156,10 @@ def _checked_name(name: bytes, kind: str = "Client names") -> bytes:
     if len(name) > _MAX_NAME_BYTES:
         raise CommandError(f"ERR {kind} cannot be longer than {_MAX_NAME_BYTES} bytes.")
     return name
+
+
+def _text_of(word: bytes) -> str:
+    return word.decode("utf-8", "backslashreplace")
 
 
 container("CLIENT", "Shows and manages connections.")
@@ -180,7 +189,7 @@ async def client_setinfo(client: Caller, words: Words) -> str:
     """Sets the name or version of the client library."""
     attribute = words[2].upper()
     if attribute not in (b"LIB-NAME", b"LIB-VER"):
-        raise CommandError(f"ERR Unrecognized option '{text_of(words[2])}'")
+        raise CommandError(f"ERR Unrecognized option '{_text_of(words[2])}'")
     value = _checked_name(words[3], attribute.decode().lower())
     name, version = client.session.library or (b"", b"")
     client.session.library = (value, version) if attribute == b"LIB-NAME" else (name, value)
@@ -202,10 +211,40 @@ def client_reply(client: Caller, words: Words) -> None:
         client.reply(encode(OK, client.protocol))
 
 
+def _client_line(facts: ClientFacts) -> bytes:
+    """Return the client's line in CLIENT LIST, without the line break.
+
+    Fields of Redis without a meaning here have the value that they have for an idle client of Redis.
+    """
+    commands = facts.details.get("multi", -1)  # since MULTI
+    flags = "O" * facts.is_monitor + "x" * (commands >= 0) + "b" * facts.is_waiting or "N"
+    events = "r" * facts.is_read + "w" * bool(facts.unsent_bytes)
+    # Names of queues without spaces and commas, and how many more there are.
+    waiting = [quote(queue, safe="") for queue in facts.waits_on[:_MAX_WAITING]]
+    if more := len(facts.waits_on) - len(waiting):
+        waiting.append(f"+{more}")
+    return (
+        f"id={facts.id} addr={facts.address} laddr={facts.local_address} fd={facts.file_descriptor} "
+        f"name={facts.name} age={facts.age} idle={facts.idle} flags={flags} db={facts.database} sub=0 psub=0 "
+        f"ssub=0 multi={commands} qbuf={facts.unparsed_bytes} qbuf-free=0 argv-mem=0 "
+        f"multi-mem={facts.details.get('multi-mem', 0)} rbs=0 rbp=0 obl={facts.unsent_bytes} oll=0 omem=0 "
+        f"tot-mem={facts.held_bytes} events={events} cmd={facts.command or 'NULL'} user={facts.user} "
+        f"redir=-1 resp={facts.details.get('resp', 2)} lib-name={facts.library_name} "
+        f"lib-ver={facts.library_version} protocol={facts.protocol} waiting={','.join(waiting)}"
+    ).encode()
+
+
 @command("CLIENT|INFO", needs="nothing")
 async def client_info(client: Caller, _words: Words) -> Text:
     """Describes this connection."""
-    return Text(client_line(facts_of(client.session)) + b"\n")
+    return Text(_client_line(facts_of(client.session)) + b"\n")
+
+
+def _of_type(word: bytes) -> bool:
+    """Return whether a client of this server has the type. Raise CommandError if Redis has no such type."""
+    if word.lower() not in _TYPES:
+        raise CommandError(f"ERR Unknown client type '{_text_of(word)}'")
+    return word.lower() == _TYPES[0]
 
 
 @command("CLIENT|LIST [TYPE client-type] [ID client-id [client-id ...]]", needs="administer")
@@ -214,7 +253,7 @@ async def client_list(client: Caller, words: Words) -> Text:
     # All connections are of type normal.
     options, found = words[2:], await client.session.context.workers.clients()
     if options and options[0].upper() == b"TYPE" and len(options) == 2:
-        found = found if of_type(options[1]) else []
+        found = found if _of_type(options[1]) else []
     elif options and options[0].upper() == b"ID" and len(options) > 1:
         wanted = {integer_from(word) for word in options[1:]}
         if None in wanted:
@@ -222,7 +261,7 @@ async def client_list(client: Caller, words: Words) -> Text:
         found = [other for other in found if other.id in wanted]
     elif options:
         raise syntax_error()
-    return Text(b"".join(client_line(other) + b"\n" for other in found))
+    return Text(b"".join(_client_line(other) + b"\n" for other in found))
 
 
 @command("CLIENT|UNBLOCK client-id [TIMEOUT|ERROR]", needs="administer")
@@ -243,6 +282,51 @@ async def client_unblock(client: Caller, words: Words) -> int:
     return int(await client.context.workers.unblock(number, with_error=how == b"ERROR"))
 
 
+def _kill_filter(words: list[bytes], client: RespSession) -> tuple[Callable[[ClientFacts], bool], bool]:
+    """Return the filter for the words after CLIENT KILL, and whether it spares the client's connection."""
+    if len(words) == 1:
+        address = _text_of(words[0])
+        return (lambda one: one.address == address), False
+    if len(words) % 2:
+        raise syntax_error()
+    tests: list[Callable[[ClientFacts], bool]] = []
+    skip_me = True
+    for name, value in zip(words[::2], words[1::2], strict=True):
+        if name.upper() == b"SKIPME" and value.lower() in (b"yes", b"no"):
+            skip_me = value.lower() == b"yes"
+        else:
+            tests.append(_test(name.upper(), value, client))
+    return (lambda one: all(test(one) for test in tests)), skip_me
+
+
+def _test(name: bytes, value: bytes, client: RespSession) -> Callable[[ClientFacts], bool]:
+    text, number = _text_of(value), integer_from(value)
+    match name:
+        case b"ID":
+            if number is None or number < 1:
+                raise CommandError("ERR client-id should be greater than 0")
+            return lambda one: one.id == number
+        case b"ADDR":
+            return lambda one: one.address == text
+        case b"LADDR":
+            return lambda one: one.local_address == text
+        case b"TYPE":
+            is_normal = _of_type(value)
+            return lambda _: is_normal
+        case b"USER":
+            if text not in client.clients.access.users.by_name:
+                raise CommandError(f"ERR No such user '{text}'")
+            return lambda one: one.user == text
+        case b"MAXAGE":
+            if number is None:
+                raise CommandError("ERR maxage is not an integer or out of range")
+            if number < 1:
+                raise CommandError("ERR maxage should be greater than 0")
+            return lambda one: one.age >= number
+        case _:
+            raise syntax_error()
+
+
 @command(
     "CLIENT|KILL [addr] [ID client-id] [TYPE client-type] [USER username] [ADDR ip:port] [LADDR "
     "ip:port] [MAXAGE seconds] [SKIPME yes/no]",
@@ -253,7 +337,7 @@ async def client_kill(client: Caller, words: Words) -> object:
     if len(words) == 2:
         raise wrong_arity("client|kill")
     me = client.session
-    matches, skip_me = kill_filter(words[2:], me)
+    matches, skip_me = _kill_filter(words[2:], me)
     workers = me.context.workers
     found = [one.id for one in await workers.clients() if matches(one) and not (skip_me and one.id == me.id)]
     if len(words) == 3 and not found:
