@@ -13,10 +13,9 @@ from handlers.resp.arguments import at_least_0, numbered_keys, options_in
 from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
 from handlers.resp.parser import ARGUMENT_COST, Words
 from handlers.resp.replies import Raw, set_sign
-from handlers.resp.session import Caller
+from handlers.resp.session import Caller, TransactionCaller
 from pressure_server.errors import (
     CommandError,
-    PressureError,
     QueueChangedError,
     QueueClosedError,
     QueueDoesNotExistError,
@@ -24,6 +23,7 @@ from pressure_server.errors import (
 )
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import UNIQUE
 from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.queues.transaction import Transaction
@@ -177,23 +177,17 @@ async def _replace(
     if bound and len(messages) > bound:
         raise QueueFullError(printable(queue))
     transaction = Transaction(database, client.session)
-    runs = [transaction.run(verbs.PURGE, queue, [b"ready"])]
+    owner = TransactionCaller(client.session, transaction)
+    steps = [Operation(verbs.PURGE, queue, [b"ready"], 1, owner)]
     if messages:
-        runs.append(transaction.run(verbs.PUT, queue, messages, len(messages), options=UNIQUE))
-    done = [asyncio.ensure_future(run) for run in runs]
-    await asyncio.sleep(0)  # until both have been submitted
-    try:
-        await transaction.commit(versions)
-    except BaseException:
-        for step in done:
-            step.cancel()
-        raise
-    purged, *others = await asyncio.gather(*done, return_exceptions=True)
-    if isinstance(purged, PressureError) and not isinstance(purged, QueueDoesNotExistError):
-        raise purged
-    for error in others:
-        if isinstance(error, PressureError):
-            raise error
+        steps.append(Operation(verbs.PUT, queue, messages, len(messages), owner, options=UNIQUE))
+    for step in steps:
+        transaction.submit(step)
+    await transaction.commit(versions)
+    for step in steps:
+        had_nothing = step.verb is verbs.PURGE and isinstance(step.error, QueueDoesNotExistError)
+        if step.error is not None and not had_nothing:
+            raise step.error
 
 
 for _name, _algebra, _summary in (

@@ -285,8 +285,7 @@ async def client_unblock(client: Caller, words: Words) -> int:
 def _kill_filter(words: list[bytes], client: RespSession) -> tuple[Callable[[ClientFacts], bool], bool]:
     """Return the filter for the words after CLIENT KILL, and whether it spares the client's connection."""
     if len(words) == 1:
-        address = _text_of(words[0])
-        return (lambda one: one.address == address), False
+        words = [b"ADDR", *words, b"SKIPME", b"no"]
     if len(words) % 2:
         raise syntax_error()
     tests: list[Callable[[ClientFacts], bool]] = []
