@@ -296,22 +296,14 @@ class TransactionCaller(Owner):
     It owns the operation, so it has the attributes of a client that encoders use.
     """
 
-    __slots__ = ("database", "outcome", "session")
+    __slots__ = ("database", "outcome", "protocol", "session", "transaction_id")
 
     def __init__(self, session: RespSession, database: Database | Transaction) -> None:
         self.session = session
         self.database = database
+        self.protocol = session.protocol
+        self.transaction_id = session.transaction_id
         self.outcome: bytes | Operation = b""
-
-    @property
-    def transaction_id(self) -> bytes | None:
-        """See RespSession."""
-        return self.session.transaction_id
-
-    @property
-    def protocol(self) -> int:
-        """See RespSession."""
-        return self.session.protocol
 
     def reply(self, data: bytes) -> None:
         """See RespSession.reply."""
@@ -332,10 +324,6 @@ class TransactionCaller(Owner):
         """See RespSession.submit. `wait` is ignored: nothing waits in a transaction."""
         self.outcome = Operation(verb, name, messages, size, self, encode, commands, options=options)
         self.database.submit(self.outcome)
-
-    def wait_began(self, _operation: Operation) -> None:
-        """Raise AssertionError: nothing waits in a transaction."""
-        raise AssertionError
 
     def completed(self, operation: Operation) -> None:
         """See RespSession.completed. `execute` encodes the entry later, for the reply of EXEC."""

@@ -3,8 +3,7 @@
 from importlib import import_module
 
 _GROUPS = (
-    "sets", "lists", "blocking", "algebra", "pressure", "putting", "logs", "jobs", "transactions", "keys",
-    "connection", "server",
+    "sets", "lists", "algebra", "pressure", "logs", "jobs", "transactions", "keys", "connection", "server",
 )  # fmt: skip
 
 
