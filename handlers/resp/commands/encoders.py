@@ -18,10 +18,6 @@ def _protocol_of(operation: Operation) -> int:
     return cast(Caller, operation.owner).protocol
 
 
-def _null_array(operation: Operation) -> bytes:
-    return NULL_ARRAY[_protocol_of(operation)]
-
-
 def _failed(operation: Operation, when_missing: bytes) -> bytes:
     """Return the error for each command, or `when_missing` if there is no queue to read or take from."""
     reason = operation.error
@@ -121,7 +117,7 @@ def queue_and_message(operation: Operation) -> bytes:
     if operation.error is not None:
         return error(operation.error)
     if not operation.results:
-        return _null_array(operation)
+        return NULL_ARRAY[_protocol_of(operation)]
     return b"*2\r\n" + bulk(operation.name) + bulk(operation.results[0])
 
 
@@ -147,7 +143,7 @@ def message_sets(operation: Operation) -> bytes:
 
 def message_lists(operation: Operation) -> bytes:
     """Return the messages of each command as an array, or null if there are none, as for a missing list."""
-    null = _null_array(operation)
+    null = NULL_ARRAY[_protocol_of(operation)]
     if operation.error is not None:
         return _failed(operation, null)
     if not operation.results and any(operation.sizes):
@@ -167,7 +163,7 @@ def _not_reserved(operation: Operation, null: bytes) -> bytes:
 
 def reserved_job(operation: Operation) -> bytes:
     """Return one reserved job or null per command."""
-    null = _null_array(operation)
+    null = NULL_ARRAY[_protocol_of(operation)]
     if operation.error is not None:
         return _not_reserved(operation, null)
     jobs = [_job(operation.name, result) for result in operation.results]
@@ -176,7 +172,7 @@ def reserved_job(operation: Operation) -> bytes:
 
 def reserved_jobs(operation: Operation) -> bytes:
     """Return the reserved jobs of each command as an array, or null if there are none."""
-    null = _null_array(operation)
+    null = NULL_ARRAY[_protocol_of(operation)]
     if operation.error is not None:
         return _not_reserved(operation, null)
     parts: list[bytes] = []
@@ -188,7 +184,8 @@ def reserved_jobs(operation: Operation) -> bytes:
 
 def delivered_jobs(operation: Operation) -> bytes:
     """Return [id, message, reserves, offset] of each reserved job; null for a command without any."""
-    null, no_offset = _null_array(operation), NULL[_protocol_of(operation)]
+    protocol = _protocol_of(operation)
+    null, no_offset = NULL_ARRAY[protocol], NULL[protocol]
     if operation.error is not None:
         return _failed(operation, null)
     parts: list[bytes] = []

@@ -169,18 +169,14 @@ async def command_help(_client: Caller, _words: Words) -> list[str]:
     return help_of("COMMAND")
 
 
-def _microseconds(seconds: float) -> str:
-    """Return a limit of the slow log in microseconds; -1 if there is none, as in Redis."""
-    return "-1" if seconds == inf else f"{seconds * _MICROSECONDS:.0f}"
-
-
 container("CONFIG", "Shows the configuration of the server.")
 
 
 @command("CONFIG|GET parameter [parameter ...]", needs="administer")
 async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
     """Returns the parameters whose names match one of the patterns."""
-    settings = client.session.context.settings
+    settings, slow_log = client.session.context.settings, client.session.clients.slow_log
+    slow = slow_log.threshold * _MICROSECONDS
     parameters = {
         "appendonly": "yes" if settings.is_embedded else "no",
         "maxclients": str((await client.session.context.workers.totals()).max_clients),
@@ -188,8 +184,8 @@ async def config_get(client: Caller, words: Words) -> dict[bytes, bytes]:
         "maxmemory-policy": "noeviction",
         "proto-max-bulk-len": str(settings.max_message_bytes),
         "save": "",
-        "slowlog-log-slower-than": _microseconds(client.session.clients.slow_log.threshold),
-        "slowlog-max-len": str(client.session.clients.slow_log.length),
+        "slowlog-log-slower-than": "-1" if slow == inf else f"{slow:.0f}",
+        "slowlog-max-len": str(slow_log.length),
         "tcp-keepalive": f"{settings.tcp_keepalive:g}",
         "timeout": f"{settings.idle_timeout:g}",
     }
