@@ -1,4 +1,4 @@
-"""Commands on the server: what it is, offers and has done, who its users are, and what its memory is for."""
+"""Commands on the server: INFO (see info.py), COMMAND, CONFIG, ACL, slow log, latencies, MONITOR, memory."""
 
 from __future__ import annotations
 
