@@ -8,16 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from handlers.resp.replies import invalid_cursor, not_an_integer
 from pressure_server.errors import CommandError
-from pressure_server.words import (
-    MAX_NUMBER,
-    MAX_UINT32,
-    integer_from,
-    seconds_of,
-    shown_word,
-    syntax_error,
-)
+from pressure_server.words import MAX_NUMBER, MAX_UINT32, integer_from, seconds_of, shown_word, syntax_error
 
 # The ends of a list. A queue is first in, first out, whichever end is named.
 ENDS = (b"LEFT", b"RIGHT")
@@ -26,12 +18,29 @@ ENDS = (b"LEFT", b"RIGHT")
 Parsers = Mapping[bytes, Callable[[bytes], Any] | None]
 
 
-def integer_of(word: bytes) -> int:
-    """Return a signed 64-bit integer."""
-    number = integer_from(word)
-    if number is None:
-        raise not_an_integer()
-    return number
+def number_between(least: int, most: int, error: str) -> Callable[[bytes], int]:
+    """Return the parser of an integer from `least` to `most`; `error` is the text for any other word."""
+
+    def parse(word: bytes) -> int:
+        number = integer_from(word)
+        if number is None or not least <= number <= most:
+            raise CommandError(f"ERR {error}")
+        return number
+
+    return parse
+
+
+_LARGEST = 2**63 - 1
+integer_of = number_between(-(2**63), _LARGEST, "value is not an integer or out of range")
+# The priority of a job: 0 is the most urgent.
+priority_of = number_between(0, MAX_UINT32, "priority is not an integer or out of range")
+# The offset of a message in a log.
+offset_of = number_between(0, MAX_NUMBER, "offset is not an integer or out of range")
+
+
+def at_least_0(option: str) -> Callable[[bytes], int]:
+    """Return the parser of a number of 0 or more; `option` is the name that Redis's error text has."""
+    return number_between(0, _LARGEST, f"{option} can't be negative")
 
 
 def position_of(word: bytes) -> int:
@@ -41,18 +50,7 @@ def position_of(word: bytes) -> int:
 
 def cursor_of(word: bytes) -> int:
     """Return the cursor of a scan."""
-    number = integer_from(word)
-    if number is None or number < 0:
-        raise invalid_cursor()
-    return min(number, MAX_NUMBER)
-
-
-def priority_of(word: bytes) -> int:
-    """Return the priority of a job: 0 is the most urgent."""
-    number = integer_from(word)
-    if number is None or not 0 <= number <= MAX_UINT32:
-        raise CommandError("ERR priority is not an integer or out of range")
-    return number
+    return min(number_between(0, _LARGEST, "invalid cursor")(word), MAX_NUMBER)
 
 
 def expiry_of(word: bytes) -> float:
@@ -70,14 +68,6 @@ def token_of(word: bytes) -> bytes:
     return word
 
 
-def offset_of(word: bytes) -> int:
-    """Return the offset of a message in a log."""
-    number = integer_from(word)
-    if number is None or not 0 <= number <= MAX_NUMBER:
-        raise CommandError("ERR offset is not an integer or out of range")
-    return number
-
-
 def numbered_keys(words: list[bytes], too_many: str = "ERR syntax error") -> tuple[list[bytes], list[bytes]]:
     """Return the keys, whose number is the first word, and the words after the keys.
 
@@ -89,18 +79,6 @@ def numbered_keys(words: list[bytes], too_many: str = "ERR syntax error") -> tup
     if number > len(words) - 1:
         raise CommandError(too_many)
     return words[1 : number + 1], words[number + 1 :]
-
-
-def at_least_0(option: str) -> Callable[[bytes], int]:
-    """Return the parser of a number of 0 or more; `option` is the name that Redis's error text has."""
-
-    def parse(word: bytes) -> int:
-        number = integer_from(word)
-        if number is None or number < 0:
-            raise CommandError(f"ERR {option} can't be negative")
-        return number
-
-    return parse
 
 
 def options_in(

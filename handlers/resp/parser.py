@@ -7,7 +7,7 @@ error texts are Redis's (networking.c, processMultibulkBuffer and processInlineB
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Final
 
 from pressure_server.compiled import mypyc_attr
@@ -35,13 +35,14 @@ _MAX_REPEATED: Final = 512
 # Tokens of the longest command of which many become one Repeated: seven words.
 _MOST_TOKENS: Final = 15
 
-# The characters of C's isspace separate arguments. Only some of them end an argument without quotes.
-_SPACE: Final = re.compile(rb"[ \t\r\n\v\f]*")
-_BARE: Final = re.compile(rb"[^ \t\r\n\"']+")
-# Possessive: backtracking would take an escaped quote for the closing one.
-_DOUBLE: Final = re.compile(rb'"((?:[^"\\]|\\.)*+)"', re.DOTALL)
-_SINGLE: Final = re.compile(rb"'((?:[^'\\]|\\'|\\)*+)'", re.DOTALL)
-_END: Final = re.compile(rb"[ \t\r\n\v\f]|\Z")
+# An argument of an inline command: bytes without quotes, then maybe a quoted string, which ends it. Nothing
+# but spaces may be left. The characters of C's isspace separate arguments; only some of them end one without
+# quotes. Possessive: backtracking would take an escaped quote for the closing one.
+_ARGUMENT: Final = re.compile(
+    rb"""[ \t\r\n\v\f]*+
+    (?: \Z | ([^ \t\r\n"']*+) (?: "((?:[^"\\]|\\.)*+)" | '((?:[^'\\]|\\'|\\)*+)' )? (?=[ \t\r\n\v\f]|\Z) )""",
+    re.DOTALL | re.VERBOSE,
+)
 _ESCAPE: Final = re.compile(rb"\\(x[0-9a-fA-F]{2}|.)", re.DOTALL)
 _ESCAPES: Final = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
@@ -85,22 +86,14 @@ class RequestError(Exception):
     """The bytes are not a valid request. The bytes after them cannot be parsed either."""
 
 
-@dataclass(frozen=True)
 class Limits:
     """The limits of requests. `max_bulk` is the largest argument in bytes; a command may have 64 MiB more."""
 
-    max_bulk: int
-    lengths: dict[bytes, int] = field(init=False, repr=False)
-
-    @property
-    def most_bytes(self) -> int:
-        """The largest command, in bytes."""
-        return self.max_bulk + REQUEST_ALLOWANCE
-
-    def __post_init__(self) -> None:
-        """Prepare the tokens that announce short arguments."""
-        shortest = min(_SHORT, self.max_bulk)
-        object.__setattr__(self, "lengths", {b"$%d" % size: size for size in range(shortest + 1)})
+    def __init__(self, max_bulk: int) -> None:
+        self.max_bulk = max_bulk
+        self.most_bytes = max_bulk + REQUEST_ALLOWANCE
+        # The lengths of short arguments, by the tokens that announce them.
+        self.lengths = {b"$%d" % size: size for size in range(min(_SHORT, max_bulk) + 1)}
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
@@ -327,39 +320,23 @@ def split_inline(line: bytes) -> list[bytes] | None:
     # Redis reads the line as a C string, which ends at a NUL.
     line = line.partition(b"\0")[0]
     arguments: list[bytes] = []
-    position = _end(_SPACE, line, 0)
+    position = 0
     while position < len(line):
-        argument = b""
-        while position < len(line) and line[position] not in b" \t\r\n":
-            if (bare := _BARE.match(line, position)) is not None:
-                argument += bare[0]
-                position = bare.end()
-                continue
-            quoted = _DOUBLE.match(line, position) or _SINGLE.match(line, position)
-            if quoted is None:
-                return None
-            position = quoted.end()
-            argument += _unescape(quoted)
-            if _END.match(line, position) is None:
-                return None
+        found = _ARGUMENT.match(line, position)
+        if found is None:
+            return None
+        position = found.end()
+        argument, double, single = found.groups()
+        if argument is None:
             break
+        if double is not None:
+            argument += _ESCAPE.sub(_unescape, double)
+        elif single is not None:
+            argument += single.replace(b"\\'", b"'")
         arguments.append(argument)
-        position = _end(_SPACE, line, position)
     return arguments
 
 
-def _end(pattern: re.Pattern[bytes], line: bytes, position: int) -> int:
-    match = pattern.match(line, position)
-    return match.end() if match else position
-
-
-def _unescape(quoted: re.Match[bytes]) -> bytes:
-    if quoted.re is _SINGLE:
-        return quoted[1].replace(b"\\'", b"'")
-    return _ESCAPE.sub(lambda m: _escaped(m[1]), quoted[1])
-
-
-def _escaped(code: bytes) -> bytes:
-    if len(code) == 3:
-        return bytes([int(code[1:], 16)])
-    return _ESCAPES.get(code, code)
+def _unescape(escape: re.Match[bytes]) -> bytes:
+    code = escape[1]
+    return bytes([int(code[1:], 16)]) if len(code) == 3 else _ESCAPES.get(code, code)

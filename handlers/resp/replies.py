@@ -16,6 +16,7 @@ from pressure_server.words import MAX_SHOWN
 OK = "OK"
 
 NULL = {2: b"$-1\r\n", 3: b"_\r\n"}
+NULL_ARRAY = {2: b"*-1\r\n", 3: b"_\r\n"}
 
 
 class NullArray:
@@ -94,7 +95,7 @@ def _append_items(sign: bytes, parts: list[bytes], value: list[Any], protocol: i
 
 _ENCODERS: dict[type, Callable[[list[bytes], Any, int], None]] = {
     type(None): lambda parts, _, protocol: parts.append(NULL[protocol]),
-    NullArray: lambda parts, _, protocol: parts.append(b"*-1\r\n" if protocol == 2 else NULL[3]),
+    NullArray: lambda parts, _, protocol: parts.append(NULL_ARRAY[protocol]),
     int: lambda parts, value, _: parts.append(b":%d\r\n" % value),
     bytes: lambda parts, value, _: parts.append(bulk(value)),
     Raw: lambda parts, value, _: parts.append(value),
@@ -111,11 +112,13 @@ _ENCODERS: dict[type, Callable[[list[bytes], Any, int], None]] = {
 
 
 class UnknownCommandError(CommandError):
-    """The error for a command that is not in the table; `name` has its words."""
+    """The error for a command that is not in the table. The others are arguments of UnknownCommands.note."""
 
-    def __init__(self, text: str, name: Words) -> None:
+    def __init__(self, text: str, name: Words, logged: str, *, loses_work: bool = False) -> None:
         super().__init__(text)
         self.name = name
+        self.logged = logged
+        self.loses_work = loses_work
 
 
 def unknown_command(command: Words) -> CommandError:
@@ -128,14 +131,15 @@ def unknown_command(command: Words) -> CommandError:
         shown += f"'{argument[:room].decode('utf-8', 'backslashreplace')}' "
         room = MAX_SHOWN - len(shown)
     text = f"ERR unknown command '{name}', with args beginning with: {shown}"
-    return UnknownCommandError(text, command[:1])
+    return UnknownCommandError(text, command[:1], "-ERR unknown command")
 
 
 def unknown_subcommand(command: Words) -> CommandError:
     """Return the error for a subcommand that is not in the table."""
     container = command[0].upper().decode()
     name = command[1][:MAX_SHOWN].decode("utf-8", "backslashreplace")
-    return UnknownCommandError(f"ERR unknown subcommand '{name}'. Try {container} HELP.", command[:2])
+    text = f"ERR unknown subcommand '{name}'. Try {container} HELP."
+    return UnknownCommandError(text, command[:2], "-ERR unknown subcommand")
 
 
 def wrong_arity(name: str) -> CommandError:
@@ -143,21 +147,9 @@ def wrong_arity(name: str) -> CommandError:
     return CommandError(f"ERR wrong number of arguments for '{name}' command")
 
 
-def exec_refused(reason: CommandError) -> CommandError:
-    """Return the error for an EXEC that was refused itself, which ends the transaction."""
-    return CommandError(f"EXECABORT Transaction discarded because of: {str(reason).removeprefix('ERR ')}")
-
-
-def not_an_integer() -> CommandError:
-    """Return the error for an argument that is not a 64-bit integer."""
-    return CommandError("ERR value is not an integer or out of range")
-
-
-def out_of_range() -> CommandError:
-    """Return the error for an integer that is out of range."""
-    return CommandError("ERR value is out of range")
-
-
-def invalid_cursor() -> CommandError:
-    """Return the error for a cursor that no scan can have returned."""
-    return CommandError("ERR invalid cursor")
+def too_many_arguments(command: Words) -> CommandError:
+    """Return the error for a subcommand with more words than it takes, as some in Redis have it."""
+    name, container = command[1].decode("utf-8", "replace"), command[0].upper().decode()
+    return CommandError(
+        f"ERR unknown subcommand or wrong number of arguments for '{name}'. Try {container} HELP."
+    )

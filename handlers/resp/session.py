@@ -7,7 +7,6 @@ from typing import Any, Final, TypeAlias
 
 from handlers.resp.parser import (
     ARGUMENT_COST,
-    REQUEST_ALLOWANCE,
     Limits,
     Repeated,
     RequestError,
@@ -18,12 +17,11 @@ from handlers.resp.replies import (
     UnknownCommandError,
     encode,
     error,
-    exec_refused,
     unknown_command,
     wrong_arity,
 )
 from handlers.resp.table import BY_SPELLING, COMMANDS, PROTOCOL, Command, find, find_subcommand
-from handlers.resp.unsupported import UnsupportedCommandError, unsupported
+from handlers.resp.unsupported import unsupported
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import CommandError, PressureError
 from pressure_server.net.command_statistics import UNKNOWN, statistics_of
@@ -89,8 +87,8 @@ class RespSession(Session):
     """A client, as commands see it. `protocol` is its RESP version.
 
     `transaction` has the commands since MULTI; None outside a transaction. `transaction_id` is the id that
-    PRESSURE.TXN has given for the next put, or None. `watched` has the versions of the
-    watched queues, by database.
+    PRESSURE.TXN has given for the next put, or None. `watched` has the versions of the watched queues, by
+    database. `most_bytes` limits the commands of a transaction together, and the watched names.
     """
 
     PROTOCOL = PROTOCOL
@@ -99,33 +97,18 @@ class RespSession(Session):
     TOO_LARGE = RequestError("Protocol error: unauthenticated bulk or multibulk length")
     TOO_MANY_CLIENTS = b"-ERR max number of clients reached\r\n"
     __slots__ = (
-        "library",
-        "protocol",
-        "transaction",
-        "transaction_id",
-        "watched",
-        "watched_bytes",
-    )
+        "library", "most_bytes", "protocol", "transaction", "transaction_id", "watched", "watched_bytes",
+    )  # fmt: skip
 
     def __init__(self, context: Context, limits: Limits) -> None:
         super().__init__(context, RequestParser(limits))
         self.library: tuple[bytes, bytes] | None = None
+        self.most_bytes = limits.most_bytes
         self.protocol = 2
         self.transaction: QueuedCommands | None = None
         self.transaction_id: bytes | None = None
         self.watched: dict[Database, dict[bytes, bytes]] = {}
         self.watched_bytes = 0
-
-    def begin_transaction(self) -> None:
-        """Queue commands from now on. Raise CommandError inside a transaction."""
-        if self.transaction is not None:
-            raise CommandError("ERR MULTI calls can not be nested")
-        self.transaction = QueuedCommands(self._most_bytes)
-
-    @property
-    def _most_bytes(self) -> int:
-        """The most bytes of all commands of a transaction, and of all watched names."""
-        return self.context.settings.max_message_bytes + REQUEST_ALLOWANCE
 
     @property
     def library_name(self) -> str:
@@ -147,7 +130,7 @@ class RespSession(Session):
         new = set(names) - self.watched.get(self.database, {}).keys()
         watched_bytes = self.watched_bytes + sum(map(len, new)) + _WATCHED_COST * len(new)
         count = sum(map(len, self.watched.values())) + len(new)
-        if count > _MAX_WATCHED or watched_bytes > self._most_bytes:
+        if count > _MAX_WATCHED or watched_bytes > self.most_bytes:
             raise CommandError("ERR too many watched queues")
         self.watched_bytes = watched_bytes
         return self.watched.setdefault(self.database, {})
@@ -161,11 +144,6 @@ class RespSession(Session):
     def session(self) -> RespSession:
         """The session itself: a command uses it also if a transaction is its caller."""
         return self
-
-    def set_reply_mode(self, mode: ReplyMode) -> None:
-        """Do what CLIENT REPLY does."""
-        if not (mode is ReplyMode.SKIP and self.reply_mode is ReplyMode.OFF):
-            self.reply_mode = mode
 
     def _execute_skipping(self, command: Any) -> Coroutine[Any, Any, bytes] | None:
         """Execute the command after CLIENT REPLY SKIP, without a reply."""
@@ -246,9 +224,6 @@ class RespSession(Session):
             if entry not in self.user.allowed:
                 self.check(entry, command)
             if self.transaction is not None and entry.name not in _NEVER_QUEUED:
-                # COMMAND may also be called without a subcommand.
-                if entry.subcommands and len(command) > 1:
-                    find_subcommand(command)
                 self.transaction.add(entry, command)
                 self.reply(_QUEUED)
                 return None
@@ -269,15 +244,14 @@ class RespSession(Session):
         """Return the reply to a refused command. A refused EXEC ends the transaction, others break it."""
         if entry is not None and entry.name == "exec" and isinstance(reason, CommandError):
             self.end_transaction()
-            reason = exec_refused(reason)
+            text = str(reason).removeprefix("ERR ")
+            reason = CommandError(f"EXECABORT Transaction discarded because of: {text}")
         elif self.transaction is not None:
             self.transaction.is_broken = True
         reply = self.refuse(reason)
         if isinstance(reason, UnknownCommandError):
-            is_refused = isinstance(reason, UnsupportedCommandError)
-            shown = "-ERR unknown subcommand" if len(reason.name) > 1 else "-ERR unknown command"
-            told = f"-{reason}" if is_refused else shown
-            self.clients.unknown_commands.note(self, reason.name, told, loses_work=is_refused)
+            log = self.clients.unknown_commands
+            log.note(self, reason.name, reason.logged, loses_work=reason.loses_work)
         return reply
 
     def _execute_special(self, command: Repeated | RequestError) -> None:
@@ -289,14 +263,12 @@ class RespSession(Session):
         can_repeat = (
             entry is not None
             and self.transaction is None
+            and self.user is not NOBODY
             and (entry.repeats_options or not command.rest)
             and entry.accepts(command.size)
-            and (entry in self.user.allowed or self._may(entry, command.words))
+            and (entry in self.user.allowed or entry.refuses(self.user, command.words) is None)
         )
         self.execute_repeated(entry if can_repeat else None, command)
-
-    def _may(self, entry: Command, words: Words) -> bool:
-        return self.user is not NOBODY and entry.refuses(self.user, words) is None
 
     def check(self, entry: Command, words: Words, *, by_exec: bool = False) -> None:
         """Raise CommandError if the client may not execute the command now.
@@ -324,22 +296,14 @@ class TransactionCaller(Owner):
     It owns the operation, so it has the attributes of a client that encoders use.
     """
 
-    __slots__ = ("database", "outcome", "session")
+    __slots__ = ("database", "outcome", "protocol", "session", "transaction_id")
 
     def __init__(self, session: RespSession, database: Database | Transaction) -> None:
         self.session = session
         self.database = database
+        self.protocol = session.protocol
+        self.transaction_id = session.transaction_id
         self.outcome: bytes | Operation = b""
-
-    @property
-    def transaction_id(self) -> bytes | None:
-        """See RespSession."""
-        return self.session.transaction_id
-
-    @property
-    def protocol(self) -> int:
-        """See RespSession."""
-        return self.session.protocol
 
     def reply(self, data: bytes) -> None:
         """See RespSession.reply."""
@@ -360,10 +324,6 @@ class TransactionCaller(Owner):
         """See RespSession.submit. `wait` is ignored: nothing waits in a transaction."""
         self.outcome = Operation(verb, name, messages, size, self, encode, commands, options=options)
         self.database.submit(self.outcome)
-
-    def wait_began(self, _operation: Operation) -> None:
-        """Raise AssertionError: nothing waits in a transaction."""
-        raise AssertionError
 
     def completed(self, operation: Operation) -> None:
         """See RespSession.completed. `execute` encodes the entry later, for the reply of EXEC."""

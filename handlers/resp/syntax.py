@@ -41,20 +41,9 @@ class Argument:
 
 _KEYS = {"key", "source", "destination"}
 _INTEGERS = {
-    "numkeys",
-    "bound",
-    "limit",
-    "count",
-    "priority",
-    "id",
-    "cursor",
-    "start",
-    "stop",
-    "index",
-    "seconds",
-    "protover",
-    "client-id",
-}
+    "numkeys", "bound", "limit", "count", "priority", "id", "cursor", "start", "stop", "index", "seconds",
+    "protover", "client-id",
+}  # fmt: skip
 
 
 def parse_syntax(line: str) -> tuple[Argument, ...]:

@@ -1,7 +1,7 @@
-"""The command table: the source of dispatch, arity and rights, COMMAND, and docs/reference/commands.md.
+"""The command table: the source of dispatch, arity and rights, COMMAND, and the reference.
 
-A command is a function with the decorator `command`. Its arguments are defined by the decorator's syntax
-line alone, in Redis's notation.
+A command is a function with the decorator `command`. The decorator's syntax alone defines the arguments, in
+Redis's notation. The function's docstring is the documentation that users read.
 """
 
 from __future__ import annotations
@@ -15,17 +15,10 @@ from typing import Any
 from handlers.resp.arguments import numbered_keys
 from handlers.resp.parser import Words
 from handlers.resp.replies import SetReply, unknown_subcommand, wrong_arity
-from handlers.resp.syntax import (
-    Argument,
-    arity_of,
-    keys_of,
-    option_tokens,
-    parse_syntax,
-    position_of_numkeys,
-)
+from handlers.resp.syntax import Argument, arity_of, keys_of, option_tokens, parse_syntax, position_of_numkeys
 from pressure_server.auth.users import User
 from pressure_server.net.command_statistics import statistics_of
-from pressure_server.net.command_table import AnyFunction, Refusal, TableEntry, markdown, parse_rights
+from pressure_server.net.command_table import AnyFunction, Refusal, TableEntry, parse_rights
 
 PROTOCOL = "resp"
 # The version of Redis whose replies and error texts the handler follows.
@@ -34,17 +27,6 @@ FOLLOWED_VERSION = "7.0.15"
 # Commands by upper-case name, and by the usual spellings, so that dispatch need not change case.
 COMMANDS: dict[bytes, Command] = {}
 BY_SPELLING: dict[bytes, Command] = {}
-_TITLES = {
-    "set": "A queue as a set",
-    "list": "A queue as a list",
-    "pressure": "The pressure protocol's operations",
-    "jobs": "Jobs",
-    "logs": "Logs",
-    "generic": "Queues as keys",
-    "transactions": "Transactions",
-    "connection": "The connection",
-    "server": "The server",
-}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -81,51 +63,52 @@ class Command(TableEntry):
 
 
 def command(
-    syntax: str,
-    summary: str,
-    *,
+    *syntaxes: str,
     group: str,
     needs: str,
     flags: str = "",
+    summary: str = "",
     repeated: Callable[..., None] | None = None,
     repeats_options: bool = False,
 ) -> Callable[[AnyFunction], AnyFunction]:
-    """Return a decorator that enters a function into the table.
+    """Return a decorator that enters a function into the table, as one command for each syntax.
 
-    `syntax` is `NAME arguments…`, or `NAME|SUB arguments…` for a subcommand. `needs` are the rights that the
+    A syntax is `NAME arguments…`, or `NAME|SUB arguments…` for a subcommand. `needs` are the rights that the
     user must have, separated by spaces (RIGHTS in users.py), or `nothing` for a command that names no queue.
-    `repeated` executes many such commands at once, faster than one by one. It gets commands of more than
-    three words if `repeats_options` is set. The decorator raises ValueError for invalid needs.
+    `summary` documents the command, by default with the docstring of the function. `repeated` executes many
+    such commands at once, faster than one by one. It gets commands of more than three words if
+    `repeats_options` is set. The decorator raises ValueError for invalid needs.
     """
 
     def enter(function: AnyFunction) -> AnyFunction:
-        name, _, rest = syntax.partition(" ")
-        container_name, _, sub = name.partition("|")
-        arguments = parse_syntax(rest)
-        named = 2 if sub else 1
-        arity = arity_of(arguments, named)
-        entry = Command(
-            name=name.lower(),
-            function=function,
-            syntax=syntax.replace("|", " ", 1) if sub else syntax,
-            summary=summary,
-            group=group,
-            flags=tuple(flags.split()),
-            arguments=arguments,
-            arity=arity,
-            least=abs(arity),
-            most=arity if arity > 0 else inf,
-            keys=keys_of(arguments, named),
-            needs=parse_rights(needs, name),
-            statistics=statistics_of(PROTOCOL, name.lower()),
-            repeated=repeated,
-            repeats_options=repeats_options,
-        )
-        if entry.names_queues and not entry.needs:
-            raise ValueError(f"{name} cannot need '{needs}'")
-        if sub:
-            COMMANDS[container_name.encode()].subcommands[sub.encode()] = entry
-        else:
+        for syntax in syntaxes:
+            name, _, rest = syntax.partition(" ")
+            container_name, _, sub = name.partition("|")
+            arguments = parse_syntax(rest)
+            named = 2 if sub else 1
+            arity = arity_of(arguments, named)
+            entry = Command(
+                name=name.lower(),
+                function=function,
+                syntax=syntax.replace("|", " ", 1) if sub else syntax,
+                summary=summary or " ".join((function.__doc__ or "").split()),
+                group=group,
+                flags=tuple(flags.split()),
+                arguments=arguments,
+                arity=arity,
+                least=abs(arity),
+                most=arity if arity > 0 else inf,
+                keys=keys_of(arguments, named),
+                needs=parse_rights(needs, name),
+                statistics=statistics_of(PROTOCOL, name.lower()),
+                repeated=repeated,
+                repeats_options=repeats_options,
+            )
+            if entry.names_queues and not entry.needs:
+                raise ValueError(f"{name} cannot need '{needs}'")
+            if sub:
+                COMMANDS[container_name.encode()].subcommands[sub.encode()] = entry
+                continue
             COMMANDS[name.encode()] = entry
             for spelling in (name, name.lower(), name.capitalize()):
                 BY_SPELLING[spelling.encode()] = entry
@@ -159,10 +142,11 @@ def dispatch(client: object, words: Words) -> Coroutine[Any, Any, Any] | None:
 
 def container(name: str, summary: str, *, group: str) -> None:
     """Enter a command that has subcommands, and its subcommand HELP."""
-    command(f"{name} subcommand [argument ...]", summary, group=group, needs="nothing")(dispatch)
+    command(f"{name} subcommand [argument ...]", group=group, needs="nothing", summary=summary)(dispatch)
 
-    @command(f"{name}|HELP", "Lists the subcommands.", group=group, needs="nothing")
+    @command(f"{name}|HELP", group=group, needs="nothing")
     async def _help(_client: object, _words: Words) -> list[str]:
+        """Lists the subcommands."""
         return help_of(name)
 
 
@@ -176,23 +160,12 @@ def help_of(name: str) -> list[str]:
 
 def command_info(entry: Command) -> list[object]:
     """Return an entry of COMMAND INFO, with the ten fields of Redis 7."""
-    first, last, step = entry.keys
     categories = [f"@{'keyspace' if entry.group == 'generic' else entry.group}"]
     categories += ["@write"] if "write" in entry.flags else ["@read"] if "readonly" in entry.flags else []
     categories.append("@fast" if "fast" in entry.flags else "@slow")
     subcommands = [command_info(sub) for sub in entry.subcommands.values()]
-    return [
-        entry.name.encode(),
-        entry.arity,
-        SetReply(entry.flags),
-        first,
-        last,
-        step,
-        SetReply(categories),
-        [],
-        [],
-        subcommands,
-    ]
+    about = [entry.name.encode(), entry.arity, SetReply(entry.flags), *entry.keys, SetReply(categories)]
+    return [*about, [], [], subcommands]
 
 
 def command_docs(entry: Command) -> dict[bytes, object]:
@@ -216,12 +189,3 @@ def _argument_docs(argument: Argument) -> dict[bytes, object]:
     if flags:
         docs[b"flags"] = SetReply(flags)
     return docs
-
-
-def commands_markdown() -> str:
-    """Return the tables of docs/reference/commands.md."""
-    shown = [one for entry in COMMANDS.values() for one in entry.subcommands.values() or [entry]]
-    lines: list[str] = []
-    for group, title in _TITLES.items():
-        lines += markdown(title, [entry for entry in shown if entry.group == group])
-    return "\n".join(lines)

@@ -32,34 +32,23 @@ _BY_KIND = {
     "vectors": "VADD VCARD VDIM VEMB VGETATTR VINFO VISMEMBER VLINKS VRANDMEMBER VRANGE VREM VSETATTR VSIM",
     "keys to copy, sort or touch": "COPY DUMP MIGRATE RESTORE RESTORE-ASKING SORT SORT_RO SWAPDB TOUCH",
 }
-_SCRIPT = "a script would change queues without the server, and with them what other clients wait for"
-_EXPIRY = "a queue with messages does not expire; PRESSURE.ALTER … TTL deletes queues that nobody uses"
-_NAME = "a queue is known by its name to native clients, and to clients that wait"
-_PLACE = "messages are taken in the order in which they were put, so none is put between others"
-_DURABILITY = "with --durability fsync, each reply says that the change is on the disk"
 _REASONS = {
-    "EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO FUNCTION SCRIPT": _SCRIPT,
-    "EXPIRE EXPIREAT EXPIRETIME PERSIST PEXPIRE PEXPIREAT PEXPIRETIME": _EXPIRY,
-    "MOVE RENAME RENAMENX": _NAME,
-    "LINSERT LSET": _PLACE,
-    "WAITAOF": _DURABILITY,
-}
+    "EVAL EVALSHA EVALSHA_RO EVAL_RO FCALL FCALL_RO FUNCTION SCRIPT": "a script would change queues without "
+    "the server, and with them what other clients wait for",
+    "EXPIRE EXPIREAT EXPIRETIME PERSIST PEXPIRE PEXPIREAT PEXPIRETIME": "a queue with messages does not "
+    "expire; PRESSURE.ALTER … TTL deletes queues that nobody uses",
+    "MOVE RENAME RENAMENX": "a queue is known by its name to native clients, and to clients that wait",
+    "LINSERT LSET": "messages are taken in the order in which they were put, so none is put between others",
+    "WAITAOF": "with --durability fsync, each reply says that the change is on the disk",
+} | {names: f"this is a queue server, and has no {kind}" for kind, names in _BY_KIND.items()}
 # By name: why the command is refused.
-UNSUPPORTED = {
-    name.encode(): f"this is a queue server, and has no {kind}"
-    for kind, names in _BY_KIND.items()
-    for name in names.split()
-} | {name.encode(): reason for names, reason in _REASONS.items() for name in names.split()}
+UNSUPPORTED = {name.encode(): reason for names, reason in _REASONS.items() for name in names.split()}
 # Modules that Redis has since version 8.
 _MODULES = (b"BF.", b"CF.", b"CMS.", b"FT.", b"JSON.", b"TDIGEST.", b"TOPK.", b"TS.")
 _OF_MODULE = "this is a queue server, and has no documents, series or filters"
 
 
-class UnsupportedCommandError(UnknownCommandError):
-    """The error for a command of Redis that works on other data than queues."""
-
-
-def unsupported(command: Words, documentation: str) -> UnsupportedCommandError | None:
+def unsupported(command: Words, documentation: str) -> UnknownCommandError | None:
     """Return the error for a command of Redis that is not in the table; None if Redis does not know it.
 
     The error names the page, and says by `documentation` where it is.
@@ -69,6 +58,5 @@ def unsupported(command: Words, documentation: str) -> UnsupportedCommandError |
     if why is None:
         return None
     shown = name[:32].decode("ascii", "backslashreplace")
-    return UnsupportedCommandError(
-        f"UNSUPPORTED '{shown}' is not a queue command: {why}; see '{PAGE}' {documentation}", [name[:32]]
-    )
+    text = f"UNSUPPORTED '{shown}' is not a queue command: {why}; see '{PAGE}' {documentation}"
+    return UnknownCommandError(text, [name[:32]], f"-{text}", loses_work=True)

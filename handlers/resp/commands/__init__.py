@@ -3,22 +3,8 @@
 from importlib import import_module
 
 _GROUPS = (
-    "sets",
-    "lists",
-    "blocking",
-    "moving",
-    "algebra",
-    "pressure",
-    "putting",
-    "logs",
-    "jobs",
-    "transactions",
-    "keys",
-    "handshake",
-    "server",
-    "observing",
-    "memory",
-)
+    "sets", "lists", "algebra", "pressure", "logs", "jobs", "transactions", "keys", "connection", "server",
+)  # fmt: skip
 
 
 def load() -> None:

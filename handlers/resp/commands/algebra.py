@@ -13,10 +13,9 @@ from handlers.resp.arguments import at_least_0, numbered_keys, options_in
 from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
 from handlers.resp.parser import ARGUMENT_COST, Words
 from handlers.resp.replies import Raw, set_sign
-from handlers.resp.session import Caller
+from handlers.resp.session import Caller, TransactionCaller
 from pressure_server.errors import (
     CommandError,
-    PressureError,
     QueueChangedError,
     QueueClosedError,
     QueueDoesNotExistError,
@@ -24,6 +23,7 @@ from pressure_server.errors import (
 )
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import UNIQUE
 from pressure_server.queues.operations.queue_info import QueueInfo
 from pressure_server.queues.transaction import Transaction
@@ -35,10 +35,9 @@ command = partial(table.command, group="set")
 MAX_QUEUES = 1000
 # How often a result is computed again because a queue has changed meanwhile.
 _ATTEMPTS = 20
-
-
 # The messages of the distinct queues, each once: of the first queue, and of the others.
 Contents = tuple[list[bytes], list[list[bytes]]]
+Algebra = Callable[[Contents], Coroutine[Any, Any, Collection[bytes]]]
 
 
 async def _contents(client: Caller, queues: list[bytes]) -> Contents:
@@ -49,8 +48,7 @@ async def _contents(client: Caller, queues: list[bytes]) -> Contents:
     names = _distinct(queues)
     by_name = dict(zip(names, await client.database.ranges(names, 0, -1), strict=True))
     for messages in by_name.values():
-        async for some in _portions(messages or ()):
-            client.session.count_bytes(sum(map(len, some)) + ARGUMENT_COST * len(some))
+        await _count(client, messages or ())
     others = [by_name[name] or [] for name in dict.fromkeys(queues[1:])]
     return by_name[queues[0]] or [], others
 
@@ -79,6 +77,11 @@ async def _portions(messages: Iterable[bytes]) -> AsyncIterator[list[bytes]]:
         await asyncio.sleep(0)
 
 
+async def _count(client: Caller, messages: Iterable[bytes]) -> None:
+    async for some in _portions(messages):
+        client.session.count_bytes(sum(map(len, some)) + ARGUMENT_COST * len(some))
+
+
 async def _in_all(contents: Contents) -> Collection[bytes]:
     first, others = contents
     found: Collection[bytes] = await _unique(first)
@@ -90,12 +93,12 @@ async def _in_all(contents: Contents) -> Collection[bytes]:
     return found
 
 
-async def _union_of(contents: Contents) -> Collection[bytes]:
+async def _in_any(contents: Contents) -> Collection[bytes]:
     first, others = contents
     return await _unique(first, *others)
 
 
-async def _difference_of(contents: Contents) -> Collection[bytes]:
+async def _only_in_first(contents: Contents) -> Collection[bytes]:
     first, others = contents
     left = await _unique(first)
     for other in others:
@@ -105,66 +108,36 @@ async def _difference_of(contents: Contents) -> Collection[bytes]:
     return left
 
 
-async def _set_of(client: Caller, found: Collection[bytes]) -> Raw:
-    messages = list(found)
-    async for some in _portions(messages):
-        client.session.count_bytes(sum(map(len, some)) + ARGUMENT_COST * len(some))
+async def _read(client: Caller, words: Words, *, algebra: Algebra) -> Raw:
+    messages = list(await algebra(await _contents(client, words[1:])))
+    await _count(client, messages)
     return await long_reply(set_sign(client.session.protocol), messages)
 
 
-@command(
-    "SINTER key [key ...]",
-    "Returns the messages that are in all of the queues, each once, in the order of the first queue.",
-    needs="read",
-    flags="readonly",
-)
-async def sinter(client: Caller, words: Words) -> Raw:
-    """Reply as Redis does."""
-    return await _set_of(client, await _in_all(await _contents(client, words[1:])))
+for _name, _algebra, _summary in (
+    ("SINTER", _in_all, "that are in all of the queues, each once, in the order of the first queue."),
+    ("SUNION", _in_any, "that are in any of the queues, each once."),
+    ("SDIFF", _only_in_first, "of the first queue that are in none of the others, each once."),
+):
+    command(
+        f"{_name} key [key ...]",
+        needs="read",
+        flags="readonly",
+        summary=f"Returns the messages {_summary}",
+    )(partial(_read, algebra=_algebra))
 
 
-@command(
-    "SUNION key [key ...]",
-    "Returns the messages that are in any of the queues, each once.",
-    needs="read",
-    flags="readonly",
-)
-async def sunion(client: Caller, words: Words) -> Raw:
-    """Reply as Redis does."""
-    return await _set_of(client, await _union_of(await _contents(client, words[1:])))
-
-
-@command(
-    "SDIFF key [key ...]",
-    "Returns the messages of the first queue that are in none of the others, each once.",
-    needs="read",
-    flags="readonly",
-)
-async def sdiff(client: Caller, words: Words) -> Raw:
-    """Reply as Redis does."""
-    return await _set_of(client, await _difference_of(await _contents(client, words[1:])))
-
-
-@command(
-    "SINTERCARD numkeys key [key ...] [LIMIT limit]",
-    "Returns how many messages are in all of the queues. Counts up to LIMIT (0: no limit).",
-    needs="read",
-    flags="readonly movablekeys",
-)
+@command("SINTERCARD numkeys key [key ...] [LIMIT limit]", needs="read", flags="readonly movablekeys")
 async def sintercard(client: Caller, words: Words) -> int:
-    """Reply as Redis does."""
+    """Returns how many messages are in all of the queues. Counts up to LIMIT (0: no limit)."""
     queues, rest = numbered_keys(words[1:], "ERR Number of keys can't be greater than number of args")
-    limit: int = options_in(rest, {b"LIMIT": at_least_0("LIMIT")}, last_counts=True, of_redis=True).get(
-        b"LIMIT", 0
-    )
+    options = options_in(rest, {b"LIMIT": at_least_0("LIMIT")}, last_counts=True, of_redis=True)
+    limit: int = options.get(b"LIMIT", 0)
     found = len(await _in_all(await _contents(client, queues)))
     return min(found, limit) if limit else found
 
 
-Algebra = Callable[[Contents], Coroutine[Any, Any, Collection[bytes]]]
-
-
-async def _store(client: Caller, destination: bytes, sources: list[bytes], algebra: Algebra) -> int:
+async def _store(client: Caller, words: Words, *, algebra: Algebra) -> int:
     """Replace the messages of a queue by those of other queues, in one step; return how many there are."""
     database = client.session.database
     if isinstance(client.database, Transaction):
@@ -173,6 +146,7 @@ async def _store(client: Caller, destination: bytes, sources: list[bytes], algeb
             "ERR results of set algebra cannot be stored in a transaction: WATCH the queues, read them, and "
             "put the result after MULTI"
         )
+    destination, *sources = words[1:]
     names = _distinct([destination, *sources])
     for _ in range(_ATTEMPTS):
         before = client.session.counted_bytes
@@ -203,36 +177,27 @@ async def _replace(
     if bound and len(messages) > bound:
         raise QueueFullError(printable(queue))
     transaction = Transaction(database, client.session)
-    runs = [transaction.run(verbs.PURGE, queue, [b"ready"])]
+    owner = TransactionCaller(client.session, transaction)
+    steps = [Operation(verbs.PURGE, queue, [b"ready"], 1, owner)]
     if messages:
-        runs.append(transaction.run(verbs.PUT, queue, messages, len(messages), options=UNIQUE))
-    done = [asyncio.ensure_future(run) for run in runs]
-    await asyncio.sleep(0)  # until both have been submitted
-    try:
-        await transaction.commit(versions)
-    except BaseException:
-        for step in done:
-            step.cancel()
-        raise
-    purged, *others = await asyncio.gather(*done, return_exceptions=True)
-    if isinstance(purged, PressureError) and not isinstance(purged, QueueDoesNotExistError):
-        raise purged
-    for error in others:
-        if isinstance(error, PressureError):
-            raise error
+        steps.append(Operation(verbs.PUT, queue, messages, len(messages), owner, options=UNIQUE))
+    for step in steps:
+        transaction.submit(step)
+    await transaction.commit(versions)
+    for step in steps:
+        had_nothing = step.verb is verbs.PURGE and isinstance(step.error, QueueDoesNotExistError)
+        if step.error is not None and not had_nothing:
+            raise step.error
 
 
-def _enter_store(name: str, stored: str, algebra: Algebra) -> None:
-    @command(
-        f"{name} destination key [key ...]",
-        f"Replaces the messages of a queue by {stored} of the others; returns how many there are.",
+for _name, _algebra, _summary in (
+    ("SINTERSTORE", _in_all, "those that are in all"),
+    ("SUNIONSTORE", _in_any, "those that are in any"),
+    ("SDIFFSTORE", _only_in_first, "those that are in the first and in none"),
+):
+    command(
+        f"{_name} destination key [key ...]",
         needs="read put get",
         flags="write denyoom",
-    )
-    async def _function(client: Caller, words: Words) -> int:
-        return await _store(client, words[1], words[2:], algebra)
-
-
-_enter_store("SINTERSTORE", "those that are in all", _in_all)
-_enter_store("SUNIONSTORE", "those that are in any", _union_of)
-_enter_store("SDIFFSTORE", "those that are in the first and in none", _difference_of)
+        summary=f"Replaces the messages of a queue by {_summary} of the others; returns how many there are.",
+    )(partial(_store, algebra=_algebra))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, cast
 
-from handlers.resp.replies import INTEGERS, NULL, NullArray, bulk, encode, error, set_sign
+from handlers.resp.replies import INTEGERS, NULL, NULL_ARRAY, bulk, encode, error, set_sign
 from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations.jobs import ReservedJob, id_of, ids_of
@@ -15,12 +15,7 @@ from pressure_server.queues.operations.operation import Operation
 
 
 def _protocol_of(operation: Operation) -> int:
-    """Return the RESP version of the operation's client."""
     return cast(Caller, operation.owner).protocol
-
-
-def _null_array(operation: Operation) -> bytes:
-    return encode(NullArray(), _protocol_of(operation))
 
 
 def _failed(operation: Operation, when_missing: bytes) -> bytes:
@@ -33,7 +28,6 @@ def _failed(operation: Operation, when_missing: bytes) -> bytes:
 
 
 def _per_command(operation: Operation) -> list[list[Any]]:
-    """Return the results of each command."""
     cut: list[list[Any]] = []
     start = 0
     for size in operation.sizes:
@@ -123,13 +117,17 @@ def queue_and_message(operation: Operation) -> bytes:
     if operation.error is not None:
         return error(operation.error)
     if not operation.results:
-        return _null_array(operation)
+        return NULL_ARRAY[_protocol_of(operation)]
     return b"*2\r\n" + bulk(operation.name) + bulk(operation.results[0])
 
 
-def _lists(operation: Operation, sign: bytes) -> bytes:
+def _lists(operation: Operation, sign: bytes, when_empty: bytes = b"") -> bytes:
+    """Return the messages of each command. `when_empty` stands for none, if the command wants some."""
     parts: list[bytes] = []
-    for messages in _per_command(operation):
+    for size, messages in zip(operation.sizes, _per_command(operation), strict=True):
+        if when_empty and size and not messages:
+            parts.append(when_empty)
+            continue
         parts.append(b"%b%d\r\n" % (sign, len(messages)))
         parts += map(bulk, messages)
     return b"".join(parts)
@@ -145,20 +143,12 @@ def message_sets(operation: Operation) -> bytes:
 
 def message_lists(operation: Operation) -> bytes:
     """Return the messages of each command as an array, or null if there are none, as for a missing list."""
-    null = _null_array(operation)
+    null = NULL_ARRAY[_protocol_of(operation)]
     if operation.error is not None:
         return _failed(operation, null)
     if not operation.results and any(operation.sizes):
         return null * len(operation.sizes)
-    return b"".join(
-        b"*%d\r\n" % len(messages) + b"".join(map(bulk, messages)) if messages or not size else null
-        for size, messages in zip(operation.sizes, _per_command(operation), strict=True)
-    )
-
-
-def described(queue: bytes, job: ReservedJob) -> list[object]:
-    """Return a reserved job as a reply has it: queue, id, message, and how often it has been reserved."""
-    return [queue, job.id, job.message, job.reserves]
+    return _lists(operation, b"*", null)
 
 
 def _job(queue: bytes, result: bytes) -> bytes:
@@ -173,7 +163,7 @@ def _not_reserved(operation: Operation, null: bytes) -> bytes:
 
 def reserved_job(operation: Operation) -> bytes:
     """Return one reserved job or null per command."""
-    null = _null_array(operation)
+    null = NULL_ARRAY[_protocol_of(operation)]
     if operation.error is not None:
         return _not_reserved(operation, null)
     jobs = [_job(operation.name, result) for result in operation.results]
@@ -182,29 +172,29 @@ def reserved_job(operation: Operation) -> bytes:
 
 def reserved_jobs(operation: Operation) -> bytes:
     """Return the reserved jobs of each command as an array, or null if there are none."""
-    null = _null_array(operation)
+    null = NULL_ARRAY[_protocol_of(operation)]
     if operation.error is not None:
         return _not_reserved(operation, null)
-    return b"".join(
-        b"*%d\r\n" % len(results) + b"".join([_job(operation.name, result) for result in results])
-        if results
-        else null
-        for results in _per_command(operation)
-    )
+    parts: list[bytes] = []
+    for results in _per_command(operation):
+        parts.append(b"*%d\r\n" % len(results) if results else null)
+        parts += [_job(operation.name, result) for result in results]
+    return b"".join(parts)
 
 
 def delivered_jobs(operation: Operation) -> bytes:
     """Return [id, message, reserves, offset] of each reserved job; null for a command without any."""
-    protocol, null = _protocol_of(operation), _null_array(operation)
+    protocol = _protocol_of(operation)
+    null, no_offset = NULL_ARRAY[protocol], NULL[protocol]
     if operation.error is not None:
         return _failed(operation, null)
-    replies: list[bytes] = []
+    parts: list[bytes] = []
     for results in _per_command(operation):
-        replies.append(b"*%d\r\n" % len(results) if results else null)
+        parts.append(b"*%d\r\n" % len(results) if results else null)
         for job, _, reserves, message, offset in map(ReservedJob.of, results):
-            place = encode(None, protocol) if offset is None else b":%d\r\n" % offset
-            replies.append(b"*4\r\n:%d\r\n%b:%d\r\n%b" % (job, bulk(message), reserves, place))
-    return b"".join(replies)
+            place = no_offset if offset is None else b":%d\r\n" % offset
+            parts.append(b"*4\r\n:%d\r\n%b:%d\r\n%b" % (job, bulk(message), reserves, place))
+    return b"".join(parts)
 
 
 def acknowledged_pops(operation: Operation) -> bytes:

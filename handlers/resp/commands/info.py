@@ -17,7 +17,6 @@ from pressure_server.compiled import variant
 from pressure_server.errors import PressureError
 from pressure_server.net.command_statistics import CommandStatistics
 from pressure_server.net.workers import Waiting
-from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import queues_key
 from pressure_server.queues.operations import verbs
@@ -50,9 +49,8 @@ async def _some_queues(client: RespSession, database: Database) -> tuple[list[by
     return list(filter(client.user.may_access, names)), complete
 
 
-async def keyspace_fields(client: RespSession) -> dict[str, object]:
-    """Return the number of queues in each database."""
-    fields: dict[str, object] = {}
+async def _keyspace(client: RespSession) -> _Fields:
+    fields: _Fields = {}
     for database in await _databases(client):
         names, _complete = await _some_queues(client, database)
         if names:
@@ -60,9 +58,9 @@ async def keyspace_fields(client: RespSession) -> dict[str, object]:
     return fields
 
 
-async def queue_fields(client: RespSession) -> dict[str, object]:
+async def _queues(client: RespSession) -> _Fields:
     """Return a line for each queue. Queues of the selected database come first."""
-    lines: dict[str, object] = {}
+    lines: _Fields = {}
     is_complete, room = True, _QUEUE_LINES
     for database in sorted(await _databases(client), key=lambda database: database is not client.database):
         names, complete = await _some_queues(client, database)
@@ -81,7 +79,6 @@ async def queue_fields(client: RespSession) -> dict[str, object]:
 def _fields_of(
     client: RespSession, database: Database, name: bytes, about: QueueInfo, waiting: Waiting
 ) -> Iterator[str]:
-    """Yield the fields of a queue's line."""
     yield f"length={about.length},bound={about.bound},closed={about.is_closed}"
     yield f"produced={about.produced},produced_bytes={about.produced_bytes}"
     yield f"consumed={about.consumed},consumed_bytes={about.consumed_bytes}"
@@ -125,7 +122,6 @@ async def _errors_by_code(client: RespSession) -> Counter[str]:
 
 
 async def _errorstats(client: RespSession) -> _Fields:
-    """Return the number of errors by code."""
     errors = await _errors_by_code(client)
     return {f"errorstat_{code}": f"count={count}" for code, count in sorted(errors.items())}
 
@@ -190,10 +186,6 @@ async def _memory(client: RespSession) -> _Fields:
     }
 
 
-async def _persistence(_client: RespSession) -> _Fields:
-    return {"loading": 0}
-
-
 async def _stats(client: RespSession) -> _Fields:
     totals = await client.context.workers.totals()
     return {
@@ -209,58 +201,36 @@ async def _stats(client: RespSession) -> _Fields:
     }
 
 
-async def _replication(_client: RespSession) -> _Fields:
-    return {"role": "master", "connected_slaves": 0}
-
-
 async def _cpu(client: RespSession) -> _Fields:
     totals = await client.context.workers.totals()
-    return {
-        "used_cpu_sys": f"{totals.system_seconds:.6f}",
-        "used_cpu_user": f"{totals.user_seconds:.6f}",
-    }
-
-
-async def _cluster(_client: RespSession) -> _Fields:
-    return {"cluster_enabled": 0}
+    return {"used_cpu_sys": f"{totals.system_seconds:.6f}", "used_cpu_user": f"{totals.user_seconds:.6f}"}
 
 
 async def _backend(client: RespSession) -> _Fields:
     broker = client.context.broker
+    numbered = enumerate(zip(broker.default_database.shards, broker.why_not_ready(), strict=True))
+    shards = {
+        f"shard_{number}": f"prefix={shard.prefix.decode()},node={shard.route},"
+        f"status={'down' if reason else 'up'},lost_calls={shard.call_statistics.lost}"
+        for number, (shard, reason) in numbered
+    }
     return {
         "backend_url": broker.address,
         "backend_database": broker.address.database,
         "backend_link_status": "up" if broker.is_up else "down",
         "backend_version": broker.version,
         "identity": broker.identity,
-        "other_servers": client.session.database.peer_count,
+        "other_servers": client.database.peer_count,
         "prefix": client.context.settings.prefix,
-        **_shard_fields(broker),
-    }
-
-
-def _shard_fields(broker: Broker) -> _Fields:
-    """Return a line for each shard of a cluster."""
-    shards = broker.default_database.shards
-    if len(shards) == 1:
-        return {}
-    return {
-        f"shard_{number}": f"prefix={shard.prefix.decode()},node={shard.route},"
-        f"status={'down' if reason else 'up'},lost_calls={shard.call_statistics.lost}"
-        for number, (shard, reason) in enumerate(zip(shards, broker.why_not_ready(), strict=True))
+        **(shards if len(shards) > 1 else {}),
     }
 
 
 async def _limits(client: RespSession) -> _Fields:
-    broker, database = client.context.broker, client.session.database
+    broker, shards = client.context.broker, client.database.reachable_shards
     policy = broker.policy
     return {
-        "queues": sum(
-            [
-                await shard.keys.command(b"SCARD", queues_key(shard.prefix))
-                for shard in database.reachable_shards
-            ]
-        ),
+        "queues": sum([await shard.keys.command(b"SCARD", queues_key(shard.prefix)) for shard in shards]),
         "max_queues": policy.max_queues,
         "default_bound": policy.create_bound or 0,
         "default_max_bytes": policy.max_bytes,
@@ -269,22 +239,22 @@ async def _limits(client: RespSession) -> _Fields:
     }
 
 
-_SECTIONS: dict[str, Callable[[RespSession], Awaitable[_Fields]]] = {
+_SECTIONS: dict[str, _Fields | Callable[[RespSession], Awaitable[_Fields]]] = {
     "Server": _server,
     "Clients": _clients,
     "Memory": _memory,
-    "Persistence": _persistence,
+    "Persistence": {"loading": 0},
     "Stats": _stats,
-    "Replication": _replication,
+    "Replication": {"role": "master", "connected_slaves": 0},
     "CPU": _cpu,
     "Commandstats": _commandstats,
     "Errorstats": _errorstats,
     "Latencystats": _latencystats,
-    "Cluster": _cluster,
-    "Keyspace": keyspace_fields,
+    "Cluster": {"cluster_enabled": 0},
+    "Keyspace": _keyspace,
     "Backend": _backend,
     "Limits": _limits,
-    "Queues": queue_fields,
+    "Queues": _queues,
 }
 _DEFAULT = {title.lower().encode() for title in _SECTIONS} - _NOT_BY_DEFAULT
 
@@ -299,11 +269,11 @@ async def info_text(client: RespSession, wanted: list[bytes]) -> str:
     if b"default" in names:
         names |= _DEFAULT
     blocks: list[str] = []
-    for title, fields_of in _SECTIONS.items():
+    for title, section in _SECTIONS.items():
         if not names & _ALL and title.lower().encode() not in names:
             continue
         try:
-            fields = await fields_of(client)
+            fields = section if isinstance(section, dict) else await section(client)
         except PressureError:
             fields = {}
         blocks.append("".join([f"# {title}\r\n", *(f"{name}:{value}\r\n" for name, value in fields.items())]))

@@ -19,7 +19,6 @@ from pressure_server.queues.in_steps import kick as kick_jobs
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import (
-    JobInfo,
     Pending,
     ReservedJob,
     claim,
@@ -49,12 +48,20 @@ _SHOWN, _MAX_SHOWN = 100, 1000
 _PURGED = {b"READY": READY, b"DELAYED": DELAYED, b"RESERVED": RESERVED, b"BURIED": BURIED}
 _STATES = {b"READY": b"ready", b"DELAYED": b"delayed", b"BURIED": b"buried"}
 
+# The fields of PRESSURE.JOB, in the order of the library's reply.
+_JOB_FIELDS = (
+    b"state", b"priority", b"age_ms", b"delay_ms", b"ttr_ms", b"time_left_ms",
+    b"reserves", b"timeouts", b"releases", b"buries", b"kicks",
+)  # fmt: skip
 _PARSERS: Mapping[bytes, Callable[[bytes], Any]] = {
     b"TIMEOUT": timeout_of,
+    b"IDLE": seconds_of,
     b"TTR": seconds_of,
     b"COUNT": positive_count,
+    b"CONSUMER": token_of,
     b"DETACHED": token_of,
     b"TOKEN": token_of,
+    b"TO": bytes,
     b"PRIORITY": priority_of,
     b"DELAY": seconds_of,
 }
@@ -84,15 +91,16 @@ def _owner(client: Caller, options: dict[bytes, Any]) -> bytes:
 
 @command(
     "PRESSURE.RESERVE key [key ...] [TIMEOUT seconds] [TTR seconds] [COUNT count] [DETACHED token]",
-    "Reserves the best job of the queues: the lowest priority, then the oldest. Waits up to TIMEOUT seconds "
-    "(0: forever). Replies queue, id, message and the number of reservations so far; with COUNT a list of "
-    "these. The job returns to its queue after TTR seconds, or when the connection ends, unless the "
-    "reservation is DETACHED: then it belongs to the token.",
     needs="get",
     flags="write blocking",
 )
 def reserve(client: Caller, words: Words) -> Coroutine[Any, Any, object] | None:
-    """Reserve jobs. In a queue that is not of the type jobs, reserve the oldest messages."""
+    """Reserves the best job of the queues: the lowest priority, then the oldest. Waits up to TIMEOUT seconds
+    (0: forever). Replies queue, id, message and the number of reservations so far; with COUNT a list of
+    these. The job returns to its queue after TTR seconds, or when the connection ends, unless the reservation
+    is DETACHED: then it belongs to the token.
+    """
+    # In a queue that is not of the type jobs, reserve the oldest messages.
     names, options = _names_and_options(words[1:], b"TIMEOUT", b"TTR", b"COUNT", b"DETACHED")
     count = options.get(b"COUNT", 1)
     if len(names) > _MAX_QUEUES:
@@ -117,7 +125,7 @@ async def _reserve_from_many(
     found = await database.reserve(names, wanted, timeout, count, client.session)
     if found is None:
         return NullArray()
-    jobs = [encoders.described(found[0], ReservedJob.of(result)) for result in found[1]]
+    jobs = [[found[0], job.id, job.message, job.reserves] for job in map(ReservedJob.of, found[1])]
     return jobs if b"COUNT" in options else jobs[0]
 
 
@@ -152,16 +160,12 @@ def _spans(ids: Iterable[int]) -> list[tuple[int, int]]:
     return spans
 
 
-@command(
-    "PRESSURE.ACK key [id ...] [TOKEN token]",
-    "Deletes jobs that are done: those that the caller has reserved, and any that nobody has. Replies how "
-    "many. `FROM first TO last` names all jobs between two ids. Without ids, acknowledges what this "
-    "connection has popped from a queue with ACK NEXT.",
-    needs="get",
-    flags="write fast",
-)
+@command("PRESSURE.ACK key [id ...] [TOKEN token]", needs="get", flags="write fast")
 def ack(client: Caller, words: Words) -> None:
-    """Delete jobs."""
+    """Deletes jobs that are done: those that the caller has reserved, and any that nobody has. Replies how
+    many. `FROM first TO last` names all jobs between two ids. Without ids, acknowledges what this connection
+    has popped from a queue with ACK NEXT.
+    """
     if len(words) > 2:
         _submit_event(client, words, verbs.DELETE_JOB, encoders.ended_reservations)
         return
@@ -174,47 +178,35 @@ def ack(client: Caller, words: Words) -> None:
         client.reply(b":0\r\n")
 
 
-@command(
-    "PRESSURE.PENDING key [CONSUMER token] [COUNT count]",
-    "Describes reservations, in the order in which they end: the first and the last id of jobs that are "
-    "reserved together, the offset of the first one in the log of a group or nil, the token that has "
-    "reserved them or nil for a connection, in how many milliseconds that ends (-1: never), and the number "
-    "of reservations. Up to COUNT entries, 100 by default.",
-    needs="read",
-    flags="readonly",
-)
+@command("PRESSURE.PENDING key [CONSUMER token] [COUNT count]", needs="read", flags="readonly")
 async def pending(client: Caller, words: Words) -> list[object]:
-    """Describe reservations."""
-    options = options_in(words[2:], {b"CONSUMER": token_of, b"COUNT": positive_count})
+    """Describes reservations, in the order in which they end: the first and the last id of jobs that are
+    reserved together, the offset of the first one in the log of a group or nil, the token that has reserved
+    them or nil for a connection, in how many milliseconds that ends (-1: never), and the number of
+    reservations. Up to COUNT entries, 100 by default.
+    """
+    options = _options(words[2:], b"CONSUMER", b"COUNT")
     count, token = options.get(b"COUNT", _SHOWN), options.get(b"CONSUMER")
     if count > _MAX_SHOWN:
         raise CommandError(f"ERR too many entries: at most {_MAX_SHOWN}")
     found: list[object] = []
-    position = 0
-    while len(found) < count:
+    position, is_more = 0, True
+    while is_more and len(found) < count:
         arguments = [b"%d" % position, b"%d" % _MAX_SHOWN]
         (some,) = await client.database.run(verbs.PENDING, words[1], arguments, client=client.session)
-        reservations = map(Pending.of, some)
-        found += [list(one) for one in reservations if token is None or one.token == token]
-        position += len(some)
-        if len(some) < _MAX_SHOWN:
-            break
+        found += [one for one in map(Pending.of, some) if token is None or one.token == token]
+        position, is_more = position + len(some), len(some) == _MAX_SHOWN
     return found[:count]
 
 
-@command(
-    "PRESSURE.CLAIM key token [IDLE seconds] [COUNT count] [TTR seconds]",
-    "Takes over jobs that others have reserved and not touched for IDLE seconds (0 by default). The server "
-    "looks at the thousand reservations that end first. It replies a list with id, message, number of "
-    "reservations and, in the queue of a group, offset for each; nil if there are none. Up to COUNT jobs, 1 "
-    "by default.",
-    needs="get",
-    flags="write",
-)
+@command("PRESSURE.CLAIM key token [IDLE seconds] [COUNT count] [TTR seconds]", needs="get", flags="write")
 def claim_(client: Caller, words: Words) -> None:
-    """Reserve jobs that others have reserved."""
-    parsers = {b"IDLE": seconds_of, b"COUNT": positive_count, b"TTR": seconds_of}
-    options = options_in(words[3:], parsers)
+    """Takes over jobs that others have reserved and not touched for IDLE seconds (0 by default). The server
+    looks at the thousand reservations that end first. It replies a list with id, message, number of
+    reservations and, in the queue of a group, offset for each; nil if there are none. Up to COUNT jobs, 1 by
+    default.
+    """
+    options = _options(words[3:], b"IDLE", b"COUNT", b"TTR")
     count = options.get(b"COUNT", 1)
     _check_reserve(client, count)
     wanted = claim(detached(token_of(words[2])), options.get(b"TTR"))
@@ -222,27 +214,24 @@ def claim_(client: Caller, words: Words) -> None:
     client.submit(verbs.CLAIM, words[1], arguments, count, encoders.delivered_jobs)
 
 
-@command(
-    "PRESSURE.TOUCH key id|FROM [id ...] [TOKEN token]",
-    "Extends reservations: the time to run begins again. Replies how many. `FROM first TO last` names all "
-    "jobs between two ids.",
-    needs="get",
-    flags="write fast",
-)
+@command("PRESSURE.TOUCH key id|FROM [id ...] [TOKEN token]", needs="get", flags="write fast")
 def touch(client: Caller, words: Words) -> None:
-    """Touch reserved jobs."""
+    """Extends reservations: the time to run begins again. Replies how many. `FROM first TO last` names all
+    jobs between two ids.
+    """
     _submit_event(client, words, verbs.TOUCH, encoders.sums)
 
 
 @command(
     "PRESSURE.RELEASE key id [PRIORITY priority] [DELAY seconds] [TOKEN token]",
-    "Gives a reserved job back: it is ready again, with a DELAY after so many seconds. Replies 1; 0 if the "
-    "caller has not reserved it.",
     needs="get",
     flags="write fast",
 )
 def release(client: Caller, words: Words) -> None:
-    """Release a reserved job. A priority or a delay makes the queue one of the type jobs."""
+    """Gives a reserved job back: it is ready again, with a DELAY after so many seconds. Replies 1; 0 if the
+    caller has not reserved it.
+    """
+    # A priority or a delay makes the queue one of the type jobs.
     options = _options(words[3:], b"PRIORITY", b"DELAY", b"TOKEN")
     job = positive_count(words[2])
     delay = options.get(b"DELAY")
@@ -251,42 +240,28 @@ def release(client: Caller, words: Words) -> None:
     client.submit(verbs.RELEASE, words[1], [argument], 1, encoders.ended_reservations)
 
 
-@command(
-    "PRESSURE.BURY key id [PRIORITY priority] [TOKEN token]",
-    "Sets a reserved job aside until it is kicked. Replies 1; 0 if the caller has not reserved it.",
-    needs="get",
-    flags="write fast",
-)
+@command("PRESSURE.BURY key id [PRIORITY priority] [TOKEN token]", needs="get", flags="write fast")
 def bury(client: Caller, words: Words) -> None:
-    """Bury a reserved job."""
+    """Sets a reserved job aside until it is kicked. Replies 1; 0 if the caller has not reserved it."""
     options = _options(words[3:], b"PRIORITY", b"TOKEN")
     job, priority = positive_count(words[2]), options.get(b"PRIORITY")
     argument = owned(job, _owner(client, options)) + (b"" if priority is None else b" %d" % priority)
     client.submit(verbs.BURY, words[1], [argument], 1, encoders.ended_reservations)
 
 
-@command(
-    "PRESSURE.KICK key [count]",
-    "Makes up to count buried jobs ready; if none are buried, delayed jobs. Replies how many.",
-    needs="administer",
-    flags="write",
-)
+@command("PRESSURE.KICK key [count]", needs="administer", flags="write")
 async def kick(client: Caller, words: Words) -> int:
-    """Kick jobs: 1 if no count is given."""
+    """Makes up to count buried jobs ready; if none are buried, delayed jobs. Replies how many."""
     count = count_from_zero(words[2]) if len(words) > 2 else 1
     return await kick_jobs(client.database, words[1], count, client.session)
 
 
-@command(
-    "PRESSURE.REDRIVE key [TO queue] [COUNT count]",
-    "Puts dead letters back into the queues from which they came, or into the queue TO, as if they had never "
-    "been delivered. Replies how many. Those that do not fit stay. Replies an error if none can go.",
-    needs="administer",
-    flags="write",
-)
+@command("PRESSURE.REDRIVE key [TO queue] [COUNT count]", needs="administer", flags="write")
 async def redrive_(client: Caller, words: Words) -> int:
-    """Redrive dead letters: all if no count is given."""
-    options = options_in(words[2:], {b"TO": bytes, b"COUNT": positive_count})
+    """Puts dead letters back into the queues from which they came, or into the queue TO, as if they had never
+    been delivered. Replies how many. Those that do not fit stay. Replies an error if none can go.
+    """
+    options = _options(words[2:], b"TO", b"COUNT")
     to = options.get(b"TO")
     if to == words[1]:
         raise CommandError("ERR TO must be another queue")
@@ -297,68 +272,35 @@ async def redrive_(client: Caller, words: Words) -> int:
     return await redrive(client.database, words[1], base, most, client.session)
 
 
-@command(
-    "PRESSURE.PURGE key [READY] [DELAYED] [RESERVED] [BURIED]",
-    "Deletes the messages in these states, by default all that are not reserved, and returns how many. They "
-    "count as consumed. All messages of a queue without jobs are ready.",
-    needs="get administer",
-    flags="write",
-)
+@command("PRESSURE.PURGE key [READY] [DELAYED] [RESERVED] [BURIED]", needs="get administer", flags="write")
 async def purge_(client: Caller, words: Words) -> int:
-    """Delete messages."""
+    """Deletes the messages in these states, by default all that are not reserved, and returns how many. They
+    count as consumed. All messages of a queue without jobs are ready.
+    """
     states = options_in(words[2:], dict.fromkeys(_PURGED))
     wanted = [_PURGED[state] for state in states] or [READY, DELAYED, BURIED]
     return await purge(client.database, words[1], wanted, client.session)
 
 
-@command(
-    "PRESSURE.PAUSE key seconds",
-    "Lets nobody take or reserve jobs of the queue for so many seconds; 0 ends the pause.",
-    needs="administer",
-    flags="write",
-)
+@command("PRESSURE.PAUSE key seconds", needs="administer", flags="write")
 async def pause(client: Caller, words: Words) -> str:
-    """Pause a queue of the type jobs; make the queue one if it is not."""
+    """Lets nobody take or reserve jobs of the queue for so many seconds; 0 ends the pause."""
+    # The queue becomes one of the type jobs.
     pause_for = round(seconds_of(words[2]) * 1000)
     await client.database.run(verbs.PAUSE, words[1], [b"%d" % pause_for])
     return OK
 
 
-@command(
-    "PRESSURE.PEEK key id|READY|DELAYED|BURIED",
-    "Replies id and message of that job, or of the next job in that state; nil if there is none.",
-    needs="read",
-    flags="readonly",
-)
+@command("PRESSURE.PEEK key id|READY|DELAYED|BURIED", needs="read", flags="readonly")
 async def peek(client: Caller, words: Words) -> object:
-    """Look at a job without taking it."""
+    """Replies id and message of that job, or of the next job in that state; nil if there is none."""
     which = _STATES.get(words[2].upper()) or word_of(positive_count(words[2]))
     (found,) = await client.database.run(verbs.PEEK_JOB, words[1], [which])
     return [id_of(found[0]), found[1]] if found else NullArray()
 
 
-@command(
-    "PRESSURE.JOB key id",
-    "Describes a job: state, priority, times in milliseconds, and how often each event happened to it.",
-    needs="read",
-    flags="readonly",
-)
+@command("PRESSURE.JOB key id", needs="read", flags="readonly")
 async def job(client: Caller, words: Words) -> object:
-    """Return the fields of a job; nil if there is no such job."""
+    """Describes a job: state, priority, times in milliseconds, and how often each event happened to it."""
     (found,) = await client.database.run(verbs.JOB_INFO, words[1], [word_of(positive_count(words[2]))])
-    about = JobInfo.of(found)
-    if about is None:
-        return NullArray()
-    return {
-        b"state": about.state,
-        b"priority": about.priority,
-        b"age_ms": about.age,
-        b"delay_ms": about.delay,
-        b"ttr_ms": about.ttr,
-        b"time_left_ms": about.time_left,
-        b"reserves": about.reserves,
-        b"timeouts": about.timeouts,
-        b"releases": about.releases,
-        b"buries": about.buries,
-        b"kicks": about.kicks,
-    }
+    return dict(zip(_JOB_FIELDS, found, strict=True)) if found else NullArray()

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import random
 import re
+from functools import partial
 
+from handlers.resp import table
 from handlers.resp.arguments import cursor_of
 from handlers.resp.commands.reading import admitted_queues, matching, scan_options
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK
 from handlers.resp.session import Caller
-from handlers.resp.table import command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.database import Database
 from pressure_server.queues.housekeeping import portions
@@ -18,6 +19,9 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.queue_operations import QueueOperations
 from pressure_server.text import Glob
 from pressure_server.words import syntax_error
+
+command = partial(table.command, group="generic")
+of_server = partial(table.command, group="server")
 
 # Roughly the number of backend keys per queue. SCAN examines this many keys for each wanted queue.
 _KEYS_OF_A_QUEUE = 12
@@ -34,29 +38,16 @@ async def _delete(client: Caller, database: QueueOperations, queues: list[bytes]
     return sum(end == 1 for end in ended)
 
 
-async def _del(client: Caller, words: Words) -> int:
+@command("DEL key [key ...]", "UNLINK key [key ...]", needs="administer", flags="write")
+async def del_(client: Caller, words: Words) -> int:
+    """Deletes queues and their messages, and returns how many existed."""
     return await _delete(client, client.database, words[1:])
 
 
-for _name in ("DEL", "UNLINK"):
-    command(
-        f"{_name} key [key ...]",
-        "Deletes queues and their messages, and returns how many existed.",
-        group="generic",
-        needs="administer",
-        flags="write",
-    )(_del)
-
-
-@command(
-    "EXISTS key [key ...]",
-    "Returns how many of the queues exist.",
-    group="generic",
-    needs="read",
-    flags="readonly fast",
-)
+@command("EXISTS key [key ...]", needs="read", flags="readonly fast")
 async def exists(client: Caller, words: Words) -> int:
-    """Reply as Redis does: a queue that is named twice counts twice. An empty queue exists."""
+    """Returns how many of the queues exist."""
+    # As in Redis, a queue that is named twice counts twice. An empty queue exists.
     found = await client.database.run_each(verbs.EXISTS, words[1:])
     for one in found:
         if isinstance(one, Exception):
@@ -64,78 +55,47 @@ async def exists(client: Caller, words: Words) -> int:
     return sum(found)
 
 
-@command(
-    "TYPE key",
-    "Returns set if the queue exists, otherwise none.",
-    group="generic",
-    needs="read",
-    flags="readonly fast",
-)
+@command("TYPE key", needs="read", flags="readonly fast")
 async def type_(client: Caller, words: Words) -> str:
-    """Reply as Redis does for a set."""
+    """Returns set if the queue exists, otherwise none."""
     return "set" if await client.database.exists(words[1]) else "none"
 
 
-async def _ttl(client: Caller, words: Words) -> int:
+@command("TTL key", "PTTL key", needs="read", flags="readonly fast")
+async def ttl(client: Caller, words: Words) -> int:
+    """Returns -1 (no expiry) if the queue exists, otherwise -2."""
     return -1 if await client.database.exists(words[1]) else -2
 
 
-for _name in ("TTL", "PTTL"):
-    command(
-        f"{_name} key",
-        "Returns -1 (no expiry) if the queue exists, otherwise -2.",
-        group="generic",
-        needs="read",
-        flags="readonly fast",
-    )(_ttl)
-
-
-@command(
-    "KEYS pattern",
-    "Returns the names of the queues that match the pattern.",
-    group="generic",
-    needs="read",
-    flags="readonly",
-)
+@command("KEYS pattern", needs="read", flags="readonly")
 async def keys(client: Caller, words: Words) -> list[bytes]:
-    """Reply as Redis does."""
+    """Returns the names of the queues that match the pattern."""
     return [queue async for queue in admitted_queues(client, Glob(words[1]))]
 
 
-@command(
-    "SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]",
-    "Returns the names of some queues, and the cursor for the next call.",
-    group="generic",
-    needs="read",
-    flags="readonly",
-)
+@command("SCAN cursor [MATCH pattern] [COUNT count] [TYPE type]", needs="read", flags="readonly")
 async def scan(client: Caller, words: Words) -> list[object]:
-    """Reply as Redis does: the next cursor, and names."""
+    """Returns the names of some queues, and the cursor for the next call."""
     cursor = cursor_of(words[1])
-    options = scan_options(words[2:], with_type=True)
-    count = min(options.count * _KEYS_OF_A_QUEUE, _MAX_SCANNED)
-    after, queues = await client.session.database.scan(b"%d" % cursor, count)
-    if options.type != b"set":
+    count, pattern, kind = scan_options(words[2:], with_type=True)
+    most = min(count * _KEYS_OF_A_QUEUE, _MAX_SCANNED)
+    after, queues = await client.session.database.scan(b"%d" % cursor, most)
+    if kind != b"set":
         queues = []
     admits = client.session.user.may_access
-    return [after, [queue async for queue in matching(client, options.pattern, queues) if admits(queue)]]
+    return [after, [queue async for queue in matching(client, pattern, queues) if admits(queue)]]
 
 
-@command("DBSIZE", "Returns the number of queues.", group="server", needs="read", flags="readonly fast")
+@of_server("DBSIZE", needs="read", flags="readonly fast")
 async def dbsize(client: Caller, _words: Words) -> int:
-    """Count the queues that the user may use, not the backend's keys."""
+    """Returns the number of queues."""
+    # Only the queues that the user may use, and not the backend's keys.
     return sum([1 async for _ in admitted_queues(client)])
 
 
-@command(
-    "RANDOMKEY",
-    "Returns the name of a random queue; nil if there is none.",
-    group="generic",
-    needs="read",
-    flags="readonly",
-)
+@command("RANDOMKEY", needs="read", flags="readonly")
 async def randomkey(client: Caller, _words: Words) -> bytes | None:
-    """Return a random queue. Each has the same probability."""
+    """Returns the name of a random queue; nil if there is none."""
     queues = [queue async for queue in admitted_queues(client)]
     return random.choice(queues) if queues else None
 
@@ -162,29 +122,17 @@ def _check_flush(words: Words) -> None:
         raise syntax_error()
 
 
-@command(
-    "FLUSHDB [ASYNC|SYNC]",
-    "Deletes all queues of the selected database, and no other keys.",
-    group="server",
-    needs="administer",
-    flags="write",
-)
+@of_server("FLUSHDB [ASYNC|SYNC]", needs="administer", flags="write")
 async def flushdb(client: Caller, words: Words) -> str:
-    """Delete the queues, and leave other keys of the backend alone."""
+    """Deletes all queues of the selected database, and no other keys."""
     _check_flush(words)
     await _flush(client, client.session.database)
     return OK
 
 
-@command(
-    "FLUSHALL [ASYNC|SYNC]",
-    "Deletes all queues of all databases, and no other keys.",
-    group="server",
-    needs="administer",
-    flags="write",
-)
+@of_server("FLUSHALL [ASYNC|SYNC]", needs="administer", flags="write")
 async def flushall(client: Caller, words: Words) -> str:
-    """Do what FLUSHDB does in each database. Raise the first error after trying all databases."""
+    """Deletes all queues of all databases, and no other keys."""
     _check_flush(words)
     broker = client.session.context.broker
     errors: list[PressureError] = []

@@ -44,16 +44,11 @@ def _at_repeated(client: RespSession, commands: Repeated) -> None:
     client.submit(verbs.AT, commands.words[1], offsets, 1, _found, commands=commands.count)
 
 
-@command(
-    "PRESSURE.AT key offset [COUNT count]",
-    "Returns the message with that offset in a log; nil if it is gone, -AHEAD if it is yet to come. With "
-    "COUNT, a list of the messages from there on: up to 1000, or 1 MiB.",
-    needs="read",
-    flags="readonly",
-    repeated=_at_repeated,
-)
+@command("PRESSURE.AT key offset [COUNT count]", needs="read", flags="readonly", repeated=_at_repeated)
 def at(client: Caller, words: Words) -> None:
-    """Read without taking."""
+    """Returns the message with that offset in a log; nil if it is gone, -AHEAD if it is yet to come. With
+    COUNT, a list of the messages from there on: up to 1000, or 1 MiB.
+    """
     options = options_in(words[3:], {b"COUNT": positive_count})
     offset = b"%d" % offset_of(words[2])
     if options:
@@ -97,56 +92,38 @@ def _check_access(client: Caller, queue: bytes) -> None:
         raise CommandError("NOPERM this user has no permissions to access the queue of the group")
 
 
-@command(
-    "PRESSURE.GROUP|CREATE key group [FROM start]",
-    "Creates a group that reads a log FROM its head (the default), its tail, or an offset. Its queue is "
-    "`key+group`: clients of any protocol may take and reserve its messages there. Replies -EXISTS if there "
-    "is one.",
-    needs="administer",
-    flags="write",
-)
+@command("PRESSURE.GROUP|CREATE key group [FROM start]", needs="administer", flags="write")
 async def group_create(client: Caller, words: Words) -> str:
-    """Create a group."""
+    """Creates a group that reads a log FROM its head (the default), its tail, or an offset. Its queue is
+    `key+group`: clients of any protocol may take and reserve its messages there. Replies -EXISTS if there is
+    one.
+    """
     options = options_in(words[4:], {b"FROM": _start_of})
     await _do(client, groups.CREATE, words[2], words[3], options.get(b"FROM", groups.HEAD))
     return OK
 
 
-@command(
-    "PRESSURE.GROUP|DELETE key group",
-    "Deletes a group, with the messages that its consumers have not finished.",
-    needs="administer",
-    flags="write",
-)
+@command("PRESSURE.GROUP|DELETE key group", needs="administer", flags="write")
 async def group_delete(client: Caller, words: Words) -> str:
-    """Delete a group."""
+    """Deletes a group, with the messages that its consumers have not finished."""
     await _do(client, groups.DELETE, words[2], words[3])
     return OK
 
 
-@command(
-    "PRESSURE.GROUP|SEEK key group FROM start",
-    "Lets a group continue at the head, the tail, or an offset. Reserved messages stay reserved.",
-    needs="administer",
-    flags="write",
-)
+@command("PRESSURE.GROUP|SEEK key group FROM start", needs="administer", flags="write")
 async def group_seek(client: Caller, words: Words) -> str:
-    """Continue from another offset."""
+    """Lets a group continue at the head, the tail, or an offset. Reserved messages stay reserved."""
     if words[4].upper() != b"FROM":
         raise syntax_error("FROM must follow the group")
     await _do(client, groups.SEEK, words[2], words[3], _start_of(words[5]))
     return OK
 
 
-@command(
-    "PRESSURE.GROUP|LIST key",
-    "Describes the groups of a log: the offset of the first message not finished, lag, pending and buried "
-    "messages, and how many were dropped from the log before the group came to them.",
-    needs="read",
-    flags="readonly",
-)
+@command("PRESSURE.GROUP|LIST key", needs="read", flags="readonly")
 async def group_list(client: Caller, words: Words) -> list[dict[bytes, object]]:
-    """Describe each group."""
+    """Describes the groups of a log: the offset of the first message not finished, lag, pending and buried
+    messages, and how many were dropped from the log before the group came to them.
+    """
     found = await _do(client, groups.LIST, words[2])
     prefix = client.database.prefix_of(words[2])
     all_groups = (groups.Group.of(prefix, words[2], one) for one in found)
@@ -155,15 +132,15 @@ async def group_list(client: Caller, words: Words) -> list[dict[bytes, object]]:
 
 @command(
     "PRESSURE.READ key GROUP group consumer [COUNT count] [TIMEOUT seconds] [TTR seconds]",
-    "Reads the next messages of a log for a consumer of a group: a list with id, message, number of "
-    "deliveries and offset for each; nil if none have come within TIMEOUT seconds (0: forever). The consumer "
-    "finishes them by PRESSURE.ACK `key+group` id [id ...] TOKEN consumer; what it has not finished after "
-    "TTR seconds (60 by default) is read again.",
     needs="get",
     flags="write blocking",
 )
 def read(client: Caller, words: Words) -> None:
-    """Reserve messages of a group's queue for a consumer."""
+    """Reads the next messages of a log for a consumer of a group: a list with id, message, number of
+    deliveries and offset for each; nil if none have come within TIMEOUT seconds (0: forever). The consumer
+    finishes them by PRESSURE.ACK `key+group` id [id ...] TOKEN consumer; what it has not finished after TTR
+    seconds (60 by default) is read again.
+    """
     if words[2].upper() != b"GROUP":
         raise syntax_error("GROUP must follow the queue")
     options = options_in(words[5:], {b"COUNT": positive_count, b"TIMEOUT": timeout_of, b"TTR": seconds_of})

@@ -1,11 +1,11 @@
 """Plans: what a command on one queue always does, decided when the command table is made.
 
-A plan executes one command, or at once several in a row that differ in their third words only.
+A plan executes one command, or at once several in a row that differ in their third words only. It raises
+CommandError for wrong arguments.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final
@@ -27,43 +27,37 @@ from pressure_server.words import count_from_zero
 _MOST_AT_ONCE: Final = 2000
 
 
-class Plan(ABC):
-    """What a command does. Errors of the arguments are raised as CommandError."""
-
-    @abstractmethod
-    def execute(self, client: Caller, words: Words) -> Coroutine[Any, Any, int] | None:
-        """Execute a command."""
-
-    @abstractmethod
-    def execute_repeated(self, client: RespSession, commands: Repeated) -> None:
-        """Execute several commands."""
-
-
-class Ask(Plan):
+class Ask:
     """An operation of any verb, with the arguments that follow the queue. `encode` makes the reply."""
+
+    NEEDS: Final = "read"
+    FLAGS: Final = "readonly fast"
 
     def __init__(self, verb: Verb, encode: Encode) -> None:
         self.verb = verb
         self.encode = encode
 
     def execute(self, client: Caller, words: Words) -> None:
-        """See Plan."""
+        """Execute a command."""
         client.submit(self.verb, words[1], words[2:], len(words) - 2 or 1, self.encode)
 
     def execute_repeated(self, client: RespSession, commands: Repeated) -> None:
-        """See Plan."""
+        """Execute several commands."""
         client.submit(self.verb, commands.words[1], commands.thirds, 1, self.encode, commands=commands.count)
 
 
-class Put(Plan):
+class Put:
     """A put of messages, with the transaction id that the client may have given for it."""
+
+    NEEDS: Final = "put"
+    FLAGS: Final = "write denyoom fast"
 
     def __init__(self, encode: Encode, options: Options = DEFAULT) -> None:
         self.encode = encode
         self.options = options
 
     def execute(self, client: Caller, words: Words) -> Coroutine[Any, Any, int] | None:
-        """See Plan."""
+        """Execute a command."""
         messages = words[2:]
         if client.transaction_id is not None:
             self._put_once(client, client.transaction_id, words[1], messages)
@@ -85,7 +79,7 @@ class Put(Plan):
             raise
 
     def execute_repeated(self, client: RespSession, commands: Repeated) -> None:
-        """See Plan."""
+        """Execute several commands."""
         if client.transaction_id is not None:
             client.execute_instead(commands.requests())
             return
@@ -93,18 +87,21 @@ class Put(Plan):
         client.submit(verbs.PUT, name, messages, 1, self.encode, commands=count, options=self.options)
 
 
-class Take(Plan):
+class Take:
     """A take of one message, or of up to the count that is given. `encode_several` makes the reply then.
 
     `excess` makes the error for more arguments.
     """
+
+    NEEDS: Final = "get"
+    FLAGS: Final = "write fast"
 
     def __init__(self, encode_several: Encode, excess: Callable[[Words], CommandError]) -> None:
         self.encode_several = encode_several
         self.excess = excess
 
     def execute(self, client: Caller, words: Words) -> None:
-        """See Plan."""
+        """Execute a command."""
         if len(words) == 2:
             client.submit(verbs.GET, words[1], [], 1, one_message)
         elif len(words) == 3:
@@ -113,18 +110,25 @@ class Take(Plan):
             raise self.excess(words)
 
     def execute_repeated(self, client: RespSession, commands: Repeated) -> None:
-        """See Plan."""
+        """Execute several commands."""
         if commands.thirds:
             client.execute_instead(commands.requests())
         else:
             client.submit(verbs.GET, commands.words[1], [], 1, one_message, commands=commands.count)
 
 
-def planned(plan: Plan, syntax: str, summary: str, *, group: str, needs: str, flags: str) -> None:
-    """Enter a command with a plan into the table: see table.command."""
-    table.command(syntax, summary, group=group, needs=needs, flags=flags, repeated=plan.execute_repeated)(
-        plan.execute
-    )
+def planned(
+    plan: Ask | Put | Take, *syntaxes: str, summary: str, group: str, needs: str = "", flags: str = ""
+) -> None:
+    """Enter commands with a plan into the table: see table.command. A plan has the usual ones."""
+    table.command(
+        *syntaxes,
+        group=group,
+        needs=needs or plan.NEEDS,
+        flags=flags or plan.FLAGS,
+        summary=summary,
+        repeated=plan.execute_repeated,
+    )(plan.execute)
 
 
 async def _put_in_portions(client: RespSession, name: bytes, messages: list[bytes], options: Options) -> int:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
@@ -93,15 +92,6 @@ class Pauses:
                 return bool(end.value)
 
 
-@dataclass(frozen=True)
-class ScanOptions:
-    """The options of SCAN and SSCAN."""
-
-    count: int
-    pattern: Glob | None
-    type: bytes
-
-
 def _scan_count(word: bytes) -> int:
     count = min(integer_of(word), 2**53)
     if count < 1:
@@ -109,15 +99,12 @@ def _scan_count(word: bytes) -> int:
     return count
 
 
-def scan_options(words: list[bytes], *, with_type: bool = False) -> ScanOptions:
-    """Parse MATCH pattern, COUNT count and, for `with_type`, TYPE type. Raise CommandError."""
-    parsers: dict[bytes, Callable[[bytes], Any]] = {b"MATCH": bytes, b"COUNT": _scan_count}
-    if with_type:
-        parsers[b"TYPE"] = bytes.lower
+_SCAN: dict[bytes, Callable[[bytes], Any]] = {b"MATCH": bytes, b"COUNT": _scan_count}
+
+
+def scan_options(words: list[bytes], *, with_type: bool = False) -> tuple[int, Glob | None, bytes]:
+    """Return the count, pattern and type of a scan, which options may set. Raise CommandError."""
+    parsers = {**_SCAN, b"TYPE": bytes.lower} if with_type else _SCAN
     options = options_in(words, parsers, last_counts=True, of_redis=True)
     pattern = options.get(b"MATCH")
-    return ScanOptions(
-        count=options.get(b"COUNT", 10),
-        pattern=None if pattern is None else Glob(pattern),
-        type=options.get(b"TYPE", b"set"),
-    )
+    return options.get(b"COUNT", 10), None if pattern is None else Glob(pattern), options.get(b"TYPE", b"set")

@@ -12,8 +12,9 @@ from handlers.resp.commands.encoders import integers, member_flags, message_sets
 from handlers.resp.commands.plans import Ask, Put, Take
 from handlers.resp.commands.reading import long_reply, matching, messages_between, read, scan_options
 from handlers.resp.parser import Words
-from handlers.resp.replies import Raw, out_of_range, set_sign
+from handlers.resp.replies import Raw, set_sign
 from handlers.resp.session import Caller
+from pressure_server.errors import CommandError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
 from pressure_server.words import syntax_error
@@ -30,92 +31,66 @@ _MANY_RANDOM = 1000
 planned(
     Put(integers, UNIQUE),
     "SADD key member [member ...]",
-    "Puts the messages that are not queued yet, and returns their number. Creates the queue.",
-    needs="put",
-    flags="write denyoom fast",
+    summary="Puts the messages that are not queued yet, and returns their number. Creates the queue.",
 )
 planned(
     Take(message_sets, excess=lambda _words: syntax_error()),
     "SPOP key [count]",
-    "Takes the oldest message, or up to count messages; nil or an empty list if there is none.",
-    needs="get",
-    flags="write fast",
+    summary="Takes the oldest message, or up to count messages; nil or an empty list if there is none.",
 )
-planned(
-    Ask(verbs.LENGTH, integers),
-    "SCARD key",
-    "Returns the number of messages.",
-    needs="read",
-    flags="readonly fast",
-)
+planned(Ask(verbs.LENGTH, integers), "SCARD key", summary="Returns the number of messages.")
 planned(
     Ask(verbs.CONTAINS, integers),
     "SISMEMBER key member",
-    "Returns 1 if the message is queued, otherwise 0.",
-    needs="read",
-    flags="readonly fast",
+    summary="Returns 1 if the message is queued, otherwise 0.",
 )
 planned(
     Ask(verbs.CONTAINS, member_flags),
     "SMISMEMBER key member [member ...]",
-    "Returns for each message 1 if it is queued, otherwise 0.",
-    needs="read",
-    flags="readonly fast",
+    summary="Returns for each message 1 if it is queued, otherwise 0.",
 )
 # As in Redis, the reply is the number of messages that were queued, not of their copies.
 planned(
     Ask(verbs.REMOVE, sums),
     "SREM key member [member ...]",
-    "Removes all copies of the messages, and returns how many of the messages were queued. "
+    summary="Removes all copies of the messages, and returns how many of the messages were queued. "
     "Removed messages count as consumed.",
     needs="get",
     flags="write",
 )
 
 
-@command(
-    "SMEMBERS key", "Returns all messages, oldest first. They stay queued.", needs="read", flags="readonly"
-)
+@command("SMEMBERS key", needs="read", flags="readonly")
 async def smembers(client: Caller, words: Words) -> Raw:
-    """Return all messages, copies included."""
+    """Returns all messages, oldest first. They stay queued."""
     messages = await messages_between(client, words[1], 0, -1)
     return await long_reply(set_sign(client.session.protocol), messages)
 
 
-@command(
-    "SSCAN key cursor [MATCH pattern] [COUNT count]",
-    "Returns some messages, oldest first, and the cursor for the next call. "
-    "Messages that stay queued are not missed.",
-    needs="read",
-    flags="readonly",
-)
+@command("SSCAN key cursor [MATCH pattern] [COUNT count]", needs="read", flags="readonly")
 async def sscan(client: Caller, words: Words) -> list[object]:
-    """Reply as Redis does: the next cursor, and messages."""
+    """Returns some messages, oldest first, and the cursor for the next call. Messages that stay queued are
+    not missed.
+    """
     cursor = cursor_of(words[2])
-    options = scan_options(words[3:])
-    found = await read(
-        client, verbs.SCAN, words[1], [b"%d" % cursor, b"%d" % options.count], missing=[b"0", []]
-    )
-    messages = found[1]
-    if options.pattern is not None:
-        messages = [message async for message in matching(client, options.pattern, messages)]
-    return [found[0], await long_reply(b"*", messages)]
+    count, pattern, _ = scan_options(words[3:])
+    arguments = [b"%d" % cursor, b"%d" % count]
+    after, messages = await read(client, verbs.SCAN, words[1], arguments, missing=[b"0", []])
+    if pattern is not None:
+        messages = [message async for message in matching(client, pattern, messages)]
+    return [after, await long_reply(b"*", messages)]
 
 
-@command(
-    "SRANDMEMBER key [count]",
-    "Returns random messages, which stay queued. "
-    "With a negative count, a message may be returned several times.",
-    needs="read",
-    flags="readonly",
-)
+@command("SRANDMEMBER key [count]", needs="read", flags="readonly")
 async def srandmember(client: Caller, words: Words) -> object:
-    """Reply as Redis does: one message or nil; a list if there is a count."""
+    """Returns random messages, which stay queued. With a negative count, a message may be returned several
+    times.
+    """
     if len(words) > 3:
         raise syntax_error()
     count = integer_of(words[2]) if len(words) == 3 else 1
     if count < -_MAX_RANDOM:
-        raise out_of_range()
+        raise CommandError("ERR value is out of range")
     if count > _MANY_RANDOM and client.database.can_wait:
         length = await read(client, verbs.LENGTH, words[1], [], missing=0)
         if count >= length:

@@ -14,7 +14,7 @@ from typing import Any
 from handlers.resp import table
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, NullArray, Raw
-from handlers.resp.session import Caller, RespSession, TransactionCaller
+from handlers.resp.session import Caller, QueuedCommands, RespSession, TransactionCaller
 from handlers.resp.table import Command
 from pressure_server.errors import (
     CommandError,
@@ -42,7 +42,7 @@ Begun = bytes | Operation | asyncio.Task[Any]
 
 
 async def execute(
-    session: RespSession, queued: Iterable[Queued], watched: dict[Database, dict[bytes, bytes]]
+    session: RespSession, queued: list[Queued], watched: dict[Database, dict[bytes, bytes]]
 ) -> list[bytes]:
     """Execute the commands and return their replies.
 
@@ -56,6 +56,9 @@ async def execute(
     replies: list[bytes] = []
     too_much = session.error_reply(CommandError(_TOO_MUCH))
     has_changed, size = False, 0
+    if here and not (queued and queued[0][0].names_queues):
+        await Transaction(session.database, session).commit(here)
+        here = {}
     for on_queues, commands in _parts(queued):
         if size > _MAX_REPLIED:
             replies += [too_much] * len(commands)
@@ -72,9 +75,6 @@ async def execute(
                 forget_frames(reason)
             here = {}
         else:
-            if here:
-                await Transaction(session.database, session).commit(here)
-                here = {}
             for entry, words in commands:
                 if size > _MAX_REPLIED:
                     replies.append(too_much)
@@ -83,8 +83,6 @@ async def execute(
                 replies.append(await _reply_of(session, entry, begun))
                 size += len(replies[-1])
             await asyncio.sleep(0)
-    if here:
-        await Transaction(session.database, session).commit(here)
     return replies
 
 
@@ -151,23 +149,22 @@ async def _reply_of(session: RespSession, entry: Command, begun: Begun) -> bytes
         return reply
 
 
-@command(
-    "MULTI", "Begins a transaction: later commands are queued until EXEC.", needs="nothing", flags="fast"
-)
+@command("MULTI", needs="nothing", flags="fast")
 async def multi(client: Caller, _words: Words) -> str:
-    """Reply as Redis does."""
-    client.session.begin_transaction()
+    """Begins a transaction: later commands are queued until EXEC."""
+    session = client.session
+    if session.transaction is not None:
+        raise CommandError("ERR MULTI calls can not be nested")
+    session.transaction = QueuedCommands(session.most_bytes)
     return OK
 
 
-@command(
-    "EXEC",
-    "Executes the commands queued since MULTI. Does nothing and returns nil if a watched queue has changed.",
-    needs="nothing",
-    flags="slow",
-)
+@command("EXEC", needs="nothing", flags="slow")
 async def exec_(client: Caller, _words: Words) -> object:
-    """Reply as Redis does. Commands that would wait do not wait, and a put on a full queue fails."""
+    """Executes the commands queued since MULTI. Does nothing and returns nil if a watched queue has
+    changed.
+    """
+    # Commands that would wait do not wait, and a put on a full queue fails.
     commands, watched = client.session.end_transaction()
     if commands is None:
         raise CommandError("ERR EXEC without MULTI")
@@ -180,23 +177,19 @@ async def exec_(client: Caller, _words: Words) -> object:
     return Raw(b"*%d\r\n" % len(replies) + b"".join(replies))
 
 
-@command("DISCARD", "Discards the commands queued since MULTI.", needs="nothing", flags="fast")
+@command("DISCARD", needs="nothing", flags="fast")
 async def discard(client: Caller, _words: Words) -> str:
-    """Reply as Redis does."""
+    """Discards the commands queued since MULTI."""
     commands, _watched = client.session.end_transaction()
     if commands is None:
         raise CommandError("ERR DISCARD without MULTI")
     return OK
 
 
-@command(
-    "WATCH key [key ...]",
-    "Makes the next EXEC do nothing if one of the queues changes before it.",
-    needs="read",
-    flags="fast",
-)
+@command("WATCH key [key ...]", needs="read", flags="fast")
 async def watch(client: Caller, words: Words) -> str:
-    """Reply as Redis does. Changes by native clients count, too."""
+    """Makes the next EXEC do nothing if one of the queues changes before it."""
+    # Changes by native clients count, too.
     if client.session.transaction is not None:
         raise CommandError("ERR WATCH inside MULTI is not allowed")
     versions = client.session.watch(words[1:])
@@ -210,8 +203,8 @@ async def watch(client: Caller, words: Words) -> str:
     return OK
 
 
-@command("UNWATCH", "Stops watching all queues.", needs="nothing", flags="fast")
+@command("UNWATCH", needs="nothing", flags="fast")
 async def unwatch(client: Caller, _words: Words) -> str:
-    """Reply as Redis does."""
+    """Stops watching all queues."""
     client.session.unwatch()
     return OK

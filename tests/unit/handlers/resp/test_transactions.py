@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from handlers.resp import session
+from handlers.resp import parser
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import Server
 
@@ -56,7 +56,7 @@ class Client:
 
 @pytest.fixture
 def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    monkeypatch.setattr(session, "REQUEST_ALLOWANCE", 0)
+    monkeypatch.setattr(parser, "REQUEST_ALLOWANCE", 0)
     made = Client()
     yield made
     made.close()
