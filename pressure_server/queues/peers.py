@@ -20,7 +20,7 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.requests import AwaitedRequest, Channel
 from pressure_server.backend.resp import Received
 from pressure_server.errors import BackendError, BackendReplyError
-from pressure_server.lua.scripts import Script, library, servers_script
+from pressure_server.lua.scripts import Script, library, script_named
 from pressure_server.queues.calls.direct import recover
 from pressure_server.queues.names import records_key
 from pressure_server.queues.shard import Shard
@@ -69,7 +69,7 @@ class Peers:
         self._timeout = peer_detection.timeout
         self._is_alone = not peer_detection.peers_possible
         self._key = _peers_key(prefix)
-        self._script = Script(servers_script())
+        self._script = script_named("upkeep/servers")
         # What the backend refuses at present, and its error.
         self._refused: dict[str, BackendReplyError] = {}
         self._count = 0
