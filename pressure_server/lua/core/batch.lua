@@ -32,10 +32,6 @@
 -- The reply of a refused block is { 'refused', base key, error }: nothing has been done. The error is DUE if many
 -- jobs are due at once: the caller sends the block again.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
 local waiting = require 'core/waiting'

@@ -5,9 +5,7 @@
 --          ARGV[HEADER_SIZE + 1…]  blocks, each with its fields (layout.py) and its runs (batch.lua)
 -- Returns  one table: the block that the call is doing, filled in `next`, and for the general path in `begin_runs`
 
-local the_call = require 'core/call'
-
-local block = {}
+block = {}
 local next_key, next_argument
 
 -- Prepare the call's first block.
@@ -80,5 +78,3 @@ function block.read_name(name)
   end
   return about[1], about[2]
 end
-
-return block

@@ -7,7 +7,7 @@
 -- The estimated work of a call, in microseconds measured on one machine: for each block, message or argument, byte of a
 -- job, and list entry walked over. Above MAX_WORK, or MAX_ANSWERED bytes of replies, the call begins no further
 -- block. The work is estimated because the clock of Redis 7.2 stands still inside a script.
-local the_call = { FAST_BLOCK = 6, BLOCK = 25, MESSAGE = 0.5, BYTE = 0.002, ENTRY = 0.005, MAX_WORK = 2000 }
+the_call = { FAST_BLOCK = 6, BLOCK = 25, MESSAGE = 0.5, BYTE = 0.002, ENTRY = 0.005, MAX_WORK = 2000 }
 local MAX_ANSWERED = 1048576
 
 -- Begin a call. `full` is the backend's error if it is out of memory, `refusal` if it accepts no writes.
@@ -71,5 +71,3 @@ end
 function the_call.error_reply(reason)
   return { err = the_call.error_text(reason) }
 end
-
-return the_call

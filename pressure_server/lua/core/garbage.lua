@@ -1,10 +1,7 @@
 -- Garbage: large collections of deleted queues. To free ten million elements stops Valkey for seconds, even in the
 -- background. So such collections are set aside, and freed some elements at a time (sweep.lua).
 --
--- Touches  ${PREFIX}!garbage        a set: the keys below
---          ${PREFIX}!garbage:${n}   a collection; n is ${PREFIX}!last_garbage
-
-local queue = require 'core/queue'
+-- Touches  ${PREFIX}!garbage, a set of keys ${PREFIX}!garbage:${n}, each a collection; n is ${PREFIX}!last_garbage
 
 -- Collections with more elements are set aside.
 local garbage = { LARGE = 100000 }

@@ -11,9 +11,6 @@
 --
 -- Touches  as the queue's kind takes messages, :not_full, and the records
 
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local waiting = require 'core/waiting'
 local taking = require 'core/taking'

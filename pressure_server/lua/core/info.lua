@@ -1,7 +1,5 @@
 -- Questions to any queue.
 
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local jobs = require 'kinds/jobs'
 local policy = require 'kinds/policy'

@@ -1,7 +1,5 @@
 -- The keys of a queue: those of the protocol (life.lua depends on their order), and those of pressure-server.
 
-local queue = require 'core/queue'
-
 local keys = {
   of_protocol = {
     '', ':bound', ':producer', ':consumer', ':producer_free', ':consumer_free', ':not_full', ':closed',

@@ -7,8 +7,10 @@
 --   LIBRARY_read  only reads, when the backend accepts no writes
 -- The last two have one argument more: the backend's refusal.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
+require 'core/call'
+require 'core/blocks'
+require 'core/commands'
+require 'core/queue'
 local registry = require 'core/registry'
 local records = require 'core/records'
 local recovery = require 'core/recovery'

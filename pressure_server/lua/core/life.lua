@@ -1,8 +1,5 @@
 -- The life of a queue: create, alter, close and delete it, end a turn, and clean up after a native Delete.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local keys = require 'core/keys'
 local registry = require 'core/registry'

@@ -10,8 +10,6 @@
 --          another call, 0 or 1; then, if the move waits, the function that tries again
 -- Touches  both queues: one as a get or remove, the other as a put
 
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 local waiting = require 'core/waiting'
 local put = require 'core/put'
 

@@ -1,9 +1,6 @@
 -- Puts with transaction ids: each command is done whole or not at all, and once. If the id is known, the command gets the
 -- value of the first time (outcomes.lua). It begins with 'seconds most id'; see the option `once` in put.lua.
 
-local commands = require 'core/commands'
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local outcomes = require 'core/outcomes'
 

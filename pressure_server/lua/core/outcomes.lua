@@ -7,10 +7,6 @@
 --
 -- Times are in milliseconds since 1970 by the backend's clock.
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
-
 local outcomes = {}
 -- Outcomes that one put may forget in addition to the number that it stores.
 local FORGOTTEN_AT_ONCE = 10

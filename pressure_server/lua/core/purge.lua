@@ -1,6 +1,5 @@
 -- Purge: deletes the messages of a queue that are in these states, some at a time. They count as consumed.
 
-local queue = require 'core/queue'
 local room = require 'core/room'
 
 local purge = {}

@@ -30,10 +30,6 @@
 --
 -- Touches  as the queue's kind puts, and :not_full
 
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
 local once = require 'core/once'
@@ -131,24 +127,25 @@ end
 
 local put_plain, put_new
 
--- Return the value { 'part', … } after `done` messages, and the function that continues. is_new has 1 or 0 for each
--- message done. `before` is the queue's length, if the commands' values are lengths.
+-- Return how many of the messages from `first` to `last` are new; is_new has 1 or 0 for each, or is nil if all are.
+local function count_new(is_new, first, last)
+  local count = is_new and 0 or last - first + 1
+  for i = first, is_new and last or 0 do count = count + is_new[i] end
+  return count
+end
+
+-- Return the value { 'part', … } after `done` messages, and the function that continues. is_new is as in `count_new`.
+-- `before` is the queue's length, if the commands' values are lengths.
 local function part(self, sizes, messages, done, is_new, before)
-  local values, at, new = {}, 0, 0
+  local values, at = {}, 0
   for i = 1, #sizes do
     if at + sizes[i] > done then break end
-    new = 0
-    for j = at + 1, at + sizes[i] do new = new + is_new[j] end
     at = at + sizes[i]
-    values[i] = before and before + at or new
+    values[i] = before and before + at or count_new(is_new, at - sizes[i] + 1, at)
   end
-  new = 0
-  for j = at + 1, done do new = new + is_new[j] end
-  local rest_sizes, rest = {}, {}
-  for i = #values + 1, #sizes do rest_sizes[#rest_sizes + 1] = sizes[i] end
+  local rest_sizes, rest = commands.slice(sizes, #values + 1, #sizes), commands.slice(messages, done + 1, #messages)
   rest_sizes[1] = rest_sizes[1] - (done - at)
-  for j = done + 1, #messages do rest[#rest + 1] = messages[j] end
-  return { 'part', done - at, new, values }, function()
+  return { 'part', done - at, count_new(is_new, at + 1, done), values }, function()
     local refusal = not queue.bound and { err = 'NOQUEUE' } or put.refusal(self.options)
     if refusal then
       return refusal, 0
@@ -175,8 +172,7 @@ end
 
 -- Return the values of all commands if there is no room.
 local function all_full(sizes_text, messages)
-  local _, values = fit_whole(sizes_of(sizes_text, messages), messages, 0)
-  return values
+  return select(2, fit_whole(sizes_of(sizes_text, messages), messages, 0))
 end
 
 -- Return a result with new values for the commands that were accepted. value_of(i) is called for each, in order.
@@ -245,10 +241,8 @@ function put_plain(self, sizes_text, messages)
   if #messages > space then
     local sizes = sizes_of(sizes_text, messages)
     if waits_for_room(self.options) then
-      local all_new = {}
-      accepted = {}
-      for i = 1, space do accepted[i], all_new[i] = messages[i], 1 end
-      result, go_on = part(self, sizes, messages, space, all_new, before)
+      accepted = commands.slice(messages, 1, space)
+      result, go_on = part(self, sizes, messages, space, nil, before)
     else
       accepted, result = fit_whole(sizes, messages, space)
     end
@@ -326,9 +320,8 @@ local function add_in_order(self, sizes, messages, space)
   if done == #messages then
     local at, counts = 0, {}
     for i, size in ipairs(sizes) do
-      counts[i] = 0
-      for j = at + 1, at + size do counts[i] = counts[i] + is_new[j] end
       at = at + size
+      counts[i] = count_new(is_new, at - size + 1, at)
     end
     return accepted, counts, 0
   end

@@ -16,14 +16,11 @@
 -- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind:
 --          kinds/list.lua says which
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-
 -- For how many milliseconds a queue without jobs keeps :ext:due. Within that time, a server that has just tried an
 -- operation in vain begins to watch the keys, and so reads it.
 local NOTED = 10000
 -- `kinds` has the kinds by the word in :ext:made; '' is that of a plain list.
-local queue = { kinds = {} }
+queue = { kinds = {} }
 
 -- Read the state of a queue.
 function queue.read(base)
@@ -184,5 +181,3 @@ function queue.is_finished()
   return queue.length == 0 and queue.is_closed()
     and call('EXISTS', base .. ':ext:ready', base .. ':ext:delayed', base .. ':ext:reserved') == 0
 end
-
-return queue

@@ -25,10 +25,6 @@
 -- empty if no message has any; else a list of messages, of long ones only the beginning (records.key_of), each followed
 -- by its marks (marks.lua), or by false, because an equal message may have marks.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
-
 local records = {}
 local FORMAT = 1
 -- Bytes. A record repeats only this beginning of a message in its marks: a record of 32 MiB takes 40 ms.

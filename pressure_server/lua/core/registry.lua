@@ -3,12 +3,7 @@
 -- Takes    ARGV[HEADER_LIMITS]  'bytes queues': the most bytes of a queue that is created without a limit of its own,
 --                               and the most queues, 0 for any number; then '!' if the backend stores too many bytes
 -- Touches  :ext:settings        'registry': the key below; 'index': the key of the index of ids (job_ids.lua)
---          ${PREFIX}!queues     a set: the base keys of the queues that servers have created
---          ${PREFIX}!due        see jobs.lua
-
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
+--          ${PREFIX}!queues, ${PREFIX}!due (docs/internals/keys.md)
 
 local registry = {}
 

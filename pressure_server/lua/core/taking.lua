@@ -1,7 +1,5 @@
 -- Taking: what a run notes of the messages that it takes, for all kinds of queues.
 
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 local records = require 'core/records'
 local marks = require 'kinds/marks'
 

@@ -6,8 +6,6 @@
 --                              queues/templates.py: of each, the parts between the stars of a pattern of base keys, as
 --                              patterns of Lua; then the arguments of `life.create`. The last one matches all keys
 
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 local life = require 'core/life'
 
 local templates = {}

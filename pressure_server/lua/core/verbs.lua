@@ -1,8 +1,5 @@
 -- The verbs of runs: for each the module that does it, and its arguments.
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local life = require 'core/life'
 local info = require 'core/info'
 local outcomes = require 'core/outcomes'

@@ -5,13 +5,7 @@
 --                     all its takes may wait
 -- Touches  :ext:waiting  a hash: identity -> when that server noted waiting clients, in seconds since 1970
 --
--- A call that puts leaves the other servers their share. The put wakes them up, and they take the share in calls that
--- do not put, which have no limit. Otherwise this server's clients take it: in its next call if that does not put,
--- else after 10 ms (queues/waiting/waiting_operations.py). An outdated note costs this delay, but loses no message.
-
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
+-- A call that puts leaves the other servers their share: docs/internals/waiting.md#clients-of-several-servers.
 
 local waiting = {}
 -- Seconds after which a server's note is ignored. A server renews its own note after half of that time.

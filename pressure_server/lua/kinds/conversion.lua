@@ -1,6 +1,5 @@
 -- Conversion: a list, or a queue of distinct messages, becomes a queue of jobs when a client uses it as one.
 
-local queue = require 'core/queue'
 local jobs = require 'kinds/jobs'
 
 local conversion = {}

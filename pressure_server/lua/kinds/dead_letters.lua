@@ -3,9 +3,6 @@
 -- A queue of jobs notes where each came from (JobField in layout.py). The library makes the queue for dead letters one of
 -- jobs if it creates it; a list that is there already stays a list, and has no place for that.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 local put = require 'core/put'
 local conversion = require 'kinds/conversion'
 local jobs = require 'kinds/jobs'

@@ -1,28 +1,28 @@
--- Distinct messages: queues of the types lifo and random, while no message is queued twice and nothing needs jobs. The
--- first put of a message that is queued already makes the queue one of jobs (conversion.lua), and so does a priority, a
--- delay, flags, an expiry, a reservation or a pause. kinds/list.lua says what the functions of a kind are.
+-- Distinct messages: queues of the types lifo and random, while no message is queued twice and nothing needs jobs; then
+-- they become queues of jobs (docs/internals/jobs.md#orders-without-jobs). list.lua says what the functions of a kind are.
 --
 -- Touches  :ext:ready  a sorted set: the messages, by the order in which they were put
 --
 -- Native clients put messages into the list; these are adopted when a server uses the queue.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
 local conversion = require 'kinds/conversion'
 local job_queue = require 'kinds/job_queue'
-local job_times = require 'kinds/job_times'
+local list = require 'kinds/list'
 local list_reads = require 'kinds/list_reads'
+
+local function nothing() end
 
 local distinct = {
   become_jobs = conversion.convert, refusal_to_reserve = conversion.convert,
   -- As in a queue of jobs, no operation needs a role, and these do not exist.
   in_use = job_queue.in_use, act_as = job_queue.act_as,
   length = job_queue.length, positions = job_queue.positions, bytes_queued = job_queue.bytes_queued,
-  at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets,
+  altered = nothing, drop_expired = nothing, refusal_to_take = nothing, refusal_to_remove = nothing,
+  -- As in a list:
+  at = list.at, from = list.from, offsets = list.offsets, contains = list.contains, leave = list.leave,
+  held_bytes = list.held_bytes, outstanding = list.outstanding, refusal_to_put = list.refusal_to_put,
 }
 -- Messages that one call adopts or purges; messages picked at once if a sample may have repeats.
 local AT_ONCE, PICKED_AT_ONCE = 1000, 100
@@ -104,22 +104,6 @@ function distinct.settle()
   if block.changed and queue.bound and room.may_be_full() then room.settle() end
 end
 
-function distinct.leave()
-  if queue.jobs then
-    return job_times.note_due()
-  end
-end
-
-function distinct.altered() end
-
-function distinct.held_bytes()
-  return 0
-end
-
-function distinct.outstanding()
-  return 0
-end
-
 function distinct.available()
   return in_set
 end
@@ -161,16 +145,6 @@ end
 function distinct.is_behind()
   return has_unadopted
 end
-
-function distinct.refusal_to_put(options)
-  return options.offset and { err = 'TYPE no-offsets' } or nil
-end
-
-function distinct.refusal_to_take() end
-
-function distinct.refusal_to_remove() end
-
-function distinct.drop_expired() end
 
 function distinct.drop_oldest(count)
   drop(call('ZRANGE', key(), 0, count - 1))
@@ -215,11 +189,6 @@ function distinct.queued(messages)
   for i, is_present in ipairs(found) do found[i] = is_present and 1 or 0 end
   the_call.work = the_call.work + the_call.MESSAGE * #messages
   return found, #messages
-end
-
-function distinct.contains(messages)
-  local found, decided = distinct.queued(messages)
-  return found, #messages - decided
 end
 
 -- Return the messages between two positions, newest first: as a lifo takes them.

@@ -1,15 +1,8 @@
 -- A group's place in its log: which messages it has passed, and which are ahead. groups.lua says what groups are.
 --
--- Touches  :ext:groups     of the log, a sorted set: the base key of each group's queue, with the offset of the
---                          first message that it has not passed
---          :ext:offsets    of a group's queue, a sorted set: the ids of its jobs, with the offsets of their messages;
---                          and '-' with the score inf, so that the key tells that this is a group
---          :ext:settings   of a group's queue, 'source': the base key of the log; 'next': the offset of the message that
---                          becomes a job next; 'missed': how many messages the log had dropped before the group came
---                          to them, or before a consumer had finished them and they would have come back
+-- Touches  :ext:groups of the log; :ext:offsets, and 'source', 'next' and 'missed' in :ext:settings, of a group's queue:
+--          docs/internals/logs.md#groups
 
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local marks = require 'kinds/marks'
 
 local group = {}

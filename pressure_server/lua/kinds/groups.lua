@@ -1,17 +1,8 @@
--- Groups: each reads all messages of a log, in order, by the queue `log+group`. That is a queue of jobs: its clients take,
--- reserve, acknowledge, release and bury jobs, which are made of the log's next messages. A group has passed a message
--- when its job is deleted or buried. The log drops messages that all groups have passed.
---
--- If a client reserves the log's next messages, they become ranges (ranges.lua). If a client takes them for good, or peeks
--- at them, they become jobs. A put into the log does nothing for groups: clients that wait for a job of a group wait for
--- a message of its log as well.
+-- Groups: each reads all messages of a log, in order, by the queue `log+group`. That is a queue of jobs, which are made of
+-- the log's next messages (docs/internals/logs.md#groups). A group has passed a message when its job is deleted or buried.
 --
 -- Touches  those of group.lua, and the log
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local life = require 'core/life'
 local group = require 'kinds/group'
 local jobs = require 'kinds/jobs'

@@ -1,8 +1,5 @@
 -- Gets of jobs: clients take the best ones for good, or reserve them; if a client leaves, its reservations end.
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local records = require 'core/records'
 local job_ids = require 'kinds/job_ids'
 local group = require 'kinds/group'

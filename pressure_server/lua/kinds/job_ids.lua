@@ -1,19 +1,10 @@
--- Ids of jobs: numbers that find their queue. A queue gets ids in blocks of 64, and an index tells to which
--- queue each block belongs. In a database with one queue of jobs they are 1, 2, 3, …
+-- Ids of jobs: numbers that find their queue. A queue gets ids in blocks of 64, and an index, ${PREFIX}!blocks, tells to
+-- which queue each block belongs (docs/internals/jobs.md, keys.md).
 --
 -- Touches  :ext:settings 'id'     the last id that the queue has given, as a decimal number; 'index': the key of the index
---          :ext:blocks            a list: the blocks that the queue has had
---          ${PREFIX}!blocks       the index, a hash: block -> base key
---          ${PREFIX}!last_block   the number of blocks given
 --          ${PREFIX}!shards       on a cluster: how many shards there are, and which one this is
 
-local the_call = require 'core/call'
-local queue = require 'core/queue'
-
-local job_ids = {
-  -- Ids of a block.
-  OF_BLOCK = 64,
-}
+local job_ids = { OF_BLOCK = 64 }
 
 -- Return a stamp, the time at which a job is made: microseconds since 1970 in 16 digits, and a space. The clock may stand
 -- still in a call, but each stamp is later than the last one, whatever the queue. (A job takes more than a microsecond,
@@ -66,8 +57,8 @@ end
 
 -- Give the queue the block of a job that comes back: the queue may have given it up meanwhile.
 function job_ids.note_back(id)
-  local block = string.format('%.0f', math.floor((tonumber(id, 16) - 1) / job_ids.OF_BLOCK))
-  if call('HSETNX', the_call.own_key('blocks'), block, queue.base) == 1 then call('LPUSH', queue.key_of('blocks'), block) end
+  local number = string.format('%.0f', math.floor((tonumber(id, 16) - 1) / job_ids.OF_BLOCK))
+  if call('HSETNX', the_call.own_key('blocks'), number, queue.base) == 1 then call('LPUSH', queue.key_of('blocks'), number) end
 end
 
 -- Return an id as jobs.lua describes it.

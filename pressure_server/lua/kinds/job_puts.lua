@@ -1,9 +1,5 @@
 -- Puts of jobs: makes jobs of messages that are put, come back, or are in the queue's list.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local marks = require 'kinds/marks'
 local job_ids = require 'kinds/job_ids'

@@ -2,10 +2,6 @@
 -- taken, and delayed jobs after ready ones. Native clients put messages into the list; these become jobs when a server
 -- uses the queue. kinds/list.lua says what the functions of a kind are.
 
-local block = require 'core/blocks'
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
 local taking = require 'core/taking'
@@ -20,8 +16,15 @@ local job_gets = require 'kinds/job_gets'
 local dead_letters = require 'kinds/dead_letters'
 local list_reads = require 'kinds/list_reads'
 
+local function nothing() end
+
 local job_queue = {
   has_deliveries = true,
+  -- Jobs need no role, and are not weighed.
+  in_use = nothing, act_as = nothing, bytes_queued = nothing,
+  refusal_to_take = nothing, refusal_to_reserve = nothing,
+  leave = job_times.note_due, adopt = job_puts.adopt_rest,
+  drop_oldest = job_puts.drop, drop_expired = job_puts.drop_expired,
   -- Only logs have offsets (log.lua).
   at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets,
 }
@@ -54,13 +57,6 @@ function job_queue.settle()
   -- Releases, kicks, ended reservations and adopted messages change the length as well.
   if block.changed and queue.bound and room.may_be_full() then room.settle() end
 end
-
-job_queue.leave = job_times.note_due
-
--- Jobs need no role.
-function job_queue.in_use() end
-
-function job_queue.act_as() end
 
 -- Count the bytes of the reserved and buried jobs of a queue that has just got a limit of bytes. To keep the call short,
 -- read a limited number of jobs; the rest counts as queued.
@@ -134,17 +130,16 @@ function job_queue.refusal_to_put(options)
   return word and { err = 'TYPE ' .. word } or nil
 end
 
--- Messages of the list must be adopted first, so that older messages get lower ids; and an index must be complete.
-function job_queue.is_ready_for_put(options)
-  local index = queue.jobs.settings.unique and 'single' or options.job and options.unique and 'equal'
+-- Return whether all messages of the list have been adopted, and the index, if one is needed, has all queued jobs. If not,
+-- enter more of them.
+local function is_ready(index)
   return not (queue.jobs.has_unadopted and block.patient) and (not index or jobs.complete_index(index))
 end
 
-function job_queue.refusal_to_take() end
-
-function job_queue.refusal_to_reserve() end
-
-job_queue.drop_oldest, job_queue.drop_expired = job_puts.drop, job_puts.drop_expired
+-- Messages of the list must be adopted first, so that older messages get lower ids.
+function job_queue.is_ready_for_put(options)
+  return is_ready(queue.jobs.settings.unique and 'single' or options.job and options.unique and 'equal')
+end
 
 function job_queue.droppable()
   return queue.jobs.ready
@@ -205,10 +200,8 @@ function job_queue.range(first, last)
     return {}
   end
   local found, ids = {}, queued_ids(first, last)
-  for at = 1, #ids, jobs.AT_ONCE do
-    for _, job in ipairs(jobs.read({ unpack(ids, at, math.min(at + jobs.AT_ONCE - 1, #ids)) })) do
-      found[#found + 1] = job and jobs.message_of(job) or ''
-    end
+  for some in commands.parts(ids, jobs.AT_ONCE) do
+    for _, job in ipairs(jobs.read(some)) do found[#found + 1] = job and jobs.message_of(job) or '' end
   end
   if lag > 0 then
     local own = count_queued() - lag
@@ -232,26 +225,13 @@ function job_queue.scan(position, wanted)
 end
 
 function job_queue.sample(seed, wanted)
-  local picked, bytes = {}, 0
-  for i, position in ipairs(list_reads.random_positions(seed, wanted, count_queued())) do
-    picked[i] = job_queue.range(position, position)[1]
-    bytes = bytes + #picked[i]
-    if wanted < 0 and bytes > list_reads.SAMPLE_BYTES then
-      return { err = 'TOOLARGE' }
-    end
-  end
-  return picked
+  return list_reads.pick(seed, wanted, count_queued(), function(position) return job_queue.range(position, position)[1] end)
 end
 
 function job_queue.peek()
   groups.fill(1)
   local job = job_gets.best(1)[1]
   return job and { jobs.message_of(job), job.flags ~= '0' and job.flags or '' } or {}
-end
-
--- Return whether the index has all queued jobs. If not, enter more of them.
-local function can_find(index)
-  return not (queue.jobs.has_unadopted and block.patient) and jobs.complete_index(index)
 end
 
 -- Return for each message 1 if it is queued, else 0; and how many were decided: none while the index is being made. With
@@ -263,7 +243,7 @@ function job_queue.queued(messages, to_put)
     return found, #messages -- a group has no index: the operation that asks is refused
   end
   local name = to_put and queue.jobs.settings.unique and 'single' or 'equal'
-  if #messages == 0 or not can_find(name) then
+  if #messages == 0 or not is_ready(name) then
     return found, 0
   end
   for i, message in ipairs(messages) do found[i] = #job_index.ids_of(name, message, 1) end
@@ -275,12 +255,8 @@ function job_queue.contains(messages)
   if queue.jobs.source then
     return { err = 'TYPE is-group-no-index' }
   end
-  local found, decided = job_queue.queued(messages)
-  return found, #messages - decided
+  return list_reads.contains(messages)
 end
-
--- Jobs are not weighed.
-function job_queue.bytes_queued() end
 
 function job_queue.positions()
   return { err = 'TYPE no-positions' }
@@ -299,7 +275,7 @@ function job_queue.remove(messages)
     return refusal, 0
   end
   local removed, settings, deleted = {}, key_of('settings'), 0
-  if not can_find('equal') then
+  if not is_ready('equal') then
     return removed, #messages
   end
   local begun = call('HGET', settings, 'removing')
@@ -332,7 +308,7 @@ function job_queue.remove_copies(wanted, message)
     return refusal, 0
   end
   wanted = tonumber(wanted)
-  if not queue.jobs.source and not can_find('equal') then
+  if not queue.jobs.source and not is_ready('equal') then
     return {}, 1
   end
   local most = wanted == 0 and -1 or math.abs(wanted)
@@ -343,8 +319,6 @@ function job_queue.remove_copies(wanted, message)
   local is_more = #ids == most and most ~= math.abs(wanted)
   return { #ids, is_more and 1 or nil }, is_more and 1 or 0
 end
-
-job_queue.adopt = job_puts.adopt_rest
 
 -- Keep the jobs from position `first` to `last`, which are in the queue, or none if `last` is before `first`. A group has
 -- jobs of the next messages of its log only; it passes the others.

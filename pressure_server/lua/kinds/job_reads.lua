@@ -1,8 +1,5 @@
 -- Reads of jobs: the state of the queue's jobs, and jobs of the backend as tables. jobs.lua says how they are stored.
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local job_ids = require 'kinds/job_ids'
 local group = require 'kinds/group'
 local ranges = require 'kinds/ranges'

@@ -2,9 +2,6 @@
 --
 -- Touches  :ext:delayed, :ext:reserved, :ext:due, ${PREFIX}!due (jobs.lua)
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 local jobs = require 'kinds/jobs'
 local policy = require 'kinds/policy'
 

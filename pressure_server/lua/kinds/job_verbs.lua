@@ -1,9 +1,5 @@
 -- Verbs on jobs: events that clients cause, reservations by id, and questions.
 
-local block = require 'core/blocks'
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local recovery = require 'core/recovery'
 local jobs = require 'kinds/jobs'

@@ -6,36 +6,18 @@
 -- are due, job_puts.lua makes jobs of messages, job_gets.lua takes and reserves them, job_verbs.lua has the other events,
 -- and job_queue.lua is the kind of queue. Ids are in job_ids.lua, and unique jobs in job_index.lua.
 --
--- An id is a number of 13 hexadecimal digits here, so that jobs with equal scores stay in the order of the puts. For
--- clients it is a decimal number.
---
--- Touches  :ext:jobs      a hash: id -> 'made priority delay ttr flags expires message', as it was put
---                         (`made`: new_stamp in job_ids.lua), or a range (ranges.lua);
---                         'id:' -> its state (JobField in layout.py), packed, if an event has happened to it since
---                         it was put; and 'id#' -> the key that makes it unique, if that is not its message
---          :ext:ready     for each state a sorted set of ids, with the score: the job's priority;
---          :ext:delayed   when it becomes ready;
---          :ext:reserved  when its reservation ends, inf for never;
---          :ext:buried    the number of jobs buried before
+-- Touches  the keys in docs/internals/jobs.md. 'id:' of :ext:jobs has a job's state (JobField in layout.py), packed, if an
+--          event has happened to it since it was put
 --          :ext:settings  'paused': until when no job is reserved; 'type': the type that the queue was created
 --                         with; 'max_deliveries', 'dead_letter': after how many reservations a job goes to the
 --                         queue with that base key. Counts: 'buried', 'timeouts' of reservations, 'deliveries'
 --                         (reservations), 'dead_letters' that have left the queue
---          :ext:due       when the first delay, reservation or pause ends, and servers try waiting operations again:
---                         maybe too early, never too late. Servers watch it
---          ${PREFIX}!due  a sorted set: queues with dead letters, and groups with max_deliveries, by the same time, at
---                         which servers use them
+--          ${PREFIX}!due  a sorted set: queues with dead letters, and groups with max_deliveries, by the time in :ext:due
 --          j<base key>    a field of the records of a server: its clients may have reserved jobs of that queue
 --
--- Times are in milliseconds since 1970 by the backend's clock; delays and times to run in milliseconds.
---
--- The owner of a reserved job is 'server token': the end of a server's identity, and one of its clients. If the
--- reservation outlives its connection, the server is empty.
+-- Times are in milliseconds since 1970 by the backend's clock; delays and times to run in milliseconds. The owner of a
+-- reserved job is 'server token': docs/internals/jobs.md#reservations.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local job_reads = require 'kinds/job_reads'
 local job_index = require 'kinds/job_index'
@@ -295,9 +277,7 @@ end
 
 -- Delete jobs by their ids, some at a time.
 function jobs.delete(ids)
-  for first = 1, #ids, jobs.AT_ONCE do
-    jobs.happen('delete', jobs.read({ unpack(ids, first, math.min(first + jobs.AT_ONCE - 1, #ids)) }))
-  end
+  for some in commands.parts(ids, jobs.AT_ONCE) do jobs.happen('delete', jobs.read(some)) end
 end
 
 -- Delete jobs in a state, as many as one call may. Return how many; and whether there are more.

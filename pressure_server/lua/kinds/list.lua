@@ -11,10 +11,6 @@
 -- Only lists and logs have roles, a mirror (mirror.lua) and marks (marks.lua). A list of which clients have reserved
 -- messages has jobs, too (jobs.lua).
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
 local taking = require 'core/taking'
@@ -26,9 +22,24 @@ local job_gets = require 'kinds/job_gets'
 local dead_letters = require 'kinds/dead_letters'
 local reads = require 'kinds/list_reads'
 
+local function nothing() end
+
+local function zero()
+  return 0
+end
+
 local list = {
   type = 'fifo', has_marks = true,
   in_use = queue.in_use, act_as = queue.act_as,
+  -- How many messages can be taken, and how many dropped.
+  available = reads.length, droppable = reads.length,
+  -- How many jobs are neither queued nor consumed, and their bytes. (Reserved messages of a list count as consumed.)
+  outstanding = zero, held_bytes = zero,
+  -- Adopt messages that native clients have put, if the kind keeps its messages elsewhere.
+  adopt = nothing,
+  -- Return why nothing can be taken, or reserved, or nil.
+  refusal_to_take = nothing, refusal_to_reserve = nothing,
+  settle = nothing,
   length = reads.length, queued = reads.queued, contains = reads.contains, range = reads.range, scan = reads.scan,
   sample = reads.sample, peek = reads.peek, positions = reads.positions, at = reads.at, from = reads.from, offsets = reads.offsets,
   version = reads.version, bytes_queued = reads.bytes_queued,
@@ -43,8 +54,6 @@ function list.begin()
     dead_letters.move()
   end
 end
-
-function list.settle() end
 
 -- Return in how many milliseconds another job may be ready, and the note of that (job_times.lua); nil without jobs.
 function list.leave()
@@ -62,19 +71,6 @@ function list.altered(new)
     if new.ack ~= '' then jobs.open() end
   end
   if queue.jobs then jobs.read_settings() end
-end
-
-function list.held_bytes()
-  return 0
-end
-
--- Return how many jobs are neither queued nor consumed. (Reserved messages of a list count as consumed.)
-function list.outstanding()
-  return 0
-end
-
-function list.available()
-  return queue.length
 end
 
 -- Pop up to `count` messages from the head of the list, about `most` bytes. Return them, the position of the first,
@@ -162,11 +158,6 @@ function list.drop_oldest(count)
   room.settle()
 end
 
--- Return how many messages can be dropped.
-function list.droppable()
-  return queue.length
-end
-
 -- Remove the newest messages.
 function list.drop_newest(count)
   local noted = marks.present()
@@ -217,11 +208,9 @@ end
 function list.restore(messages, marks_of)
   marks_of = marks_of and next(marks_of) and marks_of
   if marks_of then marks.present(true) end
-  for last = #messages, 1, -commands.CHUNK do
-    local some = {}
-    for i = last, math.max(1, last - commands.CHUNK + 1), -1 do some[#some + 1] = messages[i] end
-    call('RPUSH', queue.base, unpack(some))
-  end
+  local newest_first = {}
+  for i = #messages, 1, -1 do newest_first[#newest_first + 1] = messages[i] end
+  commands.with_all('RPUSH', queue.base, newest_first)
   queue.length = queue.length + #messages
   queue.count_as('consumed', -#messages, -commands.sum_of_bytes(messages))
   -- The messages are back: an error from here on must not put them back again.
@@ -240,11 +229,6 @@ end
 function list.is_ready_for_put()
   return true
 end
-
--- Return why nothing can be taken, or reserved, or nil.
-function list.refusal_to_take() end
-
-function list.refusal_to_reserve() end
 
 -- Return why messages cannot be removed, or nil; `newest` says that some of them are not the oldest ones.
 function list.refusal_to_remove()
@@ -323,9 +307,6 @@ function list.remove_copies(wanted, message)
   end
   return { count }, 0
 end
-
--- Adopt messages that native clients have put, if the kind keeps its messages elsewhere.
-function list.adopt() end
 
 -- Keep the messages from position `first` to `last`, which are in the queue, or none if `last` is before `first`.
 function list.keep(first, last)

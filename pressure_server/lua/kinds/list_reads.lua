@@ -1,8 +1,5 @@
 -- Questions to a list. They need no role and change no message; a search for messages may extend the mirror.
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local marks = require 'kinds/marks'
 local mirror = require 'kinds/mirror'
 local taking = require 'core/taking'
@@ -26,7 +23,7 @@ end
 -- Takes    messages
 -- Returns  1 for each that is queued, 0 for each that is not; and how many are left for another call
 function list_reads.contains(messages)
-  local found, decided = list_reads.queued(messages)
+  local found, decided = queue.kind.queued(messages)
   return found, #messages - decided
 end
 
@@ -51,11 +48,12 @@ function list_reads.scan(position, count)
   return { string.format('%d', next_position), messages }
 end
 
--- Return `count` distinct random positions below `length`, or if `count` is negative, -count with repeats.
-function list_reads.random_positions(seed, count, length)
-  local positions, taken = {}, {}
+-- Return the messages at `count` distinct random positions below `length`, or if `count` is negative, at -count positions
+-- with repeats; or an error if the repeats make the reply too large.
+function list_reads.pick(seed, count, length, message_at)
+  local picked, taken, bytes = {}, {}, 0
   if length == 0 then
-    return positions
+    return picked
   end
   math.randomseed(seed)
   for last = length - math.min(math.abs(count), count > 0 and length or math.huge), length - 1 do
@@ -66,27 +64,22 @@ function list_reads.random_positions(seed, count, length)
       if taken[position] then position = last end
       taken[position] = true
     end
-    positions[#positions + 1] = position
-  end
-  return positions
-end
-
--- Takes    a seed; the number of distinct positions to pick, or if negative, the number of picks with
---          repeats
--- Returns  the messages there; or an error if the repeats make the reply too large
-function list_reads.sample(seed, count)
-  if queue.length > 0 and count >= queue.length then
-    return list_reads.range(0, -1)
-  end
-  local picked, bytes = {}, 0
-  for i, position in ipairs(list_reads.random_positions(seed, count, queue.length)) do
-    picked[i] = call('LINDEX', queue.base, position)
-    bytes = bytes + #picked[i]
+    local message = message_at(position)
+    picked[#picked + 1], bytes = message, bytes + #message
     if count < 0 and bytes > list_reads.SAMPLE_BYTES then
       return { err = 'TOOLARGE' }
     end
   end
   return picked
+end
+
+-- Takes    a seed; the number of distinct positions to pick, or if negative, the number of picks with repeats
+-- Returns  the messages there, or an error (pick)
+function list_reads.sample(seed, count)
+  if queue.length > 0 and count >= queue.length then
+    return list_reads.range(0, -1)
+  end
+  return list_reads.pick(seed, count, queue.length, function(position) return call('LINDEX', queue.base, position) end)
 end
 
 -- Return the oldest message that has not expired, and its flags, '' for 0; or an empty list. Expired messages are

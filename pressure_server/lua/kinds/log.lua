@@ -1,22 +1,19 @@
--- Logs: queues whose messages have offsets. The offset of a message is how many were put before it; that of the oldest
--- message is the number of consumed ones. So nothing may leave from the middle. A message that could not be delivered
--- does not go back to the list: it waits in :ext:ready, and is the next to be taken.
+-- Logs: queues whose messages have offsets, so nothing may leave from the middle (docs/internals/logs.md). A message that
+-- could not be delivered does not go back to the list: it waits in :ext:ready, and is the next to be taken.
 --
 -- Touches  :ext:ready   a sorted set: 'flags expires message' with its offset before it, for each message that has
 --                       come back; the score is the offset. Clients that wait for a message watch this key
 --          :ext:groups  the groups that read the log (groups.lua)
 
-local block = require 'core/blocks'
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 local records = require 'core/records'
 local taking = require 'core/taking'
 local marks = require 'kinds/marks'
 local groups = require 'kinds/groups'
 local list = require 'kinds/list'
 
--- The functions that a log has in common with a list:
 local log = {
+  type = 'log', has_groups = true,
+  -- The functions that a log has in common with a list:
   settle = list.settle, leave = list.leave, altered = list.altered,
   held_bytes = list.held_bytes, outstanding = list.outstanding, drop_expired = list.drop_expired,
   drop_oldest = list.drop_oldest, droppable = list.droppable, drop_newest = list.drop_newest, purge = list.purge,
@@ -24,7 +21,6 @@ local log = {
   in_use = list.in_use, act_as = list.act_as, queued = list.queued, sample = list.sample, positions = list.positions,
   bytes_queued = list.bytes_queued, has_marks = list.has_marks, push = list.push,
 }
-log.type, log.has_groups = 'log', true
 -- The most messages, and about the most bytes, of one answer of `from` and `at`.
 local AT_MESSAGES, AT_BYTES = 1000, 1048576
 
@@ -47,9 +43,7 @@ function log.refusal_to_take()
   return queue.groups and { err = 'TYPE has-groups' } or nil
 end
 
-function log.refusal_to_put()
-  return nil
-end
+function log.refusal_to_put() end
 
 function log.refusal_to_remove(newest)
   return log.refusal_to_take() or newest and { err = 'TYPE is-log' } or queue.in_use('consumer')

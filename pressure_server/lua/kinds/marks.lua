@@ -1,5 +1,5 @@
--- Marks: what belongs to a message beside its bytes: its flags, which only clients interpret, the time at which it
--- expires, and how often it has been delivered, if it has come back. The list has no place for these.
+-- Marks: what belongs to a message beside its bytes, and has no place in the list: its flags, the time at which it
+-- expires, and how often it has been delivered, if it has come back. docs/internals/marks.md explains positions and gaps.
 --
 -- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags
 --          expires', or 'position flags expires deliveries', for each copy that has marks, oldest first, separated by
@@ -9,17 +9,9 @@
 -- and logs have something else in the third place (job_gets.lua, log.lua).
 --
 -- A copy is identified by its position: the number of messages that had been consumed when it was put, plus the number
--- queued before it. Marks with a lower position than the head's belong to copies that native clients have taken.
--- Messages that are removed from the middle count as consumed, so the count is too high for all older copies. The
--- positions of the removed messages are stored as a gap, which corrects that.
---
--- If a native client dies between a pop and its count, the positions of all copies shift, too. If no position fits, the
--- copies in the list are counted, and surplus marks belong to copies that are gone. The shift is then stored as the
--- drift, so copies are counted once. A copy can get another's marks only if equal messages have different marks, and
--- native clients have put or taken some of them, or there are more gaps than are stored one by one.
-
-local the_call = require 'core/call'
-local queue = require 'core/queue'
+-- queued before it. The drift is by how much all positions have shifted, because a native client died between a pop and
+-- its count. A copy can get another's marks only if equal messages have different marks, and native clients have put or
+-- taken some of them, or there are more gaps than are stored one by one.
 
 local marks = {}
 local MAX_PLAIN = 64

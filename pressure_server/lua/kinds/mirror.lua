@@ -10,17 +10,9 @@
 --            producer    the :producer that a server wrote last; empty for none
 --            consumer    the same for :consumer
 --
--- Every client writes its name when it takes a role. If a name differs from that in the index, another client may have
--- put or taken messages since. docs/internals/mirror.md discusses each case.
---
--- A queue gets a mirror when a message is first looked up. Without one, puts and gets pay nothing for it.
+-- A queue gets a mirror when a message is first looked up: docs/internals/mirror.md. If the present queue has none
+-- (queue.mirror), the functions do nothing, and `queued` must not be called.
 
--- If the present queue has no mirror (queue.mirror), the functions do nothing, and `queued` must not be called.
-
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local garbage = require 'core/garbage'
 
 local mirror = {
@@ -32,7 +24,6 @@ local mirror = {
 -- Slices that a call mirrors if it can do nothing else before.
 local FAR = 10
 
-local CHUNK = commands.CHUNK
 local MEMBERS, COPIES, INDEX = ':ext:members', ':ext:copies', ':ext:index'
 
 local function make()
@@ -44,6 +35,7 @@ local function make()
     consumer = nil,
     is_changed = false,
   }
+  return queue.mirror
 end
 
 -- Mirror everything anew, because the contents of the mirror are no longer known.
@@ -88,23 +80,16 @@ local function remember(messages)
     return
   end
   drop_garbage(self)
-  local fresh, seen = {}, {}
-  for first = 1, #messages, CHUNK do
-    local last = math.min(first + CHUNK - 1, #messages)
-    local present = call('SMISMEMBER', queue.base .. MEMBERS, unpack(messages, first, last))
-    for i = first, last do
-      local message = messages[i]
-      if present[i - first + 1] == 1 or seen[message] then
-        call('HINCRBY', queue.base .. COPIES, message, 1)
-      else
-        seen[message] = true
-        fresh[#fresh + 1] = message
-      end
+  local fresh, seen, present = {}, {}, commands.values_of('SMISMEMBER', queue.base .. MEMBERS, messages)
+  for i, message in ipairs(messages) do
+    if present[i] == 1 or seen[message] then
+      call('HINCRBY', queue.base .. COPIES, message, 1)
+    else
+      seen[message] = true
+      fresh[#fresh + 1] = message
     end
   end
-  if #fresh > 0 then
-    commands.with_all('SADD', queue.base .. MEMBERS, fresh)
-  end
+  if #fresh > 0 then commands.with_all('SADD', queue.base .. MEMBERS, fresh) end
   self.mirrored, self.is_changed = self.mirrored + #messages, true
 end
 
@@ -121,9 +106,7 @@ local function forget_taken(messages)
   local members, copies = queue.base .. MEMBERS, queue.base .. COPIES
   self.mirrored = self.mirrored - (count - skip)
   if call('EXISTS', copies) == 0 then
-    for first = skip + 1, count, CHUNK do
-      call('SREM', members, unpack(messages, first, math.min(first + CHUNK - 1, count)))
-    end
+    commands.with_all('SREM', members, commands.slice(messages, skip + 1, count))
     return
   end
   for i = skip + 1, count do
@@ -242,8 +225,7 @@ end
 
 -- Read the index.
 function mirror.load()
-  make()
-  local self = queue.mirror
+  local self = make()
   local noted, unmirrored, mirrored, consumed, producer, consumer =
     string.match(queue.index, '^(%d+) (%d+) (%d+) (%d+) (%S*) (%S*)$')
   if not noted then
@@ -276,27 +258,12 @@ local function extends_far(self)
   return self.unmirrored < before
 end
 
--- Return which messages the set has, as an array of 1 and 0.
-local function in_set(messages)
-  if #messages == 0 then
-    return {}
-  elseif #messages <= CHUNK then
-    return call('SMISMEMBER', queue.base .. MEMBERS, unpack(messages))
-  end
-  local present = {}
-  for first = 1, #messages, CHUNK do
-    local some = { unpack(messages, first, math.min(first + CHUNK - 1, #messages)) }
-    for _, flag in ipairs(call('SMISMEMBER', queue.base .. MEMBERS, unpack(some))) do present[#present + 1] = flag end
-  end
-  return present
-end
-
 -- Return which messages are in the list, as an exact array of 1 and 0; and how many of them were decided before the call
 -- reached its limit of list entries: at least one, unless the call has extended the mirror instead.
 function mirror.queued(messages)
   local self, present, count = queue.mirror, {}, #messages
   if self.mirrored > 0 and not self.is_garbage then
-    present = in_set(messages)
+    present = commands.values_of('SMISMEMBER', queue.base .. MEMBERS, messages)
     if self.unmirrored == 0 and not is_stale(self) then
       return present, count
     end

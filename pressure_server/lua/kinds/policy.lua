@@ -6,11 +6,8 @@
 --                         has all of them, 0 for none, in one field, which all queues of jobs read; 'rate_until': when
 --                         the tokens that have been used are there again, in milliseconds since 1970
 --
--- The rate is a bucket of `count` tokens, which fills evenly. Limits for each key of a message, such as a tenant, would
--- have their place in `left`.
+-- The rate is a bucket of `count` tokens, which fills evenly.
 
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 local job_reads = require 'kinds/job_reads'
 
 local policy = { SETTINGS = { 'retry_delay', 'retry_delay_max', 'in_flight', 'rate' } }

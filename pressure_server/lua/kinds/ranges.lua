@@ -1,17 +1,11 @@
 -- Ranges: neighbouring messages of a log that one consumer of a group has reserved are one job of the group's queue, as
--- long as the same happens to all of them. This job has the id of its first message, and no message: the log has them.
---
--- An event that ends or extends the reservation of some of them leaves shorter ranges. An event that lets messages stay
--- with the group after they leave the range, such as a release, makes a job of each. jobs.lua calls this module when it
--- reads jobs and before it changes them. The ids of a range are neighbours, too, in one block (job_ids.lua).
+-- long as the same happens to all of them (docs/internals/logs.md#groups). jobs.lua calls this module when it reads jobs
+-- and before it changes them. The ids of a range are neighbours, too, in one block (job_ids.lua).
 --
 -- Touches  :ext:jobs      'made =count bytes offset' in place of a job: the number of messages, their bytes, and the
 --                         offset of the first
 --          :ext:settings  'ranged': how many messages the ranges of the queue have, without the first of each
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local group = require 'kinds/group'
 local job_ids = require 'kinds/job_ids'
 

@@ -10,7 +10,6 @@
 -- change. A repair examines once more, in the same atomic step, and does nothing if the sign is another one now.
 -- docs/guides/repair.md has the reasons, and every state in which a native client can die.
 
-local queue = require 'core/queue'
 local keys = require 'core/keys'
 local life = require 'core/life'
 

@@ -10,8 +10,10 @@
 -- Touches  :ext:settings  'unused': the queue's version when it was first found unused; 'since': the time;
 --                         'asked': the same time, once waiting clients have been asked
 
-local the_call = require 'core/call'
-local queue = require 'core/queue'
+require 'core/call'
+require 'core/blocks'
+require 'core/commands'
+require 'core/queue'
 local keys = require 'core/keys'
 local registry = require 'core/registry'
 local garbage = require 'core/garbage'
