@@ -98,7 +98,7 @@ def due_key(prefix: bytes) -> bytes:
 
 
 def garbage_key(prefix: bytes) -> bytes:
-    """Return the key of the set of collections that deleted queues have left (garbage.lua)."""
+    """Return the key of the set of collections that deleted queues have left (keys.lua)."""
     return prefix + b"!garbage"
 
 

@@ -122,13 +122,17 @@ local function joined(high, low)
   return high > 0 and format('%.0f%010.0f', high, low) or format('%.0f', low)
 end
 
-local function sum(one, other)
+-- Return the halves of a number plus another, which is multiplied by 1 or -1. The high half may be negative.
+local function added(one, other, sign)
   local high, low = halves(one)
-  local more_high, more_low = halves(other)
-  high, low = high + more_high, low + more_low
-  if low >= TEN_DIGITS then
-    high, low = high + 1, low - TEN_DIGITS
-  end
+  local other_high, other_low = halves(other)
+  low = low + sign * other_low
+  local carry = math.floor(low / TEN_DIGITS)
+  return high + sign * other_high + carry, low - carry * TEN_DIGITS
+end
+
+local function sum(one, other)
+  local high, low = added(one, other, 1)
   if high > MAX_HIGH or (high == MAX_HIGH and low > MAX_LOW) then
     high, low = high - MAX_HIGH, low - MAX_LOW - 1
     if low < 0 then
@@ -139,12 +143,7 @@ local function sum(one, other)
 end
 
 local function difference(one, other)
-  local high, low = halves(one)
-  local less_high, less_low = halves(other)
-  high, low = high - less_high, low - less_low
-  if low < 0 then
-    high, low = high - 1, low + TEN_DIGITS
-  end
+  local high, low = added(one, other, -1)
   return high < 0 and '0' or joined(high, low)
 end
 

@@ -10,8 +10,7 @@
 --          many messages become jobs: the caller sends the runs again
 --
 -- An error ends and refuses a run, and the messages that it has taken go back. Earlier runs are done, and keep their
--- results. Later runs are left for the next call; in a transaction they are done. An operator causes such errors: a key
--- of the queue gets a wrong type, or the server loses the right to a command or a key.
+-- results. Later runs are left for the next call; in a transaction they are done (docs/internals/recovery.md).
 --
 -- Runs that lack a message or room wait within the call. After each later run that has changed the queue they are
 -- tried again, first come, first served. If they get further, or if there is news for the caller, the first value of

@@ -67,7 +67,6 @@ function the_call.error_text(reason)
   return string.match(reply, '^%u[%u%d_]* ') and reply or 'ERR ' .. text
 end
 
--- Return the reply for a run or block that an error has ended.
 function the_call.error_reply(reason)
   return { err = the_call.error_text(reason) }
 end

@@ -22,6 +22,12 @@ function commands.parts(list, size)
   end
 end
 
+function commands.reversed(list)
+  local found, n = {}, #list
+  for i = 1, n do found[i] = list[n + 1 - i] end
+  return found
+end
+
 -- Run `command key value…`; return the sum of the replies.
 function commands.with_all(command, key, values)
   if #values <= CHUNK then

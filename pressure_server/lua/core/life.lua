@@ -3,7 +3,6 @@
 local room = require 'core/room'
 local keys = require 'core/keys'
 local registry = require 'core/registry'
-local garbage = require 'core/garbage'
 local conversion = require 'kinds/conversion'
 local policy = require 'kinds/policy'
 
@@ -16,14 +15,13 @@ local function unlink(suffixes)
   return call('UNLINK', unpack(keys.with(suffixes)))
 end
 
--- Return whether the queue has keys of the protocol.
 local function has_keys()
   return call('EXISTS', unpack(keys.with(keys.of_protocol))) > 0
 end
 
 -- Let the registries forget the queue and its jobs, before its keys are deleted.
 function life.sign_off()
-  garbage.set_all_aside()
+  keys.set_all_aside()
   registry.drop_ids()
   registry.remove()
 end
@@ -53,7 +51,6 @@ local function forget()
   return unlink(keys.of_extensions)
 end
 
--- Return whether these settings have a policy (kinds/policy.lua).
 local function has_policy(some)
   for _, name in ipairs(policy.SETTINGS) do
     if (some[name] or '') ~= '' then
@@ -74,8 +71,7 @@ end
 -- Takes    the bound, 0 for none; the overflow, block or error, or '' for the server's; 'implicit' if a put
 --          creates the queue, else ''; then other settings, each a name and a value: type, and those of jobs
 --          (jobs.lua)
--- Returns  1, or an error. Keys without :bound mean that a native Delete is in progress. It would delete new messages,
---          too, so no queue can be created until it has finished.
+-- Returns  1, or an error: DELETING if there are keys without :bound, because a native Delete is in progress
 function life.create(bound, full, implicit, ...)
   if queue.bound then
     return { err = 'EXISTS' }

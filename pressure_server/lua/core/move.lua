@@ -44,7 +44,6 @@ local function go_round(options, message, wanted, id)
   return { message }
 end
 
--- See the head of this file.
 function move.move(options, other, wanted)
   local from = queue.base
   local function again()

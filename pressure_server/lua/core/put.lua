@@ -114,7 +114,6 @@ local function push(self, messages, marks_of)
   return ids
 end
 
--- Return the number of messages of each command.
 local function sizes_of(text, messages)
   local sizes = {}
   if text == '' then
@@ -391,7 +390,6 @@ local function put_any(self, sizes_text, messages)
   return (self.is_add and put_new or put_plain)(self, sizes_text, messages)
 end
 
--- See the head of this file.
 function put.put(options, sizes_text, messages)
   local self = { options = options, marks = nil, overwrites = false, is_add = false }
   if options.once then

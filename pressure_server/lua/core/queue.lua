@@ -1,18 +1,10 @@
 -- The queue that the call works on: its state, its roles and its statistics.
 --
 -- Takes    a base key, ${PREFIX}:${queue}
--- Touches  the 12 keys of pressure 0.15. A call is atomic, so it need not take a role's token: it only
---          checks that the token is there.
---          :ext:producer_turn, :ext:consumer_turn  the token of a role while a pressure-server has its turn.
---          The server waited for it in line with native clients; no other client takes it (backend/turns.py)
---          :ext:settings  a hash: 'overflow' (block, error or overwrite), 'implicit' if a put created the
---          queue; 'dropped': how many messages have been overwritten
+-- Touches  the keys of docs/internals/keys.md. A call is atomic, so it need not take a role's token: it only checks that
+--          the token is there.
 --          :ext:made  when the library created the queue, to tell it from earlier queues of that name; '-' if a native
---          client did. Then, after a space, the word of its kind, unless it is a plain list: 'jobs' (job_queue.lua),
---          'lifo' or 'random' (distinct.lua), 'log' (log.lua), 'reserved' for a list of which clients have reserved
---          messages (jobs.lua), 'kept' for a list with ACK NEXT (get.lua), or 'limited' for a list with a limit of
---          bytes (room.lua)
---          :ext:due   when servers try waiting operations again (job_times.lua)
+--          client did. Then, after a space, the word of its kind (docs/internals/jobs.md), unless it is a plain list
 -- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind:
 --          kinds/list.lua says which
 
@@ -22,7 +14,6 @@ local NOTED = 10000
 -- `kinds` has the kinds by the word in :ext:made; '' is that of a plain list.
 queue = { kinds = {} }
 
--- Read the state of a queue.
 function queue.read(base)
   queue.base = nil -- until all is read: an error must not leave this queue with the state of another
   local values = call('MGET', base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':ext:index',
@@ -71,7 +62,6 @@ function queue.forget()
   queue.base, queue.mirror, queue.jobs = nil, nil, nil
 end
 
--- Return the key of one of the queue's extensions.
 function queue.key_of(name)
   return queue.base .. ':ext:' .. name
 end
@@ -103,7 +93,6 @@ local function has(sign)
   return (queue.signs or look()) % (2 * sign) >= sign
 end
 
--- Return whether the queue is closed.
 function queue.is_closed()
   return has(CLOSED)
 end

@@ -1,13 +1,8 @@
 -- Records: a call stores its replies, and the messages that it took from each queue, in a hash of the server that sent
--- it, until that server says that everything has arrived. A call that is sent again is answered from its record, not
--- done twice. Messages that a dead server had taken can be put back.
+-- it, until that server says that everything has arrived (docs/internals/recovery.md).
 --
--- Takes    KEYS[#KEYS]            the server's records, ${PREFIX}!calls:${identity}, if it has any
---          ARGV[HEADER_NUMBER]    the number of the call; '' to keep no record
---          ARGV[HEADER_EPOCH]     the epoch of the server's connection
---          ARGV[HEADER_AGAIN]     'again' if the call may have been done before
---          ARGV[HEADER_DONE]      fields of records that are no longer needed, separated by spaces
--- Touches  the records, a hash:
+-- Takes    ARGV[HEADER_NUMBER], HEADER_EPOCH, HEADER_AGAIN and HEADER_DONE (layout.py)
+-- Touches  the server's records, ${PREFIX}!calls:${identity}, the last of KEYS; a hash:
 --            epoch -> the epoch of the server's last connection; 0 after another server found this one dead
 --            number -> { FORMAT, replies, entries, { base key, ids, owners, reserves } for each run that has reserved
 --            jobs }, packed
@@ -15,9 +10,6 @@
 --            calls, this tells which ones
 --            j<base key> -> 1, or a cursor (job_gets.lua), while clients of this server may have reserved jobs of the
 --            queue (jobs.lua)
---
--- A late call, from a lost connection or from a server that was found dead, has another epoch. It is refused
--- with BURIED before it does anything.
 --
 -- An entry says what was taken from one queue: { base key, when the queue was made, reply, places, marks }. A place says
 -- where messages are: a number is a result in that reply, a negative number is in the reply's first value, a table
@@ -62,7 +54,6 @@ function records.begin()
   end
 end
 
--- Write a record of this server.
 function records.write(field, replies, entries)
   return call('HSET', the_call.records, field, cmsgpack.pack({ FORMAT, replies, entries }))
 end

@@ -123,7 +123,6 @@ function recovery.put_back(words)
   return count
 end
 
--- Write the records that this call has changed.
 function recovery.save()
   for number, rest in pairs(the_call.changed_records) do
     if #rest > 0 then

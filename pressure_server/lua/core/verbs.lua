@@ -2,7 +2,7 @@
 
 local life = require 'core/life'
 local info = require 'core/info'
-local outcomes = require 'core/outcomes'
+local once = require 'core/once'
 local get = require 'core/get'
 local put = require 'core/put'
 local move = require 'core/move'
@@ -55,7 +55,7 @@ local table_of_verbs = {
   redrive = { dead_letters, takes = words },
   trim = { purge, takes = numbers }, purge = { purge, takes = words },
   info = { info, takes = numbers }, exists = { info, takes = numbers, optional = true },
-  outcome = { outcomes, takes = messages }, group = { groups, takes = words },
+  outcome = { once, takes = messages }, group = { groups, takes = words },
   create = { life, takes = words, optional = true }, alter = { life, takes = words },
   close = { life, takes = numbers }, delete = { life, takes = numbers, optional = true },
   finish_delete = { life, takes = numbers, optional = true },

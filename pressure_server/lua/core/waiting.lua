@@ -1,11 +1,9 @@
--- Waiting servers: notes which servers have clients that wait for a message of the queue. Without these notes
--- the clients of the server that puts would take all messages before other servers are woken up.
+-- Waiting servers: notes which servers have clients that wait for a message of the queue. A call that puts leaves the
+-- other servers their share: docs/internals/waiting.md#clients-of-several-servers.
 --
 -- Takes    block.how  'note' if other servers use this backend; 'share' if, in addition, the block puts and
 --                     all its takes may wait
 -- Touches  :ext:waiting  a hash: identity -> when that server noted waiting clients, in seconds since 1970
---
--- A call that puts leaves the other servers their share: docs/internals/waiting.md#clients-of-several-servers.
 
 local waiting = {}
 -- Seconds after which a server's note is ignored. A server renews its own note after half of that time.

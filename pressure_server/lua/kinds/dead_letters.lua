@@ -1,7 +1,5 @@
--- Dead letters: jobs that have been delivered often enough go to another queue, and back if a client asks for it.
---
--- A queue of jobs notes where each came from (JobField in layout.py). The library makes the queue for dead letters one of
--- jobs if it creates it; a list that is there already stays a list, and has no place for that.
+-- Dead letters: jobs that have been delivered often enough go to another queue, and back if a client asks for it. A queue
+-- of jobs notes where each came from (JOB_ORIGIN); a list has no place for that.
 
 local put = require 'core/put'
 local conversion = require 'kinds/conversion'

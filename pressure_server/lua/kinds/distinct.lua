@@ -141,7 +141,6 @@ function distinct.is_ready_for_put(options, messages)
   return queue.kind.is_ready_for_put(options)
 end
 
--- Return whether messages must be adopted before anything is done (batch.lua).
 function distinct.is_behind()
   return has_unadopted
 end
@@ -153,7 +152,6 @@ end
 
 distinct.droppable = distinct.available
 
--- See purge.lua.
 function distinct.purge(state)
   local count, is_more = 0, state == 'ready' and in_set > 0
   while is_more do
@@ -171,15 +169,12 @@ function distinct.restore(messages, marks_of)
     conversion.convert()
     return queue.kind.restore(messages, marks_of)
   end
-  local newest_last = {}
-  for i, message in ipairs(messages) do newest_last[#messages + 1 - i] = message end
-  add(newest_last)
+  add(commands.reversed(messages))
   queue.count_as('consumed', -#messages, -commands.sum_of_bytes(messages))
   pcall(room.settle)
   return 1, 0
 end
 
--- Return for each message 1 if it is queued, else 0; and how many were decided.
 function distinct.queued(messages)
   queue.kind.adopt()
   if queue.kind.queued ~= distinct.queued then
@@ -244,7 +239,6 @@ function distinct.remove_copies(_, message)
   return left == 0 and { removed[1] } or {}, left
 end
 
--- Adopt all messages of the list.
 function distinct.adopt()
   if has_unadopted then
     has_unadopted = adopt(call('LLEN', queue.base))
@@ -270,7 +264,6 @@ function distinct.take_moved(wanted, message)
   room.settle()
 end
 
--- Return a text that changes with every put, get, close, delete and create.
 function distinct.version()
   local stats = call('MGET', queue.base .. ':stats:produced_messages', queue.base .. ':stats:consumed_messages')
   return string.format('%s %d %s %s %d %s', queue.word, queue.length, stats[1] or '', stats[2] or '',

@@ -48,9 +48,7 @@ function group.messages_ahead(skipped, count)
   end
   local state = queue.jobs
   local first = math.max(state.next, state.head) - state.head + skipped
-  local newest_first, messages = call('LRANGE', state.source, -first - count, -first - 1), {}
-  for i = #newest_first, 1, -1 do messages[#messages + 1] = newest_first[i] end
-  return messages
+  return commands.reversed(call('LRANGE', state.source, -first - count, -first - 1))
 end
 
 -- Return `count` messages of the log from an offset on, as a table with keys from 1. A message that the log has dropped
@@ -61,8 +59,7 @@ function group.messages_at(offset, count)
   if gone < count then
     local first = offset + gone - state.head
     local newest_first = call('LRANGE', state.source, -first - (count - gone), -first - 1)
-    local n = #newest_first
-    for i = n, 1, -1 do found[gone + n - i + 1] = newest_first[i] end
+    for i, message in ipairs(commands.reversed(newest_first)) do found[gone + i] = message end
   end
   return found
 end

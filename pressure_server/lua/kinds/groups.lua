@@ -42,6 +42,16 @@ function groups.note_taken(messages, first)
   group.set_next(first + #messages)
 end
 
+-- Make jobs of messages of the log; offset_of(i) is the offset of each.
+local function make_jobs(messages, marks_of, offset_of)
+  local places = {}
+  for i, id in ipairs(job_puts.store(messages, marks_of)) do
+    places[2 * i - 1], places[2 * i] = string.format('%.0f', offset_of(i)), id
+  end
+  commands.with_all('ZADD', queue.key_of('offsets'), places)
+  the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
+end
+
 -- Make jobs of the log's next messages until `wanted` ready jobs come before the messages that are left in the log.
 function groups.fill(wanted)
   local state = queue.jobs
@@ -51,13 +61,8 @@ function groups.fill(wanted)
     return
   end
   local messages, first = groups.look_ahead(count, FILLED_BYTES)
-  local places = {}
-  for i, id in ipairs(job_puts.store(messages, group.marks_ahead(messages, first))) do
-    places[2 * i - 1], places[2 * i] = string.format('%.0f', first + i - 1), id
-  end
-  call('ZADD', queue.key_of('offsets'), unpack(places))
+  make_jobs(messages, group.marks_ahead(messages, first), function(i) return first + i - 1 end)
   groups.note_taken(messages, first)
-  the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 
 -- Give each group of the present log a job for each of these messages. They had been taken from the log before it had
@@ -66,14 +71,9 @@ function groups.take_back(messages, marks_of)
   local home, bytes = queue.base, commands.sum_of_bytes(messages)
   for _, key in ipairs(call('ZRANGE', group.key_of(home), 0, -1)) do
     queue.enter(key)
-    local places = {}
-    for i, id in ipairs(job_puts.store(messages, marks_of)) do
-      places[2 * i - 1], places[2 * i] = string.format('%.0f', marks_of[i][3]), id
-    end
-    commands.with_all('ZADD', queue.key_of('offsets'), places)
+    make_jobs(messages, marks_of, function(i) return marks_of[i][3] end)
     queue.count_as('produced', #messages, bytes)
     group.note_passed()
-    the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
   end
   queue.enter(home)
 end

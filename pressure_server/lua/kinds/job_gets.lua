@@ -240,8 +240,7 @@ end
 -- Give up jobs that clients of a server have reserved. Servers call this until all jobs have been checked.
 --
 -- Jobs of a list go back to its head, so those whose reservations end last are given up first: the cursor is 'after' and
--- a position from the end. Positions shift if other clients end reservations meanwhile. So a scan follows, which misses
--- none: the cursor is 'scan' and a cursor of ZSCAN.
+-- a position from the end. A scan follows, because positions shift: the cursor is 'scan' and a cursor of ZSCAN.
 --
 -- Takes    the end of the server's identity; the cursor that the last call returned, or at first any other word
 -- Returns  how many have been given up; the next cursor, '0' at the end

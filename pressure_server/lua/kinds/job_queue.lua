@@ -354,8 +354,8 @@ function job_queue.take_moved(wanted, id)
   end
 end
 
--- Return a text that changes with every event of a job, except touch, and when a delay or a reservation ends. It does not
--- change when a call notices that a delay has ended, or makes jobs of messages of the list or of a group's log.
+-- As list.version. The text changes with every event of a job, except touch, and when a delay or a reservation ends; not
+-- when a call notices that a delay has ended, or makes jobs of messages of the list or of a group's log.
 function job_queue.version()
   local state = queue.jobs
   local stats = call('MGET', queue.base .. ':stats:produced_messages', queue.base .. ':stats:consumed_messages')

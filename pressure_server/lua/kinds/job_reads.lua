@@ -187,7 +187,6 @@ function job_reads.ttr_of(job)
   return job.about[JOB_OWN_TTR] or tonumber(job_reads.parse(job).ttr)
 end
 
--- Return whether this owner has reserved the job.
 function job_reads.is_owned(job, owner)
   return (job.about or job_reads.parse(job).about)[JOB_OWNER] == owner
 end
@@ -257,7 +256,6 @@ function job_reads.next_ids(count)
   return job_reads.ready_ids(0, count - 1)
 end
 
--- Return how many jobs are in each state.
 function job_reads.counts()
   local found = {}
   for i, state in ipairs(STATES) do found[i] = call('ZCARD', key_of(state)) + (state == 'reserved' and queue.jobs.ranged or 0) end

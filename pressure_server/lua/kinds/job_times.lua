@@ -30,8 +30,7 @@ local function due_in(state)
 end
 
 -- Make jobs ready whose delay is over, and end reservations whose time is up; `delayed` is the number of delayed jobs. A
--- block does this once for each queue, for a limited number of jobs. If more are due, it leaves its operations for
--- another call (batch.lua).
+-- block does this once for each queue, for a limited number of jobs; if more are due, has_due says so.
 function job_times.promote(delayed)
   local state = queue.jobs
   block.promoted = block.promoted or {}
@@ -71,7 +70,6 @@ function job_times.promote(delayed)
   end
 end
 
--- Return whether the queue is paused, so that ready jobs are not taken.
 function job_times.is_paused()
   local paused = queue.jobs.settings.paused
   return paused and paused > the_call.clock()
@@ -86,9 +84,8 @@ end
 
 -- Note in :ext:due when servers try waiting operations again. Call this before the call leaves the queue.
 --
--- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none. The note may be too early, because
---          a later time does not replace it. If its time has passed, the first value is 0: this call removes the note,
---          maybe before its server has read it
+-- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none (docs/internals/waiting.md#due-times).
+--          If its time has passed, the first value is 0: this call removes the note, maybe before its server has read it
 function job_times.note_due()
   if not the_call.has_records() then
     return -1, ''

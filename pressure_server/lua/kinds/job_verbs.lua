@@ -27,7 +27,6 @@ local function each(words, what)
   return values
 end
 
--- Return whether two of these intervals of ids overlap.
 local function overlap(pairs_of_ids)
   local sorted = commands.slice(pairs_of_ids, 1, #pairs_of_ids)
   table.sort(sorted, function(one, other) return one[1] < other[1] end)
@@ -107,7 +106,6 @@ local function for_each(words, event)
   return done, #words - #done
 end
 
--- Return the verb of an event.
 local function verb_for(event)
   return function(words)
     return for_each(words, event)
@@ -116,15 +114,6 @@ end
 
 job_verbs.delete_job, job_verbs.give_up = verb_for('delete'), verb_for('give_up')
 job_verbs.touch, job_verbs.kick_job = verb_for('touch'), verb_for('kick')
-
--- Let an event happen to a job. It may change the job's priority.
-local function change(event, id, owner, priority)
-  local job = jobs.read({ id })[1]
-  if job then
-    jobs.parse(job).about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
-  end
-  return jobs.happen(event, { job }, { job_gets.owner_of(owner) })[1] or 0
-end
 
 -- Describe reservations, in the order in which they end.
 --
@@ -161,7 +150,10 @@ end
 -- Takes    'id owner', or 'id owner priority', for each
 function job_verbs.bury(words)
   return each(words, function(word)
-    return change('bury', string.match(word, '^(%x+) (%S+) ?(%d*)$'))
+    local id, owner, priority = string.match(word, '^(%x+) (%S+) ?(%d*)$')
+    local job = jobs.read({ id })[1]
+    if job then jobs.parse(job).about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY] end
+    return jobs.happen('bury', { job }, { job_gets.owner_of(owner) })[1] or 0
   end)
 end
 

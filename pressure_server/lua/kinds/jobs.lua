@@ -275,7 +275,6 @@ function jobs.happen(event, some, owners)
   return done
 end
 
--- Delete jobs by their ids, some at a time.
 function jobs.delete(ids)
   for some in commands.parts(ids, jobs.AT_ONCE) do jobs.happen('delete', jobs.read(some)) end
 end

@@ -6,6 +6,10 @@
 --   available   how many messages can be taken now; pop: take some; restore: put back what was not delivered
 --   push        put messages, for which there is room; drop_expired, drop_oldest: make room
 --   queued      which messages are in the queue (mirror.lua)
+--   is_behind   whether messages must be adopted before anything is done; adopt: adopt those that native clients have
+--               put, if the kind keeps its messages elsewhere
+--   outstanding, held_bytes   how many jobs are neither queued nor consumed, and their bytes
+--   refusal_to_put, …         why an operation is refused, or nil
 --   the verbs of verbs.lua that depend on the kind, and what move.lua and purge.lua need
 --
 -- Only lists and logs have roles, a mirror (mirror.lua) and marks (marks.lua). A list of which clients have reserved
@@ -31,15 +35,9 @@ end
 local list = {
   type = 'fifo', has_marks = true,
   in_use = queue.in_use, act_as = queue.act_as,
-  -- How many messages can be taken, and how many dropped.
   available = reads.length, droppable = reads.length,
-  -- How many jobs are neither queued nor consumed, and their bytes. (Reserved messages of a list count as consumed.)
-  outstanding = zero, held_bytes = zero,
-  -- Adopt messages that native clients have put, if the kind keeps its messages elsewhere.
-  adopt = nothing,
-  -- Return why nothing can be taken, or reserved, or nil.
-  refusal_to_take = nothing, refusal_to_reserve = nothing,
-  settle = nothing,
+  outstanding = zero, held_bytes = zero, -- reserved messages of a list count as consumed
+  adopt = nothing, settle = nothing, refusal_to_take = nothing, refusal_to_reserve = nothing,
   length = reads.length, queued = reads.queued, contains = reads.contains, range = reads.range, scan = reads.scan,
   sample = reads.sample, peek = reads.peek, positions = reads.positions, at = reads.at, from = reads.from, offsets = reads.offsets,
   version = reads.version, bytes_queued = reads.bytes_queued,
@@ -55,7 +53,7 @@ function list.begin()
   end
 end
 
--- Return in how many milliseconds another job may be ready, and the note of that (job_times.lua); nil without jobs.
+-- Return what note_due does (job_times.lua); nil without jobs.
 function list.leave()
   mirror.save()
   if queue.jobs then
@@ -73,21 +71,26 @@ function list.altered(new)
   if queue.jobs then jobs.read_settings() end
 end
 
--- Pop up to `count` messages from the head of the list, about `most` bytes. Return them, the position of the first,
--- and the marks of each that has any.
+-- Let messages leave the head of the list. If they are `taken` for a client, an error puts them back. Return them, the
+-- position of the first, and the marks of each that has any.
+local function leave_head(count, taken)
+  local noted, position = marks.present(), queue.consumed
+  local some = call('RPOP', queue.base, count)
+  if taken then records.note_popped(some) end
+  queue.length = queue.length - #some
+  queue.count_as('consumed', #some, commands.sum_of_bytes(some))
+  mirror.note_taken(some)
+  return some, position, noted and marks.take(noted, some, position) or nil
+end
+
+-- Take up to `count` messages from the head of the list, about `most` bytes. Return what `leave_head` does.
 function list.pop_head(count, most)
   if count > 1 then
     -- Estimate by the oldest message. If later ones are larger, the caller stops after the next round.
     local weight = math.max(1, #call('LINDEX', queue.base, -1))
     count = math.max(1, math.min(count, math.floor(most / weight)))
   end
-  local noted = marks.present()
-  local some, position = call('RPOP', queue.base, count), queue.consumed
-  records.note_popped(some)
-  queue.length = queue.length - #some
-  queue.count_as('consumed', #some, commands.sum_of_bytes(some))
-  mirror.note_taken(some)
-  return some, position, noted and marks.take(noted, some, position) or nil
+  return leave_head(count, true)
 end
 
 -- Take messages, as `pop_head`. Return them, and how many have expired.
@@ -131,12 +134,8 @@ function list.drop_expired()
       break
     end
     dropped = dropped + 1
-    local changed_before, position = block.changed, queue.consumed
-    local message = call('RPOP', queue.base)
-    queue.length = queue.length - 1
-    queue.count_as('consumed', 1, #message)
-    mirror.note_taken({ message })
-    marks.take(noted, { message }, position)
+    local changed_before = block.changed
+    leave_head(1, false)
     queue.act_as('consumer')
     room.settle()
     block.changed = changed_before
@@ -145,20 +144,11 @@ end
 
 -- Drop the oldest messages. They count as consumed, like all that leave the queue.
 function list.drop_oldest(count)
-  local noted = marks.present()
-  while count > 0 do
-    local position, some = queue.consumed, call('RPOP', queue.base, math.min(count, commands.CHUNK))
-    queue.length = queue.length - #some
-    queue.count_as('consumed', #some, commands.sum_of_bytes(some))
-    mirror.note_taken(some)
-    if noted then marks.take(noted, some, position) end
-    count = count - #some
-  end
+  while count > 0 do count = count - #leave_head(math.min(count, commands.CHUNK), false) end
   queue.act_as('consumer')
   room.settle()
 end
 
--- Remove the newest messages.
 function list.drop_newest(count)
   local noted = marks.present()
   while count > 0 do
@@ -208,9 +198,7 @@ end
 function list.restore(messages, marks_of)
   marks_of = marks_of and next(marks_of) and marks_of
   if marks_of then marks.present(true) end
-  local newest_first = {}
-  for i = #messages, 1, -1 do newest_first[#newest_first + 1] = messages[i] end
-  commands.with_all('RPUSH', queue.base, newest_first)
+  commands.with_all('RPUSH', queue.base, commands.reversed(messages))
   queue.length = queue.length + #messages
   queue.count_as('consumed', -#messages, -commands.sum_of_bytes(messages))
   -- The messages are back: an error from here on must not put them back again.
@@ -220,12 +208,10 @@ function list.restore(messages, marks_of)
   return 1, 0
 end
 
--- Return why nothing is put with these options, or nil.
 function list.refusal_to_put(options)
   return options.offset and { err = 'TYPE no-offsets' } or nil
 end
 
--- Return whether messages can be put in this call.
 function list.is_ready_for_put()
   return true
 end

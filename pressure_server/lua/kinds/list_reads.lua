@@ -30,12 +30,7 @@ end
 -- Takes    first, last: positions, oldest first; 0 is the oldest, -1 the newest, as with LRANGE
 -- Returns  the messages between them, oldest first
 function list_reads.range(first, last)
-  local messages = call('LRANGE', queue.base, -1 - last, -1 - first) -- the newest first
-  local count = #messages
-  for i = 1, math.floor(count / 2) do
-    messages[i], messages[count + 1 - i] = messages[count + 1 - i], messages[i]
-  end
-  return messages
+  return commands.reversed(call('LRANGE', queue.base, -1 - last, -1 - first)) -- it has the newest first
 end
 
 -- Takes    an absolute position (the number of messages consumed before it), and a count

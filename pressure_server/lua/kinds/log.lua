@@ -113,7 +113,6 @@ function log.length()
   return queue.length + queue.returned
 end
 
--- Return the members of the set, from one position to another.
 local function members(first, last)
   return queue.returned > 0 and first <= last and call('ZRANGE', queue.key_of('ready'), first, last) or {}
 end
@@ -192,8 +191,7 @@ function log.take_moved()
   end
 end
 
--- Return a text that changes with every put, get, close, delete and create; and when all groups have passed a message,
--- but not when such a message is dropped, maybe later.
+-- As list.version. The text changes when all groups have passed a message, but not when it is dropped, maybe later.
 function log.version()
   local slowest = queue.groups and call('ZRANGE', queue.key_of('groups'), 0, 0, 'WITHSCORES')[2]
   local tail = queue.consumed + queue.length

@@ -13,7 +13,7 @@
 -- A queue gets a mirror when a message is first looked up: docs/internals/mirror.md. If the present queue has none
 -- (queue.mirror), the functions do nothing, and `queued` must not be called.
 
-local garbage = require 'core/garbage'
+local keys = require 'core/keys'
 
 local mirror = {
   -- Messages mirrored in one call: 1000 take about half a millisecond.
@@ -49,8 +49,8 @@ end
 
 local function drop_garbage(self)
   if self.is_garbage then
-    if queue.consumed + queue.length > garbage.LARGE then
-      garbage.set_aside(MEMBERS, COPIES)
+    if queue.consumed + queue.length > keys.LARGE then
+      keys.set_aside(MEMBERS, COPIES)
     end
     call('UNLINK', queue.base .. MEMBERS, queue.base .. COPIES)
     self.is_garbage = false
@@ -137,7 +137,6 @@ end
 
 -- The messages have been put, or taken: an error in the mirror must not refuse that.
 
--- Note messages that have been put.
 function mirror.note_put(messages)
   if queue.mirror then
     if not pcall(remember, messages) then mirror.start_over() end
@@ -177,7 +176,6 @@ function mirror.forget_all(message, in_head)
   end
 end
 
--- Mirror some more messages.
 function mirror.extend()
   if queue.mirror then extend(mirror.SLICE) end
 end
@@ -223,7 +221,6 @@ local function catch_up(self, noted, consumed)
   end
 end
 
--- Read the index.
 function mirror.load()
   local self = make()
   local noted, unmirrored, mirrored, consumed, producer, consumer =

@@ -28,7 +28,6 @@ function policy.note()
   call('HDEL', key, 'rate_until')
 end
 
--- Return the policies of the queue, or nil.
 local function present()
   local state = queue.jobs
   if type(state.settings.policy) == 'string' then
@@ -41,13 +40,11 @@ local function present()
   return state.settings.policy
 end
 
--- Note when all tokens are there.
 local function note_full_at(its, full_at)
   its.full_at = full_at
   call('HSET', key_of('settings'), 'rate_until', string.format('%.3f', full_at))
 end
 
--- Return when all tokens are there.
 local function full_at(its)
   local now = the_call.clock()
   its.full_at = its.full_at or tonumber(call('HGET', key_of('settings'), 'rate_until') or 0)
@@ -67,7 +64,6 @@ function policy.left(count)
   return count
 end
 
--- Note that jobs have been taken.
 function policy.note_taken(count)
   local its = present()
   if its.interval and count > 0 then

@@ -17,12 +17,10 @@ local SIGN, SIGN_AT = 61, 18
 local KEEPS = { delete = true, purge = true, touch = true, claim = true }
 local IS_DELETED = { delete = true, purge = true }
 
--- Return whether this value of :ext:jobs is a range.
 function ranges.is_range(value)
   return string.byte(value, SIGN_AT) == SIGN
 end
 
--- Read a range. Return the job.
 function ranges.parse(job)
   local made, count, bytes, offset = string.match(job.value, '^(%d+) =(%d+) (%d+) (%d+)$')
   job.made, job.count, job.bytes, job.offset = made, tonumber(count), tonumber(bytes), tonumber(offset)
@@ -34,22 +32,18 @@ local function value_of(range)
   return string.format('%s =%d %.0f %.0f', range.made, range.count, range.bytes, range.offset)
 end
 
--- Return a new range: `count` messages of another one, after `skipped` messages.
-local function cut(range, skipped, count, bytes)
+-- Return a new range: `count` messages of another one, after `skipped` messages. `cover` is that one, if it stays.
+local function cut(range, skipped, count, bytes, cover)
   return {
     id = word_of(tonumber(range.id, 16) + skipped), value = '', about = { unpack(range.about) }, state = 'reserved',
-    made = range.made, count = count, bytes = bytes, offset = range.offset + skipped,
+    made = range.made, count = count, bytes = bytes, offset = range.offset + skipped, cover = cover,
     ttr = range.ttr, flags = range.flags, expires = range.expires,
   }
 end
 
 -- Return the job of one message of a range, which stays as it is.
 function ranges.part(range, skipped)
-  return {
-    id = word_of(tonumber(range.id, 16) + skipped), value = '', about = { unpack(range.about) }, state = 'reserved', cover = range,
-    made = range.made, count = 1, offset = range.offset + skipped,
-    ttr = range.ttr, flags = range.flags, expires = range.expires,
-  }
+  return cut(range, skipped, 1, nil, range)
 end
 
 -- Return the range that has this id, but does not begin with it; or nil. `read` returns the job that begins with an id.

@@ -5,10 +5,8 @@
 -- Returns  examine: the bound, false if there is no queue; the number of messages; then a list for each problem: its
 --          name, its sign, what shows it, what it means, what a repair does. repair: what it has done, in words
 --
--- A slow client looks like a dead one. So the caller examines a queue several times, and repairs a problem only if its
--- sign has stayed the same for longer than a live client may be inactive. The sign contains what a live client would
--- change. A repair examines once more, in the same atomic step, and does nothing if the sign is another one now.
--- docs/guides/repair.md has the reasons, and every state in which a native client can die.
+-- A slow client looks like a dead one. So the caller repairs a problem only if its sign, which contains what a live client
+-- would change, has stayed the same for long (docs/guides/repair.md). A repair examines once more, in the same atomic step.
 
 local keys = require 'core/keys'
 local life = require 'core/life'
@@ -104,7 +102,6 @@ local function by(role)
   return role.name and " by '" .. string.sub(role.name, 1, MAX_NAME) .. "'" or ''
 end
 
--- Say why the holder of a role cannot be waiting.
 local function why(role, now)
   if now[role].tokens == 0 and not now[role].name then
     return 'it has not written its name, as clients do before they wait'

@@ -16,7 +16,6 @@ require 'core/commands'
 require 'core/queue'
 local keys = require 'core/keys'
 local registry = require 'core/registry'
-local garbage = require 'core/garbage'
 local life = require 'core/life'
 
 call, try = redis.call, redis.pcall
@@ -29,7 +28,7 @@ local function remove(key)
   local registered, source = unpack(call('HMGET', key .. ':ext:settings', 'registry', 'source'))
   queue.base = key
   if registered then
-    garbage.set_all_aside()
+    keys.set_all_aside()
     call('SREM', registered, key)
     call('ZREM', ARGV[5] .. 'due', key)
   end
@@ -81,10 +80,7 @@ if default_seconds then
 end
 
 -- Delete a queue that a put created, or that has a time to live, if it is empty and no client has put, taken or waited
--- for that time. Clients may wait at other servers. So at half the time :bound is written, which wakes these servers up:
--- they try again, and this removes the note (get.lua).
---
--- Returns  1 if the queue has been deleted, else 0
+-- for that time (docs/internals/keys.md#expiry). Return 1 if the queue has been deleted, else 0.
 function verbs.expire(key)
   local settings = key .. ':ext:settings'
   local implicit, unused, since, asked, ttl = unpack(call('HMGET', settings, 'implicit', 'unused', 'since', 'asked', 'ttl'))

@@ -1,4 +1,4 @@
--- Sweep: frees some elements of a collection that a deleted queue has left (core/garbage.lua). A script of its own.
+-- Sweep: frees some elements of a collection that a deleted queue has left (core/keys.lua). A script of its own.
 --
 -- Takes    KEYS[1]  ${PREFIX}!garbage
 -- Returns  1 if there may be more to free, else 0
