@@ -29,9 +29,7 @@ end
 
 -- A flush that is due only changes `flushed` here; the next function that stores something writes it down.
 local is_due = flush_at > 0 and flush_at <= now()
-if is_due then
-  flushed = unique
-end
+if is_due then flushed = unique end
 
 -- A backend out of memory refuses a script whose first write needs memory: HSET does, HDEL does not.
 local function flush_now()
@@ -40,9 +38,7 @@ local function flush_now()
 end
 
 local function note_flush()
-  if is_due then
-    flush_now()
-  end
+  if is_due then flush_now() end
 end
 
 local function is_dead(kept)
@@ -103,9 +99,7 @@ end
 
 local function store(key, flags, data, expiry)
   local own = write(key, flags, data)
-  if expiry ~= '0' then
-    expire(key, expiry)
-  end
+  if expiry ~= '0' then expire(key, expiry) end
   return own
 end
 
@@ -135,9 +129,7 @@ local function sum(one, other)
   local high, low = added(one, other, 1)
   if high > MAX_HIGH or (high == MAX_HIGH and low > MAX_LOW) then
     high, low = high - MAX_HIGH, low - MAX_LOW - 1
-    if low < 0 then
-      high, low = high - 1, low + TEN_DIGITS
-    end
+    if low < 0 then high, low = high - 1, low + TEN_DIGITS end
   end
   return joined(high, low)
 end
@@ -151,9 +143,7 @@ end
 -- value.
 local function number_in(data)
   local sign, digits, behind = match(data, '^%s*([+-]?)0*(%d*)(.?)')
-  if digits == '' and match(data, '^%s*[+-]?0') then
-    digits = '0'
-  end
+  if digits == '' and match(data, '^%s*[+-]?0') then digits = '0' end
   if digits == '' or (behind ~= '' and not match(behind, '[%s%z]')) or (sign == '-' and digits ~= '0') then
     return nil
   end
@@ -170,13 +160,9 @@ function functions.get(most, expiry)
     local kept = living(KEYS[i])
     found[i - 1] = kept
     if kept then
-      if expiry ~= '' then
-        expire(KEYS[i], expiry)
-      end
+      if expiry ~= '' then expire(KEYS[i], expiry) end
       size = size + #kept
-      if size >= tonumber(most) then
-        break
-      end
+      if size >= tonumber(most) then break end
     end
   end
   return found
@@ -218,9 +204,7 @@ function functions.mg(creates, asks, ...)
       call('SET', key, marked(flags, true, is_stale) .. ' ' .. own .. ' ' .. data, 'KEEPTTL', 'XX')
     end
   end
-  if is_new or wins then
-    marks = marks .. 'W'
-  end
+  if is_new or wins then marks = marks .. 'W' end
   return { marked(flags), own, #data, left, marks, asks ~= '' and data or '' }
 end
 
@@ -229,9 +213,7 @@ end
 -- Returns  a line, and the cas unique of the value that has been stored
 function functions.store(mode, flags, expiry, data, most, wanted, may_be_lower)
   local key, extends = KEYS[2], mode == 'A' or mode == 'P'
-  if mode == 'S' and wanted == '' then
-    return { 'STORED', store(key, flags, data, expiry) }
-  end
+  if mode == 'S' and wanted == '' then return { 'STORED', store(key, flags, data, expiry) } end
   local kept = living(key)
   if not kept and mode ~= 'E' and wanted ~= '' and not extends then
     return { 'NOT_FOUND', '0' }
@@ -250,9 +232,7 @@ function functions.store(mode, flags, expiry, data, most, wanted, may_be_lower)
     return { 'STORED', store(key, flags, data, expiry) }
   end
   data = mode == 'A' and own_data .. data or data .. own_data
-  if #data > tonumber(most) then
-    return { 'SERVER_ERROR object too large for cache', '0' }
-  end
+  if #data > tonumber(most) then return { 'SERVER_ERROR object too large for cache', '0' } end
   return { 'STORED', write(key, marked(own_flags), data, 'KEEPTTL') }
 end
 
@@ -264,13 +244,9 @@ function functions.count(mode, by, initial, first_expiry, expiry, wanted)
   local kept, number, own = living(key), initial
   if kept then
     local flags, old, data = parts(kept)
-    if wanted ~= '' and wanted ~= '0' and wanted ~= old and data ~= '' then
-      return { 'EXISTS' }
-    end
+    if wanted ~= '' and wanted ~= '0' and wanted ~= old and data ~= '' then return { 'EXISTS' } end
     number = number_in(data)
-    if not number then
-      return { 'CLIENT_ERROR cannot increment or decrement non-numeric value' }
-    end
+    if not number then return { 'CLIENT_ERROR cannot increment or decrement non-numeric value' } end
     number = mode == '+' and sum(number, by) or mode == '-' and difference(number, by)
     -- Pad with spaces to the old length: as with memcached, a value never becomes shorter.
     own = write(key, flags, number .. rep(' ', #data - #number), 'KEEPTTL')
@@ -279,18 +255,14 @@ function functions.count(mode, by, initial, first_expiry, expiry, wanted)
   else
     own = store(key, '0', initial, first_expiry)
   end
-  if expiry ~= '' then
-    expire(key, expiry)
-  end
+  if expiry ~= '' then expire(key, expiry) end
   return { number, own, seconds_left(key) }
 end
 
 -- Takes    an expiry
 -- Returns  a line
 function functions.touch(expiry)
-  if not living(KEYS[2]) then
-    return 'NOT_FOUND'
-  end
+  if not living(KEYS[2]) then return 'NOT_FOUND' end
   expire(KEYS[2], expiry)
   return 'TOUCHED'
 end
@@ -312,9 +284,7 @@ function functions.delete(wanted, stales, expiry)
   end
   local flags, _, data = parts(kept)
   write(key, marked(flags, false, true), data, 'KEEPTTL')
-  if expiry ~= '' then
-    expire(key, expiry)
-  end
+  if expiry ~= '' then expire(key, expiry) end
   return 'DELETED'
 end
 
@@ -322,9 +292,7 @@ end
 function functions.flush(expiry)
   note_flush()
   local at = tonumber(expiry) * 1000
-  if sub(expiry, 1, 1) == '+' then
-    at = now() + at
-  end
+  if sub(expiry, 1, 1) == '+' then at = now() + at end
   if at > now() then
     call('HDEL', KEYS[1], 'flush_at')
     call('HSET', KEYS[1], 'flush_at', format('%.0f', at))

@@ -49,9 +49,7 @@ local ANSWERED_BYTES, ANSWERED_TOGETHER, WORK_TOGETHER = 1048576, 64 * 1048576, 
 -- transaction cannot be split.
 local function is_late(name)
   local is_behind = queue.jobs and queue.jobs.has_due or queue.kind.is_behind and queue.kind.is_behind()
-  if not is_behind or not the_call.has_records() then
-    return false
-  end
+  if not is_behind or not the_call.has_records() then return false end
   return block.patient and name ~= 'put_back' or not block.patient and #block.reply == 1
 end
 
@@ -62,9 +60,7 @@ local prelude = {
     block.base = base
     dead_letters.move()
     queue.enter(base)
-    if is_late() then
-      return { err = 'DUE' }
-    end
+    if is_late() then return { err = 'DUE' } end
     local work = the_call.work
     queue.kind.adopt()
     the_call.work = work -- what others have put is not the transaction's work
@@ -75,9 +71,7 @@ local prelude = {
   free = function(roles)
     for role in string.gmatch(roles, '%l+') do
       local refusal = queue.bound and (role == 'producer' or queue.length > 0) and queue.in_use(role)
-      if refusal then
-        return refusal
-      end
+      if refusal then return refusal end
     end
   end,
 }
@@ -163,9 +157,7 @@ local function add_run(name, first, count)
     queue.enter(block.base) -- an error has left it
     result, left, go_on = verbs.execute(verb, options, first, count)
     block.running = nil
-    if result == nil then
-      return true
-    end
+    if result == nil then return true end
     block.has_taken = type(result) == 'table' and #result > 0
   end
   block.reply[number + 1] = result
@@ -180,9 +172,7 @@ local function add_run(name, first, count)
     }
   end
   if left and left > 0 then block.reply[1] = left end
-  if #block.waiting > 0 and (not go_on or got_on(result)) then
-    serve()
-  end
+  if #block.waiting > 0 and (not go_on or got_on(result)) then serve() end
   return left and left > 0 or block.patient and block.answered > ANSWERED_BYTES
 end
 
@@ -223,9 +213,7 @@ local function do_runs()
     block.begin_run()
     if prelude[name] then
       local refusal = prelude[name](arguments[first])
-      if refusal then
-        return { 'refused', queue.base, refusal.err }
-      end
+      if refusal then return { 'refused', queue.base, refusal.err } end
     elseif block.patient and is_late(name) or add_run(name, first, count) then
       break
     end
@@ -262,9 +250,7 @@ function batch.do_block()
   if is_done then is_done, reply = pcall(do_runs) end
   while not is_done do
     fail(reply)
-    if block.is_ending then
-      return answer()
-    end
+    if block.is_ending then return answer() end
     is_done, reply = pcall(do_runs)
   end
   return reply

@@ -17,9 +17,7 @@ end
 -- Begin the next block. Return false if there is none.
 function block.next()
   local arguments, at = the_call.arguments, next_argument
-  if at > #arguments then
-    return false
-  end
+  if at > #arguments then return false end
   local first = at + BLOCK_SIZE
   block.home, block.how = the_call.keys[next_key], arguments[at + BLOCK_HOW]
   block.first, block.last = first, first + tonumber(arguments[at + BLOCK_ARGUMENTS]) - 1
@@ -37,9 +35,7 @@ end
 -- Begin a run. Messages that earlier runs of the block have taken are noted, and stay taken.
 function block.begin_run()
   block.reserved_before = #the_call.reserved
-  if #block.popped > 0 or next(block.taken_marks) then
-    block.taken_marks, block.popped = {}, {}
-  end
+  if #block.popped > 0 or next(block.taken_marks) then block.taken_marks, block.popped = {}, {} end
 end
 
 -- Begin the block on the general path (batch.lua, recovery.lua).

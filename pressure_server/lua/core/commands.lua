@@ -5,9 +5,7 @@ local CHUNK = commands.CHUNK
 
 -- Return a part of a list as a new one.
 function commands.slice(list, first, last)
-  if last - first < CHUNK then
-    return { unpack(list, first, last) }
-  end
+  if last - first < CHUNK then return { unpack(list, first, last) } end
   local slice = {}
   for i = first, last do slice[i - first + 1] = list[i] end
   return slice
@@ -30,9 +28,7 @@ end
 
 -- Run `command key value…`; return the sum of the replies.
 function commands.with_all(command, key, values)
-  if #values <= CHUNK then
-    return call(command, key, unpack(values))
-  end
+  if #values <= CHUNK then return call(command, key, unpack(values)) end
   local sum = 0
   for part in commands.parts(values, CHUNK) do sum = sum + call(command, key, unpack(part)) end
   return sum
@@ -41,9 +37,7 @@ end
 -- Run `command key name…`, unless there are no names; return the list of the values.
 function commands.values_of(command, key, names)
   local count = #names
-  if count <= CHUNK then
-    return count > 0 and call(command, key, unpack(names)) or {}
-  end
+  if count <= CHUNK then return count > 0 and call(command, key, unpack(names)) or {} end
   local found = {}
   for part in commands.parts(names, CHUNK) do
     for _, value in ipairs(call(command, key, unpack(part))) do found[#found + 1] = value end

@@ -114,9 +114,7 @@ end
 
 local function put_unique(count)
   local base, members = queue.base, queue.base .. ':ext:members'
-  if queue.word or not is_exact() then
-    return nil
-  end
+  if queue.word or not is_exact() then return nil end
   local is_ring = may_replace(count)
   if not is_ring and not may_put(count) then
     return nil
@@ -132,9 +130,7 @@ local function put_unique(count)
   local present = call('SMISMEMBER', members, unpack(messages))
   for i = 1, count do
     local message = messages[i]
-    if present[i] == 1 or seen[message] then
-      return nil
-    end
+    if present[i] == 1 or seen[message] then return nil end
     seen[message] = true
   end
   call('SADD', members, unpack(messages))
@@ -217,9 +213,7 @@ local function length()
 end
 
 local function contains(count)
-  if queue.word or not is_exact() or count < 0 or count >= CHUNK then
-    return nil
-  end
+  if queue.word or not is_exact() or count < 0 or count >= CHUNK then return nil end
   local messages = { unpack(the_call.arguments, block.first + 2, block.last) }
   local found = call('SMISMEMBER', queue.base .. ':ext:members', unpack(messages))
   return records.keep({ queue.bound > 0 and -1 or 0, found })
@@ -240,9 +234,7 @@ local function is_refused()
   local arguments, at = the_call.arguments, block.first
   while the_call.full and at <= block.last do
     local verb = block.read_name(arguments[at])
-    if verb == 'put' or verb == 'move' or verb == 'create' then
-      return true
-    end
+    if verb == 'put' or verb == 'move' or verb == 'create' then return true end
     at = at + 2 + tonumber(arguments[at + 1])
   end
   return false

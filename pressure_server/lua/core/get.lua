@@ -28,13 +28,9 @@ end
 -- Take up to `wanted` messages. Return them, oldest first; and how many are left for another call.
 local function pop(self, wanted)
   local kind = queue.kind
-  if wanted < 1 or kind.available() < 1 then
-    return {}, 0
-  end
+  if wanted < 1 or kind.available() < 1 then return {}, 0 end
   local refusal = kind.in_use('consumer')
-  if refusal then
-    return refusal, 0
-  end
+  if refusal then return refusal, 0 end
   local messages, is_first, bytes, expired = nil, true, 0, 0
   local most, changed_before = block.patient and taking.BYTES or math.huge, block.changed
   repeat
@@ -68,18 +64,14 @@ end
 local function take(self, wanted)
   local kind = queue.kind
   if queue.bound and kind.available() == 0 then
-    if queue.is_finished() then
-      return { err = 'CLOSED' }, 0
-    end
+    if queue.is_finished() then return { err = 'CLOSED' }, 0 end
     call('HDEL', queue.base .. ':ext:settings', 'since') -- a waiting client counts as use (housekeeping.lua)
   end
   local messages, left = {}, 0
   local most = queue.bound and waiting.allowed(wanted) or 0 -- without :bound, a native Delete is in progress
   if most > 0 and kind.available() > 0 then
     messages, left = pop(self, most)
-    if messages.err then
-      return messages, 0
-    end
+    if messages.err then return messages, 0 end
   end
   local missing = wanted - #messages
   if missing > 0 and left == 0 and not (self.options.several and #messages > 0) then
@@ -104,9 +96,7 @@ local function get_some(options, wanted, claims)
   end
   local self = taking.new(options, claims)
   local messages, left, missing = (options.waits and take or pop)(self, wanted)
-  if options.flags and not claims then
-    messages = taking.with_flags(self, messages)
-  end
+  if options.flags and not claims then messages = taking.with_flags(self, messages) end
   return messages, left, missing and function()
     return get_some(options, missing, self.claims)
   end
@@ -116,27 +106,21 @@ end
 -- for good, or reserved until the client's next pop (ACK NEXT). The reply says so (batch.lua), and the caller tries again.
 local function is_mistaken(reserves)
   local keeps = queue.bound and queue.jobs and queue.jobs.settings.ack and true or false
-  if keeps == reserves then
-    return false
-  end
+  if keeps == reserves then return false end
   block.keeps = keeps
   return true
 end
 
 -- Takes    how many messages are wanted. Returns what `get_some` does
 function get.get(options, wanted)
-  if block.patient and not options.final and is_mistaken(false) then
-    return {}, wanted
-  end
+  if block.patient and not options.final and is_mistaken(false) then return {}, wanted end
   return get_some(options, wanted)
 end
 
 -- Get from a queue with ACK NEXT. Takes and returns what `reserve` does. The reservations have the queue's ACK-TTR, or no
 -- end.
 function get.pop(options, claims)
-  if #claims > 0 and is_mistaken(true) then
-    return {}, #claims
-  end
+  if #claims > 0 and is_mistaken(true) then return {}, #claims end
   claims.ttr = tonumber(queue.bound and call('HGET', queue.base .. ':ext:settings', 'ack_ttr') or 0)
   return get_some(options, #claims, claims)
 end
@@ -150,9 +134,7 @@ end
 -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list. With the option
 --          `waits`, false if there is no queue
 function get.peek(options)
-  if not queue.bound then
-    return not options.waits and { err = 'NOQUEUE' }
-  end
+  if not queue.bound then return not options.waits and { err = 'NOQUEUE' } end
   return queue.kind.peek()
 end
 

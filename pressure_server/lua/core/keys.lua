@@ -36,9 +36,7 @@ local COLLECTIONS = {
 -- Set aside the queue's large collections with these suffixes, or all large ones if no suffix is given.
 function keys.set_aside(...)
   local registry = call('HGET', queue.base .. ':ext:settings', 'registry')
-  if not registry then
-    return
-  end
+  if not registry then return end
   local sizes = ... and {} or COLLECTIONS
   for _, suffix in ipairs({ ... }) do sizes[suffix] = COLLECTIONS[suffix] end
   for suffix, command in pairs(sizes) do
@@ -55,9 +53,7 @@ end
 -- Set aside all large collections of a queue that is deleted. A queue with few puts has none.
 function keys.set_all_aside()
   local produced = call('GET', queue.base .. ':stats:produced_messages')
-  if not produced or (tonumber(produced) or 0) > keys.LARGE then
-    keys.set_aside()
-  end
+  if not produced or (tonumber(produced) or 0) > keys.LARGE then keys.set_aside() end
 end
 
 return keys

@@ -39,13 +39,9 @@ local function do_call(keys, arguments, full, refusal)
   the_call.begin(keys, arguments, full, refusal)
   the_call.full = registry.storage_refusal() or full
   local refused = records.begin()
-  if refused then
-    return refused
-  end
+  if refused then return refused end
   block.begin()
-  if block.next() and fast.do_blocks() then
-    do_rest()
-  end
+  if block.next() and fast.do_blocks() then do_rest() end
   return records.finish()
 end
 

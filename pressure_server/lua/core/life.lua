@@ -53,9 +53,7 @@ end
 
 local function has_policy(some)
   for _, name in ipairs(policy.SETTINGS) do
-    if (some[name] or '') ~= '' then
-      return true
-    end
+    if (some[name] or '') ~= '' then return true end
   end
   return false
 end
@@ -83,9 +81,7 @@ function life.create(bound, full, implicit, ...)
   for i = 1, #others, 2 do own[others[i]] = others[i + 1] end
   empty()
   local settings = registry.add(own)
-  if settings.err then
-    return settings
-  end
+  if settings.err then return settings end
   local base, is_limited = queue.base, own.max_bytes or settings[3]
   queue.bound = tonumber(bound)
   call('SET', base .. ':bound', bound)
@@ -121,9 +117,7 @@ function life.alter(...)
   local refusal = (has_limit or keeps and queue.kind.become_jobs) and conversion.convert()
     or keeps and queue.kind.has_groups and { err = 'TYPE no-reservations' }
     or has_policy(new) and queue.jobs.source and { err = 'TYPE is-group-no-policy' }
-  if refusal then
-    return refusal
-  end
+  if refusal then return refusal end
   if new.max_deliveries == '' then new.dead_letter = '' end
   if needs_jobs then -- note_due writes both anew, for dead letters and groups (job_times.lua)
     call('DEL', queue.base .. ':ext:due')
@@ -161,13 +155,9 @@ end
 
 -- Returns  1, or an error (pressure 0.15, Close)
 function life.close()
-  if queue.is_closed() then
-    return { err = 'CLOSED' }
-  end
+  if queue.is_closed() then return { err = 'CLOSED' } end
   local refusal = queue.in_use('producer')
-  if refusal then
-    return refusal
-  end
+  if refusal then return refusal end
   queue.act_as('producer')
   block.changed = true
   call('LPUSH', queue.base .. ':closed', 0, 0)
@@ -204,15 +194,11 @@ function life.delete()
   if not queue.bound then
     -- Two concurrent Deletes may leave these keys. No client waits on them, but no queue can be created.
     local all = keys.with(keys.of_protocol)
-    if call('EXISTS', unpack(all, 1, 6)) == 0 then
-      call('UNLINK', unpack(all, 7))
-    end
+    if call('EXISTS', unpack(all, 1, 6)) == 0 then call('UNLINK', unpack(all, 7)) end
     return { err = 'NOQUEUE' }
   end
   block.changed = true
-  if not queue.in_use('producer') and not queue.in_use('consumer') then
-    return remove()
-  end
+  if not queue.in_use('producer') and not queue.in_use('consumer') then return remove() end
   call('DEL', base .. ':bound')
   call('LPUSH', base .. ':not_full', 0)
   call('LPUSH', base .. ':closed', 0, 0)
@@ -222,18 +208,14 @@ end
 
 -- Returns  1, also if another client has finished the deletion; or an error
 function life.finish_delete()
-  if queue.bound or not has_keys() then
-    return 1
-  end
+  if queue.bound or not has_keys() then return 1 end
   return queue.in_use('producer') or queue.in_use('consumer') or remove()
 end
 
 -- Give back the tokens that were parked for this server; return 1. The rest of the call still has the turn.
 function life.turn()
   for _, role in ipairs({ 'producer', 'consumer' }) do
-    if call('EXISTS', queue.base .. ':' .. role .. '_free') == 0 then
-      queue.end_turn(role)
-    end
+    if call('EXISTS', queue.base .. ':' .. role .. '_free') == 0 then queue.end_turn(role) end
     call('DEL', queue.base .. ':ext:' .. role .. '_turn')
   end
   queue.signs = nil
@@ -242,9 +224,7 @@ end
 
 -- Delete the extension keys of a queue that a native client has deleted. Return how many there were.
 function life.clean()
-  if queue.bound then
-    return 0
-  end
+  if queue.bound then return 0 end
   if has_keys() then
     -- The Delete is still in progress, and may be waiting for a token that a server has parked.
     queue.end_turn('producer')

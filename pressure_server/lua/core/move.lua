@@ -28,13 +28,9 @@ end
 
 -- Move a message within one queue. It leaves before it is put, so the queue may be full.
 local function go_round(options, message, wanted, id)
-  if wanted then
-    return { message }
-  end
+  if wanted then return { message } end
   local refusal = put.refusal({}) or queue.kind.refusal_to_put({}) or queue.kind.in_use('producer')
-  if refusal then
-    return refusal
-  end
+  if refusal then return refusal end
   queue.kind.take_moved(nil, id)
   local was_patient = block.patient
   block.patient = false -- nothing may be left for another call
@@ -49,13 +45,9 @@ function move.move(options, other, wanted)
   local function again()
     return move.move(options, other, wanted)
   end
-  if not queue.bound and options.existing then
-    return { err = 'NOQUEUE' }, 0
-  end
+  if not queue.bound and options.existing then return { err = 'NOQUEUE' }, 0 end
   if queue.bound then queue.kind.drop_expired() end
-  if options.waits and waiting.allowed(1) == 0 then
-    return {}, 0, again
-  end
+  if options.waits and waiting.allowed(1) == 0 then return {}, 0, again end
   local message, id, is_undecided = what_to_move(wanted)
   if is_undecided then
     return {}, 1

@@ -60,9 +60,7 @@ end
 -- Return the value that a known outcome stands for.
 local function value_of(noted, options)
   local kind, value = string.match(noted, '^(%l+) (%x+) ')
-  if kind ~= kind_of_value(options) then
-    return { err = 'TXN' }
-  end
+  if kind ~= kind_of_value(options) then return { err = 'TXN' } end
   return kind == 'job' and value or tonumber(value)
 end
 
@@ -85,14 +83,10 @@ local function put_together(self, some, words, seconds, most, put)
   end
   local result, left = 0, 0
   if #fresh > 0 then result, left = put.any(self, table.concat(sizes, ' '), messages) end
-  if left > 0 then
-    return {}, #some
-  end
+  if left > 0 then return {}, #some end
   local refusal = type(result) == 'table' and result.err and result or nil
   -- Commands that wait for a role wait together.
-  if refusal and (#fresh == #some or string.match(refusal.err, '^INUSE')) then
-    return refusal, 0
-  end
+  if refusal and (#fresh == #some or string.match(refusal.err, '^INUSE')) then return refusal, 0 end
   local put_before, texts = 0, {}
   for i, one in ipairs(refusal and {} or fresh) do
     put_before = put_before + one.size
@@ -110,14 +104,10 @@ end
 -- Put one command. Return its value, or an error; how many commands are left for another call; and whether it waits.
 local function put_one(self, one, words, seconds, most, put)
   local noted = one.noted or queue.bound and outcomes_of({ one.id })[1]
-  if noted then
-    return value_of(noted, self.options), 0
-  end
+  if noted then return value_of(noted, self.options), 0 end
   local messages = commands.slice(words, one.first, one.first + one.size - 1)
   local result, left = put.any(self, tostring(one.size), messages)
-  if type(result) == 'table' and result.err or left > 0 then
-    return result, left
-  end
+  if type(result) == 'table' and result.err or left > 0 then return result, left end
   local value = type(result) == 'number' and result + #messages or result[1]
   if value == put.FULL then
     return value, 0, put.may_wait(self.options) and not (queue.bound > 0 and #messages > queue.bound)
@@ -140,9 +130,7 @@ function put_in_turn(self, some, first, words, seconds, most, put)
       return values, #some - i + 1 -- it is the first of another call
     elseif waits then
       return { 'part', 0, 0, values }, 0, function()
-        if not queue.bound then
-          return { err = 'NOQUEUE' }, 0
-        end
+        if not queue.bound then return { err = 'NOQUEUE' }, 0 end
         return put_in_turn(self, some, i, words, seconds, most, put)
       end
     end
@@ -168,9 +156,7 @@ end
 --          been done; or { 'forgotten', for how many milliseconds back all outcomes are known }
 function once.outcome(words)
   local found = outcomes_of({ words[1] })[1]
-  if found then
-    return { 'done', string.match(found, '(%d*)$') }
-  end
+  if found then return { 'done', string.match(found, '(%d*)$') } end
   local forgotten = call('HGET', queue.base .. ':ext:settings', 'forgotten')
   return forgotten and { 'forgotten', math.max(0, the_call.clock() - tonumber(forgotten)) } or { 'unknown' }
 end

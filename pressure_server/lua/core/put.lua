@@ -52,9 +52,7 @@ function put.refusal(options)
       return { err = 'NOQUEUE' }
     end
     local made = templates.create()
-    if made ~= 1 then
-      return made
-    end
+    if made ~= 1 then return made end
   end
   if queue.is_closed() then
     return { err = 'CLOSED' }
@@ -69,9 +67,7 @@ end
 local function space_for(self, wanted)
   local options = self.options
   self.overwrites = false
-  if options.overfill or not room.may_be_full() then
-    return math.huge
-  end
+  if options.overfill or not room.may_be_full() then return math.huge end
   local space = 0
   if queue.has_token() or queue.is_free('consumer') then
     if room.is_full() then queue.kind.drop_expired() end
@@ -146,9 +142,7 @@ local function part(self, sizes, messages, done, is_new, before)
   rest_sizes[1] = rest_sizes[1] - (done - at)
   return { 'part', done - at, count_new(is_new, at + 1, done), values }, function()
     local refusal = not queue.bound and { err = 'NOQUEUE' } or put.refusal(self.options)
-    if refusal then
-      return refusal, 0
-    end
+    if refusal then return refusal, 0 end
     return (self.is_add and put_new or put_plain)(self, table.concat(rest_sizes, ' '), rest)
   end
 end
@@ -232,9 +226,7 @@ end
 -- Return the previous length if all messages are accepted; else the length after each command.
 function put_plain(self, sizes_text, messages)
   local refusal, space = refusal_and_space(self, #messages)
-  if refusal and space > 0 then
-    return refusal, 0
-  end
+  if refusal and space > 0 then return refusal, 0 end
   local before, offset = queue.length, queue.consumed + queue.length
   local accepted, result, go_on = messages, before, nil
   if #messages > space then
@@ -305,9 +297,7 @@ local function fit_in_order(messages, space)
       done = done + 1
       is_new[done] = is_queued and 0 or 1
     end
-    if decided < #ahead then
-      return done, accepted, is_new, true
-    end
+    if decided < #ahead then return done, accepted, is_new, true end
   end
   return done, accepted, is_new, false
 end
@@ -325,9 +315,7 @@ local function add_in_order(self, sizes, messages, space)
     return accepted, counts, 0
   end
   local result, go_on = part(self, sizes, messages, done, is_new)
-  if undecided then
-    return accepted, result, #sizes - #result[4]
-  end
+  if undecided then return accepted, result, #sizes - #result[4] end
   return accepted, result, 0, go_on
 end
 

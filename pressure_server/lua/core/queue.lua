@@ -110,9 +110,7 @@ end
 -- Return an error if a native client holds the role ('producer' or 'consumer'), else nil.
 function queue.in_use(role)
   local base = queue.base
-  if queue.is_free(role) then
-    return nil
-  end
+  if queue.is_free(role) then return nil end
   queue.turn = call('EXISTS', base .. ':ext:' .. role .. '_turn') == 1
   if not queue.turn then
     -- If the name is a pressure-server's, it is outdated: the client that took the role has not written its own yet.
@@ -137,12 +135,8 @@ end
 
 -- Count messages as 'produced' or 'consumed' after they have been put or taken.
 function queue.count_as(verb, messages, bytes)
-  if queue.turn then
-    queue.end_turn(verb == 'produced' and 'producer' or 'consumer')
-  end
-  if verb == 'consumed' then
-    queue.consumed = queue.consumed + messages
-  end
+  if queue.turn then queue.end_turn(verb == 'produced' and 'producer' or 'consumer') end
+  if verb == 'consumed' then queue.consumed = queue.consumed + messages end
   block.changed = true
   local statistic = queue.base .. ':stats:' .. verb
   -- Redis 7.0 would get -0 as an argument, and refuse it.

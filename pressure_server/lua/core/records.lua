@@ -40,17 +40,13 @@ function records.begin()
       return { err = 'BURIED the call is of an epoch that has ended' }
     end
     local record = arguments[HEADER_AGAIN] == 'again' and call('HGET', key, arguments[HEADER_NUMBER])
-    if record then
-      return cmsgpack.unpack(record)[2]
-    end
+    if record then return cmsgpack.unpack(record)[2] end
   end
   if arguments[HEADER_DONE] ~= '' then
     local fields = {}
     for field in string.gmatch(arguments[HEADER_DONE], '%S+') do fields[#fields + 1] = field end
     local dropped = try('HDEL', key, unpack(fields))
-    if type(dropped) == 'table' then
-      return the_call.error_reply(dropped)
-    end
+    if type(dropped) == 'table' then return the_call.error_reply(dropped) end
   end
 end
 

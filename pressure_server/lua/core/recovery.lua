@@ -57,9 +57,7 @@ end
 
 -- Put messages back. Return how many: 0 if their queue no longer exists.
 local function give_back(entry, found)
-  if #found == 0 or not is_queue_of(entry, #found) then
-    return 0
-  end
+  if #found == 0 or not is_queue_of(entry, #found) then return 0 end
   local messages, marks = {}, {}
   for i, one in ipairs(found) do messages[i], marks[i] = one.message, one.mark or nil end
   queue.kind.restore(messages, marks)
@@ -68,13 +66,9 @@ end
 
 -- Return the entries of one of this server's calls, with the messages themselves; nil if it has no record.
 local function entries_of(number)
-  if the_call.changed_records[number] then
-    return the_call.changed_records[number]
-  end
+  if the_call.changed_records[number] then return the_call.changed_records[number] end
   local packed = call('HGET', the_call.records, number)
-  if not packed then
-    return nil
-  end
+  if not packed then return nil end
   local found = {}
   local _, some_replies, some_entries = unpack(cmsgpack.unpack(packed))
   for i, entry in ipairs(some_entries) do found[i] = entry_with(entry, taken_by(entry, some_replies)) end
@@ -105,9 +99,7 @@ function recovery.put_back(words)
   local number, wanted = words[1], {}
   count_words(wanted, words, 2, #words)
   local rest = entries_of(number)
-  if not rest then
-    return 0
-  end
+  if not rest then return 0 end
   local count, now = 0, {}
   for _, entry in ipairs(rest) do
     local back, others = split(entry, entry[1] == queue.base and wanted or {})
@@ -182,9 +174,7 @@ end
 -- Sort reservations first, then later calls before earlier ones: so the message taken first is the oldest again.
 local function is_later(one, other)
   local has_jobs, other_has_jobs = string.byte(one) == JOBS, string.byte(other) == JOBS
-  if has_jobs or other_has_jobs then
-    return has_jobs and (not other_has_jobs or one > other)
-  end
+  if has_jobs or other_has_jobs then return has_jobs and (not other_has_jobs or one > other) end
   return tonumber(string.match(one, '%d+') or 0) > tonumber(string.match(other, '%d+') or 0)
 end
 
@@ -202,9 +192,7 @@ end
 -- Call a function, which uses queues. Return nil and its values; or the text of the error that has ended it.
 local function attempt(what)
   local is_done, value, other = pcall(what)
-  if is_done then
-    return nil, value, other
-  end
+  if is_done then return nil, value, other end
   queue.forget()
   return the_call.error_text(value)
 end
@@ -222,16 +210,12 @@ local function give_up_jobs(key, field, cursor, counts)
   local why, count, next_cursor = attempt(function()
     queue.enter(home)
     the_call.work = the_call.work + the_call.BLOCK
-    if not queue.bound then
-      return 0, '0'
-    end
+    if not queue.bound then return 0, '0' end
     local given_up, following = job_gets.recover(job_gets.server_of(key), cursor)
     dead_letters.move()
     return given_up, following
   end)
-  if why then
-    return why
-  end
+  if why then return why end
   counts[home] = (counts[home] or 0) + count
   if next_cursor == '0' then
     call('HDEL', key, field)
@@ -248,9 +232,7 @@ local function put_back_record(key, field, packed, counts)
     return 'a record that cannot be read'
   end
   local why = type(record[4]) == 'table' and attempt(function() recovery.give_up(record[4], counts) end)
-  if why then
-    return why
-  end
+  if why then return why end
   for i = #record[3], 1, -1 do
     local entry, count = record[3][i], nil
     why, count = attempt(function()
@@ -278,9 +260,7 @@ end
 --          base keys, each with the number of messages put back
 function recovery.recover()
   local key, is_all = block.home, the_call.arguments[block.first] == ''
-  if is_all and call('HGET', key, 'epoch') ~= '0' then
-    return { 2, 0, 0, '' }
-  end
+  if is_all and call('HGET', key, 'epoch') ~= '0' then return { 2, 0, 0, '' } end
   local fields, first_replies = (is_all and all_fields or named_fields)(key)
   local reply, counts = { 0, #first_replies - 1, 0, '' }, {}
   queue.forget()

@@ -20,9 +20,7 @@ end
 -- Return whether the limit of bytes is reached.
 function room.is_heavy()
   local most, base = room.max_bytes(), queue.base
-  if not most then
-    return false
-  end
+  if not most then return false end
   local stats = call('MGET', base .. ':stats:produced_bytes', base .. ':stats:consumed_bytes')
   return (tonumber(stats[1]) or 0) - (tonumber(stats[2]) or 0) - queue.kind.held_bytes() >= most
 end
@@ -45,9 +43,7 @@ end
 -- native consumer has taken a message from a full queue, leave it to push the token itself.
 function room.settle()
   local key = queue.base .. ':not_full'
-  if not room.may_be_full() and queue.signs and queue.has_token() then
-    return
-  end
+  if not room.may_be_full() and queue.signs and queue.has_token() then return end
   queue.signs = nil
   if room.is_full() then
     try('DEL', key)

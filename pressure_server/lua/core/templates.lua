@@ -15,9 +15,7 @@ local function matches(key, parts)
   local last = 0
   for _, part in ipairs(parts) do
     _, last = string.find(key, part, last + 1)
-    if not last then
-      return false
-    end
+    if not last then return false end
   end
   return true
 end
@@ -25,15 +23,11 @@ end
 -- Create the queue for a put, with the first template that matches. Return as `life.create`.
 function templates.create()
   local bound = the_call.arguments[HEADER_BOUND]
-  if bound ~= 'by name' then
-    return life.create(bound, the_call.overflow, true)
-  end
+  if bound ~= 'by name' then return life.create(bound, the_call.overflow, true) end
   local signed = call('HGET', the_call.own_key('peers'), the_call.identity)
   local packed = string.match(signed or '', '^%S+ %S+ %S+ (.+)$')
   for _, template in ipairs(packed and cmsgpack.unpack(packed) or {}) do
-    if matches(queue.base, template[1]) then
-      return life.create(unpack(template, 2))
-    end
+    if matches(queue.base, template[1]) then return life.create(unpack(template, 2)) end
   end
   return { err = 'ERR the backend has not accepted the heartbeat of the server, which has the settings of new queues' }
 end

@@ -75,14 +75,10 @@ end
 -- Do a run. Return what its verb returns.
 function verbs.execute(verb, options, first, count)
   local about = table_of_verbs[verb]
-  if not queue.bound and not about.optional then
-    return { err = 'NOQUEUE' }
-  end
+  if not queue.bound and not about.optional then return { err = 'NOQUEUE' } end
   if about.begin then about.begin() end
   local operation = (about[1] or queue.kind)[verb]
-  if about.has_options then
-    return operation(options, about.takes(first, count))
-  end
+  if about.has_options then return operation(options, about.takes(first, count)) end
   return operation(about.takes(first, count))
 end
 

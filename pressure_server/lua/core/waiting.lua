@@ -31,9 +31,7 @@ end
 
 -- Return how many of `wanted` messages the clients of this server may take. Note whether others are left some.
 function waiting.allowed(wanted)
-  if block.how ~= 'share' or queue.length == 0 then
-    return wanted
-  end
+  if block.how ~= 'share' or queue.length == 0 then return wanted end
   local most = math.min(wanted, share())
   block.left_for_others = block.left_for_others or most < math.min(wanted, queue.length)
   return most
@@ -47,9 +45,7 @@ function waiting.note(wait)
     return
   end
   local noted = try('HGET', key, the_call.identity)
-  if type(noted) ~= 'table' and noted and age_of(noted) <= NOTE_LIFETIME / 2 then
-    return
-  end
+  if type(noted) ~= 'table' and noted and age_of(noted) <= NOTE_LIFETIME / 2 then return end
   local notes = try('HGETALL', key)
   for i = 1, notes.err and 0 or #notes, 2 do
     if age_of(notes[i + 1]) > NOTE_LIFETIME then try('HDEL', key, notes[i]) end

@@ -14,9 +14,7 @@ end
 -- nil.
 function conversion.convert()
   local refusal = queue.word ~= 'jobs' and conversion.refusal()
-  if queue.word == 'jobs' or refusal then
-    return refusal or nil
-  end
+  if queue.word == 'jobs' or refusal then return refusal or nil end
   -- The reserved messages of a list were counted as consumed.
   local outstanding, bytes = 0, 0
   for _, state in ipairs({ 'reserved', 'buried' }) do

@@ -67,9 +67,7 @@ local function redrive_some(some, to, gone)
     if origin and not jobs_of[origin] then origins[#origins + 1], jobs_of[origin] = origin, {} end
     if origin then table.insert(jobs_of[origin], job) end
   end
-  if #origins == 0 and #some > 0 then
-    return 'TYPE no-origins'
-  end
+  if #origins == 0 and #some > 0 then return 'TYPE no-origins' end
   for _, origin in ipairs(origins) do
     local result, is_put = put_into(origin, jobs_of[origin], { existing = true, now = true })
     local went = {}
@@ -93,9 +91,7 @@ end
 function dead_letters.redrive(to, most, skipped)
   local refusal, moved, reason, is_more = conversion.convert(), 0, nil, nil
   most, skipped = tonumber(most), tonumber(skipped)
-  if refusal then
-    return refusal
-  end
+  if refusal then return refusal end
   repeat
     local portion, gone = jobs.portion(math.min(most - moved, jobs.AT_ONCE)), {}
     local ids = jobs.ready_ids(skipped, skipped + portion - 1)

@@ -35,9 +35,7 @@ end
 
 -- Return the messages that are taken next.
 local function next_messages(count)
-  if queue.word == 'random' then
-    return call('ZRANDMEMBER', key(), count)
-  end
+  if queue.word == 'random' then return call('ZRANDMEMBER', key(), count) end
   return call('ZRANGE', key(), 0, count - 1, 'REV')
 end
 
@@ -49,9 +47,7 @@ end
 local function has_copies(messages)
   local seen = {}
   for i, is_present in ipairs(present(messages)) do
-    if is_present or seen[messages[i]] then
-      return true
-    end
+    if is_present or seen[messages[i]] then return true end
     seen[messages[i]] = true
   end
   return false
@@ -76,9 +72,7 @@ end
 
 -- Take messages from the list into the set. Return whether some are left.
 local function adopt(most)
-  if not the_call.has_records() or queue.in_use('consumer') then
-    return false
-  end
+  if not the_call.has_records() or queue.in_use('consumer') then return false end
   local messages = list_reads.range(0, most - 1)
   if has_copies(messages) then
     conversion.convert()
@@ -177,9 +171,7 @@ end
 
 function distinct.queued(messages)
   queue.kind.adopt()
-  if queue.kind.queued ~= distinct.queued then
-    return queue.kind.queued(messages)
-  end
+  if queue.kind.queued ~= distinct.queued then return queue.kind.queued(messages) end
   local found = present(messages)
   for i, is_present in ipairs(found) do found[i] = is_present and 1 or 0 end
   the_call.work = the_call.work + the_call.MESSAGE * #messages
@@ -202,17 +194,13 @@ end
 
 -- See list_reads.lua. The seed is not needed.
 function distinct.sample(_, count)
-  if count >= 0 then
-    return call('ZRANDMEMBER', key(), count)
-  end
+  if count >= 0 then return call('ZRANDMEMBER', key(), count) end
   local picked, bytes = {}, 0
   while #picked < -count and in_set > 0 do
     for _, message in ipairs(call('ZRANDMEMBER', key(), math.max(count + #picked, -PICKED_AT_ONCE))) do
       picked[#picked + 1], bytes = message, bytes + #message
     end
-    if bytes > list_reads.SAMPLE_BYTES then
-      return { err = 'TOOLARGE' }
-    end
+    if bytes > list_reads.SAMPLE_BYTES then return { err = 'TOOLARGE' } end
   end
   return picked
 end

@@ -43,9 +43,7 @@ end
 
 -- Return the next messages of the log that the group has no jobs for: `count` of them, after `skipped` others.
 function group.messages_ahead(skipped, count)
-  if count <= 0 then
-    return {}
-  end
+  if count <= 0 then return {} end
   local state = queue.jobs
   local first = math.max(state.next, state.head) - state.head + skipped
   return commands.reversed(call('LRANGE', state.source, -first - count, -first - 1))

@@ -57,9 +57,7 @@ function groups.fill(wanted)
   local state = queue.jobs
   local ready = state.lag > 0 and state.ready > 0 and call('ZCOUNT', queue.key_of('ready'), '-inf', JOB_DEFAULT_PRIORITY) or 0
   local count = math.min(wanted - ready, state.lag, jobs.AT_ONCE)
-  if count <= 0 or not the_call.has_records() then
-    return
-  end
+  if count <= 0 or not the_call.has_records() then return end
   local messages, first = groups.look_ahead(count, FILLED_BYTES)
   make_jobs(messages, group.marks_ahead(messages, first), function(i) return first + i - 1 end)
   groups.note_taken(messages, first)
@@ -130,9 +128,7 @@ end
 
 -- Enter the queue of a group of the present log. Return whether there is one.
 local function enter_group(key)
-  if not call('ZSCORE', group.key_of(queue.base), key) then
-    return false
-  end
+  if not call('ZSCORE', group.key_of(queue.base), key) then return false end
   queue.enter(key)
   return true
 end
@@ -141,9 +137,7 @@ local actions = {}
 
 function actions.create(key, word)
   local home, offset, refusal = queue.base, offset_of(word)
-  if refusal or queue.returned > 0 then
-    return refusal or { err = 'TYPE has-returned' }
-  end
+  if refusal or queue.returned > 0 then return refusal or { err = 'TYPE has-returned' } end
   queue.enter(key)
   local made = life.create('0', '', '', 'type', 'group', 'source', home)
   if made == 1 then
@@ -157,9 +151,7 @@ end
 
 function actions.delete(key)
   local home = queue.base
-  if not enter_group(key) then
-    return { err = 'NOGROUP' }
-  end
+  if not enter_group(key) then return { err = 'NOGROUP' } end
   life.delete()
   queue.enter(home)
   return 1
@@ -206,9 +198,7 @@ end
 
 -- Takes    create, delete, seek or list; the base key of the group's queue; and head, tail or an offset
 function groups.group(action, key, word)
-  if not queue.kind.has_groups then
-    return { err = 'TYPE no-groups' }
-  end
+  if not queue.kind.has_groups then return { err = 'TYPE no-groups' } end
   block.changed = block.changed or action ~= 'list'
   return actions[action](key, word)
 end

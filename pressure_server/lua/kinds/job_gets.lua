@@ -257,9 +257,7 @@ function job_gets.recover(server, cursor)
   local ids = {}
   for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
   local count, are_more = give_up_of(server, ids)
-  if are_more then
-    return count, 'scan' .. (at or '0')
-  end
+  if are_more then return count, 'scan' .. (at or '0') end
   return count, next_cursor == '0' and '0' or 'scan' .. next_cursor
 end
 

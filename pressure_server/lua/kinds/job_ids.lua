@@ -21,9 +21,7 @@ local function has_jobs(before)
   for _, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
     local scores = call('ZMSCORE', queue.key_of(state), unpack(ids))
     for i = 1, job_ids.OF_BLOCK do
-      if scores[i] then
-        return true
-      end
+      if scores[i] then return true end
     end
   end
   return false

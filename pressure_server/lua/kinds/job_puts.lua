@@ -174,9 +174,7 @@ end
 -- it, because a set has no copies.
 function job_puts.add_unadopted(message)
   local state, key = queue.jobs, key_of('unadopted')
-  if state.unadopted == 0 or call('ZSCORE', key, message) then
-    return false
-  end
+  if state.unadopted == 0 or call('ZSCORE', key, message) then return false end
   call('ZADD', key, call('ZRANGE', key, -1, -1, 'WITHSCORES')[2] + 1, message)
   state.unadopted, queue.length, state.has_unadopted = state.unadopted + 1, queue.length + 1, true
   block.changed = true
@@ -185,9 +183,7 @@ end
 
 -- Make jobs of messages in the list, unless a native client holds the consumer role. Return whether any are left.
 local function adopt_list(most)
-  if queue.in_use('consumer') then
-    return false
-  end
+  if queue.in_use('consumer') then return false end
   local noted = marks.present()
   local messages = call('RPOP', queue.base, most) or {}
   local is_done, reason = pcall(function()
@@ -206,9 +202,7 @@ end
 -- clients have put into the list; unless `all`, only the first ones. Return whether any are left.
 function job_puts.adopt(all)
   local state, some = queue.jobs, {}
-  if not the_call.has_records() then
-    return false
-  end
+  if not the_call.has_records() then return false end
   local most = block.patient and not all and ADOPTED_AT_ONCE or queue.length
   if state.unadopted > 0 then
     some = call('ZRANGE', key_of('unadopted'), 0, most - 1)

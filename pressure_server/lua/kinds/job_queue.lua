@@ -88,17 +88,13 @@ end
 
 function job_queue.available()
   local count = queue.jobs.ready + queue.jobs.lag
-  if count > 0 and job_times.is_paused() then
-    return 0
-  end
+  if count > 0 and job_times.is_paused() then return 0 end
   return count > 0 and queue.jobs.settings.policy and policy.left(count) or count
 end
 
 -- Take the best jobs.
 function job_queue.pop(self, count, most)
-  if self.claims then
-    return job_gets.reserve(self.claims, count, most)
-  end
+  if self.claims then return job_gets.reserve(self.claims, count, most) end
   local some, marks_of, expired = job_gets.pop(math.min(count, taking.JOBS))
   local popped = #some
   some = taking.unexpired(self, some, marks_of)
@@ -196,9 +192,7 @@ function job_queue.range(first, last)
   local count, lag = (first < 0 or last < 0) and count_queued() or 0, queue.jobs.lag
   first = math.max(0, first < 0 and first + count or first)
   last = last < 0 and last + count or last
-  if last < first then
-    return {}
-  end
+  if last < first then return {} end
   local found, ids = {}, queued_ids(first, last)
   for some in commands.parts(ids, jobs.AT_ONCE) do
     for _, job in ipairs(jobs.read(some)) do found[#found + 1] = job and jobs.message_of(job) or '' end
@@ -243,18 +237,14 @@ function job_queue.queued(messages, to_put)
     return found, #messages -- a group has no index: the operation that asks is refused
   end
   local name = to_put and queue.jobs.settings.unique and 'single' or 'equal'
-  if #messages == 0 or not is_ready(name) then
-    return found, 0
-  end
+  if #messages == 0 or not is_ready(name) then return found, 0 end
   for i, message in ipairs(messages) do found[i] = #job_index.ids_of(name, message, 1) end
   the_call.work = the_call.work + the_call.MESSAGE * #messages
   return found, #messages
 end
 
 function job_queue.contains(messages)
-  if queue.jobs.source then
-    return { err = 'TYPE is-group-no-index' }
-  end
+  if queue.jobs.source then return { err = 'TYPE is-group-no-index' } end
   return list_reads.contains(messages)
 end
 
@@ -271,13 +261,9 @@ end
 --          are deleted, :ext:settings has its hash as 'removing'
 function job_queue.remove(messages)
   local refusal = job_queue.refusal_to_remove(true)
-  if refusal then
-    return refusal, 0
-  end
+  if refusal then return refusal, 0 end
   local removed, settings, deleted = {}, key_of('settings'), 0
-  if not is_ready('equal') then
-    return removed, #messages
-  end
+  if not is_ready('equal') then return removed, #messages end
   local begun = call('HGET', settings, 'removing')
   for i, message in ipairs(messages) do
     local count, is_more = 0, true
@@ -304,13 +290,9 @@ end
 -- See list.lua. If more copies may be left than one call deletes, returns { how many have been removed, 1 }, 1.
 function job_queue.remove_copies(wanted, message)
   local refusal = queue.length > 0 and job_queue.refusal_to_remove(true)
-  if refusal then
-    return refusal, 0
-  end
+  if refusal then return refusal, 0 end
   wanted = tonumber(wanted)
-  if not queue.jobs.source and not is_ready('equal') then
-    return {}, 1
-  end
+  if not queue.jobs.source and not is_ready('equal') then return {}, 1 end
   local most = wanted == 0 and -1 or math.abs(wanted)
   if block.patient and (most < 0 or most > jobs.DELETED_AT_ONCE) then most = jobs.DELETED_AT_ONCE end
   local ids = job_index.ids_of('equal', message, most, wanted < 0)
@@ -336,9 +318,7 @@ end
 function job_queue.next_to_move()
   groups.fill(1)
   local job = job_queue.available() > 0 and job_gets.best(1)[1]
-  if job then
-    return jobs.message_of(job), job.id
-  end
+  if job then return jobs.message_of(job), job.id end
 end
 
 function job_queue.take_moved(wanted, id)

@@ -19,9 +19,7 @@ local state = { settings = {}, indexed = {}, first = {} }
 
 -- Begin to use the jobs of the queue, which need not have any.
 function job_reads.open()
-  if queue.jobs then
-    return
-  end
+  if queue.jobs then return end
   queue.jobs = state
   state.ready = 0 -- how many jobs are ready
   state.last_id = nil -- the last id that the queue has given
@@ -169,17 +167,13 @@ function job_reads.parse(job)
 end
 
 function job_reads.bytes_of(job)
-  if job.count then
-    return job.bytes or #job_reads.message_of(job)
-  end
+  if job.count then return job.bytes or #job_reads.message_of(job) end
   return #job.value - (job.first or string.match(job.value, '^%d+ %d+ %d+ %d+ %d+ %d+ ()')) + 1
 end
 
 -- Return the message of a job, or the first one of a range; '' if the log has dropped it.
 function job_reads.message_of(job)
-  if job.count then
-    return group.messages_at(job.offset, 1)[1] or ''
-  end
+  if job.count then return group.messages_at(job.offset, 1)[1] or '' end
   return string.sub(job.value, job_reads.parse(job).first)
 end
 
@@ -227,9 +221,7 @@ end
 -- jobs of each priority in the order of the puts; in a lifo, each priority is read backwards.
 function job_reads.ready_ids(first, last)
   local key = key_of('ready')
-  if queue.jobs.settings.type ~= 'lifo' then
-    return call('ZRANGE', key, first, last)
-  end
+  if queue.jobs.settings.type ~= 'lifo' then return call('ZRANGE', key, first, last) end
   local found, at, count = {}, first, call('ZCARD', key)
   local places = call('ZRANGE', key, first, last, 'WITHSCORES')
   while #found < #places / 2 do

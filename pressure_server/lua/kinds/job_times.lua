@@ -21,9 +21,7 @@ end
 -- Return the ids of jobs in a state that are due, the latest first; and whether there may be more.
 local function due_in(state)
   local first = first_due(state)
-  if first == math.huge or first > the_call.clock() then
-    return {}, false
-  end
+  if first == math.huge or first > the_call.clock() then return {}, false end
   local most = jobs.portion(jobs.AT_ONCE)
   local ids = call('ZREVRANGEBYSCORE', key_of(state), string.format('%.0f', the_call.clock()), '-inf', 'LIMIT', 0, most)
   return ids, #ids == most
@@ -35,9 +33,7 @@ function job_times.promote(delayed)
   local state = queue.jobs
   block.promoted = block.promoted or {}
   state.has_due = block.promoted[queue.base]
-  if state.has_due ~= nil then
-    return
-  end
+  if state.has_due ~= nil then return end
   if delayed == 0 then state.first.delayed = math.huge end
   local ids, are_more = due_in('delayed')
   state.has_due = are_more
@@ -87,16 +83,12 @@ end
 -- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none (docs/internals/waiting.md#due-times).
 --          If its time has passed, the first value is 0: this call removes the note, maybe before its server has read it
 function job_times.note_due()
-  if not the_call.has_records() then
-    return -1, ''
-  end
+  if not the_call.has_records() then return -1, '' end
   local state, now = queue.jobs, the_call.clock()
   local noted, due = call('GET', key_of('due')), next_due()
   local was_over = noted and tonumber(noted) <= now
   local is_over = was_over
-  if state.is_due_now or state.has_ended and queue.is_finished() then
-    due, is_over = now, true
-  end
+  if state.is_due_now or state.has_ended and queue.is_finished() then due, is_over = now, true end
   if due < math.huge and (not noted or is_over or due < tonumber(noted)) then
     noted = string.format('%.0f', due)
     call('SET', key_of('due'), noted)

@@ -31,9 +31,7 @@ local function overlap(pairs_of_ids)
   local sorted = commands.slice(pairs_of_ids, 1, #pairs_of_ids)
   table.sort(sorted, function(one, other) return one[1] < other[1] end)
   for i = 2, #sorted do
-    if sorted[i][1] <= sorted[i - 1][2] then
-      return true
-    end
+    if sorted[i][1] <= sorted[i - 1][2] then return true end
   end
   return false
 end
@@ -169,9 +167,7 @@ function job_verbs.release(words)
     if job and jobs.is_owned(job, owner) then
       local is_plain = delay == '0' and (tonumber(priority) or JOB_DEFAULT_PRIORITY) == JOB_DEFAULT_PRIORITY
       local refusal = not is_plain and conversion.convert()
-      if refusal then
-        return refusal
-      end
+      if refusal then return refusal end
       job.about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
       job.about[JOB_DELAY] = tonumber(delay)
     end
@@ -204,9 +200,7 @@ end
 -- Takes    for how long no job is reserved, in milliseconds
 function job_verbs.pause(words)
   local refusal = conversion.convert()
-  if refusal then
-    return refusal
-  end
+  if refusal then return refusal end
   local before = queue.jobs.settings.paused or 0
   queue.jobs.settings.paused = the_call.clock() + tonumber(words[1])
   call('HSET', queue.key_of('settings'), 'paused', string.format('%.0f', queue.jobs.settings.paused))
@@ -223,9 +217,7 @@ function job_verbs.peek_job(words)
   local id = words[1]
   if id == 'ready' and queue.kind.become_jobs then
     queue.kind.become_jobs()
-    if queue.jobs.has_due then
-      return nil
-    end
+    if queue.jobs.has_due then return nil end
   end
   if #id < 10 then
     if id == 'ready' then groups.fill(1) end
@@ -240,9 +232,7 @@ end
 --          and kicks; times in milliseconds
 function job_verbs.job_info(words)
   local job = jobs.read(words)[1]
-  if not job then
-    return {}
-  end
+  if not job then return {} end
   local state, about = jobs.state_of(job), jobs.parse(job).about
   local has_time = state == 'delayed' or state == 'reserved'
   local due = has_time and tonumber(call('ZSCORE', queue.key_of(state), (job.cover or job).id)) or 0

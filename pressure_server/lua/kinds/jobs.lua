@@ -120,9 +120,7 @@ end
 -- Note in the counts and the indexes that a job of a queue of jobs goes from one state to another.
 function jobs.count(job, from, to)
   local state = queue.jobs
-  if from == to then
-    return
-  end
+  if from == to then return end
   local was_queued, is_queued = from == 'ready' or from == 'delayed', to == 'ready' or to == 'delayed'
   if room.max_bytes() then
     local change = (is_queued or to == 'gone') and 0 or jobs.bytes_of(job)
@@ -264,9 +262,7 @@ end
 --
 -- Returns  for each 1, or if it is a range the number of its messages; or 0 if the event is refused
 function jobs.happen(event, some, owners)
-  if not queue.jobs.source then
-    return happen_to(event, some, owners)
-  end
+  if not queue.jobs.source then return happen_to(event, some, owners) end
   local done, ready, its_owners, places = {}, ranges.prepare(event, some, owners, may_happen)
   for i = 1, #some do done[i] = 0 end
   for i, count in ipairs(happen_to(event, ready, its_owners)) do

@@ -56,9 +56,7 @@ end
 -- Return what note_due does (job_times.lua); nil without jobs.
 function list.leave()
   mirror.save()
-  if queue.jobs then
-    return job_times.note_due()
-  end
+  if queue.jobs then return job_times.note_due() end
 end
 
 -- Read settings that have changed (life.lua).
@@ -169,9 +167,7 @@ end
 function list.flush()
   local count = queue.length
   local refusal = count > 0 and queue.in_use('consumer')
-  if refusal or count == 0 then
-    return refusal or 0
-  end
+  if refusal or count == 0 then return refusal or 0 end
   local base = queue.base
   call('UNLINK', base, base .. ':ext:marks')
   queue.length, queue.marks = 0, false
@@ -245,14 +241,10 @@ end
 -- Returns  for each 1 if it was queued, else 0; and how many are left for another call
 function list.remove(messages)
   local refusal = queue.length > 0 and queue.kind.refusal_to_remove(true)
-  if refusal then
-    return refusal, 0
-  end
+  if refusal then return refusal, 0 end
   local removed, walked, taken = {}, 0, 0
   for i, message in ipairs(messages) do
-    if block.patient and walked > mirror.SCAN then
-      break
-    end
+    if block.patient and walked > mirror.SCAN then break end
     local is_queued, decided = { 1 }, 1
     if queue.length > 0 and queue.mirror then is_queued, decided = mirror.queued({ message }) end
     if decided == 0 then
@@ -273,9 +265,7 @@ function list.remove(messages)
     end
   end
   -- If nothing was taken, a native producer may be about to push the missing token.
-  if taken > 0 then
-    room.settle()
-  end
+  if taken > 0 then room.settle() end
   return removed, #messages - #removed
 end
 
@@ -283,9 +273,7 @@ end
 -- left for another call.
 function list.remove_copies(wanted, message)
   local refusal = queue.length > 0 and queue.kind.refusal_to_remove(true)
-  if refusal then
-    return refusal, 0
-  end
+  if refusal then return refusal, 0 end
   local count = remove_copies(tonumber(wanted), message)
   if count > 0 then
     mirror.start_over()

@@ -47,9 +47,7 @@ end
 -- with repeats; or an error if the repeats make the reply too large.
 function list_reads.pick(seed, count, length, message_at)
   local picked, taken, bytes = {}, {}, 0
-  if length == 0 then
-    return picked
-  end
+  if length == 0 then return picked end
   math.randomseed(seed)
   for last = length - math.min(math.abs(count), count > 0 and length or math.huge), length - 1 do
     local position = math.random(0, length - 1)
@@ -61,9 +59,7 @@ function list_reads.pick(seed, count, length, message_at)
     end
     local message = message_at(position)
     picked[#picked + 1], bytes = message, bytes + #message
-    if count < 0 and bytes > list_reads.SAMPLE_BYTES then
-      return { err = 'TOOLARGE' }
-    end
+    if count < 0 and bytes > list_reads.SAMPLE_BYTES then return { err = 'TOOLARGE' } end
   end
   return picked
 end
@@ -71,9 +67,7 @@ end
 -- Takes    a seed; the number of distinct positions to pick, or if negative, the number of picks with repeats
 -- Returns  the messages there, or an error (pick)
 function list_reads.sample(seed, count)
-  if queue.length > 0 and count >= queue.length then
-    return list_reads.range(0, -1)
-  end
+  if queue.length > 0 and count >= queue.length then return list_reads.range(0, -1) end
   return list_reads.pick(seed, count, queue.length, function(position) return call('LINDEX', queue.base, position) end)
 end
 
@@ -85,9 +79,7 @@ function list_reads.peek()
   for i = 0, math.min(queue.length, taking.EXPIRED) - 1 do
     local message = call('LINDEX', queue.base, -1 - i)
     local mark = noted and marks.look(noted, message, queue.consumed + i)
-    if not marks.is_expired(mark) then
-      return { message, mark and mark[1] or '' }
-    end
+    if not marks.is_expired(mark) then return { message, mark and mark[1] or '' } end
   end
   return {}
 end
@@ -128,9 +120,7 @@ function list_reads.bytes_queued(most)
   local bytes = 0
   for first = 0, queue.length - 1, 1000 do
     bytes = bytes + commands.sum_of_bytes(call('LRANGE', queue.base, first, first + 999))
-    if bytes > most then
-      return nil
-    end
+    if bytes > most then return nil end
   end
   return bytes
 end

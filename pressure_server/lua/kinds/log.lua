@@ -119,9 +119,7 @@ end
 
 -- Takes    first, last: positions, as `range` in list_reads.lua; messages that have come back are the oldest
 function log.range(first, last)
-  if queue.returned == 0 then
-    return list.range(first, last)
-  end
+  if queue.returned == 0 then return list.range(first, last) end
   local count = log.length()
   first = math.max(0, first < 0 and first + count or first)
   last = math.min(count - 1, last < 0 and last + count or last)
@@ -139,9 +137,7 @@ end
 function log.scan(position, count)
   local returned = queue.returned > 0 and position < queue.consumed
     and call('ZRANGEBYSCORE', queue.key_of('ready'), position, '+inf', 'LIMIT', 0, count) or {}
-  if #returned == 0 then
-    return list.scan(position, count)
-  end
+  if #returned == 0 then return list.scan(position, count) end
   local messages, mark = {}, nil
   for i, member in ipairs(returned) do messages[i], mark = parse(member) end
   return { string.format('%.0f', math.min(mark[3] + 1, queue.consumed)), messages }
@@ -149,9 +145,7 @@ end
 
 function log.peek()
   local member = members(0, 0)[1]
-  if not member then
-    return list.peek()
-  end
+  if not member then return list.peek() end
   local message, mark = parse(member)
   return { message, mark[1] ~= '0' and mark[1] or '' }
 end
@@ -177,9 +171,7 @@ end
 
 function log.next_to_move()
   local member = members(0, 0)[1]
-  if not member then
-    return list.next_to_move()
-  end
+  if not member then return list.next_to_move() end
   return (parse(member))
 end
 
@@ -210,9 +202,7 @@ end
 --          error if the first offset is yet to come
 function log.from(offset, count)
   local head, tail = queue.consumed, queue.consumed + queue.length
-  if offset >= tail then
-    return { err = string.format('AHEAD %.0f', tail) }
-  end
+  if offset >= tail then return { err = string.format('AHEAD %.0f', tail) } end
   local last = math.min(tail, offset + math.min(count, AT_MESSAGES)) - 1
   local found, bytes = {}, 0
   local came_back, noted = {}, marks.present()
@@ -241,9 +231,7 @@ end
 function log.at(offsets)
   local found, bytes = {}, 0
   for i, offset in ipairs(offsets) do
-    if bytes >= AT_BYTES then
-      return found, #offsets - i + 1
-    end
+    if bytes >= AT_BYTES then return found, #offsets - i + 1 end
     local first = log.from(tonumber(offset), 1)
     found[i] = first.err and first or first[1]
     bytes = bytes + #(found[i] or '')

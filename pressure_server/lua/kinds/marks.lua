@@ -133,22 +133,16 @@ local function write(self, field, text)
     return
   end
   call('HDEL', self.key, field)
-  if (self.drift ~= 0 or self.gaps[1]) and call('HLEN', self.key) == 1 then
-    clear(self)
-  end
+  if (self.drift ~= 0 or self.gaps[1]) and call('HLEN', self.key) == 1 then clear(self) end
 end
 
 -- Drop the fields of copies that native clients have taken, if these are the majority of the fields.
 local function drop_stale(self)
-  if call('HLEN', self.key) <= 2 * queue.length + MAX_STALE then
-    return
-  end
+  if call('HLEN', self.key) <= 2 * queue.length + MAX_STALE then return end
   local all, head = call('HGETALL', self.key), position_at(self, queue.consumed)
   for i = 1, #all, 2 do
     local newest = all[i] ~= 'state' and newest_in(all[i + 1])
-    if newest and newest < head then
-      call('HDEL', self.key, all[i])
-    end
+    if newest and newest < head then call('HDEL', self.key, all[i]) end
   end
 end
 
@@ -195,9 +189,7 @@ local function find(self, copies, message, place, others)
   local most = #copies + 1 - others
   local there = others + (most > 0 and #call('LPOS', queue.base, message, 'RANK', -1, 'COUNT', most) or 0)
   local first = math.max(1, #copies - there + 1)
-  if not copies[first] or (there > #copies and copies[first][1] > position) then
-    return nil
-  end
+  if not copies[first] or (there > #copies and copies[first][1] > position) then return nil end
   self.drift = self.drift + position - copies[first][1]
   note_state(self)
   return first

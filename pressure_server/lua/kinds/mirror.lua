@@ -49,9 +49,7 @@ end
 
 local function drop_garbage(self)
   if self.is_garbage then
-    if queue.consumed + queue.length > keys.LARGE then
-      keys.set_aside(MEMBERS, COPIES)
-    end
+    if queue.consumed + queue.length > keys.LARGE then keys.set_aside(MEMBERS, COPIES) end
     call('UNLINK', queue.base .. MEMBERS, queue.base .. COPIES)
     self.is_garbage = false
   end
@@ -76,9 +74,7 @@ end
 -- Mirror messages that have just been added to the list.
 local function remember(messages)
   local self = queue.mirror
-  if #messages == 0 then
-    return
-  end
+  if #messages == 0 then return end
   drop_garbage(self)
   local fresh, seen, present = {}, {}, commands.values_of('SMISMEMBER', queue.base .. MEMBERS, messages)
   for i, message in ipairs(messages) do
@@ -100,9 +96,7 @@ local function forget_taken(messages)
   note_roles(self)
   local skip = math.min(self.unmirrored, count)
   self.unmirrored = self.unmirrored - skip
-  if skip == count then
-    return
-  end
+  if skip == count then return end
   local members, copies = queue.base .. MEMBERS, queue.base .. COPIES
   self.mirrored = self.mirrored - (count - skip)
   if call('EXISTS', copies) == 0 then
@@ -125,14 +119,10 @@ end
 local function extend(limit)
   local self = queue.mirror
   note_roles(self)
-  if self.unmirrored == 0 or not is_watched(self) then
-    return
-  end
+  if self.unmirrored == 0 or not is_watched(self) then return end
   local first = queue.length - self.unmirrored
   local slice = call('LRANGE', queue.base, first, first + math.min(limit, self.unmirrored) - 1)
-  if pcall(remember, slice) then
-    self.unmirrored = self.unmirrored - #slice
-  end
+  if pcall(remember, slice) then self.unmirrored = self.unmirrored - #slice end
 end
 
 -- The messages have been put, or taken: an error in the mirror must not refuse that.
@@ -261,9 +251,7 @@ function mirror.queued(messages)
   local self, present, count = queue.mirror, {}, #messages
   if self.mirrored > 0 and not self.is_garbage then
     present = commands.values_of('SMISMEMBER', queue.base .. MEMBERS, messages)
-    if self.unmirrored == 0 and not is_stale(self) then
-      return present, count
-    end
+    if self.unmirrored == 0 and not is_stale(self) then return present, count end
   end
   -- `stale` is computed once: to forget a message may make the mirror exact, but `present` is older.
   local found, walked, stale = {}, 0, is_stale(self)

@@ -66,9 +66,7 @@ end
 
 function policy.note_taken(count)
   local its = present()
-  if its.interval and count > 0 then
-    note_full_at(its, full_at(its) + count * its.interval)
-  end
+  if its.interval and count > 0 then note_full_at(its, full_at(its) + count * its.interval) end
 end
 
 -- Note that jobs are not in flight any longer: those that wait may have a turn.
@@ -79,9 +77,7 @@ end
 -- Return when the next job may be taken, if jobs wait for the rate only; else inf.
 function policy.due()
   local its = present()
-  if not its.interval or queue.jobs.ready == 0 then
-    return math.huge
-  end
+  if not its.interval or queue.jobs.ready == 0 then return math.huge end
   local due = math.ceil(full_at(its) - its.time + its.interval)
   return due > the_call.clock() and due or math.huge
 end
@@ -90,9 +86,7 @@ end
 -- with each delivery. It differs from job to job by up to a tenth, so that jobs that failed together do not come together.
 function policy.retry_delay(event, job)
   local its = FAILURES[event] and present()
-  if not its or its.delay == 0 then
-    return 0
-  end
+  if not its or its.delay == 0 then return 0 end
   local most = its.most > 0 and its.most or math.max(its.delay, LONGEST)
   local delay = math.min(most, its.delay * 2 ^ math.min(40, job_reads.parse(job).about[JOB_RESERVES] - 1))
   return math.ceil(delay * (0.9 + 0.2 * (tonumber(job.id, 16) * 7919 % 1000) / 1000))

@@ -50,9 +50,7 @@ end
 function ranges.cover_of(id, read)
   local number = tonumber(id, 16)
   local before = (number - 1) % job_ids.OF_BLOCK
-  if before == 0 then
-    return nil
-  end
+  if before == 0 then return nil end
   local ids = {}
   for i = 1, before do ids[i] = word_of(number - i) end
   for i, value in ipairs(call('HMGET', key_of('jobs'), unpack(ids))) do

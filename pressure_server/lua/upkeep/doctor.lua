@@ -31,9 +31,7 @@ end
 -- Return the value of a statistic; nil if it is not a valid number. MGET returns nothing both for a missing key and for
 -- one of another type.
 local function number_in(key, text, largest)
-  if not text then
-    return call('EXISTS', key) == 0 and 0 or nil
-  end
+  if not text then return call('EXISTS', key) == 0 and 0 or nil end
   local is_whole = text == '0' or string.match(text, '^-?[1-9]%d*$')
   return is_whole and math.abs(tonumber(text)) <= largest and tonumber(text) or nil
 end
@@ -378,9 +376,7 @@ local USED = {
 
 -- Return the problems that the queue may have in its present state.
 local function possible(now)
-  if not now.bound then
-    return #now.keys == 0 and WITHOUT_KEYS or WITHOUT_A_QUEUE
-  end
+  if not now.bound then return #now.keys == 0 and WITHOUT_KEYS or WITHOUT_A_QUEUE end
   return HALF_CREATED.sign(now) and NEVER_USED or USED
 end
 

@@ -43,15 +43,11 @@ end
 
 -- Return whether a client uses the queue, although its version has not changed.
 local function is_used(key, seconds)
-  if call('EXISTS', key .. ':producer_free', key .. ':consumer_free') < 2 then
-    return true
-  end
+  if call('EXISTS', key .. ':producer_free', key .. ':consumer_free') < 2 then return true end
   for _, role in ipairs({ 'producer', 'consumer' }) do
     -- A native client that finds no message changes only one key: it gives its role back.
     local idle = try('OBJECT', 'IDLETIME', key .. ':' .. role .. '_free')
-    if type(idle) == 'number' and idle < seconds then
-      return true
-    end
+    if type(idle) == 'number' and idle < seconds then return true end
   end
   return false
 end
@@ -85,9 +81,7 @@ function verbs.expire(key)
   local settings = key .. ':ext:settings'
   local implicit, unused, since, asked, ttl = unpack(call('HMGET', settings, 'implicit', 'unused', 'since', 'asked', 'ttl'))
   local seconds = tonumber(ttl or nil) or implicit and default_seconds or 0
-  if seconds == 0 then
-    return 0
-  end
+  if seconds == 0 then return 0 end
   local bound, produced, consumed = unpack(call('MGET', key .. ':bound', key .. ':stats:produced_messages',
     key .. ':stats:consumed_messages'))
   local version = (produced or '') .. ' ' .. (consumed or '')
@@ -113,9 +107,7 @@ end
 -- Delete a queue whose roles are free. Return 1; 0 if there is no such queue; -1 if a role is not free.
 function verbs.delete(key)
   queue.read(key)
-  if not queue.bound then
-    return 0
-  end
+  if not queue.bound then return 0 end
   return (queue.in_use('producer') or queue.in_use('consumer')) and -1 or remove(key)
 end
 

@@ -40,9 +40,7 @@ end
 local function figures_of(base)
   local values = call('MGET', base .. ':bound', base .. ':ext:made', base .. ':stats:produced_messages',
     base .. ':stats:produced_bytes', base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
-  if not values[1] then
-    return false
-  end
+  if not values[1] then return false end
   local kind, length, jobs, age, settings = 'fifo', call('LLEN', base), NO_JOBS, 0, NO_SETTINGS
   local dropped = values[1] ~= '0' and call('HGET', base .. ':ext:settings', 'dropped')
   if values[2] and not string.match(values[2], ENDS_IN_DIGIT) then

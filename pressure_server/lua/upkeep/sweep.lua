@@ -7,9 +7,7 @@ local AT_ONCE = 500
 
 local call = redis.call
 local key = call('SRANDMEMBER', KEYS[1])
-if not key then
-  return 0
-end
+if not key then return 0 end
 local kind = call('TYPE', key).ok
 if kind == 'set' then
   call('SPOP', key, AT_ONCE)
