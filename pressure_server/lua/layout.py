@@ -77,7 +77,7 @@ class _Numbers(dict[int, bytes]):
 
 NUMBERS: Final = _Numbers({number: b"%d" % number for number in range(256)})
 
-BY_NAME: Final = b"by name"  # see core/templates.lua
+BY_NAME: Final = b"by name"  # see core/life.lua
 AGAIN: Final = b"again"
 RECOVER: Final = b"recover"
 CUT: Final = b"cut"

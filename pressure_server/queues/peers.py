@@ -61,7 +61,7 @@ class Peers:
         peer_detection: PeerDetection,
         templates: bytes = b"",
     ) -> None:
-        """Prepare. The heartbeats have the `templates` of queues (lua/core/templates.lua)."""
+        """Prepare. The heartbeats have the `templates` of queues (lua/core/life.lua)."""
         self._templates = templates
         self._link = link
         self._prefix = prefix

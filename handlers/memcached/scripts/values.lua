@@ -139,8 +139,7 @@ local function difference(one, other)
   return high < 0 and '0' or joined(high, low)
 end
 
--- Read a number as memcached does, with C's strtoull: it ends at white space, a zero byte or the end of the
--- value.
+-- Read a number as memcached does, with C's strtoull: it ends at white space, a zero byte or the end of the value.
 local function number_in(data)
   local sign, digits, behind = match(data, '^%s*([+-]?)0*(%d*)(.?)')
   if digits == '' and match(data, '^%s*[+-]?0') then digits = '0' end
@@ -259,8 +258,7 @@ function functions.count(mode, by, initial, first_expiry, expiry, wanted)
   return { number, own, seconds_left(key) }
 end
 
--- Takes    an expiry
--- Returns  a line
+-- Takes an expiry, and returns a line.
 function functions.touch(expiry)
   if not living(KEYS[2]) then return 'NOT_FOUND' end
   expire(KEYS[2], expiry)

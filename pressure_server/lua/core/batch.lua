@@ -39,14 +39,12 @@ local verbs = require 'core/verbs'
 local dead_letters = require 'kinds/dead_letters'
 
 local batch = {}
--- Limits in bytes of a block's answers. After the first, the rest is left for the next call. A transaction
--- cannot be split: after the second, its runs with long answers are refused, and after this much work (call.lua) all but
--- puts.
+-- Limits in bytes of a block's answers. After the first, the rest is left for the next call. In a transaction, runs with
+-- long answers are refused after the second, and all but puts after this much work (call.lua).
 local ANSWERED_BYTES, ANSWERED_TOGETHER, WORK_TOGETHER = 1048576, 64 * 1048576, 500000
 
 -- Return whether more jobs of the queue are due, or more messages must be adopted, than one call can do: then the next
--- message is not known, and the rest of the block is left for another call. Put-backs do not depend on that, and a
--- transaction cannot be split.
+-- message is not known, and all but put-backs is left for another call. A transaction cannot be split.
 local function is_late(name)
   local is_behind = queue.jobs and queue.jobs.has_due or queue.kind.is_behind and queue.kind.is_behind()
   if not is_behind or not the_call.has_records() then return false end

@@ -5,8 +5,7 @@
 --          earlier call that an error ended
 
 -- The estimated work of a call, in microseconds measured on one machine: for each block, message or argument, byte of a
--- job, and list entry walked over. Above MAX_WORK, or MAX_ANSWERED bytes of replies, the call begins no further
--- block. The work is estimated because the clock of Redis 7.2 stands still inside a script.
+-- job, and list entry walked over. (The clock of Redis 7.2 stands still inside a script.)
 the_call = { FAST_BLOCK = 6, BLOCK = 25, MESSAGE = 0.5, BYTE = 0.002, ENTRY = 0.005, MAX_WORK = 2000 }
 local MAX_ANSWERED = 1048576
 

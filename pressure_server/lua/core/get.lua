@@ -57,10 +57,8 @@ local function pop(self, wanted)
   return messages, kind.available() > 0 and wanted - #messages or 0
 end
 
--- Take up to `wanted` messages, for commands that wait for one each.
---
--- Returns  the messages; an error if the queue is closed and empty; or false if there is no queue. Then how
---          many are left for another call, and how many are waited for
+-- Take up to `wanted` messages, for commands that wait for one each. Return the messages, false if there is no queue, or
+-- an error if it is closed and empty; how many are left for another call; and how many are waited for.
 local function take(self, wanted)
   local kind = queue.kind
   if queue.bound and kind.available() == 0 then
@@ -81,8 +79,7 @@ local function take(self, wanted)
 end
 
 -- Return the messages, oldest first, or false if there is no queue, or an error; how many are left for another call; and
--- if the get waits, the function to call when there may be more messages. Return nothing if everything is left for
--- another call.
+-- if the get waits, the function to call when there may be more. Return nothing if all is left for another call.
 local function get_some(options, wanted, claims)
   if not queue.bound and (options.existing or not options.waits) then
     return { err = 'NOQUEUE' }, 0
@@ -117,16 +114,14 @@ function get.get(options, wanted)
   return get_some(options, wanted)
 end
 
--- Get from a queue with ACK NEXT. Takes and returns what `reserve` does. The reservations have the queue's ACK-TTR, or no
--- end.
+-- Get from a queue with ACK NEXT, as `reserve` does. The reservations have the queue's ACK-TTR, or no end.
 function get.pop(options, claims)
   if #claims > 0 and is_mistaken(true) then return {}, #claims end
   claims.ttr = tonumber(queue.bound and call('HGET', queue.base .. ':ext:settings', 'ack_ttr') or 0)
   return get_some(options, #claims, claims)
 end
 
--- Reserve messages: takes a claim for each message (job_gets.lua) in place of their number; each message is returned as
--- 'id ttr flags reserves message'.
+-- Takes a claim for each message (job_gets.lua), and returns each as 'id ttr flags reserves message'.
 function get.reserve(options, claims)
   return get_some(options, #claims, claims)
 end

@@ -1,9 +1,17 @@
 -- The life of a queue: create, alter, close and delete it, end a turn, and clean up after a native Delete.
+--
+-- Templates are the settings of queues that puts create, by the queue's name. Calls do not carry them: the server writes
+-- them with its heartbeat, before the first call of a connection, and whenever they change.
+--
+-- Takes    ARGV[HEADER_BOUND]  the bound of a queue that a put creates; 'by name' if the server has templates
+-- Touches  ${PREFIX}!peers     the server's name -> 'count timeout library templates'. They are a list, packed by
+--                              queues/templates.py: of each, the parts between the stars of a pattern of base keys, as
+--                              patterns of Lua; then the arguments of `life.create`. The last one matches all keys
 
 local room = require 'core/room'
 local keys = require 'core/keys'
 local registry = require 'core/registry'
-local conversion = require 'kinds/conversion'
+local jobs = require 'kinds/jobs'
 local policy = require 'kinds/policy'
 
 local life = {}
@@ -20,7 +28,7 @@ local function has_keys()
 end
 
 -- Let the registries forget the queue and its jobs, before its keys are deleted.
-function life.sign_off()
+local function sign_off()
   keys.set_all_aside()
   registry.drop_ids()
   registry.remove()
@@ -32,12 +40,12 @@ local function source_of(base)
 end
 
 -- Delete the queues of a log's groups. If this queue is one of them, let its log forget it (groups.lua).
-function life.drop_groups()
+local function drop_groups()
   local home, source = queue.base, source_of(queue.base)
   if source then call('ZREM', source .. ':ext:groups', home) end
   for _, base in ipairs(call('ZRANGE', home .. ':ext:groups', 0, -1)) do
     queue.base = base
-    life.sign_off()
+    sign_off()
     unlink(keys.of_protocol)
     unlink(keys.of_extensions)
     queue.base = home
@@ -45,9 +53,9 @@ function life.drop_groups()
 end
 
 -- Delete the keys of pressure-server; an earlier queue may have left some. Return how many there were.
-local function forget()
-  life.drop_groups()
-  life.sign_off()
+function life.forget()
+  drop_groups()
+  sign_off()
   return unlink(keys.of_extensions)
 end
 
@@ -60,15 +68,14 @@ end
 
 -- Make the present queue a queue that does not exist.
 local function empty()
-  forget()
+  life.forget()
   queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = false, false, false, 0, 0
   queue.made, queue.word, queue.kind, queue.index = false, nil, queue.kinds[''], nil
   queue.jobs, queue.mirror, queue.marks, queue.max_bytes, queue.signs = nil, nil, nil, nil, nil
 end
 
--- Takes    the bound, 0 for none; the overflow, block or error, or '' for the server's; 'implicit' if a put
---          creates the queue, else ''; then other settings, each a name and a value: type, and those of jobs
---          (jobs.lua)
+-- Takes    the bound, 0 for none; the overflow, block or error, or '' for the server's; 'implicit' if a put creates the
+--          queue, else ''; then other settings, each a name and a value: type, and those of jobs (jobs.lua)
 -- Returns  1, or an error: DELETING if there are keys without :bound, because a native Delete is in progress
 function life.create(bound, full, implicit, ...)
   if queue.bound then
@@ -98,11 +105,30 @@ function life.create(bound, full, implicit, ...)
   return 1
 end
 
--- Change settings. A queue that a put created stays from now on, like one that a client created; except with
--- 'implicit', a setting of any value.
---
--- Takes    settings, each a name and a value: those of `create`, but the type; '' for none
--- Returns  1, or an error
+-- Return whether the parts are in the key in this order. The first match of each is taken: a later one cannot help.
+local function matches(key, parts)
+  local last = 0
+  for _, part in ipairs(parts) do
+    _, last = string.find(key, part, last + 1)
+    if not last then return false end
+  end
+  return true
+end
+
+-- Create the queue for a put, with the first template that matches. Return as `life.create`.
+function life.create_for_put()
+  local bound = the_call.arguments[HEADER_BOUND]
+  if bound ~= 'by name' then return life.create(bound, the_call.overflow, true) end
+  local signed = call('HGET', the_call.own_key('peers'), the_call.identity)
+  local packed = string.match(signed or '', '^%S+ %S+ %S+ (.+)$')
+  for _, template in ipairs(packed and cmsgpack.unpack(packed) or {}) do
+    if matches(queue.base, template[1]) then return life.create(unpack(template, 2)) end
+  end
+  return { err = 'ERR the backend has not accepted the heartbeat of the server, which has the settings of new queues' }
+end
+
+-- Change settings, each a name and a value: those of `create`, but the type; '' for none. Return 1, or an error. A queue
+-- that a put created stays from now on, like one that a client created, except with a setting 'implicit'.
 function life.alter(...)
   local changes, new = { ... }, {}
   for i = 1, #changes, 2 do new[changes[i]] = changes[i + 1] end
@@ -114,7 +140,7 @@ function life.alter(...)
   end
   local has_limit = (new.max_deliveries or new.dead_letter or '') ~= '' or has_policy(new)
   local keeps = (new.ack or '') ~= ''
-  local refusal = (has_limit or keeps and queue.kind.become_jobs) and conversion.convert()
+  local refusal = (has_limit or keeps and queue.kind.become_jobs) and jobs.convert()
     or keeps and queue.kind.has_groups and { err = 'TYPE no-reservations' }
     or has_policy(new) and queue.jobs.source and { err = 'TYPE is-group-no-policy' }
   if refusal then return refusal end
@@ -185,10 +211,8 @@ local function remove()
   return 1
 end
 
--- Delete a queue. If a native client holds a role, this takes two steps (pressure 0.15, Delete). The first
--- removes :bound and wakes up clients that wait for room or messages; `finish_delete` deletes the rest.
---
--- Returns  1; 'begun' if the second step is still to be done; or an error
+-- Delete a queue. Return 1, or an error. If a native client holds a role, this takes two steps (pressure 0.15, Delete):
+-- the first wakes up clients that wait for room or messages, and returns 'begun'; `finish_delete` deletes the rest.
 function life.delete()
   local base = queue.base
   if not queue.bound then
@@ -231,7 +255,7 @@ function life.clean()
     queue.end_turn('consumer')
   end
   local source = source_of(queue.base)
-  local count = forget()
+  local count = life.forget()
   settle_log(source)
   return count
 end

@@ -17,8 +17,7 @@ local function outcomes_of(ids)
   return commands.values_of('HMGET', queue.base .. ':ext:outcomes', ids)
 end
 
--- Store outcomes: `texts` has the id and the text of each. Forget those that are older than `seconds`, and the oldest
--- above `most`.
+-- Store outcomes, each an id and its text. Forget those that are older than `seconds`, and the oldest above `most`.
 local function note(texts, seconds, most)
   local key, times = queue.base .. ':ext:outcomes', queue.base .. ':ext:outcome_times'
   local places, now = {}, the_call.clock()
@@ -43,8 +42,7 @@ local function kind_of_value(options)
   return options.job and 'job' or options.offset and 'offset' or options.unique and 'count' or 'length'
 end
 
--- Return the commands, each with its id, the place of its messages, and its known outcome, or nil; and for how long, and
--- how many, outcomes are kept.
+-- Return the commands, each with its id, the place of its messages, and its known outcome; and `seconds` and `most`.
 local function parse(sizes, words)
   local some, ids, at, seconds, most = {}, {}, 1, nil, nil
   for i, size in ipairs(sizes) do

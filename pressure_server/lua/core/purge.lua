@@ -1,11 +1,10 @@
--- Purge: deletes the messages of a queue that are in these states, some at a time. They count as consumed.
+-- Purge: deletes messages of a queue. They count as consumed.
 
 local room = require 'core/room'
 
 local purge = {}
 
--- Takes    states: ready, delayed, reserved, buried
--- Returns  { how many messages have been deleted, 1 if there are more, else 0 }; or an error
+-- Delete messages in these states, some at a time. Return { how many, 1 if there are more, else 0 }, or an error.
 function purge.purge(...)
   local count = 0
   for _, state in ipairs({ ... }) do
@@ -18,8 +17,7 @@ function purge.purge(...)
   return { count, 0 }
 end
 
--- Keep the messages from position `first` to `last`, as Redis's LTRIM; -1 is the newest. Positions count from the oldest
--- message. Returns 1, or an error.
+-- Keep the messages from position `first` to `last`, as Redis's LTRIM; -1 is the newest. Return 1, or an error.
 function purge.trim(first, last)
   queue.kind.adopt()
   local count, refusal = queue.length, nil

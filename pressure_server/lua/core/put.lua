@@ -33,25 +33,24 @@
 local room = require 'core/room'
 local records = require 'core/records'
 local once = require 'core/once'
-local templates = require 'core/templates'
+local life = require 'core/life'
 local marks = require 'kinds/marks'
 local mirror = require 'kinds/mirror'
-local conversion = require 'kinds/conversion'
+local jobs = require 'kinds/jobs'
 
 local put = { FULL = -1 }
 local FULL = put.FULL
 -- Messages that a put drops in addition to the number that it puts. There are more if the bound was lowered.
 local DROPPED_AT_ONCE = 1000
 
--- Return why nothing can be put, or nil; create the queue if that is allowed. A native producer that holds the role is
--- not reported here, because a full queue takes precedence. CREATING: no client has acted in the queue yet, and the
--- native client that creates it has not pushed :not_full, which it does last. Puts of jobs need no role.
+-- Return why nothing can be put, or nil; create the queue if that is allowed. The roles come later, because a full queue
+-- takes precedence. CREATING: the native client that creates the queue has not pushed :not_full, which it does last.
 function put.refusal(options)
   if not queue.bound then
     if the_call.arguments[HEADER_BOUND] == '' or options.existing then
       return { err = 'NOQUEUE' }
     end
-    local made = templates.create()
+    local made = life.create_for_put()
     if made ~= 1 then return made end
   end
   if queue.is_closed() then
@@ -139,7 +138,7 @@ local function part(self, sizes, messages, done, is_new, before)
     values[i] = before and before + at or count_new(is_new, at - sizes[i] + 1, at)
   end
   local rest_sizes, rest = commands.slice(sizes, #values + 1, #sizes), commands.slice(messages, done + 1, #messages)
-  rest_sizes[1] = rest_sizes[1] - (done - at)
+  rest_sizes[1] = (rest_sizes[1] or 0) - (done - at)
   return { 'part', done - at, count_new(is_new, at + 1, done), values }, function()
     local refusal = not queue.bound and { err = 'NOQUEUE' } or put.refusal(self.options)
     if refusal then return refusal, 0 end
@@ -306,15 +305,8 @@ end
 local function add_in_order(self, sizes, messages, space)
   local done, accepted, is_new, undecided = fit_in_order(messages, space)
   if undecided and done == 0 then mirror.hurry() end
-  if done == #messages then
-    local at, counts = 0, {}
-    for i, size in ipairs(sizes) do
-      at = at + size
-      counts[i] = count_new(is_new, at - size + 1, at)
-    end
-    return accepted, counts, 0
-  end
   local result, go_on = part(self, sizes, messages, done, is_new)
+  if done == #messages then return accepted, result[4], 0 end
   if undecided then return accepted, result, #sizes - #result[4] end
   return accepted, result, 0, go_on
 end
@@ -348,11 +340,11 @@ end
 
 -- Make this a queue of jobs, because a put needs that. Return an error, or nil; or a result, if there is no room.
 local function convert(self, sizes_text, messages)
-  local refusal = conversion.refusal() or self.options.by and { err = 'TYPE not-unique' }
+  local refusal = jobs.refusal_to_convert() or self.options.by and { err = 'TYPE not-unique' }
   if not refusal and space_for(self, 1) == 0 and not waits_for_room(self.options) then
     return all_full(sizes_text, messages) -- nothing is changed
   end
-  return refusal or conversion.convert()
+  return refusal or jobs.convert()
 end
 
 local function put_any(self, sizes_text, messages)

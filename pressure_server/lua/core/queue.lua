@@ -5,11 +5,9 @@
 --          the token is there.
 --          :ext:made  when the library created the queue, to tell it from earlier queues of that name; '-' if a native
 --          client did. Then, after a space, the word of its kind (docs/internals/jobs.md), unless it is a plain list
--- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind:
---          kinds/list.lua says which
+-- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind
 
--- For how many milliseconds a queue without jobs keeps :ext:due. Within that time, a server that has just tried an
--- operation in vain begins to watch the keys, and so reads it.
+-- For how many milliseconds a queue without jobs keeps :ext:due. Meanwhile, servers begin to watch the keys, and read it.
 local NOTED = 10000
 -- `kinds` has the kinds by the word in :ext:made; '' is that of a plain list.
 queue = { kinds = {} }

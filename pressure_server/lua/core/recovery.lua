@@ -91,10 +91,8 @@ local function split(entry, counts)
   return found, others
 end
 
--- Takes    the number of one of this server's calls, and messages that it took from this queue for a client
---          that has left
--- Returns  how many have been put back: 0 if another server found this one dead and has put them back, or if the
---          queue has been deleted since
+-- Takes    the number of one of this server's calls, and messages that it took from this queue for a client that has left
+-- Returns  how many have been put back: 0 if another server has done that, or if the queue has been deleted since
 function recovery.put_back(words)
   local number, wanted = words[1], {}
   count_words(wanted, words, 2, #words)
@@ -203,8 +201,8 @@ local function named_fields(key)
   return { unpack(the_call.arguments, block.first, block.last) }, packed and cmsgpack.unpack(packed)[2] or { 0 }
 end
 
--- Give up jobs of a queue that clients of a dead server have reserved, and count them by the queue's base key.
--- Return an error text, or nil; and whether there are more.
+-- Give up jobs of a queue that clients of a dead server have reserved. Return as `put_back_record`; and whether there are
+-- more.
 local function give_up_jobs(key, field, cursor, counts)
   local home = string.sub(field, 2)
   local why, count, next_cursor = attempt(function()
@@ -253,11 +251,10 @@ end
 
 -- Put back what calls have taken if their replies will not arrive. Does the current block.
 --
--- Takes    a key of records, which is the block's key; the fields of calls, the latest first, or '' for all
---          fields of a dead server. Jobs that these calls have reserved are given up, too
--- Returns  1 if there is more to do, or 2 if that server is alive, else 0; how many replies the first
---          field's record had, 0 if there is none; how many records could not be put back, and why; then
---          base keys, each with the number of messages put back
+-- Takes    a key of records, which is the block's key; the fields of calls, the latest first, or '' for all fields of a
+--          dead server. Jobs that these calls have reserved are given up, too
+-- Returns  1 if there is more to do, or 2 if that server is alive, else 0; how many replies the first field's record had;
+--          how many records could not be put back, and why; then base keys, each with the number of messages put back
 function recovery.recover()
   local key, is_all = block.home, the_call.arguments[block.first] == ''
   if is_all and call('HGET', key, 'epoch') ~= '0' then return { 2, 0, 0, '' } end
@@ -286,11 +283,9 @@ function recovery.recover()
   return reply
 end
 
--- Reduce a record to the messages that have not arrived. Does the current block.
+-- Reduce a record to the messages that have not arrived. Does the current block. Return how many these are.
 --
--- Takes    the number of one of this server's calls; base keys, each with a count and that many words
---          (taken_by)
--- Returns  how many messages the record still has
+-- Takes    the number of one of this server's calls; base keys, each with a count and that many words (taken_by)
 function recovery.cut()
   local number = the_call.arguments[block.first]
   local wanted, at = {}, block.first + 1

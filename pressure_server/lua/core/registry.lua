@@ -7,8 +7,7 @@
 
 local registry = {}
 
--- Enter a queue that is being created. Return an error if there are too many; else the settings that it gets in addition
--- to its own.
+-- Enter a queue that is being created. Return an error if there are too many, else its settings in addition to its own.
 function registry.add(own)
   local bytes, most = string.match(the_call.arguments[HEADER_LIMITS], '^(%d+) (%d+)')
   local key, settings = the_call.own_key('queues'), {}

@@ -18,7 +18,7 @@ function taking.new(options, claims)
   return { options = options, claims = claims, flags = nil } -- flags of the taken messages, if any has marks
 end
 
--- Return the messages that have not expired, with their marks. All of them have just left the queue.
+-- Return the messages that have not expired, their marks, and how many have expired. All have just left the queue.
 function taking.unexpired(self, messages, marks_of)
   local some, their_marks = {}, {}
   local noted = block.taken_marks[queue.base] or {}
@@ -34,7 +34,7 @@ function taking.unexpired(self, messages, marks_of)
       self.flags[#self.flags + 1] = mark and mark[1] or '0'
     end
   end
-  return some, their_marks
+  return some, their_marks, #messages - #some
 end
 
 -- Return the messages, and after them the flags of all as 'flags flags …', or '' if all are 0. Flags before each

@@ -2,7 +2,6 @@
 -- of jobs notes where each came from (JOB_ORIGIN); a list has no place for that.
 
 local put = require 'core/put'
-local conversion = require 'kinds/conversion'
 local jobs = require 'kinds/jobs'
 
 local dead_letters = {}
@@ -89,7 +88,7 @@ end
 -- Returns  how many have gone; how many to pass over in the next call, -1 if there are no more jobs; and an error of
 --          `redrive_some`, or ''. A transaction does all at once
 function dead_letters.redrive(to, most, skipped)
-  local refusal, moved, reason, is_more = conversion.convert(), 0, nil, nil
+  local refusal, moved, reason, is_more = jobs.convert(), 0, nil, nil
   most, skipped = tonumber(most), tonumber(skipped)
   if refusal then return refusal end
   repeat

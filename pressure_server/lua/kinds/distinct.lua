@@ -7,7 +7,7 @@
 
 local room = require 'core/room'
 local records = require 'core/records'
-local conversion = require 'kinds/conversion'
+local jobs = require 'kinds/jobs'
 local job_queue = require 'kinds/job_queue'
 local list = require 'kinds/list'
 local list_reads = require 'kinds/list_reads'
@@ -15,7 +15,7 @@ local list_reads = require 'kinds/list_reads'
 local function nothing() end
 
 local distinct = {
-  become_jobs = conversion.convert, refusal_to_reserve = conversion.convert,
+  become_jobs = jobs.convert, refusal_to_reserve = jobs.convert,
   -- As in a queue of jobs, no operation needs a role, and these do not exist.
   in_use = job_queue.in_use, act_as = job_queue.act_as,
   length = job_queue.length, positions = job_queue.positions, bytes_queued = job_queue.bytes_queued,
@@ -75,7 +75,7 @@ local function adopt(most)
   if not the_call.has_records() or queue.in_use('consumer') then return false end
   local messages = list_reads.range(0, most - 1)
   if has_copies(messages) then
-    conversion.convert()
+    jobs.convert()
     return false
   end
   queue.length = queue.length - #messages
@@ -116,7 +116,7 @@ end
 
 function distinct.push(self, messages, marks_of)
   if not self.is_add and has_copies(messages) then
-    conversion.convert()
+    jobs.convert()
     queue.kind.adopt()
     return queue.kind.push(self, messages, marks_of)
   end
@@ -131,7 +131,7 @@ function distinct.is_ready_for_put(options, messages)
   elseif in_set <= AT_ONCE or not block.patient or options.unique or not has_copies(messages) then
     return true
   end
-  conversion.convert()
+  jobs.convert()
   return queue.kind.is_ready_for_put(options)
 end
 
@@ -160,7 +160,7 @@ end
 -- Takes    messages that have not been delivered, in the order in which they were taken
 function distinct.restore(messages, marks_of)
   if has_copies(messages) then
-    conversion.convert()
+    jobs.convert()
     return queue.kind.restore(messages, marks_of)
   end
   add(commands.reversed(messages))

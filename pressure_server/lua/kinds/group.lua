@@ -49,8 +49,7 @@ function group.messages_ahead(skipped, count)
   return commands.reversed(call('LRANGE', state.source, -first - count, -first - 1))
 end
 
--- Return `count` messages of the log from an offset on, as a table with keys from 1. A message that the log has dropped
--- is nil.
+-- Return `count` messages of the log from an offset on. A message that the log has dropped is nil.
 function group.messages_at(offset, count)
   local state, found = queue.jobs, {}
   local gone = math.max(0, state.head - offset)

@@ -16,8 +16,7 @@ local FIRST = 16
 -- Messages that one call drops from a log in addition to its other work.
 local DROPPED_AT_ONCE = 1000
 
--- Return the log's next messages, at most `wanted` and about `bytes`, but at least one if there is one; and the offset of
--- the first.
+-- Return the log's next messages, at most `wanted` and about `bytes`, but at least one; and the offset of the first.
 function groups.look_ahead(wanted, bytes)
   local state, messages, seen = queue.jobs, {}, 0
   local most = math.min(wanted, state.lag)
@@ -83,8 +82,8 @@ function groups.drop_passed()
   if count > 0 and not queue.in_use('consumer') then queue.kind.drop_oldest(count) end
 end
 
--- Do the same for the log of a group, without entering it, if it has no bound, no limit of bytes, no mirror and no
--- marks. Return whether that was possible.
+-- Do the same for a group's log without entering it, if it has no bound, no limit of bytes, no mirror and no marks. Return
+-- whether that was possible.
 local function drop_passed_of(source)
   local slowest = tonumber(call('ZRANGE', group.key_of(source), 0, 0, 'WITHSCORES')[2])
   local count = math.min((slowest or 0) - queue.jobs.head, DROPPED_AT_ONCE)

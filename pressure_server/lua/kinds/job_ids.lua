@@ -6,9 +6,8 @@
 
 local job_ids = { OF_BLOCK = 64 }
 
--- Return a stamp, the time at which a job is made: microseconds since 1970 in 16 digits, and a space. The clock may stand
--- still in a call, but each stamp is later than the last one, whatever the queue. (A job takes more than a microsecond,
--- so stamps do not run ahead of the clock.)
+-- Return a stamp, the time at which a job is made: microseconds since 1970 in 16 digits, and a space. Each stamp of a call
+-- is later than the last one. (A job takes more than a microsecond, so stamps do not run ahead of the clock.)
 function job_ids.new_stamp()
   the_call.stamped = (the_call.stamped or the_call.clock() and the_call.microseconds) + 1
   return string.format('%.0f ', the_call.stamped)
@@ -27,8 +26,7 @@ local function has_jobs(before)
   return false
 end
 
--- Give up blocks of the queue that have no jobs left: check at most `most`, but not the current one. Call this before new
--- blocks are taken, because jobs are stored only after they all have ids.
+-- Give up blocks of the queue that have no jobs left: check at most `most`, but not the current one.
 local function give_up_old(most, current)
   local index, blocks = the_call.own_key('blocks'), queue.key_of('blocks')
   for _ = 1, math.min(most, call('LLEN', blocks)) do

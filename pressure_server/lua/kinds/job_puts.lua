@@ -69,10 +69,8 @@ function job_puts.store(some, marks_of, names)
   return ids, bytes
 end
 
--- Leave out jobs that are in an index already, by name or by message.
---
--- Returns  the others, their marks and their names, or nil; for each job the id of the one in the index, if there is
---          one, and else its place among the others
+-- Leave out jobs that are in an index already, by name or by message. Return the others, their marks and their names; and
+-- for each job the id of the one in the index, or else its place among the others.
 local function without_equals(some, marks_of, names, index)
   local fresh, fresh_marks, fresh_names, ids, places, first_of = {}, {}, {}, {}, {}, {}
   for i, one in ipairs(some) do
@@ -170,8 +168,7 @@ local function make_jobs(messages, marks_of)
   the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 
--- Add a message as the newest of those that are not jobs yet. Return false if there are none, or if one of them equals
--- it, because a set has no copies.
+-- Add a message as the newest of those that are not jobs yet. Return false if there are none, or one equals it.
 function job_puts.add_unadopted(message)
   local state, key = queue.jobs, key_of('unadopted')
   if state.unadopted == 0 or call('ZSCORE', key, message) then return false end

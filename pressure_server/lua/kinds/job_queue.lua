@@ -26,10 +26,10 @@ local job_queue = {
   leave = job_times.note_due, adopt = job_puts.adopt_rest,
   drop_oldest = job_puts.drop, drop_expired = job_puts.drop_expired,
   -- Only logs have offsets (log.lua).
-  at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets,
+  at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets, length = list_reads.length,
 }
 local key_of = queue.key_of
--- Reserved and buried jobs whose bytes are counted.
+-- Reserved and buried jobs whose bytes are counted; the rest counts as queued.
 local HELD_AT_ONCE = 5000
 local SCANNED_AT_ONCE = 2000
 
@@ -58,8 +58,7 @@ function job_queue.settle()
   if block.changed and queue.bound and room.may_be_full() then room.settle() end
 end
 
--- Count the bytes of the reserved and buried jobs of a queue that has just got a limit of bytes. To keep the call short,
--- read a limited number of jobs; the rest counts as queued.
+-- Count the bytes of the reserved and buried jobs of a queue that has just got a limit of bytes, up to HELD_AT_ONCE jobs.
 function job_queue.count_held()
   local bytes = 0
   for _, state in ipairs(room.max_bytes() and { 'reserved', 'buried' } or {}) do
@@ -96,9 +95,8 @@ end
 function job_queue.pop(self, count, most)
   if self.claims then return job_gets.reserve(self.claims, count, most) end
   local some, marks_of, expired = job_gets.pop(math.min(count, taking.JOBS))
-  local popped = #some
-  some = taking.unexpired(self, some, marks_of)
-  return some, popped - #some + expired
+  local left, _, dropped = taking.unexpired(self, some, marks_of)
+  return left, dropped + expired
 end
 
 -- Split the arguments of a put with the option `by` into jobs and their keys.
@@ -126,8 +124,7 @@ function job_queue.refusal_to_put(options)
   return word and { err = 'TYPE ' .. word } or nil
 end
 
--- Return whether all messages of the list have been adopted, and the index, if one is needed, has all queued jobs. If not,
--- enter more of them.
+-- Return whether all messages of the list have been adopted, and the index, if any, is complete. If not, enter more jobs.
 local function is_ready(index)
   return not (queue.jobs.has_unadopted and block.patient) and (not index or jobs.complete_index(index))
 end
@@ -182,10 +179,6 @@ local function queued_ids(first, last)
     for _, id in ipairs(call('ZRANGE', key_of('delayed'), math.max(0, first - ready), last - ready)) do ids[#ids + 1] = id end
   end
   return ids
-end
-
-function job_queue.length()
-  return queue.length
 end
 
 function job_queue.range(first, last)

@@ -54,8 +54,7 @@ function job_reads.read_settings()
   return noted[7], noted[8]
 end
 
--- Return the job of a message in a range that does not begin with it, or nil; and the range. `cover` is a range that may
--- have the message; `covers` has the ranges that have been read, by their ids.
+-- Return the job of a message in a range that does not begin with it, or nil; and the range, which may be `cover`.
 local function part_of(id, cover, covers)
   local skipped = cover and tonumber(id, 16) - tonumber(cover.id, 16)
   if not cover or skipped < 0 or skipped >= cover.count then

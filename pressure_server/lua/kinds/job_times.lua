@@ -71,8 +71,7 @@ function job_times.is_paused()
   return paused and paused > the_call.clock()
 end
 
--- Return when there may be another job to take: when the first delay, reservation or pause ends, or the
--- rate allows a job; inf for never.
+-- Return when the first delay, reservation or pause ends, or the rate allows a job; inf for never.
 local function next_due()
   return math.min(job_times.is_paused() and queue.jobs.settings.paused or math.huge, first_due('delayed'),
     first_due('reserved'), queue.jobs.settings.policy and policy.due() or math.huge)

@@ -6,7 +6,6 @@ local jobs = require 'kinds/jobs'
 local groups = require 'kinds/groups'
 local job_gets = require 'kinds/job_gets'
 local job_ids = require 'kinds/job_ids'
-local conversion = require 'kinds/conversion'
 
 local job_verbs = {}
 -- A word for all jobs between two ids has a hyphen after the first id.
@@ -136,11 +135,8 @@ function job_verbs.pending(words)
   return found
 end
 
--- Let a client take over reservations of others.
---
--- Takes    a claim (job_gets.lua); for how many milliseconds a reservation must not have been extended; and how many jobs
---          to take over
--- Returns  them, as `reserve` does (get.lua)
+-- Takes    a claim (job_gets.lua); for how many milliseconds a reservation of another client must not have been extended;
+--          and how many jobs to take over. Returns them, as `reserve` does (get.lua)
 function job_verbs.claim(words)
   return job_gets.take_over(words[1], tonumber(words[2]), tonumber(words[3]))
 end
@@ -166,7 +162,7 @@ function job_verbs.release(words)
     local job = jobs.read({ id })[1]
     if job and jobs.is_owned(job, owner) then
       local is_plain = delay == '0' and (tonumber(priority) or JOB_DEFAULT_PRIORITY) == JOB_DEFAULT_PRIORITY
-      local refusal = not is_plain and conversion.convert()
+      local refusal = not is_plain and jobs.convert()
       if refusal then return refusal end
       job.about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
       job.about[JOB_DELAY] = tonumber(delay)
@@ -199,7 +195,7 @@ end
 
 -- Takes    for how long no job is reserved, in milliseconds
 function job_verbs.pause(words)
-  local refusal = conversion.convert()
+  local refusal = jobs.convert()
   if refusal then return refusal end
   local before = queue.jobs.settings.paused or 0
   queue.jobs.settings.paused = the_call.clock() + tonumber(words[1])

@@ -140,9 +140,8 @@ function jobs.count(job, from, to)
   end
 end
 
--- Return the state to which an event leads a job, or nil if the event is refused. A job that has been
--- reserved often enough is buried instead of becoming ready, and goes to the dead letters. A job that has failed may be
--- delayed.
+-- Return the state to which an event leads a job, or nil if the event is refused. A job that has been reserved often
+-- enough is buried instead of becoming ready, and goes to the dead letters. A job that has failed may be delayed.
 local function next_state(job, event, owner)
   local from, state = jobs.state_of(job), queue.jobs
   local to = TRANSITIONS[from .. ' ' .. event]
@@ -283,6 +282,39 @@ function jobs.purge(state)
     for _, is_done in ipairs(jobs.happen('purge', jobs.read_in(state, ids))) do count = count + is_done end
   until #ids < portion or block.patient and count >= 2 * portion
   return count, call('EXISTS', key_of(state)) == 1
+end
+
+-- Return why this queue cannot become one of jobs, or nil.
+function jobs.refusal_to_convert()
+  local of = not queue.kind.become_jobs and call('HGET', key_of('settings'), 'type')
+  return of and { err = 'TYPE not-jobs ' .. of } or nil
+end
+
+-- Make this a queue of jobs, unless it is one. Its messages are adopted in their order. Return an error, or nil.
+function jobs.convert()
+  local refusal = queue.word ~= 'jobs' and jobs.refusal_to_convert()
+  if queue.word == 'jobs' or refusal then return refusal or nil end
+  -- The reserved messages of a list were counted as consumed.
+  local outstanding, bytes = 0, 0
+  for _, state in ipairs({ 'reserved', 'buried' }) do
+    for _, id in ipairs(call('ZRANGE', key_of(state), 0, -1)) do
+      local job = jobs.read({ id })[1]
+      if job then outstanding, bytes = outstanding + 1, bytes + jobs.bytes_of(job) end
+    end
+  end
+  if outstanding > 0 then queue.count_as('consumed', -outstanding, -bytes) end
+  if queue.kind.become_jobs and call('EXISTS', key_of('ready')) == 1 then
+    call('RENAME', key_of('ready'), key_of('unadopted'))
+  end
+  queue.set_kind('jobs')
+  queue.length = call('LLEN', queue.base)
+  call('UNLINK', key_of('members'), key_of('copies'), key_of('index'))
+  queue.index, queue.mirror = nil, nil
+  queue.kind.begin()
+  queue.kind.count_held()
+  if not (queue.is_free('producer') and queue.is_free('consumer')) then
+    queue.try_waiting() -- operations that wait for a role no longer need it
+  end
 end
 
 return jobs

@@ -94,9 +94,8 @@ end
 -- Take messages, as `pop_head`. Return them, and how many have expired.
 function list.pop(self, count, most)
   local some, _, marks_of = list.pop_head(count, most)
-  local popped = #some
-  if marks_of then some, marks_of = taking.unexpired(self, some, marks_of) end
-  local dropped = popped - #some
+  local dropped = 0
+  if marks_of then some, marks_of, dropped = taking.unexpired(self, some, marks_of) end
   if self.claims and #some > 0 then some = job_gets.hold(some, marks_of or {}, self.claims) end
   return some, dropped
 end
@@ -269,8 +268,7 @@ function list.remove(messages)
   return removed, #messages - #removed
 end
 
--- Remove copies of a message, as the function above. Return { how many have been removed }, or an error; and 1 if this is
--- left for another call.
+-- Remove copies of a message, as the function above. Return { how many have been removed }, or an error; and 0.
 function list.remove_copies(wanted, message)
   local refusal = queue.length > 0 and queue.kind.refusal_to_remove(true)
   if refusal then return refusal, 0 end

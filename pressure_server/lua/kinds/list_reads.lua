@@ -20,15 +20,13 @@ function list_reads.queued(messages)
   return mirror.queued(messages)
 end
 
--- Takes    messages
--- Returns  1 for each that is queued, 0 for each that is not; and how many are left for another call
+-- Return for each message 1 if it is queued, else 0; and how many are left for another call.
 function list_reads.contains(messages)
   local found, decided = queue.kind.queued(messages)
   return found, #messages - decided
 end
 
--- Takes    first, last: positions, oldest first; 0 is the oldest, -1 the newest, as with LRANGE
--- Returns  the messages between them, oldest first
+-- Return the messages between two positions, oldest first; 0 is the oldest, -1 the newest, as with LRANGE.
 function list_reads.range(first, last)
   return commands.reversed(call('LRANGE', queue.base, -1 - last, -1 - first)) -- it has the newest first
 end
@@ -64,8 +62,7 @@ function list_reads.pick(seed, count, length, message_at)
   return picked
 end
 
--- Takes    a seed; the number of distinct positions to pick, or if negative, the number of picks with repeats
--- Returns  the messages there, or an error (pick)
+-- Return messages at random positions, as `pick`.
 function list_reads.sample(seed, count)
   if queue.length > 0 and count >= queue.length then return list_reads.range(0, -1) end
   return list_reads.pick(seed, count, queue.length, function(position) return call('LINDEX', queue.base, position) end)
@@ -84,8 +81,7 @@ function list_reads.peek()
   return {}
 end
 
--- Takes    a message; its rank, the count, and how many messages to compare, as Redis's LPOS
--- Returns  positions
+-- Return the positions of a message; the other arguments are those of Redis's LPOS.
 function list_reads.positions(message, rank, count, most)
   local rank_from_newest = string.format('%.0f', -tonumber(rank))
   local found = call('LPOS', queue.base, message, 'RANK', rank_from_newest, 'COUNT', count, 'MAXLEN', most)

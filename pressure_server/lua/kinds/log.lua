@@ -57,9 +57,11 @@ function log.refusal_to_reserve()
   return log.refusal_to_take() or { err = 'TYPE no-reservations' }
 end
 
-function log.available()
+function log.length()
   return queue.length + queue.returned
 end
+
+log.available = log.length
 
 -- Take at most `count` messages that have come back. Return them, and their marks.
 local function take_returned(count)
@@ -88,9 +90,8 @@ function log.pop(self, count, most)
       marks_of[i][3] = position + i - 1 -- its offset
     end
   end
-  local popped = #some
-  some = taking.unexpired(self, some, marks_of)
-  return some, popped - #some
+  local left, _, dropped = taking.unexpired(self, some, marks_of)
+  return left, dropped
 end
 
 -- Takes    undelivered messages, and what `pop` noted of each: { flags, expires, offset }
@@ -107,10 +108,6 @@ function log.restore(messages, marks_of)
   queue.returned = queue.returned + #messages
   block.changed = true
   return 1, 0
-end
-
-function log.length()
-  return queue.length + queue.returned
 end
 
 local function members(first, last)

@@ -38,8 +38,7 @@ function marks.is_expired(mark)
   return mark and mark[2] > 0 and mark[2] <= the_call.clock()
 end
 
--- Return the marks of a queue, which need not have any. Call this before the first write, because a key of the wrong
--- type ends the run.
+-- Return the marks of a queue, which need not have any. Call this before the first write: a wrong type ends the run.
 function marks.open(base)
   local key = base .. ':ext:marks'
   local drift, rest = string.match(call('HGET', key, 'state') or '0', '^(%-?%d+)(.*)$')
@@ -72,8 +71,7 @@ local function clear(self)
   self.drift, self.gaps = 0, {}
 end
 
--- Return the position of a copy from its place: the number of messages consumed until now, plus the number queued
--- before it.
+-- Return the position of a copy from its place: how many messages have been consumed until now, or are queued before it.
 local function position_at(self, place)
   local position = place - self.drift
   for i = #self.gaps, 1, -1 do

@@ -69,10 +69,8 @@ local function note_ranged(change)
   end
 end
 
--- Reserve the group's next messages of the log. The first of `messages` has this offset; each has an owner, and a time to
--- run (milliseconds, or nil).
---
--- Returns  the reserved ranges; and their scores and ids in :ext:reserved, for jobs.note_come
+-- Reserve the group's next messages of the log, the first of which has this offset; each has an owner, and a time to run
+-- (milliseconds, or nil). Return the reserved ranges; and their scores and ids in :ext:reserved, for jobs.note_come.
 function ranges.reserve(messages, offset, owners, ttrs)
   local made, some, at = string.sub(job_ids.new_stamp(), 1, -2), {}, 0
   for _, span in ipairs(job_ids.spans(#messages)) do
@@ -151,9 +149,8 @@ local function jobs_of(range, first, last, messages, abouts, write)
   return some
 end
 
--- Take the messages in the intervals, to which an event happens, out of a range. The others stay reserved.
---
--- Returns  the ranges, or jobs, to which it happens
+-- Take the messages in the intervals, to which an event happens, out of a range. The others stay reserved. Return the
+-- ranges, or jobs, to which it happens.
 local function carve(range, found, abouts, event)
   local fields, places, offsets, some = {}, {}, {}, {}
   local key, ranged, due = key_of('jobs'), 1 - range.count, nil

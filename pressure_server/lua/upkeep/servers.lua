@@ -1,6 +1,6 @@
 -- Servers: the registry of live servers, one hash: name -> 'count timeout library templates'. A server increases its
 -- count when it signs, and is dead if it does not sign for 0.7 `timeout` seconds (queues/peers.py). The templates are the
--- settings of queues that its puts create (core/templates.lua). A script of its own, which uses no queue.
+-- settings of queues that its puts create (core/life.lua). A script of its own, which uses no queue.
 --
 -- Takes    KEYS[1]  the hash
 --          KEYS[2]  the note of a server's death: its value then. Kept while the server signs, and a day longer
