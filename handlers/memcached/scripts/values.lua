@@ -214,13 +214,9 @@ function functions.store(mode, flags, expiry, data, most, wanted, may_be_lower)
   local key, extends = KEYS[2], mode == 'A' or mode == 'P'
   if mode == 'S' and wanted == '' then return { 'STORED', store(key, flags, data, expiry) } end
   local kept = living(key)
-  if not kept and mode ~= 'E' and wanted ~= '' and not extends then
-    return { 'NOT_FOUND', '0' }
-  elseif (mode == 'E') == (kept and true or false) then
-    return { 'NOT_STORED', '0' }
-  elseif mode == 'E' then
-    return { 'STORED', store(key, flags, data, expiry) }
-  end
+  if not kept and mode ~= 'E' and wanted ~= '' and not extends then return { 'NOT_FOUND', '0' } end
+  if (mode == 'E') == (kept and true or false) then return { 'NOT_STORED', '0' } end
+  if mode == 'E' then return { 'STORED', store(key, flags, data, expiry) } end
   local own_flags, own, own_data = parts(kept)
   if wanted ~= '' and wanted ~= own and not (extends and wanted == '0') then
     if extends or may_be_lower == '' or wanted == '0' or tonumber(wanted) > tonumber(own) then

@@ -163,11 +163,8 @@ local function take(least)
 end
 
 local function get()
-  if queue.word then
-    return nil
-  elseif queue.length == 0 then
-    return records.keep({ queue.bound > 0 and -1 or 0, {} })
-  end
+  if queue.word then return nil end
+  if queue.length == 0 then return records.keep({ queue.bound > 0 and -1 or 0, {} }) end
   return take(1)
 end
 
@@ -244,11 +241,8 @@ end
 local function begin()
   local arguments, first = the_call.arguments, block.first
   local way = ways[arguments[first]]
-  if block.how == 'recover' or block.how == 'cut' then
-    return nil
-  elseif the_call.full and is_refused() then
-    return { err = the_call.full }
-  end
+  if block.how == 'recover' or block.how == 'cut' then return nil end
+  if the_call.full and is_refused() then return { err = the_call.full } end
   queue.read(block.home)
   local count = block.last - first - 2
   if not way or not queue.bound or queue.word and not queue.kind.has_groups

@@ -78,11 +78,8 @@ end
 --          queue, else ''; then other settings, each a name and a value: type, and those of jobs (jobs.lua)
 -- Returns  1, or an error: DELETING if there are keys without :bound, because a native Delete is in progress
 function life.create(bound, full, implicit, ...)
-  if queue.bound then
-    return { err = 'EXISTS' }
-  elseif has_keys() then
-    return { err = 'DELETING' }
-  end
+  if queue.bound then return { err = 'EXISTS' } end
+  if has_keys() then return { err = 'DELETING' } end
   block.changed = true
   local own, others = {}, { ... }
   for i = 1, #others, 2 do own[others[i]] = others[i + 1] end

@@ -117,11 +117,8 @@ end
 local function offset_of(word)
   local head, tail = queue.consumed, queue.consumed + queue.length
   local offset = word == 'head' and head or word == 'tail' and tail or tonumber(word)
-  if offset > tail then
-    return nil, { err = string.format('AHEAD %.0f', tail) }
-  elseif offset < head then
-    return nil, { err = string.format('GONE %.0f', head) }
-  end
+  if offset > tail then return nil, { err = string.format('AHEAD %.0f', tail) } end
+  if offset < head then return nil, { err = string.format('GONE %.0f', head) } end
   return offset
 end
 
@@ -159,11 +156,8 @@ end
 -- Continue from another offset. Ready jobs are dropped: they are made again if the group comes to them.
 function actions.seek(key, word)
   local home, offset, refusal = queue.base, offset_of(word)
-  if refusal then
-    return refusal
-  elseif not enter_group(key) then
-    return { err = 'NOGROUP' }
-  end
+  if refusal then return refusal end
+  if not enter_group(key) then return { err = 'NOGROUP' } end
   local ids
   repeat
     ids = call('ZRANGE', queue.key_of('ready'), 0, jobs.AT_ONCE - 1)

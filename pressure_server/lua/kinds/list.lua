@@ -180,11 +180,8 @@ end
 
 -- Drop the messages in a state (purge.lua). Return how many, or an error; and whether there are more.
 function list.purge(state)
-  if state == 'ready' then
-    return queue.kind.flush(), false
-  elseif queue.jobs then
-    return jobs.purge(state)
-  end
+  if state == 'ready' then return queue.kind.flush(), false end
+  if queue.jobs then return jobs.purge(state) end
   return 0, false
 end
 
