@@ -12,6 +12,4 @@ local call, try, commands
 
 local modules = {}
 
-local function require(name)
-  return modules[name]
-end
+local function require(name) return modules[name] end

@@ -108,9 +108,7 @@ local function put_existing(count)
   return queue.bound == 0 and put(count) or nil
 end
 
-local function put_offset(count)
-  return queue.word and put(count) or nil
-end
+local function put_offset(count) return queue.word and put(count) or nil end
 
 local function put_unique(count)
   local base, members = queue.base, queue.base .. ':ext:members'

@@ -39,9 +39,7 @@ end
 
 function move.move(options, other, wanted)
   local from = queue.base
-  local function again()
-    return move.move(options, other, wanted)
-  end
+  local function again() return move.move(options, other, wanted) end
   if not queue.bound and options.existing then return { err = 'NOQUEUE' }, 0 end
   if queue.bound then queue.kind.drop_expired() end
   if options.waits and waiting.allowed(1) == 0 then return {}, 0, again end

@@ -60,9 +60,7 @@ function queue.forget()
   queue.base, queue.mirror, queue.jobs = nil, nil, nil
 end
 
-function queue.key_of(name)
-  return queue.base .. ':ext:' .. name
-end
+function queue.key_of(name) return queue.base .. ':ext:' .. name end
 
 -- Change the queue's kind; nil for a plain list.
 function queue.set_kind(word)
@@ -87,23 +85,15 @@ local function look()
   return queue.signs
 end
 
-local function has(sign)
-  return (queue.signs or look()) % (2 * sign) >= sign
-end
+local function has(sign) return (queue.signs or look()) % (2 * sign) >= sign end
 
-function queue.is_closed()
-  return has(CLOSED)
-end
+function queue.is_closed() return has(CLOSED) end
 
 -- Return whether the :not_full token is there.
-function queue.has_token()
-  return has(NOT_FULL)
-end
+function queue.has_token() return has(NOT_FULL) end
 
 -- Return whether no client holds the role.
-function queue.is_free(role)
-  return has(FREE[role])
-end
+function queue.is_free(role) return has(FREE[role]) end
 
 -- Return an error if a native client holds the role ('producer' or 'consumer'), else nil.
 function queue.in_use(role)

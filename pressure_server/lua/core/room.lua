@@ -30,9 +30,7 @@ function room.is_full()
 end
 
 -- Return whether puts into the queue may have to wait.
-function room.may_be_full()
-  return queue.bound > 0 or room.max_bytes()
-end
+function room.may_be_full() return queue.bound > 0 or room.max_bytes() end
 
 -- Note when the oldest message expires, which then makes room for a put, in milliseconds since 1970; 0 for never.
 function room.note_expiry(expires)

@@ -68,9 +68,7 @@ local table_of_verbs = {
   examine = { doctor, takes = numbers, optional = true }, repair = { doctor, takes = words, optional = true },
 }
 
-function verbs.is_long(verb)
-  return table_of_verbs[verb].long
-end
+function verbs.is_long(verb) return table_of_verbs[verb].long end
 
 -- Do a run. Return what its verb returns.
 function verbs.execute(verb, options, first, count)

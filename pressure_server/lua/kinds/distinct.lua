@@ -29,9 +29,7 @@ local AT_ONCE, PICKED_AT_ONCE = 1000, 100
 -- Of the present queue: how many messages are in the set; and whether more are in the list than one call adopts.
 local in_set, has_unadopted = 0, false
 
-local function key()
-  return queue.key_of('ready')
-end
+local function key() return queue.key_of('ready') end
 
 -- Return the messages that are taken next.
 local function next_messages(count)
@@ -98,9 +96,7 @@ function distinct.settle()
   if block.changed and queue.bound and room.may_be_full() then room.settle() end
 end
 
-function distinct.available()
-  return in_set
-end
+function distinct.available() return in_set end
 
 -- Take messages. None has marks.
 function distinct.pop(_, count, most)
@@ -135,9 +131,7 @@ function distinct.is_ready_for_put(options, messages)
   return queue.kind.is_ready_for_put(options)
 end
 
-function distinct.is_behind()
-  return has_unadopted
-end
+function distinct.is_behind() return has_unadopted end
 
 function distinct.drop_oldest(count)
   drop(call('ZRANGE', key(), 0, count - 1))

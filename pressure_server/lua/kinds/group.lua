@@ -8,9 +8,7 @@ local marks = require 'kinds/marks'
 local group = {}
 
 -- Return the key of the groups that read a log.
-function group.key_of(log)
-  return log .. ':ext:groups'
-end
+function group.key_of(log) return log .. ':ext:groups' end
 
 -- Read how far the log is ahead of the present group, whose 'next' is `following`.
 function group.read_source(source, following)

@@ -58,9 +58,7 @@ function job_ids.note_back(id)
 end
 
 -- Return an id as jobs.lua describes it.
-function job_ids.word_of(number)
-  return string.format('%013x', number)
-end
+function job_ids.word_of(number) return string.format('%013x', number) end
 
 -- Return new ids as numbers, in ascending order: for each block the first one, and how many.
 function job_ids.spans(wanted)

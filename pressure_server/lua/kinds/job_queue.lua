@@ -134,9 +134,7 @@ function job_queue.is_ready_for_put(options)
   return is_ready(queue.jobs.settings.unique and 'single' or options.job and options.unique and 'equal')
 end
 
-function job_queue.droppable()
-  return queue.jobs.ready
-end
+function job_queue.droppable() return queue.jobs.ready end
 
 -- Delete the jobs in a state (purge.lua).
 function job_queue.purge(state)
@@ -241,9 +239,7 @@ function job_queue.contains(messages)
   return list_reads.contains(messages)
 end
 
-function job_queue.positions()
-  return { err = 'TYPE no-positions' }
-end
+function job_queue.positions() return { err = 'TYPE no-positions' } end
 
 function job_queue.refusal_to_remove(newest)
   return queue.jobs.source and newest and { err = 'TYPE is-group-no-removal' } or nil

@@ -28,9 +28,7 @@ local reads = require 'kinds/list_reads'
 
 local function nothing() end
 
-local function zero()
-  return 0
-end
+local function zero() return 0 end
 
 local list = {
   type = 'fifo', has_marks = true,
@@ -204,14 +202,10 @@ function list.refusal_to_put(options)
   return options.offset and { err = 'TYPE no-offsets' } or nil
 end
 
-function list.is_ready_for_put()
-  return true
-end
+function list.is_ready_for_put() return true end
 
 -- Return why messages cannot be removed, or nil; `newest` says that some of them are not the oldest ones.
-function list.refusal_to_remove()
-  return queue.in_use('consumer')
-end
+function list.refusal_to_remove() return queue.in_use('consumer') end
 
 -- Remove all copies of a message if `wanted` is 0; else at most that number of the oldest ones, or of the newest ones if
 -- it is negative. Return how many have been removed. The list begins with the newest message.
@@ -286,9 +280,7 @@ function list.keep(first, last)
 end
 
 -- Return the message that is moved (move.lua), or nil; and the id of its job, if it is one.
-function list.next_to_move()
-  return call('LINDEX', queue.base, -1) or nil
-end
+function list.next_to_move() return call('LINDEX', queue.base, -1) or nil end
 
 -- Take a message that has been put into another queue.
 function list.take_moved(wanted)

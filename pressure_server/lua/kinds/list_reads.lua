@@ -10,9 +10,7 @@ local list_reads = {
   SET_CURSOR = 2 ^ 52,
 }
 
-function list_reads.length()
-  return queue.length
-end
+function list_reads.length() return queue.length end
 
 -- Return for each message 1 if it is queued, else 0; and how many messages were decided (mirror.lua).
 function list_reads.queued(messages)
@@ -91,15 +89,11 @@ function list_reads.positions(message, rank, count, most)
 end
 
 -- Only logs have offsets (log.lua).
-function list_reads.at()
-  return { err = 'TYPE no-offsets' }
-end
+function list_reads.at() return { err = 'TYPE no-offsets' } end
 
 list_reads.from = list_reads.at
 
-function list_reads.offsets()
-  return '', '', 0
-end
+function list_reads.offsets() return '', '', 0 end
 
 -- Return a text that changes with every put, get, close, delete and create. A native Delete leaves :ext:made, which is
 -- therefore used only while the queue exists.

@@ -49,17 +49,13 @@ function log.refusal_to_remove(newest)
   return log.refusal_to_take() or newest and { err = 'TYPE is-log' } or queue.in_use('consumer')
 end
 
-function log.remove()
-  return log.refusal_to_remove(true), 0
-end
+function log.remove() return log.refusal_to_remove(true), 0 end
 
 function log.refusal_to_reserve()
   return log.refusal_to_take() or { err = 'TYPE no-reservations' }
 end
 
-function log.length()
-  return queue.length + queue.returned
-end
+function log.length() return queue.length + queue.returned end
 
 log.available = log.length
 

@@ -17,9 +17,7 @@ local SIGN, SIGN_AT = 61, 18
 local KEEPS = { delete = true, purge = true, touch = true, claim = true }
 local IS_DELETED = { delete = true, purge = true }
 
-function ranges.is_range(value)
-  return string.byte(value, SIGN_AT) == SIGN
-end
+function ranges.is_range(value) return string.byte(value, SIGN_AT) == SIGN end
 
 function ranges.parse(job)
   local made, count, bytes, offset = string.match(job.value, '^(%d+) =(%d+) (%d+) (%d+)$')

@@ -22,9 +22,7 @@ local MAX = { messages = 2 ^ 53, bytes = 2 ^ 62 }
 -- How many bytes of a client's name are shown.
 local MAX_NAME = 128
 
-local function tokens(name)
-  return call('LLEN', queue.base .. name)
-end
+local function tokens(name) return call('LLEN', queue.base .. name) end
 
 -- Return the value of a statistic; nil if it is no valid number. (MGET returns nothing for a key of another type, too.)
 local function number_in(key, text, largest)

@@ -32,9 +32,7 @@ local function lag_of(log, following)
 end
 
 -- Return the number in a key or field; 0 if it is missing or damaged.
-local function number(value)
-  return tonumber(value or 0) or 0
-end
+local function number(value) return tonumber(value or 0) or 0 end
 
 local function figures_of(base)
   local values = call('MGET', base .. ':bound', base .. ':ext:made', base .. ':stats:produced_messages',
