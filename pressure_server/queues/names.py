@@ -88,7 +88,7 @@ def records_key(prefix: bytes, identity: bytes) -> bytes:
 
 
 def queues_key(prefix: bytes) -> bytes:
-    """Return the key of the set of queues that servers have created (lua/core/registry.lua)."""
+    """Return the key of the set of queues that servers have created (lua/core/life.lua)."""
     return prefix + b"!queues"
 
 

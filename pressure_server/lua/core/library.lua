@@ -8,7 +8,6 @@ require 'core/call'
 require 'core/blocks'
 require 'core/commands'
 require 'core/queue'
-local registry = require 'core/registry'
 local records = require 'core/records'
 local recovery = require 'core/recovery'
 local batch = require 'core/batch'
@@ -35,9 +34,12 @@ local function do_rest()
   recovery.save()
 end
 
+-- The byte at the end of the limits if the backend stores too many bytes (life.lua), and the error then.
+local EXCLAMATION, STORED = 33, 'OOM the backend stores more than --max-stored-bytes: take or delete messages first'
+
 local function do_call(keys, arguments, full, refusal)
-  the_call.begin(keys, arguments, full, refusal)
-  the_call.full = registry.storage_refusal() or full
+  local is_above = string.byte(arguments[HEADER_LIMITS], -1) == EXCLAMATION
+  the_call.begin(keys, arguments, is_above and STORED or full, refusal)
   local refused = records.begin()
   if refused then return refused end
   block.begin()

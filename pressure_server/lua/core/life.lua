@@ -3,14 +3,16 @@
 -- Templates are the settings of queues that puts create, by the queue's name. Calls do not carry them: the server writes
 -- them with its heartbeat, before the first call of a connection, and whenever they change.
 --
--- Takes    ARGV[HEADER_BOUND]  the bound of a queue that a put creates; 'by name' if the server has templates
--- Touches  ${PREFIX}!peers     the server's name -> 'count timeout library templates'. They are a list, packed by
---                              queues/templates.py: of each, the parts between the stars of a pattern of base keys, as
---                              patterns of Lua; then the arguments of `life.create`. The last one matches all keys
+-- Takes    ARGV[HEADER_BOUND]   the bound of a queue that a put creates; 'by name' if the server has templates
+--          ARGV[HEADER_LIMITS]  'bytes queues': the most bytes of a queue that is created without a limit of its own, and
+--                               the most queues, 0 for any number; then '!' if the backend stores too many bytes
+-- Touches  :ext:settings        'registry': the key ${PREFIX}!queues, a set of the queues that servers have created
+--          ${PREFIX}!peers      the server's name -> 'count timeout library templates'. They are a list, packed by
+--                               queues/templates.py: of each, the parts between the stars of a pattern of base keys, as
+--                               patterns of Lua; then the arguments of `life.create`. The last one matches all keys
 
 local room = require 'core/room'
 local keys = require 'core/keys'
-local registry = require 'core/registry'
 local jobs = require 'kinds/jobs'
 local policy = require 'kinds/policy'
 
@@ -27,21 +29,38 @@ local function has_keys()
   return call('EXISTS', unpack(keys.with(keys.of_protocol))) > 0
 end
 
--- Let the registries forget the queue and its jobs, before its keys are deleted.
-local function sign_off()
-  keys.set_all_aside()
-  registry.drop_ids()
-  registry.remove()
+-- Enter a queue that is being created into the registry. Return an error if there are too many, else its settings in
+-- addition to its own.
+local function sign_on(own)
+  local bytes, most = string.match(the_call.arguments[HEADER_LIMITS], '^(%d+) (%d+)')
+  local key, settings = the_call.own_key('queues'), {}
+  if tonumber(most) > 0 and call('SCARD', key) >= tonumber(most) then return { err = 'QUEUES ' .. most } end
+  call('SADD', key, queue.base)
+  settings[1], settings[2] = 'registry', key
+  if bytes ~= '0' and not own.max_bytes then settings[3], settings[4] = 'max_bytes', bytes end
+  return settings
 end
 
--- Return the base key of the log of which the queue with this base key is a group, or false.
-local function source_of(base)
-  return call('HGET', base .. ':ext:settings', 'source')
+-- Let the registry, the due queues and the index of ids (job_ids.lua) forget the queue, before its keys are deleted.
+local function sign_off()
+  keys.set_all_aside()
+  local registry, index = unpack(call('HMGET', queue.base .. ':ext:settings', 'registry', 'index'))
+  local blocks = index and call('LRANGE', queue.base .. ':ext:blocks', 0, -1) or {}
+  if #blocks > 0 then commands.with_all('HDEL', index, blocks) end
+  if registry then
+    call('SREM', registry, queue.base)
+    call('ZREM', (string.gsub(registry, 'queues$', 'due')), queue.base)
+  end
+end
+
+-- Return the base key of the log of which the queue is a group, or false.
+local function source_of()
+  return call('HGET', queue.base .. ':ext:settings', 'source')
 end
 
 -- Delete the queues of a log's groups. If this queue is one of them, let its log forget it (groups.lua).
 local function drop_groups()
-  local home, source = queue.base, source_of(queue.base)
+  local home, source = queue.base, source_of()
   if source then call('ZREM', source .. ':ext:groups', home) end
   for _, base in ipairs(call('ZRANGE', home .. ':ext:groups', 0, -1)) do
     queue.base = base
@@ -84,7 +103,7 @@ function life.create(bound, full, implicit, ...)
   local own, others = {}, { ... }
   for i = 1, #others, 2 do own[others[i]] = others[i + 1] end
   empty()
-  local settings = registry.add(own)
+  local settings = sign_on(own)
   if settings.err then return settings end
   local base, is_limited = queue.base, own.max_bytes or settings[3]
   queue.bound = tonumber(bound)
@@ -201,7 +220,7 @@ local function settle_log(source)
 end
 
 local function remove()
-  local source = source_of(queue.base)
+  local source = source_of()
   unlink(keys.of_protocol)
   empty()
   settle_log(source)
@@ -251,7 +270,7 @@ function life.clean()
     queue.end_turn('producer')
     queue.end_turn('consumer')
   end
-  local source = source_of(queue.base)
+  local source = source_of()
   local count = life.forget()
   settle_log(source)
   return count
