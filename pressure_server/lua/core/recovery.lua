@@ -276,9 +276,7 @@ function recovery.recover()
     queue.kind.settle()
     queue.kind.leave()
   end
-  for other, count in pairs(counts) do
-    reply[#reply + 1], reply[#reply + 2] = other, count
-  end
+  for other, count in pairs(counts) do reply[#reply + 1], reply[#reply + 2] = other, count end
   block.changed = true
   return reply
 end

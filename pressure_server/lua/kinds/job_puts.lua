@@ -130,22 +130,20 @@ function job_puts.drop_expired()
   if dropped > 0 then room.settle() end
 end
 
--- Put back messages that `pop` took, as the jobs that they were.
-function job_puts.push_back(messages, marks_of)
-  for i, message in ipairs(messages) do
-    local id, value, packed, name, offset = unpack(marks_of[i], 3, 7)
-    local about = packed ~= '' and cmsgpack.unpack(packed)
-    job_ids.note_back(id)
-    call('ZADD', key_of('ready'), about and about[JOB_PRIORITY] or string.match(value, ' (%d+)'), id)
-    call('HSET', key_of('jobs'), id, value .. message)
-    if about then call('HSET', key_of('jobs'), id .. ':', packed) end
-    if name then call('HSET', key_of('jobs'), id .. '#', name) end
-    if offset and queue.jobs.source then
-      call('ZADD', key_of('offsets'), offset, id)
-      group.note_passed()
-    end
-    jobs.count(jobs.read({ id })[1], 'gone', 'ready')
+-- Put back a message that `pop` took, as the job that it was.
+function job_puts.push_back(message, mark)
+  local id, value, packed, name, offset = unpack(mark, 3, 7)
+  local about = packed ~= '' and cmsgpack.unpack(packed)
+  job_ids.note_back(id)
+  call('ZADD', key_of('ready'), about and about[JOB_PRIORITY] or string.match(value, ' (%d+)'), id)
+  call('HSET', key_of('jobs'), id, value .. message)
+  if about then call('HSET', key_of('jobs'), id .. ':', packed) end
+  if name then call('HSET', key_of('jobs'), id .. '#', name) end
+  if offset and queue.jobs.source then
+    call('ZADD', key_of('offsets'), offset, id)
+    group.note_passed()
   end
+  jobs.count(jobs.read({ id })[1], 'gone', 'ready')
 end
 
 -- Note for jobs that were made of a list's messages how often these had been reserved.

@@ -154,7 +154,7 @@ function job_queue.restore(messages, marks_of)
   for i = first, last, step do
     local message, mark = messages[i], marks_of and marks_of[i]
     if mark and mark[3] then
-      job_puts.push_back({ message }, { mark })
+      job_puts.push_back(message, mark)
     elseif mark or not job_puts.add_unadopted(message) then
       job_puts.note_deliveries(job_puts.put({ message }, { mark }, nil, queue.jobs.settings.unique and 'single'), { mark })
       queue.count_as('produced', -1, -#message)

@@ -107,9 +107,7 @@ function jobs.complete_index(name)
     for i = 1, #found, 2 do
       if string.match(found[i], '^%x+$') then ids[#ids + 1] = found[i] end
     end
-    for _, job in ipairs(jobs.read(ids)) do
-      note_in_index(name, job, 'gone', jobs.state_of(job))
-    end
+    for _, job in ipairs(jobs.read(ids)) do note_in_index(name, job, 'gone', jobs.state_of(job)) end
     indexed[name] = cursor == '0' and 'all' or cursor
     call('HSET', key_of('settings'), 'indexed_' .. name, indexed[name])
     if block.patient then break end

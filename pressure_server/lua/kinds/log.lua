@@ -63,9 +63,7 @@ log.available = log.length
 local function take_returned(count)
   local messages, marks_of = {}, {}
   local found = call('ZPOPMIN', queue.key_of('ready'), count)
-  for i = 1, #found, 2 do
-    messages[#messages + 1], marks_of[#marks_of + 1] = parse(found[i])
-  end
+  for i = 1, #found, 2 do messages[#messages + 1], marks_of[#marks_of + 1] = parse(found[i]) end
   records.note_popped(messages)
   queue.returned = queue.returned - #messages
   block.changed = true

@@ -100,7 +100,7 @@ local function forget_taken(messages)
   local members, copies = queue.base .. MEMBERS, queue.base .. COPIES
   self.mirrored = self.mirrored - (count - skip)
   if call('EXISTS', copies) == 0 then
-    commands.with_all('SREM', members, commands.slice(messages, skip + 1, count))
+    commands.with_all('SREM', members, skip > 0 and commands.slice(messages, skip + 1, count) or messages)
     return
   end
   for i = skip + 1, count do

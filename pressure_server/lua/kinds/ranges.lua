@@ -191,9 +191,7 @@ local function carve(range, found, abouts, event)
       if not IS_DELETED[event] then write(one, one.offset, true) end
     else
       local bytes, its_jobs = piece(first, last).bytes, jobs_of(range, first, last, messages, abouts, write)
-      for _, job in ipairs(its_jobs) do
-        some[#some + 1], bytes = job, bytes - (#job.value - job.first + 1)
-      end
+      for _, job in ipairs(its_jobs) do some[#some + 1], bytes = job, bytes - (#job.value - job.first + 1) end
       gone = last - first + 1 - #its_jobs
       if gone > 0 then
         queue.count_as('consumed', gone, bytes)
