@@ -1,7 +1,7 @@
--- Values: what memcached clients store by key on a listener with mode=kv. A value is a string: flags, cas
--- unique and data, separated by spaces. The flags are the client's 32 bits and two marks of meta commands: SENT,
--- a client has been told to compute the value anew, and STALE, it should be. A value is dead if its unique is not above the counter's value at the
--- last flush. Clients do not see dead values; a sweep deletes them later.
+-- Values: what memcached clients store by key on a listener with mode=kv. A value is a string: flags, cas unique and
+-- data, separated by spaces. The flags are the client's 32 bits and two marks of meta commands: SENT, a client has been
+-- told to compute the value anew, and STALE, it should be. A value is dead if its unique is not above the counter's
+-- value at the last flush. Clients do not see dead values; a sweep deletes them later.
 --
 -- Takes    KEYS[1]   the state, a hash: `cas`, the last unique; `flushed`, the value of `cas` at the last
 --                    flush; `flush_at`, the time of a scheduled flush, in milliseconds since 1970; `swept`,

@@ -39,8 +39,8 @@ local verbs = require 'core/verbs'
 local dead_letters = require 'kinds/dead_letters'
 
 local batch = {}
--- Limits in bytes of a block's answers. After the first, the rest is left for the next call. In a transaction, runs with
--- long answers are refused after the second, and all but puts after this much work (call.lua).
+-- Limits in bytes of a block's answers. After the first, the rest is left for the next call. In a transaction, runs
+-- with long answers are refused after the second, and all but puts after this much work (call.lua).
 local ANSWERED_BYTES, ANSWERED_TOGETHER, WORK_TOGETHER = 1048576, 64 * 1048576, 500000
 
 -- Return whether more jobs of the queue are due, or more messages must be adopted, than one call can do: then the next

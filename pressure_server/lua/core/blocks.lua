@@ -1,5 +1,4 @@
--- Blocks: a call has one for each queue, and its reply has one value for each. fast.lua does the most frequent ones, and
--- batch.lua the others.
+-- Blocks: a call has one for each queue, and its reply has one value for each.
 --
 -- Takes    KEYS[1…]                base keys of queues: those of the first block, then those of the next
 --          ARGV[HEADER_SIZE + 1…]  blocks, each with its fields (layout.py) and its runs (batch.lua)

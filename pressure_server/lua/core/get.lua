@@ -57,8 +57,8 @@ local function pop(self, wanted)
   return messages, kind.available() > 0 and wanted - #messages or 0
 end
 
--- Take up to `wanted` messages, for commands that wait for one each. Return the messages, false if there is no queue, or
--- an error if it is closed and empty; how many are left for another call; and how many are waited for.
+-- Take up to `wanted` messages, for commands that wait for one each. Return the messages, false if there is no queue,
+-- or an error if it is closed and empty; how many are left for another call; and how many are waited for.
 local function take(self, wanted)
   local kind = queue.kind
   if queue.bound and kind.available() == 0 then

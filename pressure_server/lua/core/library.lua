@@ -1,8 +1,8 @@
 -- The functions of the library: a call is begun, its blocks are done, and its record is written.
 --
 -- Redis refuses a function as a whole if it may not write. So there are three, and a server whose call of the first is
--- refused calls another (lua/scripts.py): LIBRARY_full if the backend is out of memory, or LIBRARY_read if it accepts no
--- writes. These have one argument more: the backend's refusal.
+-- refused calls another (lua/scripts.py): LIBRARY_full if the backend is out of memory, or LIBRARY_read if it accepts
+-- no writes. These have one argument more: the backend's refusal.
 
 require 'core/call'
 require 'core/blocks'

@@ -1,10 +1,10 @@
--- The life of a queue: create, alter, close and delete it, end a turn, and clean up after a native Delete.
+-- The life of a queue: create, alter, purge, close and delete it, end a turn, and clean up after a native Delete.
 --
--- Templates are the settings of queues that puts create, by the queue's name. Calls do not carry them: the server writes
--- them with its heartbeat, before the first call of a connection, and whenever they change.
+-- Templates are the settings of queues that puts create, by the queue's name. Calls do not carry them: the server
+-- writes them with its heartbeat, before the first call of a connection, and whenever they change.
 --
 -- Takes    ARGV[HEADER_BOUND]   the bound of a queue that a put creates; 'by name' if the server has templates
---          ARGV[HEADER_LIMITS]  'bytes queues': the most bytes of a queue that is created without a limit of its own, and
+--          ARGV[HEADER_LIMITS]  'bytes queues': the most bytes of a queue that is created without a limit of its own;
 --                               the most queues, 0 for any number; then '!' if the backend stores too many bytes
 -- Touches  :ext:settings        'registry': the key ${PREFIX}!queues, a set of the queues that servers have created
 --          ${PREFIX}!peers      the server's name -> 'count timeout library templates'. They are a list, packed by
@@ -29,8 +29,7 @@ local function has_keys()
   return call('EXISTS', unpack(keys.with(keys.of_protocol))) > 0
 end
 
--- Enter a queue that is being created into the registry. Return an error if there are too many, else its settings in
--- addition to its own.
+-- Enter a new queue into the registry. Return an error if there are too many, else settings in addition to its own.
 local function sign_on(own)
   local bytes, most = string.match(the_call.arguments[HEADER_LIMITS], '^(%d+) (%d+)')
   local key, settings = the_call.own_key('queues'), {}
@@ -143,8 +142,8 @@ function life.create_for_put()
   return { err = 'ERR the backend has not accepted the heartbeat of the server, which has the settings of new queues' }
 end
 
--- Change settings, each a name and a value: those of `create`, but the type; '' for none. Return 1, or an error. A queue
--- that a put created stays from now on, like one that a client created, except with a setting 'implicit'.
+-- Change settings, each a name and a value: those of `create`, but the type; '' for none. Return 1, or an error. A
+-- queue that a put created stays from now on, like one that a client created, except with a setting 'implicit'.
 function life.alter(...)
   local changes, new = { ... }, {}
   for i = 1, #changes, 2 do new[changes[i]] = changes[i + 1] end
@@ -192,6 +191,32 @@ function life.alter(...)
   -- If there was room and still is, a native client has taken the missing token, and returns it.
   if was_full or room.is_full() then room.settle() end
   if was_full and new.overflow then queue.try_waiting() end
+  return 1
+end
+
+-- Delete some messages in these states; they count as consumed. Return { how many, 1 if there are more }, or an error.
+function life.purge(...)
+  local count = 0
+  for _, state in ipairs({ ... }) do
+    local some, is_more = queue.kind.purge(state)
+    if type(some) == 'table' then return some end
+    count = count + some
+    if is_more then return { count, 1 } end
+  end
+  if queue.bound then room.settle() end
+  return { count, 0 }
+end
+
+-- Keep the messages from position `first` to `last`, as Redis's LTRIM; -1 is the newest. Return 1, or an error.
+function life.trim(first, last)
+  queue.kind.adopt()
+  local count, refusal = queue.length, nil
+  first = math.min(count, math.max(0, first < 0 and first + count or first))
+  last = math.max(first - 1, math.min(count - 1, last < 0 and last + count or last))
+  if first > 0 or last < count - 1 then refusal = queue.kind.refusal_to_remove(last < count - 1) end
+  if refusal then return refusal end
+  queue.kind.keep(first, last)
+  room.settle()
   return 1
 end
 

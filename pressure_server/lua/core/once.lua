@@ -1,5 +1,5 @@
--- Puts with transaction ids: each command is done whole or not at all, and once. For some time, the queue keeps what each
--- has answered: its outcome. If the id is known, the command gets the value of the first time. It begins with
+-- Puts with transaction ids: each command is done whole or not at all, and once. For some time, the queue keeps what
+-- each has answered: its outcome. If the id is known, the command gets the value of the first time. It begins with
 -- 'seconds most id'; see the option `once` in put.lua.
 --
 -- Touches  :ext:outcomes       a hash: transaction id -> 'kind value offset', as `text_of` makes it

@@ -43,8 +43,8 @@ local FULL = put.FULL
 -- Messages that a put drops in addition to the number that it puts. There are more if the bound was lowered.
 local DROPPED_AT_ONCE = 1000
 
--- Return why nothing can be put, or nil; create the queue if that is allowed. The roles come later, because a full queue
--- takes precedence. CREATING: the native client that creates the queue has not pushed :not_full, which it does last.
+-- Return why nothing can be put, or nil; create the queue if that is allowed. Roles come later, because a full queue
+-- takes precedence. CREATING: the native client that creates the queue has yet to push :not_full.
 function put.refusal(options)
   if not queue.bound then
     if the_call.arguments[HEADER_BOUND] == '' or options.existing then

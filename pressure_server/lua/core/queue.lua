@@ -1,13 +1,13 @@
 -- The queue that the call works on: its state, its roles and its statistics.
 --
 -- Takes    a base key, ${PREFIX}:${queue}
--- Touches  the keys of docs/internals/keys.md. A call is atomic, so it need not take a role's token: it only checks that
---          the token is there.
+-- Touches  the keys of docs/internals/keys.md. A call is atomic, so it need not take a role's token: it only checks
+--          that the token is there.
 --          :ext:made  when the library created the queue, to tell it from earlier queues of that name; '-' if a native
 --          client did. Then, after a space, the word of its kind (docs/internals/jobs.md), unless it is a plain list
 -- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind
 
--- For how many milliseconds a queue without jobs keeps :ext:due. Meanwhile, servers begin to watch the keys, and read it.
+-- For how many milliseconds a queue without jobs keeps :ext:due. Meanwhile, servers begin to watch it.
 local NOTED = 10000
 -- `kinds` has the kinds by the word in :ext:made; '' is that of a plain list.
 queue = { kinds = {} }

@@ -91,7 +91,7 @@ local function split(entry, counts)
   return found, others
 end
 
--- Takes    the number of one of this server's calls, and messages that it took from this queue for a client that has left
+-- Takes    the number of one of this server's calls, and messages that it took from this queue for a lost client
 -- Returns  how many have been put back: 0 if another server has done that, or if the queue has been deleted since
 function recovery.put_back(words)
   local number, wanted = words[1], {}
@@ -201,8 +201,7 @@ local function named_fields(key)
   return { unpack(the_call.arguments, block.first, block.last) }, packed and cmsgpack.unpack(packed)[2] or { 0 }
 end
 
--- Give up jobs of a queue that clients of a dead server have reserved. Return as `put_back_record`; and whether there are
--- more.
+-- Give up jobs that clients of a dead server have reserved. Return as `put_back_record`; and whether there are more.
 local function give_up_jobs(key, field, cursor, counts)
   local home = string.sub(field, 2)
   local why, count, next_cursor = attempt(function()
@@ -253,8 +252,8 @@ end
 --
 -- Takes    a key of records, which is the block's key; the fields of calls, the latest first, or '' for all fields of a
 --          dead server. Jobs that these calls have reserved are given up, too
--- Returns  1 if there is more to do, or 2 if that server is alive, else 0; how many replies the first field's record had;
---          how many records could not be put back, and why; then base keys, each with the number of messages put back
+-- Returns  1 if there is more to do, or 2 if that server is alive, else 0; how many replies the first field's record
+--          had; how many records could not be put back, and why; then base keys, each with the number of messages
 function recovery.recover()
   local key, is_all = block.home, the_call.arguments[block.first] == ''
   if is_all and call('HGET', key, 'epoch') ~= '0' then return { 2, 0, 0, '' } end

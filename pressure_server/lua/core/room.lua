@@ -4,8 +4,8 @@
 --          :ext:settings  'max_bytes': the queue's limit of bytes, if it has one; 'held_bytes': the bytes of its
 --                         reserved and buried jobs, which do not count
 --
--- A queue that has reached its limit of bytes is full, whatever its bound: docs/internals/keys.md#full-in-use-closed. A put
--- that begins below the limit is accepted.
+-- A queue that has reached its limit of bytes is full, whatever its bound: docs/internals/keys.md#full-in-use-closed. A
+-- put that begins below the limit is accepted.
 
 local room = {}
 

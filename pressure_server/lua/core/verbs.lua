@@ -6,7 +6,6 @@ local once = require 'core/once'
 local get = require 'core/get'
 local put = require 'core/put'
 local move = require 'core/move'
-local purge = require 'core/purge'
 local recovery = require 'core/recovery'
 local groups = require 'kinds/groups'
 local jobs = require 'kinds/jobs'
@@ -53,7 +52,7 @@ local table_of_verbs = {
   from = { takes = numbers, long = true },
   remove_copies = { takes = words }, positions = { takes = words },
   redrive = { dead_letters, takes = words },
-  trim = { purge, takes = numbers }, purge = { purge, takes = words },
+  trim = { life, takes = numbers }, purge = { life, takes = words },
   info = { info, takes = numbers }, exists = { info, takes = numbers, optional = true },
   outcome = { once, takes = messages }, group = { groups, takes = words },
   create = { life, takes = words, optional = true }, alter = { life, takes = words },

@@ -1,5 +1,5 @@
--- Dead letters: jobs that have been delivered often enough go to another queue, and back if a client asks for it. A queue
--- of jobs notes where each came from (JOB_ORIGIN); a list has no place for that.
+-- Dead letters: jobs that have been delivered often enough go to another queue, and back if a client asks for it. A
+-- queue of jobs notes where each came from (JOB_ORIGIN); a list has no place for that.
 
 local put = require 'core/put'
 local jobs = require 'kinds/jobs'

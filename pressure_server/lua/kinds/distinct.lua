@@ -1,5 +1,5 @@
 -- Distinct messages: queues of the types lifo and random, while no message is queued twice and nothing needs jobs; then
--- they become queues of jobs (docs/internals/jobs.md#orders-without-jobs). list.lua says what the functions of a kind are.
+-- they become queues of jobs (docs/internals/jobs.md#orders-without-jobs). list.lua explains the functions of a kind.
 --
 -- Touches  :ext:ready  a sorted set: the messages, by the order in which they were put
 --

@@ -1,7 +1,7 @@
 -- A group's place in its log: which messages it has passed, and which are ahead. groups.lua says what groups are.
 --
--- Touches  :ext:groups of the log; :ext:offsets, and 'source', 'next' and 'missed' in :ext:settings, of a group's queue:
---          docs/internals/logs.md#groups
+-- Touches  :ext:groups of the log; :ext:offsets, and 'source', 'next' and 'missed' in :ext:settings, of a group's
+--          queue: docs/internals/logs.md#groups
 
 local marks = require 'kinds/marks'
 

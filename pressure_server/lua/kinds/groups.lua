@@ -1,5 +1,5 @@
--- Groups: each reads all messages of a log, in order, by the queue `log+group`. That is a queue of jobs, which are made of
--- the log's next messages (docs/internals/logs.md#groups). A group has passed a message when its job is deleted or buried.
+-- Groups: each reads all messages of a log, in order, by the queue `log+group`. That is a queue of jobs, which are made
+-- of the log's next messages (docs/internals/logs.md#groups). It has passed a message when the job is gone or buried.
 --
 -- Touches  those of group.lua, and the log
 
@@ -82,8 +82,8 @@ function groups.drop_passed()
   if count > 0 and not queue.in_use('consumer') then queue.kind.drop_oldest(count) end
 end
 
--- Do the same for a group's log without entering it, if it has no bound, no limit of bytes, no mirror and no marks. Return
--- whether that was possible.
+-- Do the same for a group's log without entering it, if it has no bound, no limit of bytes, no mirror and no marks.
+-- Return whether that was possible.
 local function drop_passed_of(source)
   local slowest = tonumber(call('ZRANGE', group.key_of(source), 0, 0, 'WITHSCORES')[2])
   local count = math.min((slowest or 0) - queue.jobs.head, DROPPED_AT_ONCE)

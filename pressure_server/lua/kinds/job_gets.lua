@@ -29,8 +29,8 @@ function job_gets.owner_of(text)
   return (string.sub(text, 1, 1) == '=' and own_server or '') .. ' ' .. string.sub(text, 2)
 end
 
--- Return the owners in the first claims, and the times to run, nil for a job's own. A claim is 'owner' or 'owner ttr'. With
--- `claims.ttr`, all have this time to run, and each claim is only its owner.
+-- Return the owners in the first claims, and the times to run, nil for a job's own. A claim is 'owner' or 'owner ttr'.
+-- With `claims.ttr`, all have this time to run, and each claim is only its owner.
 local function owners_in(claims, count)
   local owners, ttrs = {}, {}
   for i = 1, count do
@@ -141,8 +141,8 @@ local function reserve_ahead(claims, wanted, bytes)
   return found
 end
 
--- Reserve up to `wanted` jobs, best first, one for each claim, about `bytes` at most. Return what `give` does; and how many
--- others have expired.
+-- Reserve up to `wanted` jobs, best first, one for each claim, about `bytes` at most. Return what `give` does; and how
+-- many others have expired.
 function job_gets.reserve(claims, wanted, bytes)
   if queue.jobs.lag > 0 then
     if group.has_marks() then
@@ -184,7 +184,7 @@ function job_gets.take_over(claim, idle, most)
   return job_gets.give('claim', taken, claims)
 end
 
--- Make reserved jobs of messages that have just been taken from the list, one for each claim. Return as `add_given` says.
+-- Make reserved jobs of messages that have just left the list, one for each claim. Return as `add_given` says.
 function job_gets.hold(messages, marks_of, claims)
   local owners, ttrs = owners_in(claims, #messages)
   jobs.open()
@@ -229,8 +229,8 @@ local function give_up_of(server, ids)
   return count, #some < #its
 end
 
--- Give up jobs that clients of a server, given by the end of its identity, have reserved. Return how many, and the cursor
--- for the next call, '0' at the end. The first cursor is any other word.
+-- Give up jobs that clients of a server, given by the end of its identity, have reserved. Return how many, and the
+-- cursor for the next call, '0' at the end. The first cursor is any other word.
 --
 -- Jobs of a list go back to its head, so those whose reservations end last are given up first: the cursor is 'after' and
 -- a position from the end. A scan follows, because positions shift: the cursor is 'scan' and a cursor of ZSCAN.

@@ -1,13 +1,13 @@
--- Ids of jobs: numbers that find their queue. A queue gets ids in blocks of 64, and an index, ${PREFIX}!blocks, tells to
--- which queue each block belongs (docs/internals/jobs.md, keys.md).
+-- Ids of jobs: numbers that find their queue. A queue gets ids in blocks of 64, and an index, ${PREFIX}!blocks, tells
+-- to which queue each block belongs (docs/internals/jobs.md, keys.md).
 --
 -- Touches  :ext:settings 'id'     the last id that the queue has given, as a decimal number; 'index': the key of the index
 --          ${PREFIX}!shards       on a cluster: how many shards there are, and which one this is
 
 local job_ids = { OF_BLOCK = 64 }
 
--- Return a stamp, the time at which a job is made: microseconds since 1970 in 16 digits, and a space. Each stamp of a call
--- is later than the last one. (A job takes more than a microsecond, so stamps do not run ahead of the clock.)
+-- Return a stamp, the time at which a job is made: microseconds since 1970 in 16 digits, and a space. Each stamp of a
+-- call is later than the last one. (A job takes more than a microsecond, so stamps do not run ahead of the clock.)
 function job_ids.new_stamp()
   the_call.stamped = (the_call.stamped or the_call.clock() and the_call.microseconds) + 1
   return string.format('%.0f ', the_call.stamped)
@@ -54,7 +54,8 @@ end
 -- Give the queue the block of a job that comes back: the queue may have given it up meanwhile.
 function job_ids.note_back(id)
   local number = string.format('%.0f', math.floor((tonumber(id, 16) - 1) / job_ids.OF_BLOCK))
-  if call('HSETNX', the_call.own_key('blocks'), number, queue.base) == 1 then call('LPUSH', queue.key_of('blocks'), number) end
+  local is_back = call('HSETNX', the_call.own_key('blocks'), number, queue.base) == 1
+  if is_back then call('LPUSH', queue.key_of('blocks'), number) end
 end
 
 -- Return an id as jobs.lua describes it.

@@ -1,5 +1,5 @@
--- Indexes of jobs: find jobs by a text. `equal` finds the queued jobs with a message. `single` finds the jobs that a new
--- one must not equal, by message or by the key that was put with them: docs/internals/jobs.md#keys.
+-- Indexes of jobs: find jobs by a text. `equal` finds the queued jobs with a message. `single` finds the jobs that a
+-- new one must not equal, by message or by the key that was put with them: docs/internals/jobs.md#keys.
 --
 -- Touches  :ext:equal, :ext:single  members: the length of a text as a byte, the text, and the id of a job; or 'h', the
 --                                   hash of a long text, and the id

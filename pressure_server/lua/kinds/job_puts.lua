@@ -69,8 +69,8 @@ function job_puts.store(some, marks_of, names)
   return ids, bytes
 end
 
--- Leave out jobs that are in an index already, by name or by message. Return the others, their marks and their names; and
--- for each job the id of the one in the index, or else its place among the others.
+-- Leave out jobs that are in an index already, by name or by message. Return the others, their marks and their names;
+-- and for each job the id of the one in the index, or else its place among the others.
 local function without_equals(some, marks_of, names, index)
   local fresh, fresh_marks, fresh_names, ids, places, first_of = {}, {}, {}, {}, {}, {}
   for i, one in ipairs(some) do

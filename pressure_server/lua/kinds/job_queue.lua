@@ -58,7 +58,7 @@ function job_queue.settle()
   if block.changed and queue.bound and room.may_be_full() then room.settle() end
 end
 
--- Count the bytes of the reserved and buried jobs of a queue that has just got a limit of bytes, up to HELD_AT_ONCE jobs.
+-- Count the bytes of up to HELD_AT_ONCE reserved and buried jobs of a queue that has just got a limit of bytes.
 function job_queue.count_held()
   local bytes = 0
   for _, state in ipairs(room.max_bytes() and { 'reserved', 'buried' } or {}) do
@@ -124,7 +124,7 @@ function job_queue.refusal_to_put(options)
   return word and { err = 'TYPE ' .. word } or nil
 end
 
--- Return whether all messages of the list have been adopted, and the index, if any, is complete. If not, enter more jobs.
+-- Return whether all messages of the list are adopted, and the index, if any, is complete; if not, add jobs to it.
 local function is_ready(index)
   return not (queue.jobs.has_unadopted and block.patient) and (not index or jobs.complete_index(index))
 end
@@ -136,7 +136,7 @@ end
 
 function job_queue.droppable() return queue.jobs.ready end
 
--- Delete the jobs in a state (purge.lua).
+-- Delete the jobs in a state (life.lua).
 function job_queue.purge(state)
   local skipped = 0
   if state == 'ready' then
@@ -210,7 +210,8 @@ function job_queue.scan(position, wanted)
 end
 
 function job_queue.sample(seed, wanted)
-  return list_reads.pick(seed, wanted, count_queued(), function(position) return job_queue.range(position, position)[1] end)
+  local function message_at(position) return job_queue.range(position, position)[1] end
+  return list_reads.pick(seed, wanted, count_queued(), message_at)
 end
 
 function job_queue.peek()
@@ -323,8 +324,8 @@ function job_queue.take_moved(wanted, id)
   end
 end
 
--- As list.version. The text changes with every event of a job, except touch, and when a delay or a reservation ends; not
--- when a call notices that a delay has ended, or makes jobs of messages of the list or of a group's log.
+-- As list.version. The text changes with every event of a job, except touch, and when a delay or a reservation ends;
+-- not when a call notices that a delay has ended, or makes jobs of messages of the list or of a group's log.
 function job_queue.version()
   local state = queue.jobs
   local stats = call('MGET', queue.base .. ':stats:produced_messages', queue.base .. ':stats:consumed_messages')

@@ -79,8 +79,8 @@ end
 
 -- Note in :ext:due when servers try waiting operations again. Call this before the call leaves the queue.
 --
--- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none (docs/internals/waiting.md#due-times).
---          If its time has passed, the first value is 0: this call removes the note, maybe before its server has read it
+-- Returns  in how many milliseconds that is, -1 for never, 0 if the noted time has passed; and the note, '' for none:
+--          docs/internals/waiting.md#due-times
 function job_times.note_due()
   if not the_call.has_records() then return -1, '' end
   local state, now = queue.jobs, the_call.clock()

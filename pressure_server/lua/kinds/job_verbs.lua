@@ -115,9 +115,8 @@ job_verbs.touch, job_verbs.kick_job = verb_for('touch'), verb_for('kick')
 -- Describe reservations, in the order in which they end.
 --
 -- Takes    how many to skip; and how many to describe
--- Returns  for each the first and the last id; the offset of the first message in a group's log, else ''; the token of the
---          owner, '' for a client's connection; in how many milliseconds it ends, -1 for never; and how often the job has
---          been reserved
+-- Returns  for each the first and the last id; the offset of the first message in a group's log, else ''; the token of
+--          the owner, '' for a connection; in how many milliseconds it ends, -1 for never; and the number of reserves
 function job_verbs.pending(words)
   local first, ids, ends, found = tonumber(words[1]), {}, {}, {}
   local places = call('ZRANGE', queue.key_of('reserved'), first, first + words[2] - 1, 'WITHSCORES')
@@ -135,8 +134,8 @@ function job_verbs.pending(words)
   return found
 end
 
--- Takes    a claim (job_gets.lua); for how many milliseconds a reservation of another client must not have been extended;
---          and how many jobs to take over. Returns them, as `reserve` does (get.lua)
+-- Takes    a claim (job_gets.lua); for how many milliseconds a reservation of another client must not have been
+--          extended; and how many jobs to take over. Returns them, as `reserve` does (get.lua)
 function job_verbs.claim(words)
   return job_gets.take_over(words[1], tonumber(words[2]), tonumber(words[3]))
 end

@@ -6,13 +6,13 @@
 -- are due, job_puts.lua makes jobs of messages, job_gets.lua takes and reserves them, job_verbs.lua has the other events,
 -- and job_queue.lua is the kind of queue. Ids are in job_ids.lua, and unique jobs in job_index.lua.
 --
--- Touches  the keys in docs/internals/jobs.md. 'id:' of :ext:jobs has a job's state (JobField in layout.py), packed, if an
---          event has happened to it since it was put
+-- Touches  the keys in docs/internals/jobs.md. 'id:' of :ext:jobs has a job's state (JobField in layout.py), packed, if
+--          an event has happened to it since it was put
 --          :ext:settings  'paused': until when no job is reserved; 'type': the type that the queue was created
 --                         with; 'max_deliveries', 'dead_letter': after how many reservations a job goes to the
 --                         queue with that base key. Counts: 'buried', 'timeouts' of reservations, 'deliveries'
 --                         (reservations), 'dead_letters' that have left the queue
---          ${PREFIX}!due  a sorted set: queues with dead letters, and groups with max_deliveries, by the time in :ext:due
+--          ${PREFIX}!due  queues with dead letters, and groups with max_deliveries, by the time in :ext:due
 --          j<base key>    a field of the records of a server: its clients may have reserved jobs of that queue
 --
 -- Times are in milliseconds since 1970 by the backend's clock; delays and times to run in milliseconds. The owner of a

@@ -10,7 +10,7 @@
 --               put, if the kind keeps its messages elsewhere
 --   outstanding, held_bytes   how many jobs are neither queued nor consumed, and their bytes
 --   refusal_to_put, …         why an operation is refused, or nil
---   the verbs of verbs.lua that depend on the kind, and what move.lua and purge.lua need
+--   the verbs of verbs.lua that depend on the kind, and what move.lua and life.lua need
 --
 -- Only lists and logs have roles, a mirror (mirror.lua) and marks (marks.lua). A list of which clients have reserved
 -- messages has jobs, too (jobs.lua).
@@ -176,7 +176,7 @@ function list.flush()
   return count
 end
 
--- Drop the messages in a state (purge.lua). Return how many, or an error; and whether there are more.
+-- Drop the messages in a state (life.lua). Return how many, or an error; and whether there are more.
 function list.purge(state)
   if state == 'ready' then return queue.kind.flush(), false end
   if queue.jobs then return jobs.purge(state) end

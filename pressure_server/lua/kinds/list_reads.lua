@@ -39,8 +39,8 @@ function list_reads.scan(position, count)
   return { string.format('%d', next_position), messages }
 end
 
--- Return the messages at `count` distinct random positions below `length`, or if `count` is negative, at -count positions
--- with repeats; or an error if the repeats make the reply too large.
+-- Return the messages at `count` distinct random positions below `length`, or if `count` is negative, at -count
+-- positions with repeats; or an error if the repeats make the reply too large.
 function list_reads.pick(seed, count, length, message_at)
   local picked, taken, bytes = {}, {}, 0
   if length == 0 then return picked end

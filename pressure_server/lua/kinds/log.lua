@@ -1,5 +1,5 @@
--- Logs: queues whose messages have offsets, so nothing may leave from the middle (docs/internals/logs.md). A message that
--- could not be delivered does not go back to the list: it waits in :ext:ready, and is the next to be taken.
+-- Logs: queues whose messages have offsets, so nothing may leave from the middle (docs/internals/logs.md). A message
+-- that could not be delivered does not go back to the list: it waits in :ext:ready, and is the next to be taken.
 --
 -- Touches  :ext:ready   a sorted set: 'flags expires message' with its offset before it, for each message that has
 --                       come back; the score is the offset. Clients that wait for a message watch this key

@@ -1,5 +1,5 @@
 -- Marks: what belongs to a message beside its bytes, and has no place in the list: its flags, the time at which it
--- expires, and how often it has been delivered, if it has come back. docs/internals/marks.md explains positions and gaps.
+-- expires, and how often it has been delivered, if it has come back (docs/internals/marks.md).
 --
 -- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags
 --          expires', or 'position flags expires deliveries', for each copy that has marks, oldest first, separated by
@@ -71,7 +71,7 @@ local function clear(self)
   self.drift, self.gaps = 0, {}
 end
 
--- Return the position of a copy from its place: how many messages have been consumed until now, or are queued before it.
+-- Return the position of a copy from its place: how many messages have been consumed, or are queued before it.
 local function position_at(self, place)
   local position = place - self.drift
   for i = #self.gaps, 1, -1 do

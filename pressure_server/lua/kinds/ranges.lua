@@ -1,6 +1,6 @@
 -- Ranges: neighbouring messages of a log that one consumer of a group has reserved are one job of the group's queue, as
--- long as the same happens to all of them (docs/internals/logs.md#groups). jobs.lua calls this module when it reads jobs
--- and before it changes them. The ids of a range are neighbours, too, in one block (job_ids.lua).
+-- long as the same happens to all of them (docs/internals/logs.md#groups). jobs.lua calls this module when it reads
+-- jobs and before it changes them. The ids of a range are neighbours, too, in one block (job_ids.lua).
 --
 -- Touches  :ext:jobs      'made =count bytes offset' in place of a job: the number of messages, their bytes, and the
 --                         offset of the first
@@ -67,8 +67,8 @@ local function note_ranged(change)
   end
 end
 
--- Reserve the group's next messages of the log, the first of which has this offset; each has an owner, and a time to run
--- (milliseconds, or nil). Return the reserved ranges; and their scores and ids in :ext:reserved, for jobs.note_come.
+-- Reserve the group's next messages of the log, from this offset on; each has an owner, and a time to run
+-- (milliseconds, or nil). Return the ranges; and their scores and ids in :ext:reserved, for jobs.note_come.
 function ranges.reserve(messages, offset, owners, ttrs)
   local made, some, at = string.sub(job_ids.new_stamp(), 1, -2), {}, 0
   for _, span in ipairs(job_ids.spans(#messages)) do

@@ -5,8 +5,8 @@
 -- Returns  examine: the bound, false if there is no queue; the number of messages; then a list for each problem: its
 --          name, its sign, what shows it, what it means, what a repair does. repair: what it has done, in words
 --
--- A slow client looks like a dead one. So the caller repairs a problem only if its sign, which contains what a live client
--- would change, has stayed the same for long (docs/guides/repair.md). A repair examines once more, in the same atomic step.
+-- A slow client looks like a dead one. So the caller repairs a problem only if its sign, which contains what a live
+-- client would change, has stayed the same for long (docs/guides/repair.md). A repair examines once more.
 
 local keys = require 'core/keys'
 local life = require 'core/life'

@@ -1,5 +1,4 @@
--- Housekeeping: tasks for many queues in one call, used or not. A script of its own, with the modules of the library that
--- it needs.
+-- Housekeeping: tasks for many queues in one call, used or not. A script of its own, with modules of the library.
 --
 -- Takes    KEYS[1…]  base keys of queues
 --          ARGV[1]   this server's identity

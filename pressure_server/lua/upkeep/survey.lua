@@ -12,7 +12,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ENDS_IN_DIGIT = '%d$'
 local NO_JOBS, NO_SETTINGS = { 0, 0, 0, 0 }, {}
 
--- Return how many jobs are ready, delayed, reserved and buried; and the age of the next one in milliseconds, 0 if unknown.
+-- Return how many jobs are in each state; and the age of the next one in milliseconds, 0 if that is not known.
 local function jobs_of(base)
   local found, age = {}, 0
   for i, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
