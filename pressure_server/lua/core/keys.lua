@@ -25,23 +25,15 @@ function keys.with(suffixes)
   return found
 end
 
--- The collections of a queue by their suffixes, each with the command that tells its size.
-local COLLECTIONS = {
-  [':ext:members'] = 'SCARD', [':ext:copies'] = 'HLEN', [':ext:marks'] = 'HLEN', [':ext:jobs'] = 'HLEN',
-  [':ext:ready'] = 'ZCARD', [':ext:unadopted'] = 'ZCARD', [':ext:delayed'] = 'ZCARD', [':ext:reserved'] = 'ZCARD', [':ext:buried'] = 'ZCARD',
-  [':ext:equal'] = 'ZCARD', [':ext:single'] = 'ZCARD',
-  [':ext:offsets'] = 'ZCARD', [':ext:outcomes'] = 'HLEN', [':ext:outcome_times'] = 'ZCARD',
-}
+-- By its type, the command that tells the size of a collection.
+local SIZE_OF = { set = 'SCARD', hash = 'HLEN', zset = 'ZCARD' }
 
--- Set aside the queue's large collections with these suffixes, or all large ones if no suffix is given.
-function keys.set_aside(...)
+-- Set aside the large ones of the queue's collections with these suffixes.
+function keys.set_aside(suffixes)
   local registry = call('HGET', queue.base .. ':ext:settings', 'registry')
-  if not registry then return end
-  local sizes = ... and {} or COLLECTIONS
-  for _, suffix in ipairs({ ... }) do sizes[suffix] = COLLECTIONS[suffix] end
-  for suffix, command in pairs(sizes) do
-    local size = try(command, queue.base .. suffix)
-    if type(size) == 'number' and size > keys.LARGE then
+  for _, suffix in ipairs(registry and suffixes or {}) do
+    local command = SIZE_OF[call('TYPE', queue.base .. suffix).ok]
+    if command and call(command, queue.base .. suffix) > keys.LARGE then
       local set, last = string.gsub(registry, 'queues$', 'garbage'), string.gsub(registry, 'queues$', 'last_garbage')
       local key = string.format('%s:%.0f', set, call('INCR', last))
       call('RENAME', queue.base .. suffix, key)
@@ -53,7 +45,7 @@ end
 -- Set aside all large collections of a queue that is deleted. A queue with few puts has none.
 function keys.set_all_aside()
   local produced = call('GET', queue.base .. ':stats:produced_messages')
-  if not produced or (tonumber(produced) or 0) > keys.LARGE then keys.set_aside() end
+  if not produced or (tonumber(produced) or 0) > keys.LARGE then keys.set_aside(keys.of_extensions) end
 end
 
 return keys

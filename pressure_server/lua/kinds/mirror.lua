@@ -49,7 +49,7 @@ end
 
 local function drop_garbage(self)
   if self.is_garbage then
-    if queue.consumed + queue.length > keys.LARGE then keys.set_aside(MEMBERS, COPIES) end
+    if queue.consumed + queue.length > keys.LARGE then keys.set_aside({ MEMBERS, COPIES }) end
     call('UNLINK', queue.base .. MEMBERS, queue.base .. COPIES)
     self.is_garbage = false
   end
