@@ -155,7 +155,7 @@ local function take(least)
   if queue.index then try('SREM', base .. ':ext:members', unpack(messages)) end
   the_call.answered, the_call.work = the_call.answered + bytes, the_call.work + MESSAGE * count
   records.note_taken(has_flags and { marked = 2 } or 2)
-  if has_flags then messages[count + 1] = '' end -- no flags (taking.lua)
+  if has_flags then messages[count + 1] = '' end -- no flags (get.lua)
   queue.consumed = queue.consumed + count
   return reply(messages, 'consumed', count, bytes, length - count, queue.bound > 0)
 end

@@ -6,7 +6,7 @@
 --   waits         wait for messages: one for each command
 --   several       all messages are for one command, which waits only for the first
 --   otherwise     take nothing if the run before, on another queue of the same command, has taken any (batch.lua)
---   flags         return the messages, then their flags (taking.lua)
+--   flags         return the messages, then their flags
 --   final         take the messages for good, also from a queue with ACK NEXT
 --
 -- Touches  as the queue's kind takes messages, :not_full, and the records
@@ -17,13 +17,6 @@ local taking = require 'core/taking'
 local mirror = require 'kinds/mirror'
 
 local get = {}
-
--- Return the claims after the first `count`.
-local function rest_of(claims, count)
-  local rest = commands.slice(claims, count + 1, #claims)
-  rest.ttr = claims.ttr
-  return rest
-end
 
 -- Take up to `wanted` messages. Return them, oldest first; and how many are left for another call.
 local function pop(self, wanted)
@@ -37,7 +30,11 @@ local function pop(self, wanted)
     local count = math.min(wanted - (messages and #messages or 0), taking.MESSAGES, kind.available())
     local some, dropped = kind.pop(self, count, most - bytes)
     bytes, expired = bytes + commands.sum_of_bytes(some), expired + dropped
-    if self.claims then self.claims = rest_of(self.claims, #some) end
+    if self.claims then
+      local ttr = self.claims.ttr
+      self.claims = commands.slice(self.claims, #some + 1, #self.claims)
+      self.claims.ttr = ttr
+    end
     if messages then
       if is_first then messages, is_first = commands.slice(messages, 1, #messages), false end -- the original is noted (records.lua)
       for i = 1, #some do messages[#messages + 1] = some[i] end
@@ -93,7 +90,10 @@ local function get_some(options, wanted, claims)
   end
   local self = taking.new(options, claims)
   local messages, left, missing = (options.waits and take or pop)(self, wanted)
-  if options.flags and not claims then messages = taking.with_flags(self, messages) end
+  if options.flags and not claims and messages and #messages > 0 then
+    -- After the messages, the flags of all, or '' if all are 0. Flags before each message would copy it.
+    messages[#messages + 1] = self.flags and table.concat(self.flags, ' ') or ''
+  end
   return messages, left, missing and function()
     return get_some(options, missing, self.claims)
   end
