@@ -88,7 +88,7 @@ local function get_some(options, wanted, claims)
   elseif queue.kind ~= kind and queue.jobs.has_due then
     return nil -- it has become one of jobs, and the first one is not known yet
   end
-  local self = taking.new(options, claims)
+  local self = { options = options, claims = claims, flags = nil } -- flags of the taken messages, if any has marks
   local messages, left, missing = (options.waits and take or pop)(self, wanted)
   if options.flags and not claims and messages and #messages > 0 then
     -- After the messages, the flags of all, or '' if all are 0. Flags before each message would copy it.

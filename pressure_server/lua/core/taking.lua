@@ -13,11 +13,6 @@ local taking = {
   EXPIRED = 4000,
 }
 
--- Takes    the options of a get (get.lua); and if clients reserve the messages, their claims (job_gets.lua)
-function taking.new(options, claims)
-  return { options = options, claims = claims, flags = nil } -- flags of the taken messages, if any has marks
-end
-
 -- Return the messages that have not expired, their marks, and how many have expired. All have just left the queue.
 function taking.unexpired(self, messages, marks_of)
   local some, their_marks = {}, {}

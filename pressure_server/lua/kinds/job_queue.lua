@@ -318,7 +318,7 @@ function job_queue.take_moved(wanted, id)
     local job = jobs.read({ id })
     local message, mark = job_gets.with_mark(job[1])
     records.note_popped({ message })
-    taking.unexpired(taking.new({}), { message }, { mark })
+    taking.unexpired({}, { message }, { mark })
     jobs.happen('delete', job)
     room.settle()
   end
