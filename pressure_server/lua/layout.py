@@ -19,7 +19,7 @@ class Header(IntEnum):
     IDENTITY = 0  # the caller's name, written to :producer and :consumer
     BOUND = 1  # the bound of a queue that a put creates; empty to create none; BY_NAME if templates say it
     OVERFLOW = 2  # what a put on a full queue does, if the queue has no setting: block or error
-    LIMITS = 3  # limits of the server: see core/registry.lua
+    LIMITS = 3  # limits of the server: see core/life.lua
     EPOCH = 4  # the epoch of the connection on which the call is sent (records.lua)
     NUMBER = 5  # the number of the call and of its record; empty to keep no record
     AGAIN = 6  # `again` if the call may have been done before
@@ -77,7 +77,7 @@ class _Numbers(dict[int, bytes]):
 
 NUMBERS: Final = _Numbers({number: b"%d" % number for number in range(256)})
 
-BY_NAME: Final = b"by name"  # see core/templates.lua
+BY_NAME: Final = b"by name"  # see core/life.lua
 AGAIN: Final = b"again"
 RECOVER: Final = b"recover"
 CUT: Final = b"cut"

@@ -1,6 +1,6 @@
 """Texts for the backend: the library of functions, which FCALL calls, and scripts, which EVALSHA calls.
 
-Some are joined from modules, each after those that it requires.
+Both are joined from modules, each after those that it requires.
 """
 
 from __future__ import annotations
@@ -76,50 +76,14 @@ def library() -> Library:
 
 
 @cache
-def housekeeping_script() -> Script:
-    """Return the script for tasks on many queues at once, used or not."""
-    return Script(_joined("upkeep/housekeeping"))
-
-
-@cache
-def first_jobs_script() -> Script:
-    """Return the script that reads the first job of each of many queues."""
-    return Script(_text("kinds/first_jobs"))
-
-
-@cache
-def sweep_script() -> Script:
-    """Return the script that frees what deleted queues have left."""
-    return Script(_text("upkeep/sweep"))
-
-
-@cache
-def survey_script() -> Script:
-    """Return the script that reads the figures of many queues."""
-    return Script(_text("upkeep/survey"))
-
-
-@cache
-def scan_script() -> Script:
-    """Return the script that does one step of a SCAN."""
-    return Script(_text("upkeep/scan"))
-
-
-@cache
-def look_script() -> Script:
-    """Return the script that shows the beginning of one queue's messages."""
-    return Script(_text("upkeep/look"))
-
-
-@cache
-def servers_script() -> bytes:
-    """Return the text of the script for the registry of live servers."""
-    return _text("upkeep/servers")
+def script_named(name: str) -> Script:
+    """Return the script of this name, such as `upkeep/scan`: a module, with those that it requires."""
+    return Script(_joined(name))
 
 
 def _joined(name: str) -> bytes:
     """Return a module's text after those of all that it requires, directly or not."""
-    parts = [_text("preamble")]
+    parts: list[bytes] = []
     begun: list[str] = []
 
     def add(module: str) -> bytes:
@@ -131,8 +95,8 @@ def _joined(name: str) -> bytes:
                 parts.append(b"modules['%b'] = (function()\n%b\nend)()" % (required, body))
         return text
 
-    parts.append(add(name))
-    return b"\n".join(parts)
+    text = add(name)
+    return b"\n".join([_text("preamble"), *parts, text]) if parts else text
 
 
 def _text(name: str) -> bytes:

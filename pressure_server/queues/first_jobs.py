@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
-from pressure_server.lua.scripts import first_jobs_script
+from pressure_server.lua.scripts import script_named
 from pressure_server.queues.names import (
     BOUND,
     CLOSED,
@@ -109,7 +109,7 @@ class FirstJobs:
         found: dict[bytes, _FirstJob] = {}
         for some in _in_steps(names):
             asked_at, keys = self._loop.time(), [base_key(self._prefix, name) for name in some]
-            reply = await self._link.call(first_jobs_script(), keys, [], once=False)
+            reply = await self._link.call(script_named("kinds/first_jobs"), keys, [], once=False)
             found.update(_parse(some, reply, asked_at))
         return _view(found)
 
@@ -158,7 +158,7 @@ class FirstJobs:
     async def _read_and_keep(self, names: Sequence[bytes]) -> dict[bytes, _FirstJob]:
         """Read the first jobs of queues, and keep those that do not change meanwhile."""
         found: dict[bytes, _FirstJob] = {}
-        number, script, reading = self._link.number, first_jobs_script(), self._reading
+        number, script, reading = self._link.number, script_named("kinds/first_jobs"), self._reading
         for some in _in_steps(names):
             asked_at, keys = self._loop.time(), [base_key(self._prefix, name) for name in some]
             call = object()

@@ -13,7 +13,7 @@ from typing import Any
 from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
-from pressure_server.lua.scripts import housekeeping_script
+from pressure_server.lua.scripts import script_named
 from pressure_server.queues.names import BOUND, base_key
 
 logger = logging.getLogger(__name__)
@@ -33,7 +33,7 @@ class Housekeeping:
         self._link = link
         self._prefix = prefix
         self._identity = identity
-        self._script = housekeeping_script()
+        self._script = script_named("upkeep/housekeeping")
         self._gone: dict[bytes, None] = {}
         self._cleaning: asyncio.Task[None] | None = None
 

@@ -88,7 +88,7 @@ def records_key(prefix: bytes, identity: bytes) -> bytes:
 
 
 def queues_key(prefix: bytes) -> bytes:
-    """Return the key of the set of queues that servers have created (lua/core/registry.lua)."""
+    """Return the key of the set of queues that servers have created (lua/core/life.lua)."""
     return prefix + b"!queues"
 
 
@@ -98,7 +98,7 @@ def due_key(prefix: bytes) -> bytes:
 
 
 def garbage_key(prefix: bytes) -> bytes:
-    """Return the key of the set of collections that deleted queues have left (garbage.lua)."""
+    """Return the key of the set of collections that deleted queues have left (keys.lua)."""
     return prefix + b"!garbage"
 
 

@@ -20,7 +20,7 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.requests import AwaitedRequest, Channel
 from pressure_server.backend.resp import Received
 from pressure_server.errors import BackendError, BackendReplyError
-from pressure_server.lua.scripts import Script, library, servers_script
+from pressure_server.lua.scripts import Script, library, script_named
 from pressure_server.queues.calls.direct import recover
 from pressure_server.queues.names import records_key
 from pressure_server.queues.shard import Shard
@@ -61,7 +61,7 @@ class Peers:
         peer_detection: PeerDetection,
         templates: bytes = b"",
     ) -> None:
-        """Prepare. The heartbeats have the `templates` of queues (lua/core/templates.lua)."""
+        """Prepare. The heartbeats have the `templates` of queues (lua/core/life.lua)."""
         self._templates = templates
         self._link = link
         self._prefix = prefix
@@ -69,7 +69,7 @@ class Peers:
         self._timeout = peer_detection.timeout
         self._is_alone = not peer_detection.peers_possible
         self._key = _peers_key(prefix)
-        self._script = Script(servers_script())
+        self._script = script_named("upkeep/servers")
         # What the backend refuses at present, and its error.
         self._refused: dict[str, BackendReplyError] = {}
         self._count = 0

@@ -12,7 +12,7 @@ from typing import Any
 from pressure_server.backend.durability import Durability
 from pressure_server.backend.link import Link
 from pressure_server.errors import BackendError, BackendReplyError
-from pressure_server.lua.scripts import Script, scan_script
+from pressure_server.lua.scripts import Script, script_named
 from pressure_server.queues.names import (
     BOUND,
     EXTENSION_SUFFIXES,
@@ -125,7 +125,7 @@ class StoredKeys:
         """
         at, run = divmod(int(cursor), _RUNS)
         its_run, after, keys = await self.call_script(
-            scan_script(),
+            script_named("upkeep/scan"),
             [absent_key(self._prefix)],
             [b"%d" % at, pattern, b"%d" % count, b"%d" % run],
             once=False,

@@ -16,7 +16,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from pressure_server.errors import BackendError
-from pressure_server.lua.scripts import survey_script
+from pressure_server.lua.scripts import script_named
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.names import base_key, is_queue_name
 from pressure_server.queues.shard import Shard
@@ -281,7 +281,7 @@ class Survey:
 
     async def _look(self, shard: Shard, names: Sequence[bytes]) -> None:
         keys = [base_key(shard.prefix, name) for name in names]
-        found = await shard.keys.call_script(survey_script(), keys, [], once=False)
+        found = await shard.keys.call_script(script_named("upkeep/survey"), keys, [], once=False)
         now, number = monotonic(), shard.database_number
         for name, values in zip(names, found, strict=True):
             known = self.queues.get((number, name))

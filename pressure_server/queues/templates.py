@@ -1,4 +1,4 @@
-"""Templates: the settings of queues by name, for queues that puts create (lua/core/templates.lua). Pure.
+"""Templates: the settings of queues by name, for queues that puts create (lua/core/life.lua). Pure.
 
 A template is a section `[queues."PATTERN"]` of the configuration file (app/queue_sections.py).
 """

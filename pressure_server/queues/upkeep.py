@@ -12,7 +12,7 @@ from contextlib import suppress
 from time import monotonic
 
 from pressure_server.errors import BackendError, BackendReplyError
-from pressure_server.lua.scripts import library, sweep_script
+from pressure_server.lua.scripts import library, script_named
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.names import garbage_key
 from pressure_server.queues.shard import Shard
@@ -46,7 +46,7 @@ async def _sweep(shard: Shard) -> None:
     """Free what there is. Raise a BackendError."""
     key = garbage_key(shard.prefix)
     while True:
-        if not await shard.keys.call_script(sweep_script(), [key], [], once=False):
+        if not await shard.keys.call_script(script_named("upkeep/sweep"), [key], [], once=False):
             return
         await asyncio.sleep(_PAUSE)
 

@@ -9,7 +9,7 @@ from aiohttp import web
 
 from pressure_server.auth.users import User
 from pressure_server.errors import BackendError, QueueDoesNotExistError
-from pressure_server.lua.scripts import look_script
+from pressure_server.lua.scripts import script_named
 from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
@@ -39,7 +39,10 @@ async def queue_view(overview: Overview, request: web.Request) -> dict[str, Any]
         # A call would wait for --backend-grace.
         raise BackendError("the backend that has the queue is away")
     looked = await shard.keys.call_script(
-        look_script(), [base_key(shard.prefix, name)], [b"%d" % _MOST, b"%d" % _MOST_BYTES], once=False
+        script_named("upkeep/look"),
+        [base_key(shard.prefix, name)],
+        [b"%d" % _MOST, b"%d" % _MOST_BYTES],
+        once=False,
     )
     about = {"db": key[0], "id": id_of(name), "name": printable(name)}
     if looked is None or key not in context.survey.queues:

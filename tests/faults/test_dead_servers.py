@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from pressure_server.lua.scripts import servers_script
+from pressure_server.lua.scripts import script_named
 from tests.support.backend_relay import BackendRelay
 from tests.support.faults import stopped
 from tests.support.large import fill, large, number_of, queued
@@ -233,7 +233,9 @@ def test_a_server_that_is_killed_after_it_came_back_is_recovered_again(
 
 def test_a_server_with_a_new_heartbeat_is_not_forgotten(direct: Client) -> None:
     def call(*words: str) -> Any:
-        return direct.eval(servers_script(), 3, "peers", "death of a", "calls of a", *words)
+        return direct.eval(
+            script_named("upkeep/servers").text, 3, "peers", "death of a", "calls of a", *words
+        )
 
     def sign(signed: str, epoch: str = "") -> Any:
         return call("sign", "a", signed, epoch)

@@ -1,7 +1,7 @@
--- Values: what memcached clients store by key on a listener with mode=kv. A value is a string: flags, cas
--- unique and data, separated by spaces. The flags are the client's 32 bits and two marks of meta commands: SENT,
--- a client has been told to compute the value anew, and STALE, it should be. A value is dead if its unique is not above the counter's value at the
--- last flush. Clients do not see dead values; a sweep deletes them later.
+-- Values: what memcached clients store by key on a listener with mode=kv. A value is a string: flags, cas unique and
+-- data, separated by spaces. The flags are the client's 32 bits and two marks of meta commands: SENT, a client has been
+-- told to compute the value anew, and STALE, it should be. A value is dead if its unique is not above the counter's
+-- value at the last flush. Clients do not see dead values; a sweep deletes them later.
 --
 -- Takes    KEYS[1]   the state, a hash: `cas`, the last unique; `flushed`, the value of `cas` at the last
 --                    flush; `flush_at`, the time of a scheduled flush, in milliseconds since 1970; `swept`,
@@ -29,9 +29,7 @@ end
 
 -- A flush that is due only changes `flushed` here; the next function that stores something writes it down.
 local is_due = flush_at > 0 and flush_at <= now()
-if is_due then
-  flushed = unique
-end
+if is_due then flushed = unique end
 
 -- A backend out of memory refuses a script whose first write needs memory: HSET does, HDEL does not.
 local function flush_now()
@@ -40,9 +38,7 @@ local function flush_now()
 end
 
 local function note_flush()
-  if is_due then
-    flush_now()
-  end
+  if is_due then flush_now() end
 end
 
 local function is_dead(kept)
@@ -103,9 +99,7 @@ end
 
 local function store(key, flags, data, expiry)
   local own = write(key, flags, data)
-  if expiry ~= '0' then
-    expire(key, expiry)
-  end
+  if expiry ~= '0' then expire(key, expiry) end
   return own
 end
 
@@ -122,39 +116,33 @@ local function joined(high, low)
   return high > 0 and format('%.0f%010.0f', high, low) or format('%.0f', low)
 end
 
-local function sum(one, other)
+-- Return the halves of a number plus another, which is multiplied by 1 or -1. The high half may be negative.
+local function added(one, other, sign)
   local high, low = halves(one)
-  local more_high, more_low = halves(other)
-  high, low = high + more_high, low + more_low
-  if low >= TEN_DIGITS then
-    high, low = high + 1, low - TEN_DIGITS
-  end
+  local other_high, other_low = halves(other)
+  low = low + sign * other_low
+  local carry = math.floor(low / TEN_DIGITS)
+  return high + sign * other_high + carry, low - carry * TEN_DIGITS
+end
+
+local function sum(one, other)
+  local high, low = added(one, other, 1)
   if high > MAX_HIGH or (high == MAX_HIGH and low > MAX_LOW) then
     high, low = high - MAX_HIGH, low - MAX_LOW - 1
-    if low < 0 then
-      high, low = high - 1, low + TEN_DIGITS
-    end
+    if low < 0 then high, low = high - 1, low + TEN_DIGITS end
   end
   return joined(high, low)
 end
 
 local function difference(one, other)
-  local high, low = halves(one)
-  local less_high, less_low = halves(other)
-  high, low = high - less_high, low - less_low
-  if low < 0 then
-    high, low = high - 1, low + TEN_DIGITS
-  end
+  local high, low = added(one, other, -1)
   return high < 0 and '0' or joined(high, low)
 end
 
--- Read a number as memcached does, with C's strtoull: it ends at white space, a zero byte or the end of the
--- value.
+-- Read a number as memcached does, with C's strtoull: it ends at white space, a zero byte or the end of the value.
 local function number_in(data)
   local sign, digits, behind = match(data, '^%s*([+-]?)0*(%d*)(.?)')
-  if digits == '' and match(data, '^%s*[+-]?0') then
-    digits = '0'
-  end
+  if digits == '' and match(data, '^%s*[+-]?0') then digits = '0' end
   if digits == '' or (behind ~= '' and not match(behind, '[%s%z]')) or (sign == '-' and digits ~= '0') then
     return nil
   end
@@ -171,13 +159,9 @@ function functions.get(most, expiry)
     local kept = living(KEYS[i])
     found[i - 1] = kept
     if kept then
-      if expiry ~= '' then
-        expire(KEYS[i], expiry)
-      end
+      if expiry ~= '' then expire(KEYS[i], expiry) end
       size = size + #kept
-      if size >= tonumber(most) then
-        break
-      end
+      if size >= tonumber(most) then break end
     end
   end
   return found
@@ -219,9 +203,7 @@ function functions.mg(creates, asks, ...)
       call('SET', key, marked(flags, true, is_stale) .. ' ' .. own .. ' ' .. data, 'KEEPTTL', 'XX')
     end
   end
-  if is_new or wins then
-    marks = marks .. 'W'
-  end
+  if is_new or wins then marks = marks .. 'W' end
   return { marked(flags), own, #data, left, marks, asks ~= '' and data or '' }
 end
 
@@ -230,17 +212,11 @@ end
 -- Returns  a line, and the cas unique of the value that has been stored
 function functions.store(mode, flags, expiry, data, most, wanted, may_be_lower)
   local key, extends = KEYS[2], mode == 'A' or mode == 'P'
-  if mode == 'S' and wanted == '' then
-    return { 'STORED', store(key, flags, data, expiry) }
-  end
+  if mode == 'S' and wanted == '' then return { 'STORED', store(key, flags, data, expiry) } end
   local kept = living(key)
-  if not kept and mode ~= 'E' and wanted ~= '' and not extends then
-    return { 'NOT_FOUND', '0' }
-  elseif (mode == 'E') == (kept and true or false) then
-    return { 'NOT_STORED', '0' }
-  elseif mode == 'E' then
-    return { 'STORED', store(key, flags, data, expiry) }
-  end
+  if not kept and mode ~= 'E' and wanted ~= '' and not extends then return { 'NOT_FOUND', '0' } end
+  if (mode == 'E') == (kept and true or false) then return { 'NOT_STORED', '0' } end
+  if mode == 'E' then return { 'STORED', store(key, flags, data, expiry) } end
   local own_flags, own, own_data = parts(kept)
   if wanted ~= '' and wanted ~= own and not (extends and wanted == '0') then
     if extends or may_be_lower == '' or wanted == '0' or tonumber(wanted) > tonumber(own) then
@@ -251,9 +227,7 @@ function functions.store(mode, flags, expiry, data, most, wanted, may_be_lower)
     return { 'STORED', store(key, flags, data, expiry) }
   end
   data = mode == 'A' and own_data .. data or data .. own_data
-  if #data > tonumber(most) then
-    return { 'SERVER_ERROR object too large for cache', '0' }
-  end
+  if #data > tonumber(most) then return { 'SERVER_ERROR object too large for cache', '0' } end
   return { 'STORED', write(key, marked(own_flags), data, 'KEEPTTL') }
 end
 
@@ -265,13 +239,9 @@ function functions.count(mode, by, initial, first_expiry, expiry, wanted)
   local kept, number, own = living(key), initial
   if kept then
     local flags, old, data = parts(kept)
-    if wanted ~= '' and wanted ~= '0' and wanted ~= old and data ~= '' then
-      return { 'EXISTS' }
-    end
+    if wanted ~= '' and wanted ~= '0' and wanted ~= old and data ~= '' then return { 'EXISTS' } end
     number = number_in(data)
-    if not number then
-      return { 'CLIENT_ERROR cannot increment or decrement non-numeric value' }
-    end
+    if not number then return { 'CLIENT_ERROR cannot increment or decrement non-numeric value' } end
     number = mode == '+' and sum(number, by) or mode == '-' and difference(number, by)
     -- Pad with spaces to the old length: as with memcached, a value never becomes shorter.
     own = write(key, flags, number .. rep(' ', #data - #number), 'KEEPTTL')
@@ -280,18 +250,13 @@ function functions.count(mode, by, initial, first_expiry, expiry, wanted)
   else
     own = store(key, '0', initial, first_expiry)
   end
-  if expiry ~= '' then
-    expire(key, expiry)
-  end
+  if expiry ~= '' then expire(key, expiry) end
   return { number, own, seconds_left(key) }
 end
 
--- Takes    an expiry
--- Returns  a line
+-- Takes an expiry, and returns a line.
 function functions.touch(expiry)
-  if not living(KEYS[2]) then
-    return 'NOT_FOUND'
-  end
+  if not living(KEYS[2]) then return 'NOT_FOUND' end
   expire(KEYS[2], expiry)
   return 'TOUCHED'
 end
@@ -313,9 +278,7 @@ function functions.delete(wanted, stales, expiry)
   end
   local flags, _, data = parts(kept)
   write(key, marked(flags, false, true), data, 'KEEPTTL')
-  if expiry ~= '' then
-    expire(key, expiry)
-  end
+  if expiry ~= '' then expire(key, expiry) end
   return 'DELETED'
 end
 
@@ -323,9 +286,7 @@ end
 function functions.flush(expiry)
   note_flush()
   local at = tonumber(expiry) * 1000
-  if sub(expiry, 1, 1) == '+' then
-    at = now() + at
-  end
+  if sub(expiry, 1, 1) == '+' then at = now() + at end
   if at > now() then
     call('HDEL', KEYS[1], 'flush_at')
     call('HSET', KEYS[1], 'flush_at', format('%.0f', at))

@@ -10,8 +10,7 @@
 --          many messages become jobs: the caller sends the runs again
 --
 -- An error ends and refuses a run, and the messages that it has taken go back. Earlier runs are done, and keep their
--- results. Later runs are left for the next call; in a transaction they are done. An operator causes such errors: a key
--- of the queue gets a wrong type, or the server loses the right to a command or a key.
+-- results. Later runs are left for the next call; in a transaction they are done (docs/internals/recovery.md).
 --
 -- Runs that lack a message or room wait within the call. After each later run that has changed the queue they are
 -- tried again, first come, first served. If they get further, or if there is news for the caller, the first value of
@@ -32,10 +31,6 @@
 -- The reply of a refused block is { 'refused', base key, error }: nothing has been done. The error is DUE if many
 -- jobs are due at once: the caller sends the block again.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
 local waiting = require 'core/waiting'
@@ -44,19 +39,15 @@ local verbs = require 'core/verbs'
 local dead_letters = require 'kinds/dead_letters'
 
 local batch = {}
--- Limits in bytes of a block's answers. After the first, the rest is left for the next call. A transaction
--- cannot be split: after the second, its runs with long answers are refused, and after this much work (call.lua) all but
--- puts.
+-- Limits in bytes of a block's answers. After the first, the rest is left for the next call. In a transaction, runs
+-- with long answers are refused after the second, and all but puts after this much work (call.lua).
 local ANSWERED_BYTES, ANSWERED_TOGETHER, WORK_TOGETHER = 1048576, 64 * 1048576, 500000
 
 -- Return whether more jobs of the queue are due, or more messages must be adopted, than one call can do: then the next
--- message is not known, and the rest of the block is left for another call. Put-backs do not depend on that, and a
--- transaction cannot be split.
+-- message is not known, and all but put-backs is left for another call. A transaction cannot be split.
 local function is_late(name)
   local is_behind = queue.jobs and queue.jobs.has_due or queue.kind.is_behind and queue.kind.is_behind()
-  if not is_behind or not the_call.has_records() then
-    return false
-  end
+  if not is_behind or not the_call.has_records() then return false end
   return block.patient and name ~= 'put_back' or not block.patient and #block.reply == 1
 end
 
@@ -67,9 +58,7 @@ local prelude = {
     block.base = base
     dead_letters.move()
     queue.enter(base)
-    if is_late() then
-      return { err = 'DUE' }
-    end
+    if is_late() then return { err = 'DUE' } end
     local work = the_call.work
     queue.kind.adopt()
     the_call.work = work -- what others have put is not the transaction's work
@@ -80,9 +69,7 @@ local prelude = {
   free = function(roles)
     for role in string.gmatch(roles, '%l+') do
       local refusal = queue.bound and (role == 'producer' or queue.length > 0) and queue.in_use(role)
-      if refusal then
-        return refusal
-      end
+      if refusal then return refusal end
     end
   end,
 }
@@ -168,9 +155,7 @@ local function add_run(name, first, count)
     queue.enter(block.base) -- an error has left it
     result, left, go_on = verbs.execute(verb, options, first, count)
     block.running = nil
-    if result == nil then
-      return true
-    end
+    if result == nil then return true end
     block.has_taken = type(result) == 'table' and #result > 0
   end
   block.reply[number + 1] = result
@@ -185,9 +170,7 @@ local function add_run(name, first, count)
     }
   end
   if left and left > 0 then block.reply[1] = left end
-  if #block.waiting > 0 and (not go_on or got_on(result)) then
-    serve()
-  end
+  if #block.waiting > 0 and (not go_on or got_on(result)) then serve() end
   return left and left > 0 or block.patient and block.answered > ANSWERED_BYTES
 end
 
@@ -228,9 +211,7 @@ local function do_runs()
     block.begin_run()
     if prelude[name] then
       local refusal = prelude[name](arguments[first])
-      if refusal then
-        return { 'refused', queue.base, refusal.err }
-      end
+      if refusal then return { 'refused', queue.base, refusal.err } end
     elseif block.patient and is_late(name) or add_run(name, first, count) then
       break
     end
@@ -267,9 +248,7 @@ function batch.do_block()
   if is_done then is_done, reply = pcall(do_runs) end
   while not is_done do
     fail(reply)
-    if block.is_ending then
-      return answer()
-    end
+    if block.is_ending then return answer() end
     is_done, reply = pcall(do_runs)
   end
   return reply

@@ -1,13 +1,10 @@
--- Blocks: a call has one for each queue, and its reply has one value for each. fast.lua does the most frequent ones, and
--- batch.lua the others.
+-- Blocks: a call has one for each queue, and its reply has one value for each.
 --
 -- Takes    KEYS[1…]                base keys of queues: those of the first block, then those of the next
 --          ARGV[HEADER_SIZE + 1…]  blocks, each with its fields (layout.py) and its runs (batch.lua)
 -- Returns  one table: the block that the call is doing, filled in `next`, and for the general path in `begin_runs`
 
-local the_call = require 'core/call'
-
-local block = {}
+block = {}
 local next_key, next_argument
 
 -- Prepare the call's first block.
@@ -19,9 +16,7 @@ end
 -- Begin the next block. Return false if there is none.
 function block.next()
   local arguments, at = the_call.arguments, next_argument
-  if at > #arguments then
-    return false
-  end
+  if at > #arguments then return false end
   local first = at + BLOCK_SIZE
   block.home, block.how = the_call.keys[next_key], arguments[at + BLOCK_HOW]
   block.first, block.last = first, first + tonumber(arguments[at + BLOCK_ARGUMENTS]) - 1
@@ -39,9 +34,7 @@ end
 -- Begin a run. Messages that earlier runs of the block have taken are noted, and stay taken.
 function block.begin_run()
   block.reserved_before = #the_call.reserved
-  if #block.popped > 0 or next(block.taken_marks) then
-    block.taken_marks, block.popped = {}, {}
-  end
+  if #block.popped > 0 or next(block.taken_marks) then block.taken_marks, block.popped = {}, {} end
 end
 
 -- Begin the block on the general path (batch.lua, recovery.lua).
@@ -80,5 +73,3 @@ function block.read_name(name)
   end
   return about[1], about[2]
 end
-
-return block

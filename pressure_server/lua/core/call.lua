@@ -5,9 +5,8 @@
 --          earlier call that an error ended
 
 -- The estimated work of a call, in microseconds measured on one machine: for each block, message or argument, byte of a
--- job, and list entry walked over. Above MAX_WORK, or MAX_ANSWERED bytes of replies, the call begins no further
--- block. The work is estimated because the clock of Redis 7.2 stands still inside a script.
-local the_call = { FAST_BLOCK = 6, BLOCK = 25, MESSAGE = 0.5, BYTE = 0.002, ENTRY = 0.005, MAX_WORK = 2000 }
+-- job, and list entry walked over. (The clock of Redis 7.2 stands still inside a script.)
+the_call = { FAST_BLOCK = 6, BLOCK = 25, MESSAGE = 0.5, BYTE = 0.002, ENTRY = 0.005, MAX_WORK = 2000 }
 local MAX_ANSWERED = 1048576
 
 -- Begin a call. `full` is the backend's error if it is out of memory, `refusal` if it accepts no writes.
@@ -67,9 +66,6 @@ function the_call.error_text(reason)
   return string.match(reply, '^%u[%u%d_]* ') and reply or 'ERR ' .. text
 end
 
--- Return the reply for a run or block that an error has ended.
 function the_call.error_reply(reason)
   return { err = the_call.error_text(reason) }
 end
-
-return the_call

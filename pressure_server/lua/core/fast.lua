@@ -5,10 +5,6 @@
 -- Returns  the reply of the block (batch.lua), or nil for any other block; 'new' replaces the counts if all
 --          messages were new
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local records = require 'core/records'
 
 local fast = {}
@@ -112,15 +108,11 @@ local function put_existing(count)
   return queue.bound == 0 and put(count) or nil
 end
 
-local function put_offset(count)
-  return queue.word and put(count) or nil
-end
+local function put_offset(count) return queue.word and put(count) or nil end
 
 local function put_unique(count)
   local base, members = queue.base, queue.base .. ':ext:members'
-  if queue.word or not is_exact() then
-    return nil
-  end
+  if queue.word or not is_exact() then return nil end
   local is_ring = may_replace(count)
   if not is_ring and not may_put(count) then
     return nil
@@ -136,9 +128,7 @@ local function put_unique(count)
   local present = call('SMISMEMBER', members, unpack(messages))
   for i = 1, count do
     local message = messages[i]
-    if present[i] == 1 or seen[message] then
-      return nil
-    end
+    if present[i] == 1 or seen[message] then return nil end
     seen[message] = true
   end
   call('SADD', members, unpack(messages))
@@ -165,17 +155,14 @@ local function take(least)
   if queue.index then try('SREM', base .. ':ext:members', unpack(messages)) end
   the_call.answered, the_call.work = the_call.answered + bytes, the_call.work + MESSAGE * count
   records.note_taken(has_flags and { marked = 2 } or 2)
-  if has_flags then messages[count + 1] = '' end -- no flags (taking.lua)
+  if has_flags then messages[count + 1] = '' end -- no flags (get.lua)
   queue.consumed = queue.consumed + count
   return reply(messages, 'consumed', count, bytes, length - count, queue.bound > 0)
 end
 
 local function get()
-  if queue.word then
-    return nil
-  elseif queue.length == 0 then
-    return records.keep({ queue.bound > 0 and -1 or 0, {} })
-  end
+  if queue.word then return nil end
+  if queue.length == 0 then return records.keep({ queue.bound > 0 and -1 or 0, {} }) end
   return take(1)
 end
 
@@ -221,9 +208,7 @@ local function length()
 end
 
 local function contains(count)
-  if queue.word or not is_exact() or count < 0 or count >= CHUNK then
-    return nil
-  end
+  if queue.word or not is_exact() or count < 0 or count >= CHUNK then return nil end
   local messages = { unpack(the_call.arguments, block.first + 2, block.last) }
   local found = call('SMISMEMBER', queue.base .. ':ext:members', unpack(messages))
   return records.keep({ queue.bound > 0 and -1 or 0, found })
@@ -244,9 +229,7 @@ local function is_refused()
   local arguments, at = the_call.arguments, block.first
   while the_call.full and at <= block.last do
     local verb = block.read_name(arguments[at])
-    if verb == 'put' or verb == 'move' or verb == 'create' then
-      return true
-    end
+    if verb == 'put' or verb == 'move' or verb == 'create' then return true end
     at = at + 2 + tonumber(arguments[at + 1])
   end
   return false
@@ -256,11 +239,8 @@ end
 local function begin()
   local arguments, first = the_call.arguments, block.first
   local way = ways[arguments[first]]
-  if block.how == 'recover' or block.how == 'cut' then
-    return nil
-  elseif the_call.full and is_refused() then
-    return { err = the_call.full }
-  end
+  if block.how == 'recover' or block.how == 'cut' then return nil end
+  if the_call.full and is_refused() then return { err = the_call.full } end
   queue.read(block.home)
   local count = block.last - first - 2
   if not way or not queue.bound or queue.word and not queue.kind.has_groups

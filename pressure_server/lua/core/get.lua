@@ -6,14 +6,11 @@
 --   waits         wait for messages: one for each command
 --   several       all messages are for one command, which waits only for the first
 --   otherwise     take nothing if the run before, on another queue of the same command, has taken any (batch.lua)
---   flags         return the messages, then their flags (taking.lua)
+--   flags         return the messages, then their flags
 --   final         take the messages for good, also from a queue with ACK NEXT
 --
 -- Touches  as the queue's kind takes messages, :not_full, and the records
 
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local waiting = require 'core/waiting'
 local taking = require 'core/taking'
@@ -21,30 +18,23 @@ local mirror = require 'kinds/mirror'
 
 local get = {}
 
--- Return the claims after the first `count`.
-local function rest_of(claims, count)
-  local rest = commands.slice(claims, count + 1, #claims)
-  rest.ttr = claims.ttr
-  return rest
-end
-
 -- Take up to `wanted` messages. Return them, oldest first; and how many are left for another call.
 local function pop(self, wanted)
   local kind = queue.kind
-  if wanted < 1 or kind.available() < 1 then
-    return {}, 0
-  end
+  if wanted < 1 or kind.available() < 1 then return {}, 0 end
   local refusal = kind.in_use('consumer')
-  if refusal then
-    return refusal, 0
-  end
+  if refusal then return refusal, 0 end
   local messages, is_first, bytes, expired = nil, true, 0, 0
   local most, changed_before = block.patient and taking.BYTES or math.huge, block.changed
   repeat
     local count = math.min(wanted - (messages and #messages or 0), taking.MESSAGES, kind.available())
     local some, dropped = kind.pop(self, count, most - bytes)
     bytes, expired = bytes + commands.sum_of_bytes(some), expired + dropped
-    if self.claims then self.claims = rest_of(self.claims, #some) end
+    if self.claims then
+      local ttr = self.claims.ttr
+      self.claims = commands.slice(self.claims, #some + 1, #self.claims)
+      self.claims.ttr = ttr
+    end
     if messages then
       if is_first then messages, is_first = commands.slice(messages, 1, #messages), false end -- the original is noted (records.lua)
       for i = 1, #some do messages[#messages + 1] = some[i] end
@@ -64,25 +54,19 @@ local function pop(self, wanted)
   return messages, kind.available() > 0 and wanted - #messages or 0
 end
 
--- Take up to `wanted` messages, for commands that wait for one each.
---
--- Returns  the messages; an error if the queue is closed and empty; or false if there is no queue. Then how
---          many are left for another call, and how many are waited for
+-- Take up to `wanted` messages, for commands that wait for one each. Return the messages, false if there is no queue,
+-- or an error if it is closed and empty; how many are left for another call; and how many are waited for.
 local function take(self, wanted)
   local kind = queue.kind
   if queue.bound and kind.available() == 0 then
-    if queue.is_finished() then
-      return { err = 'CLOSED' }, 0
-    end
+    if queue.is_finished() then return { err = 'CLOSED' }, 0 end
     call('HDEL', queue.base .. ':ext:settings', 'since') -- a waiting client counts as use (housekeeping.lua)
   end
   local messages, left = {}, 0
   local most = queue.bound and waiting.allowed(wanted) or 0 -- without :bound, a native Delete is in progress
   if most > 0 and kind.available() > 0 then
     messages, left = pop(self, most)
-    if messages.err then
-      return messages, 0
-    end
+    if messages.err then return messages, 0 end
   end
   local missing = wanted - #messages
   if missing > 0 and left == 0 and not (self.options.several and #messages > 0) then
@@ -92,8 +76,7 @@ local function take(self, wanted)
 end
 
 -- Return the messages, oldest first, or false if there is no queue, or an error; how many are left for another call; and
--- if the get waits, the function to call when there may be more messages. Return nothing if everything is left for
--- another call.
+-- if the get waits, the function to call when there may be more. Return nothing if all is left for another call.
 local function get_some(options, wanted, claims)
   if not queue.bound and (options.existing or not options.waits) then
     return { err = 'NOQUEUE' }, 0
@@ -105,10 +88,11 @@ local function get_some(options, wanted, claims)
   elseif queue.kind ~= kind and queue.jobs.has_due then
     return nil -- it has become one of jobs, and the first one is not known yet
   end
-  local self = taking.new(options, claims)
+  local self = { options = options, claims = claims, flags = nil } -- flags of the taken messages, if any has marks
   local messages, left, missing = (options.waits and take or pop)(self, wanted)
-  if options.flags and not claims then
-    messages = taking.with_flags(self, messages)
+  if options.flags and not claims and messages and #messages > 0 then
+    -- After the messages, the flags of all, or '' if all are 0. Flags before each message would copy it.
+    messages[#messages + 1] = self.flags and table.concat(self.flags, ' ') or ''
   end
   return messages, left, missing and function()
     return get_some(options, missing, self.claims)
@@ -119,33 +103,25 @@ end
 -- for good, or reserved until the client's next pop (ACK NEXT). The reply says so (batch.lua), and the caller tries again.
 local function is_mistaken(reserves)
   local keeps = queue.bound and queue.jobs and queue.jobs.settings.ack and true or false
-  if keeps == reserves then
-    return false
-  end
+  if keeps == reserves then return false end
   block.keeps = keeps
   return true
 end
 
 -- Takes    how many messages are wanted. Returns what `get_some` does
 function get.get(options, wanted)
-  if block.patient and not options.final and is_mistaken(false) then
-    return {}, wanted
-  end
+  if block.patient and not options.final and is_mistaken(false) then return {}, wanted end
   return get_some(options, wanted)
 end
 
--- Get from a queue with ACK NEXT. Takes and returns what `reserve` does. The reservations have the queue's ACK-TTR, or no
--- end.
+-- Get from a queue with ACK NEXT, as `reserve` does. The reservations have the queue's ACK-TTR, or no end.
 function get.pop(options, claims)
-  if #claims > 0 and is_mistaken(true) then
-    return {}, #claims
-  end
+  if #claims > 0 and is_mistaken(true) then return {}, #claims end
   claims.ttr = tonumber(queue.bound and call('HGET', queue.base .. ':ext:settings', 'ack_ttr') or 0)
   return get_some(options, #claims, claims)
 end
 
--- Reserve messages: takes a claim for each message (job_gets.lua) in place of their number; each message is returned as
--- 'id ttr flags reserves message'.
+-- Takes a claim for each message (job_gets.lua), and returns each as 'id ttr flags reserves message'.
 function get.reserve(options, claims)
   return get_some(options, #claims, claims)
 end
@@ -153,9 +129,7 @@ end
 -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list. With the option
 --          `waits`, false if there is no queue
 function get.peek(options)
-  if not queue.bound then
-    return not options.waits and { err = 'NOQUEUE' }
-  end
+  if not queue.bound then return not options.waits and { err = 'NOQUEUE' } end
   return queue.kind.peek()
 end
 

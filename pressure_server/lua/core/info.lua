@@ -1,16 +1,12 @@
 -- Questions to any queue.
 
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local jobs = require 'kinds/jobs'
 local policy = require 'kinds/policy'
 
 local info = {}
 
-function info.exists()
-  return queue.bound and 1 or 0
-end
+function info.exists() return queue.bound and 1 or 0 end
 
 -- Return how many jobs are ready, delayed, reserved and buried; for how long the queue remains paused; and how
 -- many of the ready jobs are urgent (beanstalkd: of a priority below 1024).

@@ -1,15 +1,13 @@
 -- The functions of the library: a call is begun, its blocks are done, and its record is written.
 --
 -- Redis refuses a function as a whole if it may not write. So there are three, and a server whose call of the first is
--- refused calls another (lua/scripts.py):
---   LIBRARY       does anything
---   LIBRARY_full  does what needs no memory, when the backend is out of memory
---   LIBRARY_read  only reads, when the backend accepts no writes
--- The last two have one argument more: the backend's refusal.
+-- refused calls another (lua/scripts.py): LIBRARY_full if the backend is out of memory, or LIBRARY_read if it accepts
+-- no writes. These have one argument more: the backend's refusal.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local registry = require 'core/registry'
+require 'core/call'
+require 'core/blocks'
+require 'core/commands'
+require 'core/queue'
 local records = require 'core/records'
 local recovery = require 'core/recovery'
 local batch = require 'core/batch'
@@ -36,17 +34,16 @@ local function do_rest()
   recovery.save()
 end
 
+-- The byte at the end of the limits if the backend stores too many bytes (life.lua), and the error then.
+local EXCLAMATION, STORED = 33, 'OOM the backend stores more than --max-stored-bytes: take or delete messages first'
+
 local function do_call(keys, arguments, full, refusal)
-  the_call.begin(keys, arguments, full, refusal)
-  the_call.full = registry.storage_refusal() or full
+  local is_above = string.byte(arguments[HEADER_LIMITS], -1) == EXCLAMATION
+  the_call.begin(keys, arguments, is_above and STORED or full, refusal)
   local refused = records.begin()
-  if refused then
-    return refused
-  end
+  if refused then return refused end
   block.begin()
-  if block.next() and fast.do_blocks() then
-    do_rest()
-  end
+  if block.next() and fast.do_blocks() then do_rest() end
   return records.finish()
 end
 

@@ -1,13 +1,19 @@
--- The life of a queue: create, alter, close and delete it, end a turn, and clean up after a native Delete.
+-- The life of a queue: create, alter, purge, close and delete it, end a turn, and clean up after a native Delete.
+--
+-- Templates are the settings of queues that puts create, by the queue's name. Calls do not carry them: the server
+-- writes them with its heartbeat, before the first call of a connection, and whenever they change.
+--
+-- Takes    ARGV[HEADER_BOUND]   the bound of a queue that a put creates; 'by name' if the server has templates
+--          ARGV[HEADER_LIMITS]  'bytes queues': the most bytes of a queue that is created without a limit of its own;
+--                               the most queues, 0 for any number; then '!' if the backend stores too many bytes
+-- Touches  :ext:settings        'registry': the key ${PREFIX}!queues, a set of the queues that servers have created
+--          ${PREFIX}!peers      the server's name -> 'count timeout library templates'. They are a list, packed by
+--                               queues/templates.py: of each, the parts between the stars of a pattern of base keys, as
+--                               patterns of Lua; then the arguments of `life.create`. The last one matches all keys
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local keys = require 'core/keys'
-local registry = require 'core/registry'
-local garbage = require 'core/garbage'
-local conversion = require 'kinds/conversion'
+local jobs = require 'kinds/jobs'
 local policy = require 'kinds/policy'
 
 local life = {}
@@ -19,30 +25,45 @@ local function unlink(suffixes)
   return call('UNLINK', unpack(keys.with(suffixes)))
 end
 
--- Return whether the queue has keys of the protocol.
 local function has_keys()
   return call('EXISTS', unpack(keys.with(keys.of_protocol))) > 0
 end
 
--- Let the registries forget the queue and its jobs, before its keys are deleted.
-function life.sign_off()
-  garbage.set_all_aside()
-  registry.drop_ids()
-  registry.remove()
+-- Enter a new queue into the registry. Return an error if there are too many, else settings in addition to its own.
+local function sign_on(own)
+  local bytes, most = string.match(the_call.arguments[HEADER_LIMITS], '^(%d+) (%d+)')
+  local key, settings = the_call.own_key('queues'), {}
+  if tonumber(most) > 0 and call('SCARD', key) >= tonumber(most) then return { err = 'QUEUES ' .. most } end
+  call('SADD', key, queue.base)
+  settings[1], settings[2] = 'registry', key
+  if bytes ~= '0' and not own.max_bytes then settings[3], settings[4] = 'max_bytes', bytes end
+  return settings
 end
 
--- Return the base key of the log of which the queue with this base key is a group, or false.
-local function source_of(base)
-  return call('HGET', base .. ':ext:settings', 'source')
+-- Let the registry, the due queues and the index of ids (job_ids.lua) forget the queue, before its keys are deleted.
+local function sign_off()
+  keys.set_all_aside()
+  local registry, index = unpack(call('HMGET', queue.base .. ':ext:settings', 'registry', 'index'))
+  local blocks = index and call('LRANGE', queue.base .. ':ext:blocks', 0, -1) or {}
+  if #blocks > 0 then commands.with_all('HDEL', index, blocks) end
+  if registry then
+    call('SREM', registry, queue.base)
+    call('ZREM', (string.gsub(registry, 'queues$', 'due')), queue.base)
+  end
+end
+
+-- Return the base key of the log of which the queue is a group, or false.
+local function source_of()
+  return call('HGET', queue.base .. ':ext:settings', 'source')
 end
 
 -- Delete the queues of a log's groups. If this queue is one of them, let its log forget it (groups.lua).
-function life.drop_groups()
-  local home, source = queue.base, source_of(queue.base)
+local function drop_groups()
+  local home, source = queue.base, source_of()
   if source then call('ZREM', source .. ':ext:groups', home) end
   for _, base in ipairs(call('ZRANGE', home .. ':ext:groups', 0, -1)) do
     queue.base = base
-    life.sign_off()
+    sign_off()
     unlink(keys.of_protocol)
     unlink(keys.of_extensions)
     queue.base = home
@@ -50,49 +71,39 @@ function life.drop_groups()
 end
 
 -- Delete the keys of pressure-server; an earlier queue may have left some. Return how many there were.
-local function forget()
-  life.drop_groups()
-  life.sign_off()
+function life.forget()
+  drop_groups()
+  sign_off()
   return unlink(keys.of_extensions)
 end
 
--- Return whether these settings have a policy (kinds/policy.lua).
 local function has_policy(some)
   for _, name in ipairs(policy.SETTINGS) do
-    if (some[name] or '') ~= '' then
-      return true
-    end
+    if (some[name] or '') ~= '' then return true end
   end
   return false
 end
 
 -- Make the present queue a queue that does not exist.
 local function empty()
-  forget()
+  life.forget()
   queue.bound, queue.producer, queue.consumer, queue.length, queue.consumed = false, false, false, 0, 0
   queue.made, queue.word, queue.kind, queue.index = false, nil, queue.kinds[''], nil
   queue.jobs, queue.mirror, queue.marks, queue.max_bytes, queue.signs = nil, nil, nil, nil, nil
 end
 
--- Takes    the bound, 0 for none; the overflow, block or error, or '' for the server's; 'implicit' if a put
---          creates the queue, else ''; then other settings, each a name and a value: type, and those of jobs
---          (jobs.lua)
--- Returns  1, or an error. Keys without :bound mean that a native Delete is in progress. It would delete new messages,
---          too, so no queue can be created until it has finished.
+-- Takes    the bound, 0 for none; the overflow, block or error, or '' for the server's; 'implicit' if a put creates the
+--          queue, else ''; then other settings, each a name and a value: type, and those of jobs (jobs.lua)
+-- Returns  1, or an error: DELETING if there are keys without :bound, because a native Delete is in progress
 function life.create(bound, full, implicit, ...)
-  if queue.bound then
-    return { err = 'EXISTS' }
-  elseif has_keys() then
-    return { err = 'DELETING' }
-  end
+  if queue.bound then return { err = 'EXISTS' } end
+  if has_keys() then return { err = 'DELETING' } end
   block.changed = true
   local own, others = {}, { ... }
   for i = 1, #others, 2 do own[others[i]] = others[i + 1] end
   empty()
-  local settings = registry.add(own)
-  if settings.err then
-    return settings
-  end
+  local settings = sign_on(own)
+  if settings.err then return settings end
   local base, is_limited = queue.base, own.max_bytes or settings[3]
   queue.bound = tonumber(bound)
   call('SET', base .. ':bound', bound)
@@ -109,11 +120,30 @@ function life.create(bound, full, implicit, ...)
   return 1
 end
 
--- Change settings. A queue that a put created stays from now on, like one that a client created; except with
--- 'implicit', a setting of any value.
---
--- Takes    settings, each a name and a value: those of `create`, but the type; '' for none
--- Returns  1, or an error
+-- Return whether the parts are in the key in this order. The first match of each is taken: a later one cannot help.
+local function matches(key, parts)
+  local last = 0
+  for _, part in ipairs(parts) do
+    _, last = string.find(key, part, last + 1)
+    if not last then return false end
+  end
+  return true
+end
+
+-- Create the queue for a put, with the first template that matches. Return as `life.create`.
+function life.create_for_put()
+  local bound = the_call.arguments[HEADER_BOUND]
+  if bound ~= 'by name' then return life.create(bound, the_call.overflow, true) end
+  local signed = call('HGET', the_call.own_key('peers'), the_call.identity)
+  local packed = string.match(signed or '', '^%S+ %S+ %S+ (.+)$')
+  for _, template in ipairs(packed and cmsgpack.unpack(packed) or {}) do
+    if matches(queue.base, template[1]) then return life.create(unpack(template, 2)) end
+  end
+  return { err = 'ERR the backend has not accepted the heartbeat of the server, which has the settings of new queues' }
+end
+
+-- Change settings, each a name and a value: those of `create`, but the type; '' for none. Return 1, or an error. A
+-- queue that a put created stays from now on, like one that a client created, except with a setting 'implicit'.
 function life.alter(...)
   local changes, new = { ... }, {}
   for i = 1, #changes, 2 do new[changes[i]] = changes[i + 1] end
@@ -125,12 +155,10 @@ function life.alter(...)
   end
   local has_limit = (new.max_deliveries or new.dead_letter or '') ~= '' or has_policy(new)
   local keeps = (new.ack or '') ~= ''
-  local refusal = (has_limit or keeps and queue.kind.become_jobs) and conversion.convert()
+  local refusal = (has_limit or keeps and queue.kind.become_jobs) and jobs.convert()
     or keeps and queue.kind.has_groups and { err = 'TYPE no-reservations' }
     or has_policy(new) and queue.jobs.source and { err = 'TYPE is-group-no-policy' }
-  if refusal then
-    return refusal
-  end
+  if refusal then return refusal end
   if new.max_deliveries == '' then new.dead_letter = '' end
   if needs_jobs then -- note_due writes both anew, for dead letters and groups (job_times.lua)
     call('DEL', queue.base .. ':ext:due')
@@ -166,15 +194,37 @@ function life.alter(...)
   return 1
 end
 
+-- Delete some messages in these states; they count as consumed. Return { how many, 1 if there are more }, or an error.
+function life.purge(...)
+  local count = 0
+  for _, state in ipairs({ ... }) do
+    local some, is_more = queue.kind.purge(state)
+    if type(some) == 'table' then return some end
+    count = count + some
+    if is_more then return { count, 1 } end
+  end
+  if queue.bound then room.settle() end
+  return { count, 0 }
+end
+
+-- Keep the messages from position `first` to `last`, as Redis's LTRIM; -1 is the newest. Return 1, or an error.
+function life.trim(first, last)
+  queue.kind.adopt()
+  local count, refusal = queue.length, nil
+  first = math.min(count, math.max(0, first < 0 and first + count or first))
+  last = math.max(first - 1, math.min(count - 1, last < 0 and last + count or last))
+  if first > 0 or last < count - 1 then refusal = queue.kind.refusal_to_remove(last < count - 1) end
+  if refusal then return refusal end
+  queue.kind.keep(first, last)
+  room.settle()
+  return 1
+end
+
 -- Returns  1, or an error (pressure 0.15, Close)
 function life.close()
-  if queue.is_closed() then
-    return { err = 'CLOSED' }
-  end
+  if queue.is_closed() then return { err = 'CLOSED' } end
   local refusal = queue.in_use('producer')
-  if refusal then
-    return refusal
-  end
+  if refusal then return refusal end
   queue.act_as('producer')
   block.changed = true
   call('LPUSH', queue.base .. ':closed', 0, 0)
@@ -195,31 +245,25 @@ local function settle_log(source)
 end
 
 local function remove()
-  local source = source_of(queue.base)
+  local source = source_of()
   unlink(keys.of_protocol)
   empty()
   settle_log(source)
   return 1
 end
 
--- Delete a queue. If a native client holds a role, this takes two steps (pressure 0.15, Delete). The first
--- removes :bound and wakes up clients that wait for room or messages; `finish_delete` deletes the rest.
---
--- Returns  1; 'begun' if the second step is still to be done; or an error
+-- Delete a queue. Return 1, or an error. If a native client holds a role, this takes two steps (pressure 0.15, Delete):
+-- the first wakes up clients that wait for room or messages, and returns 'begun'; `finish_delete` deletes the rest.
 function life.delete()
   local base = queue.base
   if not queue.bound then
     -- Two concurrent Deletes may leave these keys. No client waits on them, but no queue can be created.
     local all = keys.with(keys.of_protocol)
-    if call('EXISTS', unpack(all, 1, 6)) == 0 then
-      call('UNLINK', unpack(all, 7))
-    end
+    if call('EXISTS', unpack(all, 1, 6)) == 0 then call('UNLINK', unpack(all, 7)) end
     return { err = 'NOQUEUE' }
   end
   block.changed = true
-  if not queue.in_use('producer') and not queue.in_use('consumer') then
-    return remove()
-  end
+  if not queue.in_use('producer') and not queue.in_use('consumer') then return remove() end
   call('DEL', base .. ':bound')
   call('LPUSH', base .. ':not_full', 0)
   call('LPUSH', base .. ':closed', 0, 0)
@@ -229,18 +273,14 @@ end
 
 -- Returns  1, also if another client has finished the deletion; or an error
 function life.finish_delete()
-  if queue.bound or not has_keys() then
-    return 1
-  end
+  if queue.bound or not has_keys() then return 1 end
   return queue.in_use('producer') or queue.in_use('consumer') or remove()
 end
 
 -- Give back the tokens that were parked for this server; return 1. The rest of the call still has the turn.
 function life.turn()
   for _, role in ipairs({ 'producer', 'consumer' }) do
-    if call('EXISTS', queue.base .. ':' .. role .. '_free') == 0 then
-      queue.end_turn(role)
-    end
+    if call('EXISTS', queue.base .. ':' .. role .. '_free') == 0 then queue.end_turn(role) end
     call('DEL', queue.base .. ':ext:' .. role .. '_turn')
   end
   queue.signs = nil
@@ -249,16 +289,14 @@ end
 
 -- Delete the extension keys of a queue that a native client has deleted. Return how many there were.
 function life.clean()
-  if queue.bound then
-    return 0
-  end
+  if queue.bound then return 0 end
   if has_keys() then
     -- The Delete is still in progress, and may be waiting for a token that a server has parked.
     queue.end_turn('producer')
     queue.end_turn('consumer')
   end
-  local source = source_of(queue.base)
-  local count = forget()
+  local source = source_of()
+  local count = life.forget()
   settle_log(source)
   return count
 end

@@ -30,35 +30,28 @@
 --
 -- Touches  as the queue's kind puts, and :not_full
 
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
 local once = require 'core/once'
-local templates = require 'core/templates'
+local life = require 'core/life'
 local marks = require 'kinds/marks'
 local mirror = require 'kinds/mirror'
-local conversion = require 'kinds/conversion'
+local jobs = require 'kinds/jobs'
 
 local put = { FULL = -1 }
 local FULL = put.FULL
 -- Messages that a put drops in addition to the number that it puts. There are more if the bound was lowered.
 local DROPPED_AT_ONCE = 1000
 
--- Return why nothing can be put, or nil; create the queue if that is allowed. A native producer that holds the role is
--- not reported here, because a full queue takes precedence. CREATING: no client has acted in the queue yet, and the
--- native client that creates it has not pushed :not_full, which it does last. Puts of jobs need no role.
+-- Return why nothing can be put, or nil; create the queue if that is allowed. Roles come later, because a full queue
+-- takes precedence. CREATING: the native client that creates the queue has yet to push :not_full.
 function put.refusal(options)
   if not queue.bound then
     if the_call.arguments[HEADER_BOUND] == '' or options.existing then
       return { err = 'NOQUEUE' }
     end
-    local made = templates.create()
-    if made ~= 1 then
-      return made
-    end
+    local made = life.create_for_put()
+    if made ~= 1 then return made end
   end
   if queue.is_closed() then
     return { err = 'CLOSED' }
@@ -73,9 +66,7 @@ end
 local function space_for(self, wanted)
   local options = self.options
   self.overwrites = false
-  if options.overfill or not room.may_be_full() then
-    return math.huge
-  end
+  if options.overfill or not room.may_be_full() then return math.huge end
   local space = 0
   if queue.has_token() or queue.is_free('consumer') then
     if room.is_full() then queue.kind.drop_expired() end
@@ -118,7 +109,6 @@ local function push(self, messages, marks_of)
   return ids
 end
 
--- Return the number of messages of each command.
 local function sizes_of(text, messages)
   local sizes = {}
   if text == '' then
@@ -131,28 +121,27 @@ end
 
 local put_plain, put_new
 
--- Return the value { 'part', … } after `done` messages, and the function that continues. is_new has 1 or 0 for each
--- message done. `before` is the queue's length, if the commands' values are lengths.
+-- Return how many of the messages from `first` to `last` are new; is_new has 1 or 0 for each, or is nil if all are.
+local function count_new(is_new, first, last)
+  local count = is_new and 0 or last - first + 1
+  for i = first, is_new and last or 0 do count = count + is_new[i] end
+  return count
+end
+
+-- Return the value { 'part', … } after `done` messages, and the function that continues. is_new is as in `count_new`.
+-- `before` is the queue's length, if the commands' values are lengths.
 local function part(self, sizes, messages, done, is_new, before)
-  local values, at, new = {}, 0, 0
+  local values, at = {}, 0
   for i = 1, #sizes do
     if at + sizes[i] > done then break end
-    new = 0
-    for j = at + 1, at + sizes[i] do new = new + is_new[j] end
     at = at + sizes[i]
-    values[i] = before and before + at or new
+    values[i] = before and before + at or count_new(is_new, at - sizes[i] + 1, at)
   end
-  new = 0
-  for j = at + 1, done do new = new + is_new[j] end
-  local rest_sizes, rest = {}, {}
-  for i = #values + 1, #sizes do rest_sizes[#rest_sizes + 1] = sizes[i] end
-  rest_sizes[1] = rest_sizes[1] - (done - at)
-  for j = done + 1, #messages do rest[#rest + 1] = messages[j] end
-  return { 'part', done - at, new, values }, function()
+  local rest_sizes, rest = commands.slice(sizes, #values + 1, #sizes), commands.slice(messages, done + 1, #messages)
+  rest_sizes[1] = (rest_sizes[1] or 0) - (done - at)
+  return { 'part', done - at, count_new(is_new, at + 1, done), values }, function()
     local refusal = not queue.bound and { err = 'NOQUEUE' } or put.refusal(self.options)
-    if refusal then
-      return refusal, 0
-    end
+    if refusal then return refusal, 0 end
     return (self.is_add and put_new or put_plain)(self, table.concat(rest_sizes, ' '), rest)
   end
 end
@@ -175,8 +164,7 @@ end
 
 -- Return the values of all commands if there is no room.
 local function all_full(sizes_text, messages)
-  local _, values = fit_whole(sizes_of(sizes_text, messages), messages, 0)
-  return values
+  return select(2, fit_whole(sizes_of(sizes_text, messages), messages, 0))
 end
 
 -- Return a result with new values for the commands that were accepted. value_of(i) is called for each, in order.
@@ -237,18 +225,14 @@ end
 -- Return the previous length if all messages are accepted; else the length after each command.
 function put_plain(self, sizes_text, messages)
   local refusal, space = refusal_and_space(self, #messages)
-  if refusal and space > 0 then
-    return refusal, 0
-  end
+  if refusal and space > 0 then return refusal, 0 end
   local before, offset = queue.length, queue.consumed + queue.length
   local accepted, result, go_on = messages, before, nil
   if #messages > space then
     local sizes = sizes_of(sizes_text, messages)
     if waits_for_room(self.options) then
-      local all_new = {}
-      accepted = {}
-      for i = 1, space do accepted[i], all_new[i] = messages[i], 1 end
-      result, go_on = part(self, sizes, messages, space, all_new, before)
+      accepted = commands.slice(messages, 1, space)
+      result, go_on = part(self, sizes, messages, space, nil, before)
     else
       accepted, result = fit_whole(sizes, messages, space)
     end
@@ -312,9 +296,7 @@ local function fit_in_order(messages, space)
       done = done + 1
       is_new[done] = is_queued and 0 or 1
     end
-    if decided < #ahead then
-      return done, accepted, is_new, true
-    end
+    if decided < #ahead then return done, accepted, is_new, true end
   end
   return done, accepted, is_new, false
 end
@@ -323,19 +305,9 @@ end
 local function add_in_order(self, sizes, messages, space)
   local done, accepted, is_new, undecided = fit_in_order(messages, space)
   if undecided and done == 0 then mirror.hurry() end
-  if done == #messages then
-    local at, counts = 0, {}
-    for i, size in ipairs(sizes) do
-      counts[i] = 0
-      for j = at + 1, at + size do counts[i] = counts[i] + is_new[j] end
-      at = at + size
-    end
-    return accepted, counts, 0
-  end
   local result, go_on = part(self, sizes, messages, done, is_new)
-  if undecided then
-    return accepted, result, #sizes - #result[4]
-  end
+  if done == #messages then return accepted, result[4], 0 end
+  if undecided then return accepted, result, #sizes - #result[4] end
   return accepted, result, 0, go_on
 end
 
@@ -368,11 +340,11 @@ end
 
 -- Make this a queue of jobs, because a put needs that. Return an error, or nil; or a result, if there is no room.
 local function convert(self, sizes_text, messages)
-  local refusal = conversion.refusal() or self.options.by and { err = 'TYPE not-unique' }
+  local refusal = jobs.refusal_to_convert() or self.options.by and { err = 'TYPE not-unique' }
   if not refusal and space_for(self, 1) == 0 and not waits_for_room(self.options) then
     return all_full(sizes_text, messages) -- nothing is changed
   end
-  return refusal or conversion.convert()
+  return refusal or jobs.convert()
 end
 
 local function put_any(self, sizes_text, messages)
@@ -398,7 +370,6 @@ local function put_any(self, sizes_text, messages)
   return (self.is_add and put_new or put_plain)(self, sizes_text, messages)
 end
 
--- See the head of this file.
 function put.put(options, sizes_text, messages)
   local self = { options = options, marks = nil, overwrites = false, is_add = false }
   if options.once then

@@ -1,31 +1,17 @@
 -- The queue that the call works on: its state, its roles and its statistics.
 --
 -- Takes    a base key, ${PREFIX}:${queue}
--- Touches  the 12 keys of pressure 0.15. A call is atomic, so it need not take a role's token: it only
---          checks that the token is there.
---          :ext:producer_turn, :ext:consumer_turn  the token of a role while a pressure-server has its turn.
---          The server waited for it in line with native clients; no other client takes it (backend/turns.py)
---          :ext:settings  a hash: 'overflow' (block, error or overwrite), 'implicit' if a put created the
---          queue; 'dropped': how many messages have been overwritten
+-- Touches  the keys of docs/internals/keys.md. A call is atomic, so it need not take a role's token: it only checks
+--          that the token is there.
 --          :ext:made  when the library created the queue, to tell it from earlier queues of that name; '-' if a native
---          client did. Then, after a space, the word of its kind, unless it is a plain list: 'jobs' (job_queue.lua),
---          'lifo' or 'random' (distinct.lua), 'log' (log.lua), 'reserved' for a list of which clients have reserved
---          messages (jobs.lua), 'kept' for a list with ACK NEXT (get.lua), or 'limited' for a list with a limit of
---          bytes (room.lua)
---          :ext:due   when servers try waiting operations again (job_times.lua)
--- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind:
---          kinds/list.lua says which
+--          client did. Then, after a space, the word of its kind (docs/internals/jobs.md), unless it is a plain list
+-- Returns  one table, filled in `read`, and for the general path in `begin`. queue.kind has the functions of its kind
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-
--- For how many milliseconds a queue without jobs keeps :ext:due. Within that time, a server that has just tried an
--- operation in vain begins to watch the keys, and so reads it.
+-- For how many milliseconds a queue without jobs keeps :ext:due. Meanwhile, servers begin to watch it.
 local NOTED = 10000
 -- `kinds` has the kinds by the word in :ext:made; '' is that of a plain list.
-local queue = { kinds = {} }
+queue = { kinds = {} }
 
--- Read the state of a queue.
 function queue.read(base)
   queue.base = nil -- until all is read: an error must not leave this queue with the state of another
   local values = call('MGET', base .. ':bound', base .. ':producer', base .. ':consumer', base .. ':ext:index',
@@ -74,10 +60,7 @@ function queue.forget()
   queue.base, queue.mirror, queue.jobs = nil, nil, nil
 end
 
--- Return the key of one of the queue's extensions.
-function queue.key_of(name)
-  return queue.base .. ':ext:' .. name
-end
+function queue.key_of(name) return queue.base .. ':ext:' .. name end
 
 -- Change the queue's kind; nil for a plain list.
 function queue.set_kind(word)
@@ -102,31 +85,20 @@ local function look()
   return queue.signs
 end
 
-local function has(sign)
-  return (queue.signs or look()) % (2 * sign) >= sign
-end
+local function has(sign) return (queue.signs or look()) % (2 * sign) >= sign end
 
--- Return whether the queue is closed.
-function queue.is_closed()
-  return has(CLOSED)
-end
+function queue.is_closed() return has(CLOSED) end
 
 -- Return whether the :not_full token is there.
-function queue.has_token()
-  return has(NOT_FULL)
-end
+function queue.has_token() return has(NOT_FULL) end
 
 -- Return whether no client holds the role.
-function queue.is_free(role)
-  return has(FREE[role])
-end
+function queue.is_free(role) return has(FREE[role]) end
 
 -- Return an error if a native client holds the role ('producer' or 'consumer'), else nil.
 function queue.in_use(role)
   local base = queue.base
-  if queue.is_free(role) then
-    return nil
-  end
+  if queue.is_free(role) then return nil end
   queue.turn = call('EXISTS', base .. ':ext:' .. role .. '_turn') == 1
   if not queue.turn then
     -- If the name is a pressure-server's, it is outdated: the client that took the role has not written its own yet.
@@ -151,12 +123,8 @@ end
 
 -- Count messages as 'produced' or 'consumed' after they have been put or taken.
 function queue.count_as(verb, messages, bytes)
-  if queue.turn then
-    queue.end_turn(verb == 'produced' and 'producer' or 'consumer')
-  end
-  if verb == 'consumed' then
-    queue.consumed = queue.consumed + messages
-  end
+  if queue.turn then queue.end_turn(verb == 'produced' and 'producer' or 'consumer') end
+  if verb == 'consumed' then queue.consumed = queue.consumed + messages end
   block.changed = true
   local statistic = queue.base .. ':stats:' .. verb
   -- Redis 7.0 would get -0 as an argument, and refuse it.
@@ -184,5 +152,3 @@ function queue.is_finished()
   return queue.length == 0 and queue.is_closed()
     and call('EXISTS', base .. ':ext:ready', base .. ':ext:delayed', base .. ':ext:reserved') == 0
 end
-
-return queue

@@ -1,13 +1,8 @@
 -- Records: a call stores its replies, and the messages that it took from each queue, in a hash of the server that sent
--- it, until that server says that everything has arrived. A call that is sent again is answered from its record, not
--- done twice. Messages that a dead server had taken can be put back.
+-- it, until that server says that everything has arrived (docs/internals/recovery.md).
 --
--- Takes    KEYS[#KEYS]            the server's records, ${PREFIX}!calls:${identity}, if it has any
---          ARGV[HEADER_NUMBER]    the number of the call; '' to keep no record
---          ARGV[HEADER_EPOCH]     the epoch of the server's connection
---          ARGV[HEADER_AGAIN]     'again' if the call may have been done before
---          ARGV[HEADER_DONE]      fields of records that are no longer needed, separated by spaces
--- Touches  the records, a hash:
+-- Takes    ARGV[HEADER_NUMBER], HEADER_EPOCH, HEADER_AGAIN and HEADER_DONE (layout.py)
+-- Touches  the server's records, ${PREFIX}!calls:${identity}, the last of KEYS; a hash:
 --            epoch -> the epoch of the server's last connection; 0 after another server found this one dead
 --            number -> { FORMAT, replies, entries, { base key, ids, owners, reserves } for each run that has reserved
 --            jobs }, packed
@@ -16,18 +11,11 @@
 --            j<base key> -> 1, or a cursor (job_gets.lua), while clients of this server may have reserved jobs of the
 --            queue (jobs.lua)
 --
--- A late call, from a lost connection or from a server that was found dead, has another epoch. It is refused
--- with BURIED before it does anything.
---
 -- An entry says what was taken from one queue: { base key, when the queue was made, reply, places, marks }. A place says
 -- where messages are: a number is a result in that reply, a negative number is in the reply's first value, a table
 -- contains the messages themselves. { marked = place } is for messages followed by their flags (get.lua). `marks` is
 -- empty if no message has any; else a list of messages, of long ones only the beginning (records.key_of), each followed
 -- by its marks (marks.lua), or by false, because an equal message may have marks.
-
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 
 local records = {}
 local FORMAT = 1
@@ -52,21 +40,16 @@ function records.begin()
       return { err = 'BURIED the call is of an epoch that has ended' }
     end
     local record = arguments[HEADER_AGAIN] == 'again' and call('HGET', key, arguments[HEADER_NUMBER])
-    if record then
-      return cmsgpack.unpack(record)[2]
-    end
+    if record then return cmsgpack.unpack(record)[2] end
   end
   if arguments[HEADER_DONE] ~= '' then
     local fields = {}
     for field in string.gmatch(arguments[HEADER_DONE], '%S+') do fields[#fields + 1] = field end
     local dropped = try('HDEL', key, unpack(fields))
-    if type(dropped) == 'table' then
-      return the_call.error_reply(dropped)
-    end
+    if type(dropped) == 'table' then return the_call.error_reply(dropped) end
   end
 end
 
--- Write a record of this server.
 function records.write(field, replies, entries)
   return call('HSET', the_call.records, field, cmsgpack.pack({ FORMAT, replies, entries }))
 end

@@ -3,9 +3,6 @@
 -- A message leaves its record in the call that puts it back, so it goes back once, however often servers ask. It goes
 -- back only to the queue from which it was taken, never to a later queue of the same name.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 local records = require 'core/records'
 local mirror = require 'kinds/mirror'
 local job_gets = require 'kinds/job_gets'
@@ -60,9 +57,7 @@ end
 
 -- Put messages back. Return how many: 0 if their queue no longer exists.
 local function give_back(entry, found)
-  if #found == 0 or not is_queue_of(entry, #found) then
-    return 0
-  end
+  if #found == 0 or not is_queue_of(entry, #found) then return 0 end
   local messages, marks = {}, {}
   for i, one in ipairs(found) do messages[i], marks[i] = one.message, one.mark or nil end
   queue.kind.restore(messages, marks)
@@ -71,38 +66,41 @@ end
 
 -- Return the entries of one of this server's calls, with the messages themselves; nil if it has no record.
 local function entries_of(number)
-  if the_call.changed_records[number] then
-    return the_call.changed_records[number]
-  end
+  if the_call.changed_records[number] then return the_call.changed_records[number] end
   local packed = call('HGET', the_call.records, number)
-  if not packed then
-    return nil
-  end
+  if not packed then return nil end
   local found = {}
   local _, some_replies, some_entries = unpack(cmsgpack.unpack(packed))
   for i, entry in ipairs(some_entries) do found[i] = entry_with(entry, taken_by(entry, some_replies)) end
   return found
 end
 
--- Takes    the number of one of this server's calls, and messages that it took from this queue for a client
---          that has left
--- Returns  how many have been put back: 0 if another server found this one dead and has put them back, or if the
---          queue has been deleted since
+-- Count words in `counts`, which has the number of each.
+local function count_words(counts, words, first, last)
+  for i = first, last do counts[words[i]] = (counts[words[i]] or 0) + 1 end
+end
+
+-- Return the messages of an entry with these words, and the others. Count down the words that are found.
+local function split(entry, counts)
+  local found, others = {}, {}
+  for _, one in ipairs(taken_by(entry)) do
+    local left = counts[one.word] or 0
+    counts[one.word] = math.max(0, left - 1)
+    table.insert(left > 0 and found or others, one)
+  end
+  return found, others
+end
+
+-- Takes    the number of one of this server's calls, and messages that it took from this queue for a lost client
+-- Returns  how many have been put back: 0 if another server has done that, or if the queue has been deleted since
 function recovery.put_back(words)
   local number, wanted = words[1], {}
-  for i = 2, #words do wanted[words[i]] = (wanted[words[i]] or 0) + 1 end
+  count_words(wanted, words, 2, #words)
   local rest = entries_of(number)
-  if not rest then
-    return 0
-  end
+  if not rest then return 0 end
   local count, now = 0, {}
   for _, entry in ipairs(rest) do
-    local back, others = {}, {}
-    for _, one in ipairs(entry[1] == queue.base and taken_by(entry) or {}) do
-      local is_wanted = (wanted[one.word] or 0) > 0
-      wanted[one.word] = is_wanted and wanted[one.word] - 1 or nil
-      table.insert(is_wanted and back or others, one)
-    end
+    local back, others = split(entry, entry[1] == queue.base and wanted or {})
     count = count + give_back(entry, back)
     if #back == 0 then
       now[#now + 1] = entry
@@ -115,7 +113,6 @@ function recovery.put_back(words)
   return count
 end
 
--- Write the records that this call has changed.
 function recovery.save()
   for number, rest in pairs(the_call.changed_records) do
     if #rest > 0 then
@@ -175,13 +172,11 @@ end
 -- Sort reservations first, then later calls before earlier ones: so the message taken first is the oldest again.
 local function is_later(one, other)
   local has_jobs, other_has_jobs = string.byte(one) == JOBS, string.byte(other) == JOBS
-  if has_jobs or other_has_jobs then
-    return has_jobs and (not other_has_jobs or one > other)
-  end
+  if has_jobs or other_has_jobs then return has_jobs and (not other_has_jobs or one > other) end
   return tonumber(string.match(one, '%d+') or 0) > tonumber(string.match(other, '%d+') or 0)
 end
 
--- Return the fields of all records of a dead server, the latest first.
+-- Return the fields of all records of a dead server, the latest first; and no replies.
 local function all_fields(key)
   local fields = {}
   call('HDEL', key, 'last')
@@ -189,7 +184,15 @@ local function all_fields(key)
     if one ~= 'epoch' then fields[#fields + 1] = one end
   end
   table.sort(fields, is_later)
-  return fields
+  return fields, { 0 }
+end
+
+-- Call a function, which uses queues. Return nil and its values; or the text of the error that has ended it.
+local function attempt(what)
+  local is_done, value, other = pcall(what)
+  if is_done then return nil, value, other end
+  queue.forget()
+  return the_call.error_text(value)
 end
 
 -- Return the fields that the block names, and the replies in the first record.
@@ -198,24 +201,18 @@ local function named_fields(key)
   return { unpack(the_call.arguments, block.first, block.last) }, packed and cmsgpack.unpack(packed)[2] or { 0 }
 end
 
--- Give up jobs of a queue that clients of a dead server have reserved, and count them by the queue's base key.
--- Return an error text, or nil; and whether there are more.
+-- Give up jobs that clients of a dead server have reserved. Return as `put_back_record`; and whether there are more.
 local function give_up_jobs(key, field, cursor, counts)
   local home = string.sub(field, 2)
-  local is_done, count, next_cursor = pcall(function()
+  local why, count, next_cursor = attempt(function()
     queue.enter(home)
     the_call.work = the_call.work + the_call.BLOCK
-    if not queue.bound then
-      return 0, '0'
-    end
+    if not queue.bound then return 0, '0' end
     local given_up, following = job_gets.recover(job_gets.server_of(key), cursor)
     dead_letters.move()
     return given_up, following
   end)
-  if not is_done then
-    queue.forget()
-    return the_call.error_text(count)
-  end
+  if why then return why end
   counts[home] = (counts[home] or 0) + count
   if next_cursor == '0' then
     call('HDEL', key, field)
@@ -231,25 +228,19 @@ local function put_back_record(key, field, packed, counts)
   if not (is_record and type(record) == 'table' and type(record[3]) == 'table') then
     return 'a record that cannot be read'
   end
-  if type(record[4]) == 'table' then
-    local is_done, reason = pcall(recovery.give_up, record[4], counts)
-    if not is_done then
-      queue.forget()
-      return the_call.error_text(reason)
-    end
-  end
+  local why = type(record[4]) == 'table' and attempt(function() recovery.give_up(record[4], counts) end)
+  if why then return why end
   for i = #record[3], 1, -1 do
-    local entry = record[3][i]
-    local is_done, count = pcall(function()
+    local entry, count = record[3][i], nil
+    why, count = attempt(function()
       queue.enter(entry[1])
       local found = taken_by(entry, record[2])
       the_call.work = the_call.work + the_call.BLOCK + 4 * the_call.MESSAGE * #found
       return give_back(entry, found)
     end)
-    if not is_done then
-      queue.forget()
+    if why then
       call('HSET', key, field, cmsgpack.pack(record))
-      return the_call.error_text(count)
+      return why
     end
     record[3][i] = nil
     counts[entry[1]] = (counts[entry[1]] or 0) + count
@@ -259,22 +250,14 @@ end
 
 -- Put back what calls have taken if their replies will not arrive. Does the current block.
 --
--- Takes    a key of records, which is the block's key; the fields of calls, the latest first, or '' for all
---          fields of a dead server. Jobs that these calls have reserved are given up, too
--- Returns  1 if there is more to do, or 2 if that server is alive, else 0; how many replies the first
---          field's record had, 0 if there is none; how many records could not be put back, and why; then
---          base keys, each with the number of messages put back
+-- Takes    a key of records, which is the block's key; the fields of calls, the latest first, or '' for all fields of a
+--          dead server. Jobs that these calls have reserved are given up, too
+-- Returns  1 if there is more to do, or 2 if that server is alive, else 0; how many replies the first field's record
+--          had; how many records could not be put back, and why; then base keys, each with the number of messages
 function recovery.recover()
   local key, is_all = block.home, the_call.arguments[block.first] == ''
-  if is_all and call('HGET', key, 'epoch') ~= '0' then
-    return { 2, 0, 0, '' }
-  end
-  local fields, first_replies
-  if is_all then
-    fields, first_replies = all_fields(key), { 0 }
-  else
-    fields, first_replies = named_fields(key)
-  end
+  if is_all and call('HGET', key, 'epoch') ~= '0' then return { 2, 0, 0, '' } end
+  local fields, first_replies = (is_all and all_fields or named_fields)(key)
   local reply, counts = { 0, #first_replies - 1, 0, '' }, {}
   queue.forget()
   for i, one in ipairs(fields) do
@@ -292,37 +275,27 @@ function recovery.recover()
     queue.kind.settle()
     queue.kind.leave()
   end
-  for other, count in pairs(counts) do
-    reply[#reply + 1], reply[#reply + 2] = other, count
-  end
+  for other, count in pairs(counts) do reply[#reply + 1], reply[#reply + 2] = other, count end
   block.changed = true
   return reply
 end
 
--- Reduce a record to the messages that have not arrived. Does the current block.
+-- Reduce a record to the messages that have not arrived. Does the current block. Return how many these are.
 --
--- Takes    the number of one of this server's calls; base keys, each with a count and that many words
---          (taken_by)
--- Returns  how many messages the record still has
+-- Takes    the number of one of this server's calls; base keys, each with a count and that many words (taken_by)
 function recovery.cut()
   local number = the_call.arguments[block.first]
   local wanted, at = {}, block.first + 1
   while at <= block.last do
     local key, last = the_call.arguments[at], at + 1 + tonumber(the_call.arguments[at + 1])
     wanted[key] = wanted[key] or {}
-    for i = at + 2, last do wanted[key][the_call.arguments[i]] = (wanted[key][the_call.arguments[i]] or 0) + 1 end
+    count_words(wanted[key], the_call.arguments, at + 2, last)
     at = last + 1
   end
   local now, count = {}, 0
   for _, entry in ipairs(entries_of(number) or {}) do
-    local left, words = {}, wanted[entry[1]] or {}
-    for _, one in ipairs(taken_by(entry)) do
-      the_call.work = the_call.work + the_call.MESSAGE
-      if (words[one.word] or 0) > 0 then
-        words[one.word] = words[one.word] - 1
-        left[#left + 1] = one
-      end
-    end
+    local left, arrived = split(entry, wanted[entry[1]] or {})
+    the_call.work = the_call.work + the_call.MESSAGE * (#left + #arrived)
     if #left > 0 then
       now[#now + 1] = entry_with(entry, left)
       count = count + #left

@@ -4,11 +4,8 @@
 --          :ext:settings  'max_bytes': the queue's limit of bytes, if it has one; 'held_bytes': the bytes of its
 --                         reserved and buried jobs, which do not count
 --
--- A queue that has reached its limit of bytes is full, whatever its bound: a put that begins below the limit is
--- accepted. A list with such a limit is 'limited' (queue.lua), so that the fast path does not use it.
-
-local block = require 'core/blocks'
-local queue = require 'core/queue'
+-- A queue that has reached its limit of bytes is full, whatever its bound: docs/internals/keys.md#full-in-use-closed. A
+-- put that begins below the limit is accepted.
 
 local room = {}
 
@@ -23,9 +20,7 @@ end
 -- Return whether the limit of bytes is reached.
 function room.is_heavy()
   local most, base = room.max_bytes(), queue.base
-  if not most then
-    return false
-  end
+  if not most then return false end
   local stats = call('MGET', base .. ':stats:produced_bytes', base .. ':stats:consumed_bytes')
   return (tonumber(stats[1]) or 0) - (tonumber(stats[2]) or 0) - queue.kind.held_bytes() >= most
 end
@@ -35,9 +30,7 @@ function room.is_full()
 end
 
 -- Return whether puts into the queue may have to wait.
-function room.may_be_full()
-  return queue.bound > 0 or room.max_bytes()
-end
+function room.may_be_full() return queue.bound > 0 or room.max_bytes() end
 
 -- Note when the oldest message expires, which then makes room for a put, in milliseconds since 1970; 0 for never.
 function room.note_expiry(expires)
@@ -48,9 +41,7 @@ end
 -- native consumer has taken a message from a full queue, leave it to push the token itself.
 function room.settle()
   local key = queue.base .. ':not_full'
-  if not room.may_be_full() and queue.signs and queue.has_token() then
-    return
-  end
+  if not room.may_be_full() and queue.signs and queue.has_token() then return end
   queue.signs = nil
   if room.is_full() then
     try('DEL', key)

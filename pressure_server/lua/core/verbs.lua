@@ -1,15 +1,11 @@
 -- The verbs of runs: for each the module that does it, and its arguments.
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local life = require 'core/life'
 local info = require 'core/info'
-local outcomes = require 'core/outcomes'
+local once = require 'core/once'
 local get = require 'core/get'
 local put = require 'core/put'
 local move = require 'core/move'
-local purge = require 'core/purge'
 local recovery = require 'core/recovery'
 local groups = require 'kinds/groups'
 local jobs = require 'kinds/jobs'
@@ -56,9 +52,9 @@ local table_of_verbs = {
   from = { takes = numbers, long = true },
   remove_copies = { takes = words }, positions = { takes = words },
   redrive = { dead_letters, takes = words },
-  trim = { purge, takes = numbers }, purge = { purge, takes = words },
+  trim = { life, takes = numbers }, purge = { life, takes = words },
   info = { info, takes = numbers }, exists = { info, takes = numbers, optional = true },
-  outcome = { outcomes, takes = messages }, group = { groups, takes = words },
+  outcome = { once, takes = messages }, group = { groups, takes = words },
   create = { life, takes = words, optional = true }, alter = { life, takes = words },
   close = { life, takes = numbers }, delete = { life, takes = numbers, optional = true },
   finish_delete = { life, takes = numbers, optional = true },
@@ -71,21 +67,15 @@ local table_of_verbs = {
   examine = { doctor, takes = numbers, optional = true }, repair = { doctor, takes = words, optional = true },
 }
 
-function verbs.is_long(verb)
-  return table_of_verbs[verb].long
-end
+function verbs.is_long(verb) return table_of_verbs[verb].long end
 
 -- Do a run. Return what its verb returns.
 function verbs.execute(verb, options, first, count)
   local about = table_of_verbs[verb]
-  if not queue.bound and not about.optional then
-    return { err = 'NOQUEUE' }
-  end
+  if not queue.bound and not about.optional then return { err = 'NOQUEUE' } end
   if about.begin then about.begin() end
   local operation = (about[1] or queue.kind)[verb]
-  if about.has_options then
-    return operation(options, about.takes(first, count))
-  end
+  if about.has_options then return operation(options, about.takes(first, count)) end
   return operation(about.takes(first, count))
 end
 

@@ -1,17 +1,9 @@
--- Waiting servers: notes which servers have clients that wait for a message of the queue. Without these notes
--- the clients of the server that puts would take all messages before other servers are woken up.
+-- Waiting servers: notes which servers have clients that wait for a message of the queue. A call that puts leaves the
+-- other servers their share: docs/internals/waiting.md#clients-of-several-servers.
 --
 -- Takes    block.how  'note' if other servers use this backend; 'share' if, in addition, the block puts and
 --                     all its takes may wait
 -- Touches  :ext:waiting  a hash: identity -> when that server noted waiting clients, in seconds since 1970
---
--- A call that puts leaves the other servers their share. The put wakes them up, and they take the share in calls that
--- do not put, which have no limit. Otherwise this server's clients take it: in its next call if that does not put,
--- else after 10 ms (queues/waiting/waiting_operations.py). An outdated note costs this delay, but loses no message.
-
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 
 local waiting = {}
 -- Seconds after which a server's note is ignored. A server renews its own note after half of that time.
@@ -39,9 +31,7 @@ end
 
 -- Return how many of `wanted` messages the clients of this server may take. Note whether others are left some.
 function waiting.allowed(wanted)
-  if block.how ~= 'share' or queue.length == 0 then
-    return wanted
-  end
+  if block.how ~= 'share' or queue.length == 0 then return wanted end
   local most = math.min(wanted, share())
   block.left_for_others = block.left_for_others or most < math.min(wanted, queue.length)
   return most
@@ -55,9 +45,7 @@ function waiting.note(wait)
     return
   end
   local noted = try('HGET', key, the_call.identity)
-  if type(noted) ~= 'table' and noted and age_of(noted) <= NOTE_LIFETIME / 2 then
-    return
-  end
+  if type(noted) ~= 'table' and noted and age_of(noted) <= NOTE_LIFETIME / 2 then return end
   local notes = try('HGETALL', key)
   for i = 1, notes.err and 0 or #notes, 2 do
     if age_of(notes[i + 1]) > NOTE_LIFETIME then try('HDEL', key, notes[i]) end

@@ -1,13 +1,7 @@
--- Dead letters: jobs that have been delivered often enough go to another queue, and back if a client asks for it.
---
--- A queue of jobs notes where each came from (JobField in layout.py). The library makes the queue for dead letters one of
--- jobs if it creates it; a list that is there already stays a list, and has no place for that.
+-- Dead letters: jobs that have been delivered often enough go to another queue, and back if a client asks for it. A
+-- queue of jobs notes where each came from (JOB_ORIGIN); a list has no place for that.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 local put = require 'core/put'
-local conversion = require 'kinds/conversion'
 local jobs = require 'kinds/jobs'
 
 local dead_letters = {}
@@ -72,9 +66,7 @@ local function redrive_some(some, to, gone)
     if origin and not jobs_of[origin] then origins[#origins + 1], jobs_of[origin] = origin, {} end
     if origin then table.insert(jobs_of[origin], job) end
   end
-  if #origins == 0 and #some > 0 then
-    return 'TYPE no-origins'
-  end
+  if #origins == 0 and #some > 0 then return 'TYPE no-origins' end
   for _, origin in ipairs(origins) do
     local result, is_put = put_into(origin, jobs_of[origin], { existing = true, now = true })
     local went = {}
@@ -96,11 +88,9 @@ end
 -- Returns  how many have gone; how many to pass over in the next call, -1 if there are no more jobs; and an error of
 --          `redrive_some`, or ''. A transaction does all at once
 function dead_letters.redrive(to, most, skipped)
-  local refusal, moved, reason, is_more = conversion.convert(), 0, nil, nil
+  local refusal, moved, reason, is_more = jobs.convert(), 0, nil, nil
   most, skipped = tonumber(most), tonumber(skipped)
-  if refusal then
-    return refusal
-  end
+  if refusal then return refusal end
   repeat
     local portion, gone = jobs.portion(math.min(most - moved, jobs.AT_ONCE)), {}
     local ids = jobs.ready_ids(skipped, skipped + portion - 1)

@@ -1,43 +1,39 @@
--- Distinct messages: queues of the types lifo and random, while no message is queued twice and nothing needs jobs. The
--- first put of a message that is queued already makes the queue one of jobs (conversion.lua), and so does a priority, a
--- delay, flags, an expiry, a reservation or a pause. kinds/list.lua says what the functions of a kind are.
+-- Distinct messages: queues of the types lifo and random, while no message is queued twice and nothing needs jobs; then
+-- they become queues of jobs (docs/internals/jobs.md#orders-without-jobs). list.lua explains the functions of a kind.
 --
 -- Touches  :ext:ready  a sorted set: the messages, by the order in which they were put
 --
 -- Native clients put messages into the list; these are adopted when a server uses the queue.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
-local conversion = require 'kinds/conversion'
+local jobs = require 'kinds/jobs'
 local job_queue = require 'kinds/job_queue'
-local job_times = require 'kinds/job_times'
+local list = require 'kinds/list'
 local list_reads = require 'kinds/list_reads'
 
+local function nothing() end
+
 local distinct = {
-  become_jobs = conversion.convert, refusal_to_reserve = conversion.convert,
+  become_jobs = jobs.convert, refusal_to_reserve = jobs.convert,
   -- As in a queue of jobs, no operation needs a role, and these do not exist.
   in_use = job_queue.in_use, act_as = job_queue.act_as,
   length = job_queue.length, positions = job_queue.positions, bytes_queued = job_queue.bytes_queued,
-  at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets,
+  altered = nothing, drop_expired = nothing, refusal_to_take = nothing, refusal_to_remove = nothing,
+  -- As in a list:
+  at = list.at, from = list.from, offsets = list.offsets, contains = list.contains, leave = list.leave,
+  held_bytes = list.held_bytes, outstanding = list.outstanding, refusal_to_put = list.refusal_to_put,
 }
 -- Messages that one call adopts or purges; messages picked at once if a sample may have repeats.
 local AT_ONCE, PICKED_AT_ONCE = 1000, 100
 -- Of the present queue: how many messages are in the set; and whether more are in the list than one call adopts.
 local in_set, has_unadopted = 0, false
 
-local function key()
-  return queue.key_of('ready')
-end
+local function key() return queue.key_of('ready') end
 
 -- Return the messages that are taken next.
 local function next_messages(count)
-  if queue.word == 'random' then
-    return call('ZRANDMEMBER', key(), count)
-  end
+  if queue.word == 'random' then return call('ZRANDMEMBER', key(), count) end
   return call('ZRANGE', key(), 0, count - 1, 'REV')
 end
 
@@ -49,9 +45,7 @@ end
 local function has_copies(messages)
   local seen = {}
   for i, is_present in ipairs(present(messages)) do
-    if is_present or seen[messages[i]] then
-      return true
-    end
+    if is_present or seen[messages[i]] then return true end
     seen[messages[i]] = true
   end
   return false
@@ -76,12 +70,10 @@ end
 
 -- Take messages from the list into the set. Return whether some are left.
 local function adopt(most)
-  if not the_call.has_records() or queue.in_use('consumer') then
-    return false
-  end
+  if not the_call.has_records() or queue.in_use('consumer') then return false end
   local messages = list_reads.range(0, most - 1)
   if has_copies(messages) then
-    conversion.convert()
+    jobs.convert()
     return false
   end
   queue.length = queue.length - #messages
@@ -104,25 +96,7 @@ function distinct.settle()
   if block.changed and queue.bound and room.may_be_full() then room.settle() end
 end
 
-function distinct.leave()
-  if queue.jobs then
-    return job_times.note_due()
-  end
-end
-
-function distinct.altered() end
-
-function distinct.held_bytes()
-  return 0
-end
-
-function distinct.outstanding()
-  return 0
-end
-
-function distinct.available()
-  return in_set
-end
+function distinct.available() return in_set end
 
 -- Take messages. None has marks.
 function distinct.pop(_, count, most)
@@ -138,7 +112,7 @@ end
 
 function distinct.push(self, messages, marks_of)
   if not self.is_add and has_copies(messages) then
-    conversion.convert()
+    jobs.convert()
     queue.kind.adopt()
     return queue.kind.push(self, messages, marks_of)
   end
@@ -153,24 +127,11 @@ function distinct.is_ready_for_put(options, messages)
   elseif in_set <= AT_ONCE or not block.patient or options.unique or not has_copies(messages) then
     return true
   end
-  conversion.convert()
+  jobs.convert()
   return queue.kind.is_ready_for_put(options)
 end
 
--- Return whether messages must be adopted before anything is done (batch.lua).
-function distinct.is_behind()
-  return has_unadopted
-end
-
-function distinct.refusal_to_put(options)
-  return options.offset and { err = 'TYPE no-offsets' } or nil
-end
-
-function distinct.refusal_to_take() end
-
-function distinct.refusal_to_remove() end
-
-function distinct.drop_expired() end
+function distinct.is_behind() return has_unadopted end
 
 function distinct.drop_oldest(count)
   drop(call('ZRANGE', key(), 0, count - 1))
@@ -179,7 +140,6 @@ end
 
 distinct.droppable = distinct.available
 
--- See purge.lua.
 function distinct.purge(state)
   local count, is_more = 0, state == 'ready' and in_set > 0
   while is_more do
@@ -194,32 +154,22 @@ end
 -- Takes    messages that have not been delivered, in the order in which they were taken
 function distinct.restore(messages, marks_of)
   if has_copies(messages) then
-    conversion.convert()
+    jobs.convert()
     return queue.kind.restore(messages, marks_of)
   end
-  local newest_last = {}
-  for i, message in ipairs(messages) do newest_last[#messages + 1 - i] = message end
-  add(newest_last)
+  add(commands.reversed(messages))
   queue.count_as('consumed', -#messages, -commands.sum_of_bytes(messages))
   pcall(room.settle)
   return 1, 0
 end
 
--- Return for each message 1 if it is queued, else 0; and how many were decided.
 function distinct.queued(messages)
   queue.kind.adopt()
-  if queue.kind.queued ~= distinct.queued then
-    return queue.kind.queued(messages)
-  end
+  if queue.kind.queued ~= distinct.queued then return queue.kind.queued(messages) end
   local found = present(messages)
   for i, is_present in ipairs(found) do found[i] = is_present and 1 or 0 end
   the_call.work = the_call.work + the_call.MESSAGE * #messages
   return found, #messages
-end
-
-function distinct.contains(messages)
-  local found, decided = distinct.queued(messages)
-  return found, #messages - decided
 end
 
 -- Return the messages between two positions, newest first: as a lifo takes them.
@@ -238,17 +188,13 @@ end
 
 -- See list_reads.lua. The seed is not needed.
 function distinct.sample(_, count)
-  if count >= 0 then
-    return call('ZRANDMEMBER', key(), count)
-  end
+  if count >= 0 then return call('ZRANDMEMBER', key(), count) end
   local picked, bytes = {}, 0
   while #picked < -count and in_set > 0 do
     for _, message in ipairs(call('ZRANDMEMBER', key(), math.max(count + #picked, -PICKED_AT_ONCE))) do
       picked[#picked + 1], bytes = message, bytes + #message
     end
-    if bytes > list_reads.SAMPLE_BYTES then
-      return { err = 'TOOLARGE' }
-    end
+    if bytes > list_reads.SAMPLE_BYTES then return { err = 'TOOLARGE' } end
   end
   return picked
 end
@@ -275,7 +221,6 @@ function distinct.remove_copies(_, message)
   return left == 0 and { removed[1] } or {}, left
 end
 
--- Adopt all messages of the list.
 function distinct.adopt()
   if has_unadopted then
     has_unadopted = adopt(call('LLEN', queue.base))
@@ -301,7 +246,6 @@ function distinct.take_moved(wanted, message)
   room.settle()
 end
 
--- Return a text that changes with every put, get, close, delete and create.
 function distinct.version()
   local stats = call('MGET', queue.base .. ':stats:produced_messages', queue.base .. ':stats:consumed_messages')
   return string.format('%s %d %s %s %d %s', queue.word, queue.length, stats[1] or '', stats[2] or '',

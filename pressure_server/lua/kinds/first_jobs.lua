@@ -53,9 +53,7 @@ local function first_of(base, ready, source, following)
   if has_unadopted or has_messages and is_adoptable(base) or source and has_messages_ahead(source, following) then
     return false, math.min(priority or math.huge, JOB_DEFAULT_PRIORITY), 0
   end
-  if id then
-    return has_messages, priority, tonumber(job and string.match(job, '^%d+') or 0)
-  end
+  if id then return has_messages, priority, tonumber(job and string.match(job, '^%d+') or 0) end
   return has_messages
 end
 

@@ -1,23 +1,14 @@
 -- A group's place in its log: which messages it has passed, and which are ahead. groups.lua says what groups are.
 --
--- Touches  :ext:groups     of the log, a sorted set: the base key of each group's queue, with the offset of the
---                          first message that it has not passed
---          :ext:offsets    of a group's queue, a sorted set: the ids of its jobs, with the offsets of their messages;
---                          and '-' with the score inf, so that the key tells that this is a group
---          :ext:settings   of a group's queue, 'source': the base key of the log; 'next': the offset of the message that
---                          becomes a job next; 'missed': how many messages the log had dropped before the group came
---                          to them, or before a consumer had finished them and they would have come back
+-- Touches  :ext:groups of the log; :ext:offsets, and 'source', 'next' and 'missed' in :ext:settings, of a group's
+--          queue: docs/internals/logs.md#groups
 
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local marks = require 'kinds/marks'
 
 local group = {}
 
 -- Return the key of the groups that read a log.
-function group.key_of(log)
-  return log .. ':ext:groups'
-end
+function group.key_of(log) return log .. ':ext:groups' end
 
 -- Read how far the log is ahead of the present group, whose 'next' is `following`.
 function group.read_source(source, following)
@@ -50,26 +41,20 @@ end
 
 -- Return the next messages of the log that the group has no jobs for: `count` of them, after `skipped` others.
 function group.messages_ahead(skipped, count)
-  if count <= 0 then
-    return {}
-  end
+  if count <= 0 then return {} end
   local state = queue.jobs
   local first = math.max(state.next, state.head) - state.head + skipped
-  local newest_first, messages = call('LRANGE', state.source, -first - count, -first - 1), {}
-  for i = #newest_first, 1, -1 do messages[#messages + 1] = newest_first[i] end
-  return messages
+  return commands.reversed(call('LRANGE', state.source, -first - count, -first - 1))
 end
 
--- Return `count` messages of the log from an offset on, as a table with keys from 1. A message that the log has dropped
--- is nil.
+-- Return `count` messages of the log from an offset on. A message that the log has dropped is nil.
 function group.messages_at(offset, count)
   local state, found = queue.jobs, {}
   local gone = math.max(0, state.head - offset)
   if gone < count then
     local first = offset + gone - state.head
     local newest_first = call('LRANGE', state.source, -first - (count - gone), -first - 1)
-    local n = #newest_first
-    for i = n, 1, -1 do found[gone + n - i + 1] = newest_first[i] end
+    for i, message in ipairs(commands.reversed(newest_first)) do found[gone + i] = message end
   end
   return found
 end

@@ -1,17 +1,8 @@
--- Groups: each reads all messages of a log, in order, by the queue `log+group`. That is a queue of jobs: its clients take,
--- reserve, acknowledge, release and bury jobs, which are made of the log's next messages. A group has passed a message
--- when its job is deleted or buried. The log drops messages that all groups have passed.
---
--- If a client reserves the log's next messages, they become ranges (ranges.lua). If a client takes them for good, or peeks
--- at them, they become jobs. A put into the log does nothing for groups: clients that wait for a job of a group wait for
--- a message of its log as well.
+-- Groups: each reads all messages of a log, in order, by the queue `log+group`. That is a queue of jobs, which are made
+-- of the log's next messages (docs/internals/logs.md#groups). It has passed a message when the job is gone or buried.
 --
 -- Touches  those of group.lua, and the log
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local life = require 'core/life'
 local group = require 'kinds/group'
 local jobs = require 'kinds/jobs'
@@ -25,8 +16,7 @@ local FIRST = 16
 -- Messages that one call drops from a log in addition to its other work.
 local DROPPED_AT_ONCE = 1000
 
--- Return the log's next messages, at most `wanted` and about `bytes`, but at least one if there is one; and the offset of
--- the first.
+-- Return the log's next messages, at most `wanted` and about `bytes`, but at least one; and the offset of the first.
 function groups.look_ahead(wanted, bytes)
   local state, messages, seen = queue.jobs, {}, 0
   local most = math.min(wanted, state.lag)
@@ -51,22 +41,25 @@ function groups.note_taken(messages, first)
   group.set_next(first + #messages)
 end
 
+-- Make jobs of messages of the log; offset_of(i) is the offset of each.
+local function make_jobs(messages, marks_of, offset_of)
+  local places = {}
+  for i, id in ipairs(job_puts.store(messages, marks_of)) do
+    places[2 * i - 1], places[2 * i] = string.format('%.0f', offset_of(i)), id
+  end
+  commands.with_all('ZADD', queue.key_of('offsets'), places)
+  the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
+end
+
 -- Make jobs of the log's next messages until `wanted` ready jobs come before the messages that are left in the log.
 function groups.fill(wanted)
   local state = queue.jobs
   local ready = state.lag > 0 and state.ready > 0 and call('ZCOUNT', queue.key_of('ready'), '-inf', JOB_DEFAULT_PRIORITY) or 0
   local count = math.min(wanted - ready, state.lag, jobs.AT_ONCE)
-  if count <= 0 or not the_call.has_records() then
-    return
-  end
+  if count <= 0 or not the_call.has_records() then return end
   local messages, first = groups.look_ahead(count, FILLED_BYTES)
-  local places = {}
-  for i, id in ipairs(job_puts.store(messages, group.marks_ahead(messages, first))) do
-    places[2 * i - 1], places[2 * i] = string.format('%.0f', first + i - 1), id
-  end
-  call('ZADD', queue.key_of('offsets'), unpack(places))
+  make_jobs(messages, group.marks_ahead(messages, first), function(i) return first + i - 1 end)
   groups.note_taken(messages, first)
-  the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 
 -- Give each group of the present log a job for each of these messages. They had been taken from the log before it had
@@ -75,14 +68,9 @@ function groups.take_back(messages, marks_of)
   local home, bytes = queue.base, commands.sum_of_bytes(messages)
   for _, key in ipairs(call('ZRANGE', group.key_of(home), 0, -1)) do
     queue.enter(key)
-    local places = {}
-    for i, id in ipairs(job_puts.store(messages, marks_of)) do
-      places[2 * i - 1], places[2 * i] = string.format('%.0f', marks_of[i][3]), id
-    end
-    commands.with_all('ZADD', queue.key_of('offsets'), places)
+    make_jobs(messages, marks_of, function(i) return marks_of[i][3] end)
     queue.count_as('produced', #messages, bytes)
     group.note_passed()
-    the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
   end
   queue.enter(home)
 end
@@ -94,8 +82,8 @@ function groups.drop_passed()
   if count > 0 and not queue.in_use('consumer') then queue.kind.drop_oldest(count) end
 end
 
--- Do the same for the log of a group, without entering it, if it has no bound, no limit of bytes, no mirror and no
--- marks. Return whether that was possible.
+-- Do the same for a group's log without entering it, if it has no bound, no limit of bytes, no mirror and no marks.
+-- Return whether that was possible.
 local function drop_passed_of(source)
   local slowest = tonumber(call('ZRANGE', group.key_of(source), 0, 0, 'WITHSCORES')[2])
   local count = math.min((slowest or 0) - queue.jobs.head, DROPPED_AT_ONCE)
@@ -129,19 +117,14 @@ end
 local function offset_of(word)
   local head, tail = queue.consumed, queue.consumed + queue.length
   local offset = word == 'head' and head or word == 'tail' and tail or tonumber(word)
-  if offset > tail then
-    return nil, { err = string.format('AHEAD %.0f', tail) }
-  elseif offset < head then
-    return nil, { err = string.format('GONE %.0f', head) }
-  end
+  if offset > tail then return nil, { err = string.format('AHEAD %.0f', tail) } end
+  if offset < head then return nil, { err = string.format('GONE %.0f', head) } end
   return offset
 end
 
 -- Enter the queue of a group of the present log. Return whether there is one.
 local function enter_group(key)
-  if not call('ZSCORE', group.key_of(queue.base), key) then
-    return false
-  end
+  if not call('ZSCORE', group.key_of(queue.base), key) then return false end
   queue.enter(key)
   return true
 end
@@ -150,9 +133,7 @@ local actions = {}
 
 function actions.create(key, word)
   local home, offset, refusal = queue.base, offset_of(word)
-  if refusal or queue.returned > 0 then
-    return refusal or { err = 'TYPE has-returned' }
-  end
+  if refusal or queue.returned > 0 then return refusal or { err = 'TYPE has-returned' } end
   queue.enter(key)
   local made = life.create('0', '', '', 'type', 'group', 'source', home)
   if made == 1 then
@@ -166,9 +147,7 @@ end
 
 function actions.delete(key)
   local home = queue.base
-  if not enter_group(key) then
-    return { err = 'NOGROUP' }
-  end
+  if not enter_group(key) then return { err = 'NOGROUP' } end
   life.delete()
   queue.enter(home)
   return 1
@@ -177,11 +156,8 @@ end
 -- Continue from another offset. Ready jobs are dropped: they are made again if the group comes to them.
 function actions.seek(key, word)
   local home, offset, refusal = queue.base, offset_of(word)
-  if refusal then
-    return refusal
-  elseif not enter_group(key) then
-    return { err = 'NOGROUP' }
-  end
+  if refusal then return refusal end
+  if not enter_group(key) then return { err = 'NOGROUP' } end
   local ids
   repeat
     ids = call('ZRANGE', queue.key_of('ready'), 0, jobs.AT_ONCE - 1)
@@ -215,9 +191,7 @@ end
 
 -- Takes    create, delete, seek or list; the base key of the group's queue; and head, tail or an offset
 function groups.group(action, key, word)
-  if not queue.kind.has_groups then
-    return { err = 'TYPE no-groups' }
-  end
+  if not queue.kind.has_groups then return { err = 'TYPE no-groups' } end
   block.changed = block.changed or action ~= 'list'
   return actions[action](key, word)
 end

@@ -1,8 +1,5 @@
 -- Gets of jobs: clients take the best ones for good, or reserve them; if a client leaves, its reservations end.
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local records = require 'core/records'
 local job_ids = require 'kinds/job_ids'
 local group = require 'kinds/group'
@@ -25,18 +22,15 @@ function job_gets.server_of(identity)
   return string.match(identity, '[^:]*$')
 end
 
--- Return the owner of a reservation.
---
--- Takes    '=token' for a client of this server, '@token' for a reservation that outlives its connection
+-- Return an owner, for '=token' of a client of this server, or '@token' of a reservation that outlives its connection.
 function job_gets.owner_of(text)
   local identity = the_call.identity
   if identity ~= own_identity then own_identity, own_server = identity, job_gets.server_of(identity) end
   return (string.sub(text, 1, 1) == '=' and own_server or '') .. ' ' .. string.sub(text, 2)
 end
 
--- Takes    claims, one for each reservation: 'owner' or 'owner ttr'. With `claims.ttr`, all have this time to run, and each
---          claim is only its owner. Then how many claims are used
--- Returns  the owners; and the times to run, nil for a job's own
+-- Return the owners in the first claims, and the times to run, nil for a job's own. A claim is 'owner' or 'owner ttr'.
+-- With `claims.ttr`, all have this time to run, and each claim is only its owner.
 local function owners_in(claims, count)
   local owners, ttrs = {}, {}
   for i = 1, count do
@@ -116,9 +110,7 @@ function job_gets.with_mark(job)
   }
 end
 
--- Take up to `wanted` jobs for good, best first.
---
--- Returns  their messages; the mark of each (with_mark); and how many others have expired
+-- Take up to `wanted` jobs for good, best first. Return their messages, their marks, and how many others have expired.
 function job_gets.pop(wanted)
   if queue.jobs.lag > 0 then groups.fill(wanted) end
   local found, expired = job_gets.best(wanted)
@@ -130,8 +122,7 @@ function job_gets.pop(wanted)
   return messages, marks_of, expired
 end
 
--- Reserve the next messages of the log for clients, one for each claim, about `bytes` at most. Return each as
--- `add_given` says.
+-- Reserve the next messages of the log, one for each claim, about `bytes` at most. Return each as `add_given` says.
 local function reserve_ahead(claims, wanted, bytes)
   local messages, offset = groups.look_ahead(wanted, bytes)
   local owners, ttrs = owners_in(claims, #messages)
@@ -150,9 +141,8 @@ local function reserve_ahead(claims, wanted, bytes)
   return found
 end
 
--- Reserve up to `wanted` jobs, best first, one for each claim, about `bytes` at most.
---
--- Returns  what `give` does; and how many others have expired
+-- Reserve up to `wanted` jobs, best first, one for each claim, about `bytes` at most. Return what `give` does; and how
+-- many others have expired.
 function job_gets.reserve(claims, wanted, bytes)
   if queue.jobs.lag > 0 then
     if group.has_marks() then
@@ -194,8 +184,7 @@ function job_gets.take_over(claim, idle, most)
   return job_gets.give('claim', taken, claims)
 end
 
--- Make reserved jobs of messages that have just been taken from the list, one for each claim. They are made at the same
--- time. Return each as `add_given` says.
+-- Make reserved jobs of messages that have just left the list, one for each claim. Return as `add_given` says.
 function job_gets.hold(messages, marks_of, claims)
   local owners, ttrs = owners_in(claims, #messages)
   jobs.open()
@@ -240,14 +229,11 @@ local function give_up_of(server, ids)
   return count, #some < #its
 end
 
--- Give up jobs that clients of a server have reserved. Servers call this until all jobs have been checked.
+-- Give up jobs that clients of a server, given by the end of its identity, have reserved. Return how many, and the
+-- cursor for the next call, '0' at the end. The first cursor is any other word.
 --
 -- Jobs of a list go back to its head, so those whose reservations end last are given up first: the cursor is 'after' and
--- a position from the end. Positions shift if other clients end reservations meanwhile. So a scan follows, which misses
--- none: the cursor is 'scan' and a cursor of ZSCAN.
---
--- Takes    the end of the server's identity; the cursor that the last call returned, or at first any other word
--- Returns  how many have been given up; the next cursor, '0' at the end
+-- a position from the end. A scan follows, because positions shift: the cursor is 'scan' and a cursor of ZSCAN.
 function job_gets.recover(server, cursor)
   jobs.open()
   local key, phase, at = key_of('reserved'), string.match(cursor, '^(%l+)(%d+)$')
@@ -261,9 +247,7 @@ function job_gets.recover(server, cursor)
   local ids = {}
   for i = 1, #found, 2 do ids[#ids + 1] = found[i] end
   local count, are_more = give_up_of(server, ids)
-  if are_more then
-    return count, 'scan' .. (at or '0')
-  end
+  if are_more then return count, 'scan' .. (at or '0') end
   return count, next_cursor == '0' and '0' or 'scan' .. next_cursor
 end
 

@@ -1,23 +1,13 @@
--- Ids of jobs: numbers that find their queue. A queue gets ids in blocks of 64, and an index tells to which
--- queue each block belongs. In a database with one queue of jobs they are 1, 2, 3, …
+-- Ids of jobs: numbers that find their queue. A queue gets ids in blocks of 64, and an index, ${PREFIX}!blocks, tells
+-- to which queue each block belongs (docs/internals/jobs.md, keys.md).
 --
 -- Touches  :ext:settings 'id'     the last id that the queue has given, as a decimal number; 'index': the key of the index
---          :ext:blocks            a list: the blocks that the queue has had
---          ${PREFIX}!blocks       the index, a hash: block -> base key
---          ${PREFIX}!last_block   the number of blocks given
 --          ${PREFIX}!shards       on a cluster: how many shards there are, and which one this is
 
-local the_call = require 'core/call'
-local queue = require 'core/queue'
+local job_ids = { OF_BLOCK = 64 }
 
-local job_ids = {
-  -- Ids of a block.
-  OF_BLOCK = 64,
-}
-
--- Return a stamp, the time at which a job is made: microseconds since 1970 in 16 digits, and a space. The clock may stand
--- still in a call, but each stamp is later than the last one, whatever the queue. (A job takes more than a microsecond,
--- so stamps do not run ahead of the clock.)
+-- Return a stamp, the time at which a job is made: microseconds since 1970 in 16 digits, and a space. Each stamp of a
+-- call is later than the last one. (A job takes more than a microsecond, so stamps do not run ahead of the clock.)
 function job_ids.new_stamp()
   the_call.stamped = (the_call.stamped or the_call.clock() and the_call.microseconds) + 1
   return string.format('%.0f ', the_call.stamped)
@@ -30,16 +20,13 @@ local function has_jobs(before)
   for _, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
     local scores = call('ZMSCORE', queue.key_of(state), unpack(ids))
     for i = 1, job_ids.OF_BLOCK do
-      if scores[i] then
-        return true
-      end
+      if scores[i] then return true end
     end
   end
   return false
 end
 
--- Give up blocks of the queue that have no jobs left: check at most `most`, but not the current one. Call this before new
--- blocks are taken, because jobs are stored only after they all have ids.
+-- Give up blocks of the queue that have no jobs left: check at most `most`, but not the current one.
 local function give_up_old(most, current)
   local index, blocks = the_call.own_key('blocks'), queue.key_of('blocks')
   for _ = 1, math.min(most, call('LLEN', blocks)) do
@@ -66,14 +53,13 @@ end
 
 -- Give the queue the block of a job that comes back: the queue may have given it up meanwhile.
 function job_ids.note_back(id)
-  local block = string.format('%.0f', math.floor((tonumber(id, 16) - 1) / job_ids.OF_BLOCK))
-  if call('HSETNX', the_call.own_key('blocks'), block, queue.base) == 1 then call('LPUSH', queue.key_of('blocks'), block) end
+  local number = string.format('%.0f', math.floor((tonumber(id, 16) - 1) / job_ids.OF_BLOCK))
+  local is_back = call('HSETNX', the_call.own_key('blocks'), number, queue.base) == 1
+  if is_back then call('LPUSH', queue.key_of('blocks'), number) end
 end
 
 -- Return an id as jobs.lua describes it.
-function job_ids.word_of(number)
-  return string.format('%013x', number)
-end
+function job_ids.word_of(number) return string.format('%013x', number) end
 
 -- Return new ids as numbers, in ascending order: for each block the first one, and how many.
 function job_ids.spans(wanted)

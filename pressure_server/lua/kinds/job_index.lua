@@ -1,14 +1,10 @@
--- Indexes of jobs: find jobs by a text. `equal` finds the queued jobs with a message; it is made when a message is first
--- looked up. `single` finds the jobs that a new one must not equal, by message or by the key that was put with them; only
--- queues that were created as unique have it, from their first put on.
+-- Indexes of jobs: find jobs by a text. `equal` finds the queued jobs with a message. `single` finds the jobs that a
+-- new one must not equal, by message or by the key that was put with them: docs/internals/jobs.md#keys.
 --
--- Touches  :ext:equal, :ext:single  sorted sets, all with the score 0: the length of a text as a byte, the text, and
---                                   the id of a job; or 'h', the hash of a long text, and the id
+-- Touches  :ext:equal, :ext:single  members: the length of a text as a byte, the text, and the id of a job; or 'h', the
+--                                   hash of a long text, and the id
 --          :ext:settings            'indexed_equal', 'indexed_single': the cursor up to which older jobs are in the
 --                                   index, or 'all'
-
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 
 local job_index = {}
 

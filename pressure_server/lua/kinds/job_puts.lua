@@ -1,9 +1,5 @@
 -- Puts of jobs: makes jobs of messages that are put, come back, or are in the queue's list.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local marks = require 'kinds/marks'
 local job_ids = require 'kinds/job_ids'
@@ -73,10 +69,8 @@ function job_puts.store(some, marks_of, names)
   return ids, bytes
 end
 
--- Leave out jobs that are in an index already, by name or by message.
---
--- Returns  the others, their marks and their names, or nil; for each job the id of the one in the index, if there is
---          one, and else its place among the others
+-- Leave out jobs that are in an index already, by name or by message. Return the others, their marks and their names;
+-- and for each job the id of the one in the index, or else its place among the others.
 local function without_equals(some, marks_of, names, index)
   local fresh, fresh_marks, fresh_names, ids, places, first_of = {}, {}, {}, {}, {}, {}
   for i, one in ipairs(some) do
@@ -136,22 +130,20 @@ function job_puts.drop_expired()
   if dropped > 0 then room.settle() end
 end
 
--- Put back messages that `pop` took, as the jobs that they were.
-function job_puts.push_back(messages, marks_of)
-  for i, message in ipairs(messages) do
-    local id, value, packed, name, offset = unpack(marks_of[i], 3, 7)
-    local about = packed ~= '' and cmsgpack.unpack(packed)
-    job_ids.note_back(id)
-    call('ZADD', key_of('ready'), about and about[JOB_PRIORITY] or string.match(value, ' (%d+)'), id)
-    call('HSET', key_of('jobs'), id, value .. message)
-    if about then call('HSET', key_of('jobs'), id .. ':', packed) end
-    if name then call('HSET', key_of('jobs'), id .. '#', name) end
-    if offset and queue.jobs.source then
-      call('ZADD', key_of('offsets'), offset, id)
-      group.note_passed()
-    end
-    jobs.count(jobs.read({ id })[1], 'gone', 'ready')
+-- Put back a message that `pop` took, as the job that it was.
+function job_puts.push_back(message, mark)
+  local id, value, packed, name, offset = unpack(mark, 3, 7)
+  local about = packed ~= '' and cmsgpack.unpack(packed)
+  job_ids.note_back(id)
+  call('ZADD', key_of('ready'), about and about[JOB_PRIORITY] or string.match(value, ' (%d+)'), id)
+  call('HSET', key_of('jobs'), id, value .. message)
+  if about then call('HSET', key_of('jobs'), id .. ':', packed) end
+  if name then call('HSET', key_of('jobs'), id .. '#', name) end
+  if offset and queue.jobs.source then
+    call('ZADD', key_of('offsets'), offset, id)
+    group.note_passed()
   end
+  jobs.count(jobs.read({ id })[1], 'gone', 'ready')
 end
 
 -- Note for jobs that were made of a list's messages how often these had been reserved.
@@ -174,13 +166,10 @@ local function make_jobs(messages, marks_of)
   the_call.work = the_call.work + 4 * the_call.MESSAGE * #messages
 end
 
--- Add a message as the newest of those that are not jobs yet. Return false if there are none, or if one of them equals
--- it, because a set has no copies.
+-- Add a message as the newest of those that are not jobs yet. Return false if there are none, or one equals it.
 function job_puts.add_unadopted(message)
   local state, key = queue.jobs, key_of('unadopted')
-  if state.unadopted == 0 or call('ZSCORE', key, message) then
-    return false
-  end
+  if state.unadopted == 0 or call('ZSCORE', key, message) then return false end
   call('ZADD', key, call('ZRANGE', key, -1, -1, 'WITHSCORES')[2] + 1, message)
   state.unadopted, queue.length, state.has_unadopted = state.unadopted + 1, queue.length + 1, true
   block.changed = true
@@ -189,9 +178,7 @@ end
 
 -- Make jobs of messages in the list, unless a native client holds the consumer role. Return whether any are left.
 local function adopt_list(most)
-  if queue.in_use('consumer') then
-    return false
-  end
+  if queue.in_use('consumer') then return false end
   local noted = marks.present()
   local messages = call('RPOP', queue.base, most) or {}
   local is_done, reason = pcall(function()
@@ -210,9 +197,7 @@ end
 -- clients have put into the list; unless `all`, only the first ones. Return whether any are left.
 function job_puts.adopt(all)
   local state, some = queue.jobs, {}
-  if not the_call.has_records() then
-    return false
-  end
+  if not the_call.has_records() then return false end
   local most = block.patient and not all and ADOPTED_AT_ONCE or queue.length
   if state.unadopted > 0 then
     some = call('ZRANGE', key_of('unadopted'), 0, most - 1)

@@ -2,10 +2,6 @@
 -- taken, and delayed jobs after ready ones. Native clients put messages into the list; these become jobs when a server
 -- uses the queue. kinds/list.lua says what the functions of a kind are.
 
-local block = require 'core/blocks'
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
 local taking = require 'core/taking'
@@ -20,13 +16,20 @@ local job_gets = require 'kinds/job_gets'
 local dead_letters = require 'kinds/dead_letters'
 local list_reads = require 'kinds/list_reads'
 
+local function nothing() end
+
 local job_queue = {
   has_deliveries = true,
+  -- Jobs need no role, and are not weighed.
+  in_use = nothing, act_as = nothing, bytes_queued = nothing,
+  refusal_to_take = nothing, refusal_to_reserve = nothing,
+  leave = job_times.note_due, adopt = job_puts.adopt_rest,
+  drop_oldest = job_puts.drop, drop_expired = job_puts.drop_expired,
   -- Only logs have offsets (log.lua).
-  at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets,
+  at = list_reads.at, from = list_reads.from, offsets = list_reads.offsets, length = list_reads.length,
 }
 local key_of = queue.key_of
--- Reserved and buried jobs whose bytes are counted.
+-- Reserved and buried jobs whose bytes are counted; the rest counts as queued.
 local HELD_AT_ONCE = 5000
 local SCANNED_AT_ONCE = 2000
 
@@ -55,15 +58,7 @@ function job_queue.settle()
   if block.changed and queue.bound and room.may_be_full() then room.settle() end
 end
 
-job_queue.leave = job_times.note_due
-
--- Jobs need no role.
-function job_queue.in_use() end
-
-function job_queue.act_as() end
-
--- Count the bytes of the reserved and buried jobs of a queue that has just got a limit of bytes. To keep the call short,
--- read a limited number of jobs; the rest counts as queued.
+-- Count the bytes of up to HELD_AT_ONCE reserved and buried jobs of a queue that has just got a limit of bytes.
 function job_queue.count_held()
   local bytes = 0
   for _, state in ipairs(room.max_bytes() and { 'reserved', 'buried' } or {}) do
@@ -92,21 +87,16 @@ end
 
 function job_queue.available()
   local count = queue.jobs.ready + queue.jobs.lag
-  if count > 0 and job_times.is_paused() then
-    return 0
-  end
+  if count > 0 and job_times.is_paused() then return 0 end
   return count > 0 and queue.jobs.settings.policy and policy.left(count) or count
 end
 
 -- Take the best jobs.
 function job_queue.pop(self, count, most)
-  if self.claims then
-    return job_gets.reserve(self.claims, count, most)
-  end
+  if self.claims then return job_gets.reserve(self.claims, count, most) end
   local some, marks_of, expired = job_gets.pop(math.min(count, taking.JOBS))
-  local popped = #some
-  some = taking.unexpired(self, some, marks_of)
-  return some, popped - #some + expired
+  local left, _, dropped = taking.unexpired(self, some, marks_of)
+  return left, dropped + expired
 end
 
 -- Split the arguments of a put with the option `by` into jobs and their keys.
@@ -134,23 +124,19 @@ function job_queue.refusal_to_put(options)
   return word and { err = 'TYPE ' .. word } or nil
 end
 
--- Messages of the list must be adopted first, so that older messages get lower ids; and an index must be complete.
-function job_queue.is_ready_for_put(options)
-  local index = queue.jobs.settings.unique and 'single' or options.job and options.unique and 'equal'
+-- Return whether all messages of the list are adopted, and the index, if any, is complete; if not, add jobs to it.
+local function is_ready(index)
   return not (queue.jobs.has_unadopted and block.patient) and (not index or jobs.complete_index(index))
 end
 
-function job_queue.refusal_to_take() end
-
-function job_queue.refusal_to_reserve() end
-
-job_queue.drop_oldest, job_queue.drop_expired = job_puts.drop, job_puts.drop_expired
-
-function job_queue.droppable()
-  return queue.jobs.ready
+-- Messages of the list must be adopted first, so that older messages get lower ids.
+function job_queue.is_ready_for_put(options)
+  return is_ready(queue.jobs.settings.unique and 'single' or options.job and options.unique and 'equal')
 end
 
--- Delete the jobs in a state (purge.lua).
+function job_queue.droppable() return queue.jobs.ready end
+
+-- Delete the jobs in a state (life.lua).
 function job_queue.purge(state)
   local skipped = 0
   if state == 'ready' then
@@ -168,7 +154,7 @@ function job_queue.restore(messages, marks_of)
   for i = first, last, step do
     local message, mark = messages[i], marks_of and marks_of[i]
     if mark and mark[3] then
-      job_puts.push_back({ message }, { mark })
+      job_puts.push_back(message, mark)
     elseif mark or not job_puts.add_unadopted(message) then
       job_puts.note_deliveries(job_puts.put({ message }, { mark }, nil, queue.jobs.settings.unique and 'single'), { mark })
       queue.count_as('produced', -1, -#message)
@@ -193,22 +179,14 @@ local function queued_ids(first, last)
   return ids
 end
 
-function job_queue.length()
-  return queue.length
-end
-
 function job_queue.range(first, last)
   local count, lag = (first < 0 or last < 0) and count_queued() or 0, queue.jobs.lag
   first = math.max(0, first < 0 and first + count or first)
   last = last < 0 and last + count or last
-  if last < first then
-    return {}
-  end
+  if last < first then return {} end
   local found, ids = {}, queued_ids(first, last)
-  for at = 1, #ids, jobs.AT_ONCE do
-    for _, job in ipairs(jobs.read({ unpack(ids, at, math.min(at + jobs.AT_ONCE - 1, #ids)) })) do
-      found[#found + 1] = job and jobs.message_of(job) or ''
-    end
+  for some in commands.parts(ids, jobs.AT_ONCE) do
+    for _, job in ipairs(jobs.read(some)) do found[#found + 1] = job and jobs.message_of(job) or '' end
   end
   if lag > 0 then
     local own = count_queued() - lag
@@ -232,26 +210,14 @@ function job_queue.scan(position, wanted)
 end
 
 function job_queue.sample(seed, wanted)
-  local picked, bytes = {}, 0
-  for i, position in ipairs(list_reads.random_positions(seed, wanted, count_queued())) do
-    picked[i] = job_queue.range(position, position)[1]
-    bytes = bytes + #picked[i]
-    if wanted < 0 and bytes > list_reads.SAMPLE_BYTES then
-      return { err = 'TOOLARGE' }
-    end
-  end
-  return picked
+  local function message_at(position) return job_queue.range(position, position)[1] end
+  return list_reads.pick(seed, wanted, count_queued(), message_at)
 end
 
 function job_queue.peek()
   groups.fill(1)
   local job = job_gets.best(1)[1]
   return job and { jobs.message_of(job), job.flags ~= '0' and job.flags or '' } or {}
-end
-
--- Return whether the index has all queued jobs. If not, enter more of them.
-local function can_find(index)
-  return not (queue.jobs.has_unadopted and block.patient) and jobs.complete_index(index)
 end
 
 -- Return for each message 1 if it is queued, else 0; and how many were decided: none while the index is being made. With
@@ -263,28 +229,18 @@ function job_queue.queued(messages, to_put)
     return found, #messages -- a group has no index: the operation that asks is refused
   end
   local name = to_put and queue.jobs.settings.unique and 'single' or 'equal'
-  if #messages == 0 or not can_find(name) then
-    return found, 0
-  end
+  if #messages == 0 or not is_ready(name) then return found, 0 end
   for i, message in ipairs(messages) do found[i] = #job_index.ids_of(name, message, 1) end
   the_call.work = the_call.work + the_call.MESSAGE * #messages
   return found, #messages
 end
 
 function job_queue.contains(messages)
-  if queue.jobs.source then
-    return { err = 'TYPE is-group-no-index' }
-  end
-  local found, decided = job_queue.queued(messages)
-  return found, #messages - decided
+  if queue.jobs.source then return { err = 'TYPE is-group-no-index' } end
+  return list_reads.contains(messages)
 end
 
--- Jobs are not weighed.
-function job_queue.bytes_queued() end
-
-function job_queue.positions()
-  return { err = 'TYPE no-positions' }
-end
+function job_queue.positions() return { err = 'TYPE no-positions' } end
 
 function job_queue.refusal_to_remove(newest)
   return queue.jobs.source and newest and { err = 'TYPE is-group-no-removal' } or nil
@@ -295,13 +251,9 @@ end
 --          are deleted, :ext:settings has its hash as 'removing'
 function job_queue.remove(messages)
   local refusal = job_queue.refusal_to_remove(true)
-  if refusal then
-    return refusal, 0
-  end
+  if refusal then return refusal, 0 end
   local removed, settings, deleted = {}, key_of('settings'), 0
-  if not can_find('equal') then
-    return removed, #messages
-  end
+  if not is_ready('equal') then return removed, #messages end
   local begun = call('HGET', settings, 'removing')
   for i, message in ipairs(messages) do
     local count, is_more = 0, true
@@ -328,13 +280,9 @@ end
 -- See list.lua. If more copies may be left than one call deletes, returns { how many have been removed, 1 }, 1.
 function job_queue.remove_copies(wanted, message)
   local refusal = queue.length > 0 and job_queue.refusal_to_remove(true)
-  if refusal then
-    return refusal, 0
-  end
+  if refusal then return refusal, 0 end
   wanted = tonumber(wanted)
-  if not queue.jobs.source and not can_find('equal') then
-    return {}, 1
-  end
+  if not queue.jobs.source and not is_ready('equal') then return {}, 1 end
   local most = wanted == 0 and -1 or math.abs(wanted)
   if block.patient and (most < 0 or most > jobs.DELETED_AT_ONCE) then most = jobs.DELETED_AT_ONCE end
   local ids = job_index.ids_of('equal', message, most, wanted < 0)
@@ -343,8 +291,6 @@ function job_queue.remove_copies(wanted, message)
   local is_more = #ids == most and most ~= math.abs(wanted)
   return { #ids, is_more and 1 or nil }, is_more and 1 or 0
 end
-
-job_queue.adopt = job_puts.adopt_rest
 
 -- Keep the jobs from position `first` to `last`, which are in the queue, or none if `last` is before `first`. A group has
 -- jobs of the next messages of its log only; it passes the others.
@@ -362,9 +308,7 @@ end
 function job_queue.next_to_move()
   groups.fill(1)
   local job = job_queue.available() > 0 and job_gets.best(1)[1]
-  if job then
-    return jobs.message_of(job), job.id
-  end
+  if job then return jobs.message_of(job), job.id end
 end
 
 function job_queue.take_moved(wanted, id)
@@ -374,14 +318,14 @@ function job_queue.take_moved(wanted, id)
     local job = jobs.read({ id })
     local message, mark = job_gets.with_mark(job[1])
     records.note_popped({ message })
-    taking.unexpired(taking.new({}), { message }, { mark })
+    taking.unexpired({}, { message }, { mark })
     jobs.happen('delete', job)
     room.settle()
   end
 end
 
--- Return a text that changes with every event of a job, except touch, and when a delay or a reservation ends. It does not
--- change when a call notices that a delay has ended, or makes jobs of messages of the list or of a group's log.
+-- As list.version. The text changes with every event of a job, except touch, and when a delay or a reservation ends;
+-- not when a call notices that a delay has ended, or makes jobs of messages of the list or of a group's log.
 function job_queue.version()
   local state = queue.jobs
   local stats = call('MGET', queue.base .. ':stats:produced_messages', queue.base .. ':stats:consumed_messages')

@@ -1,8 +1,5 @@
 -- Reads of jobs: the state of the queue's jobs, and jobs of the backend as tables. jobs.lua says how they are stored.
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local job_ids = require 'kinds/job_ids'
 local group = require 'kinds/group'
 local ranges = require 'kinds/ranges'
@@ -22,9 +19,7 @@ local state = { settings = {}, indexed = {}, first = {} }
 
 -- Begin to use the jobs of the queue, which need not have any.
 function job_reads.open()
-  if queue.jobs then
-    return
-  end
+  if queue.jobs then return end
   queue.jobs = state
   state.ready = 0 -- how many jobs are ready
   state.last_id = nil -- the last id that the queue has given
@@ -59,8 +54,7 @@ function job_reads.read_settings()
   return noted[7], noted[8]
 end
 
--- Return the job of a message in a range that does not begin with it, or nil; and the range. `cover` is a range that may
--- have the message; `covers` has the ranges that have been read, by their ids.
+-- Return the job of a message in a range that does not begin with it, or nil; and the range, which may be `cover`.
 local function part_of(id, cover, covers)
   local skipped = cover and tonumber(id, 16) - tonumber(cover.id, 16)
   if not cover or skipped < 0 or skipped >= cover.count then
@@ -172,17 +166,13 @@ function job_reads.parse(job)
 end
 
 function job_reads.bytes_of(job)
-  if job.count then
-    return job.bytes or #job_reads.message_of(job)
-  end
+  if job.count then return job.bytes or #job_reads.message_of(job) end
   return #job.value - (job.first or string.match(job.value, '^%d+ %d+ %d+ %d+ %d+ %d+ ()')) + 1
 end
 
 -- Return the message of a job, or the first one of a range; '' if the log has dropped it.
 function job_reads.message_of(job)
-  if job.count then
-    return group.messages_at(job.offset, 1)[1] or ''
-  end
+  if job.count then return group.messages_at(job.offset, 1)[1] or '' end
   return string.sub(job.value, job_reads.parse(job).first)
 end
 
@@ -190,7 +180,6 @@ function job_reads.ttr_of(job)
   return job.about[JOB_OWN_TTR] or tonumber(job_reads.parse(job).ttr)
 end
 
--- Return whether this owner has reserved the job.
 function job_reads.is_owned(job, owner)
   return (job.about or job_reads.parse(job).about)[JOB_OWNER] == owner
 end
@@ -231,9 +220,7 @@ end
 -- jobs of each priority in the order of the puts; in a lifo, each priority is read backwards.
 function job_reads.ready_ids(first, last)
   local key = key_of('ready')
-  if queue.jobs.settings.type ~= 'lifo' then
-    return call('ZRANGE', key, first, last)
-  end
+  if queue.jobs.settings.type ~= 'lifo' then return call('ZRANGE', key, first, last) end
   local found, at, count = {}, first, call('ZCARD', key)
   local places = call('ZRANGE', key, first, last, 'WITHSCORES')
   while #found < #places / 2 do
@@ -260,7 +247,6 @@ function job_reads.next_ids(count)
   return job_reads.ready_ids(0, count - 1)
 end
 
--- Return how many jobs are in each state.
 function job_reads.counts()
   local found = {}
   for i, state in ipairs(STATES) do found[i] = call('ZCARD', key_of(state)) + (state == 'reserved' and queue.jobs.ranged or 0) end

@@ -2,9 +2,6 @@
 --
 -- Touches  :ext:delayed, :ext:reserved, :ext:due, ${PREFIX}!due (jobs.lua)
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local queue = require 'core/queue'
 local jobs = require 'kinds/jobs'
 local policy = require 'kinds/policy'
 
@@ -24,24 +21,19 @@ end
 -- Return the ids of jobs in a state that are due, the latest first; and whether there may be more.
 local function due_in(state)
   local first = first_due(state)
-  if first == math.huge or first > the_call.clock() then
-    return {}, false
-  end
+  if first == math.huge or first > the_call.clock() then return {}, false end
   local most = jobs.portion(jobs.AT_ONCE)
   local ids = call('ZREVRANGEBYSCORE', key_of(state), string.format('%.0f', the_call.clock()), '-inf', 'LIMIT', 0, most)
   return ids, #ids == most
 end
 
 -- Make jobs ready whose delay is over, and end reservations whose time is up; `delayed` is the number of delayed jobs. A
--- block does this once for each queue, for a limited number of jobs. If more are due, it leaves its operations for
--- another call (batch.lua).
+-- block does this once for each queue, for a limited number of jobs; if more are due, has_due says so.
 function job_times.promote(delayed)
   local state = queue.jobs
   block.promoted = block.promoted or {}
   state.has_due = block.promoted[queue.base]
-  if state.has_due ~= nil then
-    return
-  end
+  if state.has_due ~= nil then return end
   if delayed == 0 then state.first.delayed = math.huge end
   local ids, are_more = due_in('delayed')
   state.has_due = are_more
@@ -74,14 +66,12 @@ function job_times.promote(delayed)
   end
 end
 
--- Return whether the queue is paused, so that ready jobs are not taken.
 function job_times.is_paused()
   local paused = queue.jobs.settings.paused
   return paused and paused > the_call.clock()
 end
 
--- Return when there may be another job to take: when the first delay, reservation or pause ends, or the
--- rate allows a job; inf for never.
+-- Return when the first delay, reservation or pause ends, or the rate allows a job; inf for never.
 local function next_due()
   return math.min(job_times.is_paused() and queue.jobs.settings.paused or math.huge, first_due('delayed'),
     first_due('reserved'), queue.jobs.settings.policy and policy.due() or math.huge)
@@ -89,20 +79,15 @@ end
 
 -- Note in :ext:due when servers try waiting operations again. Call this before the call leaves the queue.
 --
--- Returns  in how many milliseconds that is, -1 for never; and the note, '' for none. The note may be too early, because
---          a later time does not replace it. If its time has passed, the first value is 0: this call removes the note,
---          maybe before its server has read it
+-- Returns  in how many milliseconds that is, -1 for never, 0 if the noted time has passed; and the note, '' for none:
+--          docs/internals/waiting.md#due-times
 function job_times.note_due()
-  if not the_call.has_records() then
-    return -1, ''
-  end
+  if not the_call.has_records() then return -1, '' end
   local state, now = queue.jobs, the_call.clock()
   local noted, due = call('GET', key_of('due')), next_due()
   local was_over = noted and tonumber(noted) <= now
   local is_over = was_over
-  if state.is_due_now or state.has_ended and queue.is_finished() then
-    due, is_over = now, true
-  end
+  if state.is_due_now or state.has_ended and queue.is_finished() then due, is_over = now, true end
   if due < math.huge and (not noted or is_over or due < tonumber(noted)) then
     noted = string.format('%.0f', due)
     call('SET', key_of('due'), noted)

@@ -1,16 +1,11 @@
 -- Verbs on jobs: events that clients cause, reservations by id, and questions.
 
-local block = require 'core/blocks'
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local recovery = require 'core/recovery'
 local jobs = require 'kinds/jobs'
 local groups = require 'kinds/groups'
 local job_gets = require 'kinds/job_gets'
 local job_ids = require 'kinds/job_ids'
-local conversion = require 'kinds/conversion'
 
 local job_verbs = {}
 -- A word for all jobs between two ids has a hyphen after the first id.
@@ -31,14 +26,11 @@ local function each(words, what)
   return values
 end
 
--- Return whether two of these intervals of ids overlap.
 local function overlap(pairs_of_ids)
   local sorted = commands.slice(pairs_of_ids, 1, #pairs_of_ids)
   table.sort(sorted, function(one, other) return one[1] < other[1] end)
   for i = 2, #sorted do
-    if sorted[i][1] <= sorted[i - 1][2] then
-      return true
-    end
+    if sorted[i][1] <= sorted[i - 1][2] then return true end
   end
   return false
 end
@@ -111,7 +103,6 @@ local function for_each(words, event)
   return done, #words - #done
 end
 
--- Return the verb of an event.
 local function verb_for(event)
   return function(words)
     return for_each(words, event)
@@ -121,21 +112,11 @@ end
 job_verbs.delete_job, job_verbs.give_up = verb_for('delete'), verb_for('give_up')
 job_verbs.touch, job_verbs.kick_job = verb_for('touch'), verb_for('kick')
 
--- Let an event happen to a job. It may change the job's priority.
-local function change(event, id, owner, priority)
-  local job = jobs.read({ id })[1]
-  if job then
-    jobs.parse(job).about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
-  end
-  return jobs.happen(event, { job }, { job_gets.owner_of(owner) })[1] or 0
-end
-
 -- Describe reservations, in the order in which they end.
 --
 -- Takes    how many to skip; and how many to describe
--- Returns  for each the first and the last id; the offset of the first message in a group's log, else ''; the token of the
---          owner, '' for a client's connection; in how many milliseconds it ends, -1 for never; and how often the job has
---          been reserved
+-- Returns  for each the first and the last id; the offset of the first message in a group's log, else ''; the token of
+--          the owner, '' for a connection; in how many milliseconds it ends, -1 for never; and the number of reserves
 function job_verbs.pending(words)
   local first, ids, ends, found = tonumber(words[1]), {}, {}, {}
   local places = call('ZRANGE', queue.key_of('reserved'), first, first + words[2] - 1, 'WITHSCORES')
@@ -153,11 +134,8 @@ function job_verbs.pending(words)
   return found
 end
 
--- Let a client take over reservations of others.
---
--- Takes    a claim (job_gets.lua); for how many milliseconds a reservation must not have been extended; and how many jobs
---          to take over
--- Returns  them, as `reserve` does (get.lua)
+-- Takes    a claim (job_gets.lua); for how many milliseconds a reservation of another client must not have been
+--          extended; and how many jobs to take over. Returns them, as `reserve` does (get.lua)
 function job_verbs.claim(words)
   return job_gets.take_over(words[1], tonumber(words[2]), tonumber(words[3]))
 end
@@ -165,7 +143,10 @@ end
 -- Takes    'id owner', or 'id owner priority', for each
 function job_verbs.bury(words)
   return each(words, function(word)
-    return change('bury', string.match(word, '^(%x+) (%S+) ?(%d*)$'))
+    local id, owner, priority = string.match(word, '^(%x+) (%S+) ?(%d*)$')
+    local job = jobs.read({ id })[1]
+    if job then jobs.parse(job).about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY] end
+    return jobs.happen('bury', { job }, { job_gets.owner_of(owner) })[1] or 0
   end)
 end
 
@@ -180,10 +161,8 @@ function job_verbs.release(words)
     local job = jobs.read({ id })[1]
     if job and jobs.is_owned(job, owner) then
       local is_plain = delay == '0' and (tonumber(priority) or JOB_DEFAULT_PRIORITY) == JOB_DEFAULT_PRIORITY
-      local refusal = not is_plain and conversion.convert()
-      if refusal then
-        return refusal
-      end
+      local refusal = not is_plain and jobs.convert()
+      if refusal then return refusal end
       job.about[JOB_PRIORITY] = tonumber(priority) or job.about[JOB_PRIORITY]
       job.about[JOB_DELAY] = tonumber(delay)
     end
@@ -215,10 +194,8 @@ end
 
 -- Takes    for how long no job is reserved, in milliseconds
 function job_verbs.pause(words)
-  local refusal = conversion.convert()
-  if refusal then
-    return refusal
-  end
+  local refusal = jobs.convert()
+  if refusal then return refusal end
   local before = queue.jobs.settings.paused or 0
   queue.jobs.settings.paused = the_call.clock() + tonumber(words[1])
   call('HSET', queue.key_of('settings'), 'paused', string.format('%.0f', queue.jobs.settings.paused))
@@ -235,9 +212,7 @@ function job_verbs.peek_job(words)
   local id = words[1]
   if id == 'ready' and queue.kind.become_jobs then
     queue.kind.become_jobs()
-    if queue.jobs.has_due then
-      return nil
-    end
+    if queue.jobs.has_due then return nil end
   end
   if #id < 10 then
     if id == 'ready' then groups.fill(1) end
@@ -252,9 +227,7 @@ end
 --          and kicks; times in milliseconds
 function job_verbs.job_info(words)
   local job = jobs.read(words)[1]
-  if not job then
-    return {}
-  end
+  if not job then return {} end
   local state, about = jobs.state_of(job), jobs.parse(job).about
   local has_time = state == 'delayed' or state == 'reserved'
   local due = has_time and tonumber(call('ZSCORE', queue.key_of(state), (job.cover or job).id)) or 0

@@ -6,36 +6,18 @@
 -- are due, job_puts.lua makes jobs of messages, job_gets.lua takes and reserves them, job_verbs.lua has the other events,
 -- and job_queue.lua is the kind of queue. Ids are in job_ids.lua, and unique jobs in job_index.lua.
 --
--- An id is a number of 13 hexadecimal digits here, so that jobs with equal scores stay in the order of the puts. For
--- clients it is a decimal number.
---
--- Touches  :ext:jobs      a hash: id -> 'made priority delay ttr flags expires message', as it was put
---                         (`made`: new_stamp in job_ids.lua), or a range (ranges.lua);
---                         'id:' -> its state (JobField in layout.py), packed, if an event has happened to it since
---                         it was put; and 'id#' -> the key that makes it unique, if that is not its message
---          :ext:ready     for each state a sorted set of ids, with the score: the job's priority;
---          :ext:delayed   when it becomes ready;
---          :ext:reserved  when its reservation ends, inf for never;
---          :ext:buried    the number of jobs buried before
+-- Touches  the keys in docs/internals/jobs.md. 'id:' of :ext:jobs has a job's state (JobField in layout.py), packed, if
+--          an event has happened to it since it was put
 --          :ext:settings  'paused': until when no job is reserved; 'type': the type that the queue was created
 --                         with; 'max_deliveries', 'dead_letter': after how many reservations a job goes to the
 --                         queue with that base key. Counts: 'buried', 'timeouts' of reservations, 'deliveries'
 --                         (reservations), 'dead_letters' that have left the queue
---          :ext:due       when the first delay, reservation or pause ends, and servers try waiting operations again:
---                         maybe too early, never too late. Servers watch it
---          ${PREFIX}!due  a sorted set: queues with dead letters, and groups with max_deliveries, by the same time, at
---                         which servers use them
+--          ${PREFIX}!due  queues with dead letters, and groups with max_deliveries, by the time in :ext:due
 --          j<base key>    a field of the records of a server: its clients may have reserved jobs of that queue
 --
--- Times are in milliseconds since 1970 by the backend's clock; delays and times to run in milliseconds.
---
--- The owner of a reserved job is 'server token': the end of a server's identity, and one of its clients. If the
--- reservation outlives its connection, the server is empty.
+-- Times are in milliseconds since 1970 by the backend's clock; delays and times to run in milliseconds. The owner of a
+-- reserved job is 'server token': docs/internals/jobs.md#reservations.
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local job_reads = require 'kinds/job_reads'
 local job_index = require 'kinds/job_index'
@@ -125,9 +107,7 @@ function jobs.complete_index(name)
     for i = 1, #found, 2 do
       if string.match(found[i], '^%x+$') then ids[#ids + 1] = found[i] end
     end
-    for _, job in ipairs(jobs.read(ids)) do
-      note_in_index(name, job, 'gone', jobs.state_of(job))
-    end
+    for _, job in ipairs(jobs.read(ids)) do note_in_index(name, job, 'gone', jobs.state_of(job)) end
     indexed[name] = cursor == '0' and 'all' or cursor
     call('HSET', key_of('settings'), 'indexed_' .. name, indexed[name])
     if block.patient then break end
@@ -138,9 +118,7 @@ end
 -- Note in the counts and the indexes that a job of a queue of jobs goes from one state to another.
 function jobs.count(job, from, to)
   local state = queue.jobs
-  if from == to then
-    return
-  end
+  if from == to then return end
   local was_queued, is_queued = from == 'ready' or from == 'delayed', to == 'ready' or to == 'delayed'
   if room.max_bytes() then
     local change = (is_queued or to == 'gone') and 0 or jobs.bytes_of(job)
@@ -160,9 +138,8 @@ function jobs.count(job, from, to)
   end
 end
 
--- Return the state to which an event leads a job, or nil if the event is refused. A job that has been
--- reserved often enough is buried instead of becoming ready, and goes to the dead letters. A job that has failed may be
--- delayed.
+-- Return the state to which an event leads a job, or nil if the event is refused. A job that has been reserved often
+-- enough is buried instead of becoming ready, and goes to the dead letters. A job that has failed may be delayed.
 local function next_state(job, event, owner)
   local from, state = jobs.state_of(job), queue.jobs
   local to = TRANSITIONS[from .. ' ' .. event]
@@ -282,9 +259,7 @@ end
 --
 -- Returns  for each 1, or if it is a range the number of its messages; or 0 if the event is refused
 function jobs.happen(event, some, owners)
-  if not queue.jobs.source then
-    return happen_to(event, some, owners)
-  end
+  if not queue.jobs.source then return happen_to(event, some, owners) end
   local done, ready, its_owners, places = {}, ranges.prepare(event, some, owners, may_happen)
   for i = 1, #some do done[i] = 0 end
   for i, count in ipairs(happen_to(event, ready, its_owners)) do
@@ -293,11 +268,8 @@ function jobs.happen(event, some, owners)
   return done
 end
 
--- Delete jobs by their ids, some at a time.
 function jobs.delete(ids)
-  for first = 1, #ids, jobs.AT_ONCE do
-    jobs.happen('delete', jobs.read({ unpack(ids, first, math.min(first + jobs.AT_ONCE - 1, #ids)) }))
-  end
+  for some in commands.parts(ids, jobs.AT_ONCE) do jobs.happen('delete', jobs.read(some)) end
 end
 
 -- Delete jobs in a state, as many as one call may. Return how many; and whether there are more.
@@ -308,6 +280,39 @@ function jobs.purge(state)
     for _, is_done in ipairs(jobs.happen('purge', jobs.read_in(state, ids))) do count = count + is_done end
   until #ids < portion or block.patient and count >= 2 * portion
   return count, call('EXISTS', key_of(state)) == 1
+end
+
+-- Return why this queue cannot become one of jobs, or nil.
+function jobs.refusal_to_convert()
+  local of = not queue.kind.become_jobs and call('HGET', key_of('settings'), 'type')
+  return of and { err = 'TYPE not-jobs ' .. of } or nil
+end
+
+-- Make this a queue of jobs, unless it is one. Its messages are adopted in their order. Return an error, or nil.
+function jobs.convert()
+  local refusal = queue.word ~= 'jobs' and jobs.refusal_to_convert()
+  if queue.word == 'jobs' or refusal then return refusal or nil end
+  -- The reserved messages of a list were counted as consumed.
+  local outstanding, bytes = 0, 0
+  for _, state in ipairs({ 'reserved', 'buried' }) do
+    for _, id in ipairs(call('ZRANGE', key_of(state), 0, -1)) do
+      local job = jobs.read({ id })[1]
+      if job then outstanding, bytes = outstanding + 1, bytes + jobs.bytes_of(job) end
+    end
+  end
+  if outstanding > 0 then queue.count_as('consumed', -outstanding, -bytes) end
+  if queue.kind.become_jobs and call('EXISTS', key_of('ready')) == 1 then
+    call('RENAME', key_of('ready'), key_of('unadopted'))
+  end
+  queue.set_kind('jobs')
+  queue.length = call('LLEN', queue.base)
+  call('UNLINK', key_of('members'), key_of('copies'), key_of('index'))
+  queue.index, queue.mirror = nil, nil
+  queue.kind.begin()
+  queue.kind.count_held()
+  if not (queue.is_free('producer') and queue.is_free('consumer')) then
+    queue.try_waiting() -- operations that wait for a role no longer need it
+  end
 end
 
 return jobs

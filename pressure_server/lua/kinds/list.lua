@@ -6,15 +6,15 @@
 --   available   how many messages can be taken now; pop: take some; restore: put back what was not delivered
 --   push        put messages, for which there is room; drop_expired, drop_oldest: make room
 --   queued      which messages are in the queue (mirror.lua)
---   the verbs of verbs.lua that depend on the kind, and what move.lua and purge.lua need
+--   is_behind   whether messages must be adopted before anything is done; adopt: adopt those that native clients have
+--               put, if the kind keeps its messages elsewhere
+--   outstanding, held_bytes   how many jobs are neither queued nor consumed, and their bytes
+--   refusal_to_put, …         why an operation is refused, or nil
+--   the verbs of verbs.lua that depend on the kind, and what move.lua and life.lua need
 --
 -- Only lists and logs have roles, a mirror (mirror.lua) and marks (marks.lua). A list of which clients have reserved
 -- messages has jobs, too (jobs.lua).
 
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local room = require 'core/room'
 local records = require 'core/records'
 local taking = require 'core/taking'
@@ -26,9 +26,16 @@ local job_gets = require 'kinds/job_gets'
 local dead_letters = require 'kinds/dead_letters'
 local reads = require 'kinds/list_reads'
 
+local function nothing() end
+
+local function zero() return 0 end
+
 local list = {
   type = 'fifo', has_marks = true,
   in_use = queue.in_use, act_as = queue.act_as,
+  available = reads.length, droppable = reads.length,
+  outstanding = zero, held_bytes = zero, -- reserved messages of a list count as consumed
+  adopt = nothing, settle = nothing, refusal_to_take = nothing, refusal_to_reserve = nothing,
   length = reads.length, queued = reads.queued, contains = reads.contains, range = reads.range, scan = reads.scan,
   sample = reads.sample, peek = reads.peek, positions = reads.positions, at = reads.at, from = reads.from, offsets = reads.offsets,
   version = reads.version, bytes_queued = reads.bytes_queued,
@@ -44,14 +51,10 @@ function list.begin()
   end
 end
 
-function list.settle() end
-
--- Return in how many milliseconds another job may be ready, and the note of that (job_times.lua); nil without jobs.
+-- Return what note_due does (job_times.lua); nil without jobs.
 function list.leave()
   mirror.save()
-  if queue.jobs then
-    return job_times.note_due()
-  end
+  if queue.jobs then return job_times.note_due() end
 end
 
 -- Read settings that have changed (life.lua).
@@ -64,42 +67,33 @@ function list.altered(new)
   if queue.jobs then jobs.read_settings() end
 end
 
-function list.held_bytes()
-  return 0
-end
-
--- Return how many jobs are neither queued nor consumed. (Reserved messages of a list count as consumed.)
-function list.outstanding()
-  return 0
-end
-
-function list.available()
-  return queue.length
-end
-
--- Pop up to `count` messages from the head of the list, about `most` bytes. Return them, the position of the first,
--- and the marks of each that has any.
-function list.pop_head(count, most)
-  if count > 1 then
-    -- Estimate by the oldest message. If later ones are larger, the caller stops after the next round.
-    local weight = math.max(1, #call('LINDEX', queue.base, -1))
-    count = math.max(1, math.min(count, math.floor(most / weight)))
-  end
-  local noted = marks.present()
-  local some, position = call('RPOP', queue.base, count), queue.consumed
-  records.note_popped(some)
+-- Let messages leave the head of the list. If they are `taken` for a client, an error puts them back. Return them, the
+-- position of the first, and the marks of each that has any.
+local function leave_head(count, taken)
+  local noted, position = marks.present(), queue.consumed
+  local some = call('RPOP', queue.base, count)
+  if taken then records.note_popped(some) end
   queue.length = queue.length - #some
   queue.count_as('consumed', #some, commands.sum_of_bytes(some))
   mirror.note_taken(some)
   return some, position, noted and marks.take(noted, some, position) or nil
 end
 
+-- Take up to `count` messages from the head of the list, about `most` bytes. Return what `leave_head` does.
+function list.pop_head(count, most)
+  if count > 1 then
+    -- Estimate by the oldest message. If later ones are larger, the caller stops after the next round.
+    local weight = math.max(1, #call('LINDEX', queue.base, -1))
+    count = math.max(1, math.min(count, math.floor(most / weight)))
+  end
+  return leave_head(count, true)
+end
+
 -- Take messages, as `pop_head`. Return them, and how many have expired.
 function list.pop(self, count, most)
   local some, _, marks_of = list.pop_head(count, most)
-  local popped = #some
-  if marks_of then some, marks_of = taking.unexpired(self, some, marks_of) end
-  local dropped = popped - #some
+  local dropped = 0
+  if marks_of then some, marks_of, dropped = taking.unexpired(self, some, marks_of) end
   if self.claims and #some > 0 then some = job_gets.hold(some, marks_of or {}, self.claims) end
   return some, dropped
 end
@@ -135,12 +129,8 @@ function list.drop_expired()
       break
     end
     dropped = dropped + 1
-    local changed_before, position = block.changed, queue.consumed
-    local message = call('RPOP', queue.base)
-    queue.length = queue.length - 1
-    queue.count_as('consumed', 1, #message)
-    mirror.note_taken({ message })
-    marks.take(noted, { message }, position)
+    local changed_before = block.changed
+    leave_head(1, false)
     queue.act_as('consumer')
     room.settle()
     block.changed = changed_before
@@ -149,25 +139,11 @@ end
 
 -- Drop the oldest messages. They count as consumed, like all that leave the queue.
 function list.drop_oldest(count)
-  local noted = marks.present()
-  while count > 0 do
-    local position, some = queue.consumed, call('RPOP', queue.base, math.min(count, commands.CHUNK))
-    queue.length = queue.length - #some
-    queue.count_as('consumed', #some, commands.sum_of_bytes(some))
-    mirror.note_taken(some)
-    if noted then marks.take(noted, some, position) end
-    count = count - #some
-  end
+  while count > 0 do count = count - #leave_head(math.min(count, commands.CHUNK), false) end
   queue.act_as('consumer')
   room.settle()
 end
 
--- Return how many messages can be dropped.
-function list.droppable()
-  return queue.length
-end
-
--- Remove the newest messages.
 function list.drop_newest(count)
   local noted = marks.present()
   while count > 0 do
@@ -188,9 +164,7 @@ end
 function list.flush()
   local count = queue.length
   local refusal = count > 0 and queue.in_use('consumer')
-  if refusal or count == 0 then
-    return refusal or 0
-  end
+  if refusal or count == 0 then return refusal or 0 end
   local base = queue.base
   call('UNLINK', base, base .. ':ext:marks')
   queue.length, queue.marks = 0, false
@@ -202,13 +176,10 @@ function list.flush()
   return count
 end
 
--- Drop the messages in a state (purge.lua). Return how many, or an error; and whether there are more.
+-- Drop the messages in a state (life.lua). Return how many, or an error; and whether there are more.
 function list.purge(state)
-  if state == 'ready' then
-    return queue.kind.flush(), false
-  elseif queue.jobs then
-    return jobs.purge(state)
-  end
+  if state == 'ready' then return queue.kind.flush(), false end
+  if queue.jobs then return jobs.purge(state) end
   return 0, false
 end
 
@@ -217,11 +188,7 @@ end
 function list.restore(messages, marks_of)
   marks_of = marks_of and next(marks_of) and marks_of
   if marks_of then marks.present(true) end
-  for last = #messages, 1, -commands.CHUNK do
-    local some = {}
-    for i = last, math.max(1, last - commands.CHUNK + 1), -1 do some[#some + 1] = messages[i] end
-    call('RPUSH', queue.base, unpack(some))
-  end
+  commands.with_all('RPUSH', queue.base, commands.reversed(messages))
   queue.length = queue.length + #messages
   queue.count_as('consumed', -#messages, -commands.sum_of_bytes(messages))
   -- The messages are back: an error from here on must not put them back again.
@@ -231,25 +198,14 @@ function list.restore(messages, marks_of)
   return 1, 0
 end
 
--- Return why nothing is put with these options, or nil.
 function list.refusal_to_put(options)
   return options.offset and { err = 'TYPE no-offsets' } or nil
 end
 
--- Return whether messages can be put in this call.
-function list.is_ready_for_put()
-  return true
-end
-
--- Return why nothing can be taken, or reserved, or nil.
-function list.refusal_to_take() end
-
-function list.refusal_to_reserve() end
+function list.is_ready_for_put() return true end
 
 -- Return why messages cannot be removed, or nil; `newest` says that some of them are not the oldest ones.
-function list.refusal_to_remove()
-  return queue.in_use('consumer')
-end
+function list.refusal_to_remove() return queue.in_use('consumer') end
 
 -- Remove all copies of a message if `wanted` is 0; else at most that number of the oldest ones, or of the newest ones if
 -- it is negative. Return how many have been removed. The list begins with the newest message.
@@ -275,14 +231,10 @@ end
 -- Returns  for each 1 if it was queued, else 0; and how many are left for another call
 function list.remove(messages)
   local refusal = queue.length > 0 and queue.kind.refusal_to_remove(true)
-  if refusal then
-    return refusal, 0
-  end
+  if refusal then return refusal, 0 end
   local removed, walked, taken = {}, 0, 0
   for i, message in ipairs(messages) do
-    if block.patient and walked > mirror.SCAN then
-      break
-    end
+    if block.patient and walked > mirror.SCAN then break end
     local is_queued, decided = { 1 }, 1
     if queue.length > 0 and queue.mirror then is_queued, decided = mirror.queued({ message }) end
     if decided == 0 then
@@ -303,19 +255,14 @@ function list.remove(messages)
     end
   end
   -- If nothing was taken, a native producer may be about to push the missing token.
-  if taken > 0 then
-    room.settle()
-  end
+  if taken > 0 then room.settle() end
   return removed, #messages - #removed
 end
 
--- Remove copies of a message, as the function above. Return { how many have been removed }, or an error; and 1 if this is
--- left for another call.
+-- Remove copies of a message, as the function above. Return { how many have been removed }, or an error; and 0.
 function list.remove_copies(wanted, message)
   local refusal = queue.length > 0 and queue.kind.refusal_to_remove(true)
-  if refusal then
-    return refusal, 0
-  end
+  if refusal then return refusal, 0 end
   local count = remove_copies(tonumber(wanted), message)
   if count > 0 then
     mirror.start_over()
@@ -323,9 +270,6 @@ function list.remove_copies(wanted, message)
   end
   return { count }, 0
 end
-
--- Adopt messages that native clients have put, if the kind keeps its messages elsewhere.
-function list.adopt() end
 
 -- Keep the messages from position `first` to `last`, which are in the queue, or none if `last` is before `first`.
 function list.keep(first, last)
@@ -336,9 +280,7 @@ function list.keep(first, last)
 end
 
 -- Return the message that is moved (move.lua), or nil; and the id of its job, if it is one.
-function list.next_to_move()
-  return call('LINDEX', queue.base, -1) or nil
-end
+function list.next_to_move() return call('LINDEX', queue.base, -1) or nil end
 
 -- Take a message that has been put into another queue.
 function list.take_moved(wanted)

@@ -1,8 +1,5 @@
 -- Questions to a list. They need no role and change no message; a search for messages may extend the mirror.
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local marks = require 'kinds/marks'
 local mirror = require 'kinds/mirror'
 local taking = require 'core/taking'
@@ -13,9 +10,7 @@ local list_reads = {
   SET_CURSOR = 2 ^ 52,
 }
 
-function list_reads.length()
-  return queue.length
-end
+function list_reads.length() return queue.length end
 
 -- Return for each message 1 if it is queued, else 0; and how many messages were decided (mirror.lua).
 function list_reads.queued(messages)
@@ -23,22 +18,15 @@ function list_reads.queued(messages)
   return mirror.queued(messages)
 end
 
--- Takes    messages
--- Returns  1 for each that is queued, 0 for each that is not; and how many are left for another call
+-- Return for each message 1 if it is queued, else 0; and how many are left for another call.
 function list_reads.contains(messages)
-  local found, decided = list_reads.queued(messages)
+  local found, decided = queue.kind.queued(messages)
   return found, #messages - decided
 end
 
--- Takes    first, last: positions, oldest first; 0 is the oldest, -1 the newest, as with LRANGE
--- Returns  the messages between them, oldest first
+-- Return the messages between two positions, oldest first; 0 is the oldest, -1 the newest, as with LRANGE.
 function list_reads.range(first, last)
-  local messages = call('LRANGE', queue.base, -1 - last, -1 - first) -- the newest first
-  local count = #messages
-  for i = 1, math.floor(count / 2) do
-    messages[i], messages[count + 1 - i] = messages[count + 1 - i], messages[i]
-  end
-  return messages
+  return commands.reversed(call('LRANGE', queue.base, -1 - last, -1 - first)) -- it has the newest first
 end
 
 -- Takes    an absolute position (the number of messages consumed before it), and a count
@@ -51,12 +39,11 @@ function list_reads.scan(position, count)
   return { string.format('%d', next_position), messages }
 end
 
--- Return `count` distinct random positions below `length`, or if `count` is negative, -count with repeats.
-function list_reads.random_positions(seed, count, length)
-  local positions, taken = {}, {}
-  if length == 0 then
-    return positions
-  end
+-- Return the messages at `count` distinct random positions below `length`, or if `count` is negative, at -count
+-- positions with repeats; or an error if the repeats make the reply too large.
+function list_reads.pick(seed, count, length, message_at)
+  local picked, taken, bytes = {}, {}, 0
+  if length == 0 then return picked end
   math.randomseed(seed)
   for last = length - math.min(math.abs(count), count > 0 and length or math.huge), length - 1 do
     local position = math.random(0, length - 1)
@@ -66,27 +53,17 @@ function list_reads.random_positions(seed, count, length)
       if taken[position] then position = last end
       taken[position] = true
     end
-    positions[#positions + 1] = position
-  end
-  return positions
-end
-
--- Takes    a seed; the number of distinct positions to pick, or if negative, the number of picks with
---          repeats
--- Returns  the messages there; or an error if the repeats make the reply too large
-function list_reads.sample(seed, count)
-  if queue.length > 0 and count >= queue.length then
-    return list_reads.range(0, -1)
-  end
-  local picked, bytes = {}, 0
-  for i, position in ipairs(list_reads.random_positions(seed, count, queue.length)) do
-    picked[i] = call('LINDEX', queue.base, position)
-    bytes = bytes + #picked[i]
-    if count < 0 and bytes > list_reads.SAMPLE_BYTES then
-      return { err = 'TOOLARGE' }
-    end
+    local message = message_at(position)
+    picked[#picked + 1], bytes = message, bytes + #message
+    if count < 0 and bytes > list_reads.SAMPLE_BYTES then return { err = 'TOOLARGE' } end
   end
   return picked
+end
+
+-- Return messages at random positions, as `pick`.
+function list_reads.sample(seed, count)
+  if queue.length > 0 and count >= queue.length then return list_reads.range(0, -1) end
+  return list_reads.pick(seed, count, queue.length, function(position) return call('LINDEX', queue.base, position) end)
 end
 
 -- Return the oldest message that has not expired, and its flags, '' for 0; or an empty list. Expired messages are
@@ -97,15 +74,12 @@ function list_reads.peek()
   for i = 0, math.min(queue.length, taking.EXPIRED) - 1 do
     local message = call('LINDEX', queue.base, -1 - i)
     local mark = noted and marks.look(noted, message, queue.consumed + i)
-    if not marks.is_expired(mark) then
-      return { message, mark and mark[1] or '' }
-    end
+    if not marks.is_expired(mark) then return { message, mark and mark[1] or '' } end
   end
   return {}
 end
 
--- Takes    a message; its rank, the count, and how many messages to compare, as Redis's LPOS
--- Returns  positions
+-- Return the positions of a message; the other arguments are those of Redis's LPOS.
 function list_reads.positions(message, rank, count, most)
   local rank_from_newest = string.format('%.0f', -tonumber(rank))
   local found = call('LPOS', queue.base, message, 'RANK', rank_from_newest, 'COUNT', count, 'MAXLEN', most)
@@ -115,15 +89,11 @@ function list_reads.positions(message, rank, count, most)
 end
 
 -- Only logs have offsets (log.lua).
-function list_reads.at()
-  return { err = 'TYPE no-offsets' }
-end
+function list_reads.at() return { err = 'TYPE no-offsets' } end
 
 list_reads.from = list_reads.at
 
-function list_reads.offsets()
-  return '', '', 0
-end
+function list_reads.offsets() return '', '', 0 end
 
 -- Return a text that changes with every put, get, close, delete and create. A native Delete leaves :ext:made, which is
 -- therefore used only while the queue exists.
@@ -140,9 +110,7 @@ function list_reads.bytes_queued(most)
   local bytes = 0
   for first = 0, queue.length - 1, 1000 do
     bytes = bytes + commands.sum_of_bytes(call('LRANGE', queue.base, first, first + 999))
-    if bytes > most then
-      return nil
-    end
+    if bytes > most then return nil end
   end
   return bytes
 end

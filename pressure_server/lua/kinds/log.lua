@@ -1,22 +1,19 @@
--- Logs: queues whose messages have offsets. The offset of a message is how many were put before it; that of the oldest
--- message is the number of consumed ones. So nothing may leave from the middle. A message that could not be delivered
--- does not go back to the list: it waits in :ext:ready, and is the next to be taken.
+-- Logs: queues whose messages have offsets, so nothing may leave from the middle (docs/internals/logs.md). A message
+-- that could not be delivered does not go back to the list: it waits in :ext:ready, and is the next to be taken.
 --
 -- Touches  :ext:ready   a sorted set: 'flags expires message' with its offset before it, for each message that has
 --                       come back; the score is the offset. Clients that wait for a message watch this key
 --          :ext:groups  the groups that read the log (groups.lua)
 
-local block = require 'core/blocks'
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 local records = require 'core/records'
 local taking = require 'core/taking'
 local marks = require 'kinds/marks'
 local groups = require 'kinds/groups'
 local list = require 'kinds/list'
 
--- The functions that a log has in common with a list:
 local log = {
+  type = 'log', has_groups = true,
+  -- The functions that a log has in common with a list:
   settle = list.settle, leave = list.leave, altered = list.altered,
   held_bytes = list.held_bytes, outstanding = list.outstanding, drop_expired = list.drop_expired,
   drop_oldest = list.drop_oldest, droppable = list.droppable, drop_newest = list.drop_newest, purge = list.purge,
@@ -24,7 +21,6 @@ local log = {
   in_use = list.in_use, act_as = list.act_as, queued = list.queued, sample = list.sample, positions = list.positions,
   bytes_queued = list.bytes_queued, has_marks = list.has_marks, push = list.push,
 }
-log.type, log.has_groups = 'log', true
 -- The most messages, and about the most bytes, of one answer of `from` and `at`.
 local AT_MESSAGES, AT_BYTES = 1000, 1048576
 
@@ -47,33 +43,27 @@ function log.refusal_to_take()
   return queue.groups and { err = 'TYPE has-groups' } or nil
 end
 
-function log.refusal_to_put()
-  return nil
-end
+function log.refusal_to_put() end
 
 function log.refusal_to_remove(newest)
   return log.refusal_to_take() or newest and { err = 'TYPE is-log' } or queue.in_use('consumer')
 end
 
-function log.remove()
-  return log.refusal_to_remove(true), 0
-end
+function log.remove() return log.refusal_to_remove(true), 0 end
 
 function log.refusal_to_reserve()
   return log.refusal_to_take() or { err = 'TYPE no-reservations' }
 end
 
-function log.available()
-  return queue.length + queue.returned
-end
+function log.length() return queue.length + queue.returned end
+
+log.available = log.length
 
 -- Take at most `count` messages that have come back. Return them, and their marks.
 local function take_returned(count)
   local messages, marks_of = {}, {}
   local found = call('ZPOPMIN', queue.key_of('ready'), count)
-  for i = 1, #found, 2 do
-    messages[#messages + 1], marks_of[#marks_of + 1] = parse(found[i])
-  end
+  for i = 1, #found, 2 do messages[#messages + 1], marks_of[#marks_of + 1] = parse(found[i]) end
   records.note_popped(messages)
   queue.returned = queue.returned - #messages
   block.changed = true
@@ -94,9 +84,8 @@ function log.pop(self, count, most)
       marks_of[i][3] = position + i - 1 -- its offset
     end
   end
-  local popped = #some
-  some = taking.unexpired(self, some, marks_of)
-  return some, popped - #some
+  local left, _, dropped = taking.unexpired(self, some, marks_of)
+  return left, dropped
 end
 
 -- Takes    undelivered messages, and what `pop` noted of each: { flags, expires, offset }
@@ -115,20 +104,13 @@ function log.restore(messages, marks_of)
   return 1, 0
 end
 
-function log.length()
-  return queue.length + queue.returned
-end
-
--- Return the members of the set, from one position to another.
 local function members(first, last)
   return queue.returned > 0 and first <= last and call('ZRANGE', queue.key_of('ready'), first, last) or {}
 end
 
 -- Takes    first, last: positions, as `range` in list_reads.lua; messages that have come back are the oldest
 function log.range(first, last)
-  if queue.returned == 0 then
-    return list.range(first, last)
-  end
+  if queue.returned == 0 then return list.range(first, last) end
   local count = log.length()
   first = math.max(0, first < 0 and first + count or first)
   last = math.min(count - 1, last < 0 and last + count or last)
@@ -146,9 +128,7 @@ end
 function log.scan(position, count)
   local returned = queue.returned > 0 and position < queue.consumed
     and call('ZRANGEBYSCORE', queue.key_of('ready'), position, '+inf', 'LIMIT', 0, count) or {}
-  if #returned == 0 then
-    return list.scan(position, count)
-  end
+  if #returned == 0 then return list.scan(position, count) end
   local messages, mark = {}, nil
   for i, member in ipairs(returned) do messages[i], mark = parse(member) end
   return { string.format('%.0f', math.min(mark[3] + 1, queue.consumed)), messages }
@@ -156,9 +136,7 @@ end
 
 function log.peek()
   local member = members(0, 0)[1]
-  if not member then
-    return list.peek()
-  end
+  if not member then return list.peek() end
   local message, mark = parse(member)
   return { message, mark[1] ~= '0' and mark[1] or '' }
 end
@@ -184,9 +162,7 @@ end
 
 function log.next_to_move()
   local member = members(0, 0)[1]
-  if not member then
-    return list.next_to_move()
-  end
+  if not member then return list.next_to_move() end
   return (parse(member))
 end
 
@@ -198,8 +174,7 @@ function log.take_moved()
   end
 end
 
--- Return a text that changes with every put, get, close, delete and create; and when all groups have passed a message,
--- but not when such a message is dropped, maybe later.
+-- As list.version. The text changes when all groups have passed a message, but not when it is dropped, maybe later.
 function log.version()
   local slowest = queue.groups and call('ZRANGE', queue.key_of('groups'), 0, 0, 'WITHSCORES')[2]
   local tail = queue.consumed + queue.length
@@ -218,9 +193,7 @@ end
 --          error if the first offset is yet to come
 function log.from(offset, count)
   local head, tail = queue.consumed, queue.consumed + queue.length
-  if offset >= tail then
-    return { err = string.format('AHEAD %.0f', tail) }
-  end
+  if offset >= tail then return { err = string.format('AHEAD %.0f', tail) } end
   local last = math.min(tail, offset + math.min(count, AT_MESSAGES)) - 1
   local found, bytes = {}, 0
   local came_back, noted = {}, marks.present()
@@ -249,9 +222,7 @@ end
 function log.at(offsets)
   local found, bytes = {}, 0
   for i, offset in ipairs(offsets) do
-    if bytes >= AT_BYTES then
-      return found, #offsets - i + 1
-    end
+    if bytes >= AT_BYTES then return found, #offsets - i + 1 end
     local first = log.from(tonumber(offset), 1)
     found[i] = first.err and first or first[1]
     bytes = bytes + #(found[i] or '')

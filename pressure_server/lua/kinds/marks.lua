@@ -1,5 +1,5 @@
--- Marks: what belongs to a message beside its bytes: its flags, which only clients interpret, the time at which it
--- expires, and how often it has been delivered, if it has come back. The list has no place for these.
+-- Marks: what belongs to a message beside its bytes, and has no place in the list: its flags, the time at which it
+-- expires, and how often it has been delivered, if it has come back (docs/internals/marks.md).
 --
 -- Touches  :ext:marks  a hash: 'm' and a message, or 'h' and the hash of a long one -> 'position flags
 --          expires', or 'position flags expires deliveries', for each copy that has marks, oldest first, separated by
@@ -9,17 +9,9 @@
 -- and logs have something else in the third place (job_gets.lua, log.lua).
 --
 -- A copy is identified by its position: the number of messages that had been consumed when it was put, plus the number
--- queued before it. Marks with a lower position than the head's belong to copies that native clients have taken.
--- Messages that are removed from the middle count as consumed, so the count is too high for all older copies. The
--- positions of the removed messages are stored as a gap, which corrects that.
---
--- If a native client dies between a pop and its count, the positions of all copies shift, too. If no position fits, the
--- copies in the list are counted, and surplus marks belong to copies that are gone. The shift is then stored as the
--- drift, so copies are counted once. A copy can get another's marks only if equal messages have different marks, and
--- native clients have put or taken some of them, or there are more gaps than are stored one by one.
-
-local the_call = require 'core/call'
-local queue = require 'core/queue'
+-- queued before it. The drift is by how much all positions have shifted, because a native client died between a pop and
+-- its count. A copy can get another's marks only if equal messages have different marks, and native clients have put or
+-- taken some of them, or there are more gaps than are stored one by one.
 
 local marks = {}
 local MAX_PLAIN = 64
@@ -46,8 +38,7 @@ function marks.is_expired(mark)
   return mark and mark[2] > 0 and mark[2] <= the_call.clock()
 end
 
--- Return the marks of a queue, which need not have any. Call this before the first write, because a key of the wrong
--- type ends the run.
+-- Return the marks of a queue, which need not have any. Call this before the first write: a wrong type ends the run.
 function marks.open(base)
   local key = base .. ':ext:marks'
   local drift, rest = string.match(call('HGET', key, 'state') or '0', '^(%-?%d+)(.*)$')
@@ -80,8 +71,7 @@ local function clear(self)
   self.drift, self.gaps = 0, {}
 end
 
--- Return the position of a copy from its place: the number of messages consumed until now, plus the number queued
--- before it.
+-- Return the position of a copy from its place: how many messages have been consumed, or are queued before it.
 local function position_at(self, place)
   local position = place - self.drift
   for i = #self.gaps, 1, -1 do
@@ -141,22 +131,16 @@ local function write(self, field, text)
     return
   end
   call('HDEL', self.key, field)
-  if (self.drift ~= 0 or self.gaps[1]) and call('HLEN', self.key) == 1 then
-    clear(self)
-  end
+  if (self.drift ~= 0 or self.gaps[1]) and call('HLEN', self.key) == 1 then clear(self) end
 end
 
 -- Drop the fields of copies that native clients have taken, if these are the majority of the fields.
 local function drop_stale(self)
-  if call('HLEN', self.key) <= 2 * queue.length + MAX_STALE then
-    return
-  end
+  if call('HLEN', self.key) <= 2 * queue.length + MAX_STALE then return end
   local all, head = call('HGETALL', self.key), position_at(self, queue.consumed)
   for i = 1, #all, 2 do
     local newest = all[i] ~= 'state' and newest_in(all[i + 1])
-    if newest and newest < head then
-      call('HDEL', self.key, all[i])
-    end
+    if newest and newest < head then call('HDEL', self.key, all[i]) end
   end
 end
 
@@ -203,9 +187,7 @@ local function find(self, copies, message, place, others)
   local most = #copies + 1 - others
   local there = others + (most > 0 and #call('LPOS', queue.base, message, 'RANK', -1, 'COUNT', most) or 0)
   local first = math.max(1, #copies - there + 1)
-  if not copies[first] or (there > #copies and copies[first][1] > position) then
-    return nil
-  end
+  if not copies[first] or (there > #copies and copies[first][1] > position) then return nil end
   self.drift = self.drift + position - copies[first][1]
   note_state(self)
   return first

@@ -10,18 +10,10 @@
 --            producer    the :producer that a server wrote last; empty for none
 --            consumer    the same for :consumer
 --
--- Every client writes its name when it takes a role. If a name differs from that in the index, another client may have
--- put or taken messages since. docs/internals/mirror.md discusses each case.
---
--- A queue gets a mirror when a message is first looked up. Without one, puts and gets pay nothing for it.
+-- A queue gets a mirror when a message is first looked up: docs/internals/mirror.md. If the present queue has none
+-- (queue.mirror), the functions do nothing, and `queued` must not be called.
 
--- If the present queue has no mirror (queue.mirror), the functions do nothing, and `queued` must not be called.
-
-local the_call = require 'core/call'
-local block = require 'core/blocks'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
-local garbage = require 'core/garbage'
+local keys = require 'core/keys'
 
 local mirror = {
   -- Messages mirrored in one call: 1000 take about half a millisecond.
@@ -32,7 +24,6 @@ local mirror = {
 -- Slices that a call mirrors if it can do nothing else before.
 local FAR = 10
 
-local CHUNK = commands.CHUNK
 local MEMBERS, COPIES, INDEX = ':ext:members', ':ext:copies', ':ext:index'
 
 local function make()
@@ -44,6 +35,7 @@ local function make()
     consumer = nil,
     is_changed = false,
   }
+  return queue.mirror
 end
 
 -- Mirror everything anew, because the contents of the mirror are no longer known.
@@ -57,9 +49,7 @@ end
 
 local function drop_garbage(self)
   if self.is_garbage then
-    if queue.consumed + queue.length > garbage.LARGE then
-      garbage.set_aside(MEMBERS, COPIES)
-    end
+    if queue.consumed + queue.length > keys.LARGE then keys.set_aside({ MEMBERS, COPIES }) end
     call('UNLINK', queue.base .. MEMBERS, queue.base .. COPIES)
     self.is_garbage = false
   end
@@ -84,27 +74,18 @@ end
 -- Mirror messages that have just been added to the list.
 local function remember(messages)
   local self = queue.mirror
-  if #messages == 0 then
-    return
-  end
+  if #messages == 0 then return end
   drop_garbage(self)
-  local fresh, seen = {}, {}
-  for first = 1, #messages, CHUNK do
-    local last = math.min(first + CHUNK - 1, #messages)
-    local present = call('SMISMEMBER', queue.base .. MEMBERS, unpack(messages, first, last))
-    for i = first, last do
-      local message = messages[i]
-      if present[i - first + 1] == 1 or seen[message] then
-        call('HINCRBY', queue.base .. COPIES, message, 1)
-      else
-        seen[message] = true
-        fresh[#fresh + 1] = message
-      end
+  local fresh, seen, present = {}, {}, commands.values_of('SMISMEMBER', queue.base .. MEMBERS, messages)
+  for i, message in ipairs(messages) do
+    if present[i] == 1 or seen[message] then
+      call('HINCRBY', queue.base .. COPIES, message, 1)
+    else
+      seen[message] = true
+      fresh[#fresh + 1] = message
     end
   end
-  if #fresh > 0 then
-    commands.with_all('SADD', queue.base .. MEMBERS, fresh)
-  end
+  if #fresh > 0 then commands.with_all('SADD', queue.base .. MEMBERS, fresh) end
   self.mirrored, self.is_changed = self.mirrored + #messages, true
 end
 
@@ -115,15 +96,11 @@ local function forget_taken(messages)
   note_roles(self)
   local skip = math.min(self.unmirrored, count)
   self.unmirrored = self.unmirrored - skip
-  if skip == count then
-    return
-  end
+  if skip == count then return end
   local members, copies = queue.base .. MEMBERS, queue.base .. COPIES
   self.mirrored = self.mirrored - (count - skip)
   if call('EXISTS', copies) == 0 then
-    for first = skip + 1, count, CHUNK do
-      call('SREM', members, unpack(messages, first, math.min(first + CHUNK - 1, count)))
-    end
+    commands.with_all('SREM', members, skip > 0 and commands.slice(messages, skip + 1, count) or messages)
     return
   end
   for i = skip + 1, count do
@@ -142,19 +119,14 @@ end
 local function extend(limit)
   local self = queue.mirror
   note_roles(self)
-  if self.unmirrored == 0 or not is_watched(self) then
-    return
-  end
+  if self.unmirrored == 0 or not is_watched(self) then return end
   local first = queue.length - self.unmirrored
   local slice = call('LRANGE', queue.base, first, first + math.min(limit, self.unmirrored) - 1)
-  if pcall(remember, slice) then
-    self.unmirrored = self.unmirrored - #slice
-  end
+  if pcall(remember, slice) then self.unmirrored = self.unmirrored - #slice end
 end
 
 -- The messages have been put, or taken: an error in the mirror must not refuse that.
 
--- Note messages that have been put.
 function mirror.note_put(messages)
   if queue.mirror then
     if not pcall(remember, messages) then mirror.start_over() end
@@ -194,7 +166,6 @@ function mirror.forget_all(message, in_head)
   end
 end
 
--- Mirror some more messages.
 function mirror.extend()
   if queue.mirror then extend(mirror.SLICE) end
 end
@@ -240,10 +211,8 @@ local function catch_up(self, noted, consumed)
   end
 end
 
--- Read the index.
 function mirror.load()
-  make()
-  local self = queue.mirror
+  local self = make()
   local noted, unmirrored, mirrored, consumed, producer, consumer =
     string.match(queue.index, '^(%d+) (%d+) (%d+) (%d+) (%S*) (%S*)$')
   if not noted then
@@ -276,30 +245,13 @@ local function extends_far(self)
   return self.unmirrored < before
 end
 
--- Return which messages the set has, as an array of 1 and 0.
-local function in_set(messages)
-  if #messages == 0 then
-    return {}
-  elseif #messages <= CHUNK then
-    return call('SMISMEMBER', queue.base .. MEMBERS, unpack(messages))
-  end
-  local present = {}
-  for first = 1, #messages, CHUNK do
-    local some = { unpack(messages, first, math.min(first + CHUNK - 1, #messages)) }
-    for _, flag in ipairs(call('SMISMEMBER', queue.base .. MEMBERS, unpack(some))) do present[#present + 1] = flag end
-  end
-  return present
-end
-
 -- Return which messages are in the list, as an exact array of 1 and 0; and how many of them were decided before the call
 -- reached its limit of list entries: at least one, unless the call has extended the mirror instead.
 function mirror.queued(messages)
   local self, present, count = queue.mirror, {}, #messages
   if self.mirrored > 0 and not self.is_garbage then
-    present = in_set(messages)
-    if self.unmirrored == 0 and not is_stale(self) then
-      return present, count
-    end
+    present = commands.values_of('SMISMEMBER', queue.base .. MEMBERS, messages)
+    if self.unmirrored == 0 and not is_stale(self) then return present, count end
   end
   -- `stale` is computed once: to forget a message may make the mirror exact, but `present` is older.
   local found, walked, stale = {}, 0, is_stale(self)

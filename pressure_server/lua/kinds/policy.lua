@@ -6,11 +6,8 @@
 --                         has all of them, 0 for none, in one field, which all queues of jobs read; 'rate_until': when
 --                         the tokens that have been used are there again, in milliseconds since 1970
 --
--- The rate is a bucket of `count` tokens, which fills evenly. Limits for each key of a message, such as a tenant, would
--- have their place in `left`.
+-- The rate is a bucket of `count` tokens, which fills evenly.
 
-local the_call = require 'core/call'
-local queue = require 'core/queue'
 local job_reads = require 'kinds/job_reads'
 
 local policy = { SETTINGS = { 'retry_delay', 'retry_delay_max', 'in_flight', 'rate' } }
@@ -31,7 +28,6 @@ function policy.note()
   call('HDEL', key, 'rate_until')
 end
 
--- Return the policies of the queue, or nil.
 local function present()
   local state = queue.jobs
   if type(state.settings.policy) == 'string' then
@@ -44,13 +40,11 @@ local function present()
   return state.settings.policy
 end
 
--- Note when all tokens are there.
 local function note_full_at(its, full_at)
   its.full_at = full_at
   call('HSET', key_of('settings'), 'rate_until', string.format('%.3f', full_at))
 end
 
--- Return when all tokens are there.
 local function full_at(its)
   local now = the_call.clock()
   its.full_at = its.full_at or tonumber(call('HGET', key_of('settings'), 'rate_until') or 0)
@@ -70,12 +64,9 @@ function policy.left(count)
   return count
 end
 
--- Note that jobs have been taken.
 function policy.note_taken(count)
   local its = present()
-  if its.interval and count > 0 then
-    note_full_at(its, full_at(its) + count * its.interval)
-  end
+  if its.interval and count > 0 then note_full_at(its, full_at(its) + count * its.interval) end
 end
 
 -- Note that jobs are not in flight any longer: those that wait may have a turn.
@@ -86,9 +77,7 @@ end
 -- Return when the next job may be taken, if jobs wait for the rate only; else inf.
 function policy.due()
   local its = present()
-  if not its.interval or queue.jobs.ready == 0 then
-    return math.huge
-  end
+  if not its.interval or queue.jobs.ready == 0 then return math.huge end
   local due = math.ceil(full_at(its) - its.time + its.interval)
   return due > the_call.clock() and due or math.huge
 end
@@ -97,9 +86,7 @@ end
 -- with each delivery. It differs from job to job by up to a tenth, so that jobs that failed together do not come together.
 function policy.retry_delay(event, job)
   local its = FAILURES[event] and present()
-  if not its or its.delay == 0 then
-    return 0
-  end
+  if not its or its.delay == 0 then return 0 end
   local most = its.most > 0 and its.most or math.max(its.delay, LONGEST)
   local delay = math.min(most, its.delay * 2 ^ math.min(40, job_reads.parse(job).about[JOB_RESERVES] - 1))
   return math.ceil(delay * (0.9 + 0.2 * (tonumber(job.id, 16) * 7919 % 1000) / 1000))

@@ -1,17 +1,11 @@
 -- Ranges: neighbouring messages of a log that one consumer of a group has reserved are one job of the group's queue, as
--- long as the same happens to all of them. This job has the id of its first message, and no message: the log has them.
---
--- An event that ends or extends the reservation of some of them leaves shorter ranges. An event that lets messages stay
--- with the group after they leave the range, such as a release, makes a job of each. jobs.lua calls this module when it
--- reads jobs and before it changes them. The ids of a range are neighbours, too, in one block (job_ids.lua).
+-- long as the same happens to all of them (docs/internals/logs.md#groups). jobs.lua calls this module when it reads
+-- jobs and before it changes them. The ids of a range are neighbours, too, in one block (job_ids.lua).
 --
 -- Touches  :ext:jobs      'made =count bytes offset' in place of a job: the number of messages, their bytes, and the
 --                         offset of the first
 --          :ext:settings  'ranged': how many messages the ranges of the queue have, without the first of each
 
-local the_call = require 'core/call'
-local commands = require 'core/commands'
-local queue = require 'core/queue'
 local group = require 'kinds/group'
 local job_ids = require 'kinds/job_ids'
 
@@ -23,12 +17,8 @@ local SIGN, SIGN_AT = 61, 18
 local KEEPS = { delete = true, purge = true, touch = true, claim = true }
 local IS_DELETED = { delete = true, purge = true }
 
--- Return whether this value of :ext:jobs is a range.
-function ranges.is_range(value)
-  return string.byte(value, SIGN_AT) == SIGN
-end
+function ranges.is_range(value) return string.byte(value, SIGN_AT) == SIGN end
 
--- Read a range. Return the job.
 function ranges.parse(job)
   local made, count, bytes, offset = string.match(job.value, '^(%d+) =(%d+) (%d+) (%d+)$')
   job.made, job.count, job.bytes, job.offset = made, tonumber(count), tonumber(bytes), tonumber(offset)
@@ -40,31 +30,25 @@ local function value_of(range)
   return string.format('%s =%d %.0f %.0f', range.made, range.count, range.bytes, range.offset)
 end
 
--- Return a new range: `count` messages of another one, after `skipped` messages.
-local function cut(range, skipped, count, bytes)
+-- Return a new range: `count` messages of another one, after `skipped` messages. `cover` is that one, if it stays.
+local function cut(range, skipped, count, bytes, cover)
   return {
     id = word_of(tonumber(range.id, 16) + skipped), value = '', about = { unpack(range.about) }, state = 'reserved',
-    made = range.made, count = count, bytes = bytes, offset = range.offset + skipped,
+    made = range.made, count = count, bytes = bytes, offset = range.offset + skipped, cover = cover,
     ttr = range.ttr, flags = range.flags, expires = range.expires,
   }
 end
 
 -- Return the job of one message of a range, which stays as it is.
 function ranges.part(range, skipped)
-  return {
-    id = word_of(tonumber(range.id, 16) + skipped), value = '', about = { unpack(range.about) }, state = 'reserved', cover = range,
-    made = range.made, count = 1, offset = range.offset + skipped,
-    ttr = range.ttr, flags = range.flags, expires = range.expires,
-  }
+  return cut(range, skipped, 1, nil, range)
 end
 
 -- Return the range that has this id, but does not begin with it; or nil. `read` returns the job that begins with an id.
 function ranges.cover_of(id, read)
   local number = tonumber(id, 16)
   local before = (number - 1) % job_ids.OF_BLOCK
-  if before == 0 then
-    return nil
-  end
+  if before == 0 then return nil end
   local ids = {}
   for i = 1, before do ids[i] = word_of(number - i) end
   for i, value in ipairs(call('HMGET', key_of('jobs'), unpack(ids))) do
@@ -83,10 +67,8 @@ local function note_ranged(change)
   end
 end
 
--- Reserve the group's next messages of the log. The first of `messages` has this offset; each has an owner, and a time to
--- run (milliseconds, or nil).
---
--- Returns  the reserved ranges; and their scores and ids in :ext:reserved, for jobs.note_come
+-- Reserve the group's next messages of the log, from this offset on; each has an owner, and a time to run
+-- (milliseconds, or nil). Return the ranges; and their scores and ids in :ext:reserved, for jobs.note_come.
 function ranges.reserve(messages, offset, owners, ttrs)
   local made, some, at = string.sub(job_ids.new_stamp(), 1, -2), {}, 0
   for _, span in ipairs(job_ids.spans(#messages)) do
@@ -165,9 +147,8 @@ local function jobs_of(range, first, last, messages, abouts, write)
   return some
 end
 
--- Take the messages in the intervals, to which an event happens, out of a range. The others stay reserved.
---
--- Returns  the ranges, or jobs, to which it happens
+-- Take the messages in the intervals, to which an event happens, out of a range. The others stay reserved. Return the
+-- ranges, or jobs, to which it happens.
 local function carve(range, found, abouts, event)
   local fields, places, offsets, some = {}, {}, {}, {}
   local key, ranged, due = key_of('jobs'), 1 - range.count, nil
@@ -210,9 +191,7 @@ local function carve(range, found, abouts, event)
       if not IS_DELETED[event] then write(one, one.offset, true) end
     else
       local bytes, its_jobs = piece(first, last).bytes, jobs_of(range, first, last, messages, abouts, write)
-      for _, job in ipairs(its_jobs) do
-        some[#some + 1], bytes = job, bytes - (#job.value - job.first + 1)
-      end
+      for _, job in ipairs(its_jobs) do some[#some + 1], bytes = job, bytes - (#job.value - job.first + 1) end
       gone = last - first + 1 - #its_jobs
       if gone > 0 then
         queue.count_as('consumed', gone, bytes)

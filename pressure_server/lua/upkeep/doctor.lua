@@ -5,12 +5,9 @@
 -- Returns  examine: the bound, false if there is no queue; the number of messages; then a list for each problem: its
 --          name, its sign, what shows it, what it means, what a repair does. repair: what it has done, in words
 --
--- A slow client looks like a dead one. So the caller examines a queue several times, and repairs a problem only if its
--- sign has stayed the same for longer than a live client may be inactive. The sign contains what a live client would
--- change. A repair examines once more, in the same atomic step, and does nothing if the sign is another one now.
--- docs/guides/repair.md has the reasons, and every state in which a native client can die.
+-- A slow client looks like a dead one. So the caller repairs a problem only if its sign, which contains what a live
+-- client would change, has stayed the same for long (docs/guides/repair.md). A repair examines once more.
 
-local queue = require 'core/queue'
 local keys = require 'core/keys'
 local life = require 'core/life'
 
@@ -18,25 +15,18 @@ local doctor = {}
 local ROLES = { 'producer', 'consumer' }
 local VERB_OF = { producer = 'produced', consumer = 'consumed' }
 
--- Statistics of bytes need a walk over the list, which blocks the backend: 20 milliseconds for 100000
--- messages. Above these limits they are not corrected.
+-- Above these limits, statistics of bytes are not corrected: the walk over 100000 messages takes 20 milliseconds.
 local MAX_COUNTED, MAX_WEIGHED = 100000, 64 * 1048576
--- Larger values are not valid statistics. Lua counts exactly up to 2^53, which matters only for messages;
--- INCRBY counts up to 2^63.
+-- Larger values are not valid statistics. Lua counts exactly up to 2^53, which matters only for messages.
 local MAX = { messages = 2 ^ 53, bytes = 2 ^ 62 }
 -- How many bytes of a client's name are shown.
 local MAX_NAME = 128
 
-local function tokens(name)
-  return call('LLEN', queue.base .. name)
-end
+local function tokens(name) return call('LLEN', queue.base .. name) end
 
--- Return the value of a statistic; nil if it is not a valid number. MGET returns nothing both for a missing key and for
--- one of another type.
+-- Return the value of a statistic; nil if it is no valid number. (MGET returns nothing for a key of another type, too.)
 local function number_in(key, text, largest)
-  if not text then
-    return call('EXISTS', key) == 0 and 0 or nil
-  end
+  if not text then return call('EXISTS', key) == 0 and 0 or nil end
   local is_whole = text == '0' or string.match(text, '^-?[1-9]%d*$')
   return is_whole and math.abs(tonumber(text)) <= largest and tonumber(text) or nil
 end
@@ -105,7 +95,6 @@ local function by(role)
   return role.name and " by '" .. string.sub(role.name, 1, MAX_NAME) .. "'" or ''
 end
 
--- Say why the holder of a role cannot be waiting.
 local function why(role, now)
   if now[role].tokens == 0 and not now[role].name then
     return 'it has not written its name, as clients do before they wait'
@@ -164,8 +153,7 @@ local function settle_statistics(now, done)
   if queued then correct('bytes', queued - now.producer.bytes + now.consumer.bytes) end
 end
 
--- The first half of a Delete: wake up all clients that wait on the queue, also the client that deletes it (pressure 0.15,
--- Delete).
+-- The first half of a Delete (pressure 0.15): wake up all clients that wait on the queue, also the one that deletes it.
 local function wake(now, done)
   if now.not_full == 0 then call('LPUSH', queue.base .. ':not_full', 0) end
   if now.closed == 0 then call('LPUSH', queue.base .. ':closed', 0, 0) end
@@ -185,8 +173,7 @@ end
 
 -- The problems. `sign` returns the sign and what shows it, or nothing.
 
--- The missing tokens, by the numbers of those in :producer_free, :consumer_free and :not_full. Create pushes them in
--- this order.
+-- The missing tokens, by how many :producer_free, :consumer_free and :not_full have. Create pushes them in this order.
 local MISSING = { ['000'] = ':producer_free, :consumer_free and :not_full', ['100'] = ':consumer_free and :not_full',
   ['110'] = ':not_full' }
 local HALF_CREATED = {
@@ -382,9 +369,7 @@ local USED = {
 
 -- Return the problems that the queue may have in its present state.
 local function possible(now)
-  if not now.bound then
-    return #now.keys == 0 and WITHOUT_KEYS or WITHOUT_A_QUEUE
-  end
+  if not now.bound then return #now.keys == 0 and WITHOUT_KEYS or WITHOUT_A_QUEUE end
   return HALF_CREATED.sign(now) and NEVER_USED or USED
 end
 

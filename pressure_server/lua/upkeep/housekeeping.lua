@@ -1,5 +1,4 @@
--- Housekeeping: tasks for many queues in one call, used or not. A script of its own, with the modules of the library that
--- it needs.
+-- Housekeeping: tasks for many queues in one call, used or not. A script of its own, with modules of the library.
 --
 -- Takes    KEYS[1…]  base keys of queues
 --          ARGV[1]   this server's identity
@@ -10,11 +9,11 @@
 -- Touches  :ext:settings  'unused': the queue's version when it was first found unused; 'since': the time;
 --                         'asked': the same time, once waiting clients have been asked
 
-local the_call = require 'core/call'
-local queue = require 'core/queue'
+require 'core/call'
+require 'core/blocks'
+require 'core/commands'
+require 'core/queue'
 local keys = require 'core/keys'
-local registry = require 'core/registry'
-local garbage = require 'core/garbage'
 local life = require 'core/life'
 
 call, try = redis.call, redis.pcall
@@ -22,35 +21,21 @@ the_call.identity = ARGV[1]
 
 local verbs = {}
 
--- Delete all keys of a queue; return 1. This takes a third of the time of life.lua.
+-- Delete all keys of a queue; return 1.
 local function remove(key)
-  local registered, source = unpack(call('HMGET', key .. ':ext:settings', 'registry', 'source'))
   queue.base = key
-  if registered then
-    garbage.set_all_aside()
-    call('SREM', registered, key)
-    call('ZREM', ARGV[5] .. 'due', key)
-  end
-  if source or call('EXISTS', key .. ':ext:blocks', key .. ':ext:groups') > 0 then
-    registry.drop_ids()
-    life.drop_groups()
-  end
+  life.forget()
   call('UNLINK', unpack(keys.with(keys.of_protocol)))
-  call('UNLINK', unpack(keys.with(keys.of_extensions)))
   return 1
 end
 
 -- Return whether a client uses the queue, although its version has not changed.
 local function is_used(key, seconds)
-  if call('EXISTS', key .. ':producer_free', key .. ':consumer_free') < 2 then
-    return true
-  end
+  if call('EXISTS', key .. ':producer_free', key .. ':consumer_free') < 2 then return true end
   for _, role in ipairs({ 'producer', 'consumer' }) do
     -- A native client that finds no message changes only one key: it gives its role back.
     local idle = try('OBJECT', 'IDLETIME', key .. ':' .. role .. '_free')
-    if type(idle) == 'number' and idle < seconds then
-      return true
-    end
+    if type(idle) == 'number' and idle < seconds then return true end
   end
   return false
 end
@@ -79,17 +64,12 @@ if default_seconds then
 end
 
 -- Delete a queue that a put created, or that has a time to live, if it is empty and no client has put, taken or waited
--- for that time. Clients may wait at other servers. So at half the time :bound is written, which wakes these servers up:
--- they try again, and this removes the note (get.lua).
---
--- Returns  1 if the queue has been deleted, else 0
+-- for that time (docs/internals/keys.md#expiry). Return 1 if the queue has been deleted, else 0.
 function verbs.expire(key)
   local settings = key .. ':ext:settings'
   local implicit, unused, since, asked, ttl = unpack(call('HMGET', settings, 'implicit', 'unused', 'since', 'asked', 'ttl'))
   local seconds = tonumber(ttl or nil) or implicit and default_seconds or 0
-  if seconds == 0 then
-    return 0
-  end
+  if seconds == 0 then return 0 end
   local bound, produced, consumed = unpack(call('MGET', key .. ':bound', key .. ':stats:produced_messages',
     key .. ':stats:consumed_messages'))
   local version = (produced or '') .. ' ' .. (consumed or '')
@@ -115,9 +95,7 @@ end
 -- Delete a queue whose roles are free. Return 1; 0 if there is no such queue; -1 if a role is not free.
 function verbs.delete(key)
   queue.read(key)
-  if not queue.bound then
-    return 0
-  end
+  if not queue.bound then return 0 end
   return (queue.in_use('producer') or queue.in_use('consumer')) and -1 or remove(key)
 end
 

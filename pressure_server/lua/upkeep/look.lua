@@ -17,17 +17,13 @@ local time = call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local read = 0
 
-if call('EXISTS', base .. ':bound') == 0 then
-  return false
-end
+if call('EXISTS', base .. ':bound') == 0 then return false end
 
 -- Return a job that is a range (kinds/ranges.lua) as if it were its first message alone.
 local function first_of_range(value)
   local made, offset = string.match(value, '^(%d+) =%d+ %d+ (%d+)$')
   local source = made and call('HGET', base .. ':ext:settings', 'source')
-  if not source then
-    return value
-  end
+  if not source then return value end
   local position = offset - tonumber(call('GET', source .. ':stats:consumed_messages') or 0)
   local message = position >= 0 and call('LINDEX', source, -position - 1) or ''
   return string.format('%s %d 0 %d 0 0 ', made, JOB_DEFAULT_PRIORITY, JOB_DEFAULT_TTR) .. message

@@ -12,8 +12,7 @@ local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local ENDS_IN_DIGIT = '%d$'
 local NO_JOBS, NO_SETTINGS = { 0, 0, 0, 0 }, {}
 
--- Return how many jobs are ready, delayed, reserved and buried; and the age of the next ready job in milliseconds, 0 if
--- that is not known.
+-- Return how many jobs are in each state; and the age of the next one in milliseconds, 0 if that is not known.
 local function jobs_of(base)
   local found, age = {}, 0
   for i, state in ipairs({ 'ready', 'delayed', 'reserved', 'buried' }) do
@@ -33,16 +32,12 @@ local function lag_of(log, following)
 end
 
 -- Return the number in a key or field; 0 if it is missing or damaged.
-local function number(value)
-  return tonumber(value or 0) or 0
-end
+local function number(value) return tonumber(value or 0) or 0 end
 
 local function figures_of(base)
   local values = call('MGET', base .. ':bound', base .. ':ext:made', base .. ':stats:produced_messages',
     base .. ':stats:produced_bytes', base .. ':stats:consumed_messages', base .. ':stats:consumed_bytes')
-  if not values[1] then
-    return false
-  end
+  if not values[1] then return false end
   local kind, length, jobs, age, settings = 'fifo', call('LLEN', base), NO_JOBS, 0, NO_SETTINGS
   local dropped = values[1] ~= '0' and call('HGET', base .. ':ext:settings', 'dropped')
   if values[2] and not string.match(values[2], ENDS_IN_DIGIT) then

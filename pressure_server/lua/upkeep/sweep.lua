@@ -1,4 +1,4 @@
--- Sweep: frees some elements of a collection that a deleted queue has left (core/garbage.lua). A script of its own.
+-- Sweep: frees some elements of a collection that a deleted queue has left (core/keys.lua). A script of its own.
 --
 -- Takes    KEYS[1]  ${PREFIX}!garbage
 -- Returns  1 if there may be more to free, else 0
@@ -7,9 +7,7 @@ local AT_ONCE = 500
 
 local call = redis.call
 local key = call('SRANDMEMBER', KEYS[1])
-if not key then
-  return 0
-end
+if not key then return 0 end
 local kind = call('TYPE', key).ok
 if kind == 'set' then
   call('SPOP', key, AT_ONCE)
