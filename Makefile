@@ -43,7 +43,7 @@ APPLICATION_FILES := $(addprefix tests/applications/,requirements.txt requiremen
 	package.json package-lock.json .npmrc)
 
 .PHONY: run demo test test-quick test-compiled test-on-redis test-on-cluster test-applications \
-	compile uncompile lint format bench chaos docs sync-client man lock sbom clean
+	compile uncompile lint format bench chaos docs man lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -141,7 +141,6 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/python -m tests.sync_client --check
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
@@ -155,10 +154,6 @@ chaos: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m tests.documents
-
-# The synchronous Python client, from the asyncio one: client/sync from client/aio.
-sync-client: $(INSTALLED)
-	$(BIN)/python -m tests.sync_client
 
 # The man pages, in build/man.
 man: $(INSTALLED)

@@ -1,7 +1,6 @@
 """SADD and SPOP per second at each level of durability: pressure-server, and Redis with an append-only file.
 
-At the level `fsync` the backend has `appendfsync always` or `everysec`; at `replica` it has a replica. Redis
-before 7.2 has no WAITAOF, so the backend with `everysec` is the Valkey of the embedded backend.
+At the level `fsync` the backend has `appendfsync always`; at `replica` it has a replica.
 """
 
 from __future__ import annotations
@@ -12,14 +11,11 @@ from dataclasses import replace
 from benchmarks.one_queue import COMMANDS, add_and_pop
 from benchmarks.plan import Load, Plan
 from benchmarks.results import Row, Samples, Table
-from benchmarks.subjects import Subject, ours_before, redis_server, replica_of, valkey_server
+from benchmarks.subjects import Subject, ours_before, redis_server, replica_of
 
 _ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 _EVERY_SECOND = ("--appendonly", "yes", "--appendfsync", "everysec")
-# Each request waits up to a second for the fsync, so this subject gets only a small part of the requests.
-_SLOW = "ours, fsync by WAITAOF"
-_PART_OF_LOAD = 200
-_SUBJECTS = ("ours, none", "ours, fsync", "ours, replica", _SLOW, "redis, always", "redis, everysec")
+_SUBJECTS = ("ours, none", "ours, fsync", "ours, replica", "redis, always", "redis, everysec")
 
 
 def run(plan: Plan) -> list[Table]:
@@ -30,8 +26,7 @@ def run(plan: Plan) -> list[Table]:
         for _ in plan.each_round("durability"):
             for load in (plan.plain, plan.pipelined):
                 for subject in subjects:
-                    at_most = replace(load, requests=load.requests // _PART_OF_LOAD)
-                    rates = add_and_pop(subject, at_most if subject.name == _SLOW else load)
+                    rates = add_and_pop(subject, load)
                     for command, rate in zip(COMMANDS, rates, strict=True):
                         samples.add((command, load), subject.name, rate)
     return [
@@ -50,14 +45,12 @@ def _subjects(stack: ExitStack) -> list[Subject]:
         return Subject(name, server.port, server.pid)
 
     always = stack.enter_context(redis_server(*_ALWAYS))
-    every_second = stack.enter_context(valkey_server(*_EVERY_SECOND))
     replicated = stack.enter_context(redis_server())
     stack.enter_context(replica_of(replicated))
     return [
         named("ours, none", stack.enter_context(redis_server()), "none"),
         named("ours, fsync", always, "fsync"),
         named("ours, replica", replicated, "replica"),
-        named(_SLOW, every_second, "fsync"),
         replace(stack.enter_context(redis_server(*_ALWAYS)), name="redis, always"),
         replace(stack.enter_context(redis_server(*_EVERY_SECOND)), name="redis, everysec"),
     ]

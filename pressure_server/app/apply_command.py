@@ -47,7 +47,6 @@ def apply_command(dry_run: bool, **values: Any) -> int:
 
 
 async def _apply(store: Store, policy: Policy, *, dry_run: bool) -> int:
-    """Alter the queues, and return the exit status."""
     is_complete = True
     async with open_store(store) as broker:
         database = broker.default_database

@@ -13,12 +13,11 @@ import click
 from pressure_server.app.option_types import FILE
 from pressure_server.app.options import shared_options
 from pressure_server.app.store import EMBEDDED
-from pressure_server.backend.backups.archive import Description, read_archive, write_archive
+from pressure_server.backend.backups.archive import Description, read_archive, restore, write_archive
 from pressure_server.backend.backups.data_check import check_data, repair_data
 from pressure_server.backend.backups.data_snapshot import open_snapshot
-from pressure_server.backend.backups.files import DamageError, DataError, new_file
-from pressure_server.backend.backups.restore import restore
-from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.backups.files import DamageError, new_file
+from pressure_server.backend.data_directory import DataDirectory, DataError
 from pressure_server.errors import BackendError
 from pressure_server.net.listener import SettingsError
 from pressure_server.text import counted
@@ -41,16 +40,16 @@ def backup_command(backend: str, data_dir: Path, file: Path, force: bool) -> Non
     Exit status: 0 if the backup is complete, 1 if it failed, 2 if an option is wrong.
     """
     data = _embedded_data(backend, data_dir)
-    with _work_on(file), open_snapshot(data) as snapshot:
+    with _work_on(file), open_snapshot(data) as (parts, version):
         if file == _STANDARD:
             if sys.stdout.isatty():
                 raise SettingsError("a backup is not text: redirect the output to a file")
-            description = write_archive(sys.stdout.buffer, snapshot)
+            description = write_archive(sys.stdout.buffer, parts, version)
             sys.stdout.buffer.flush()
             click.echo(f"backup written: {_described(description)}", err=True)
             return
         with new_file(file, replace=force) as target:
-            description = write_archive(target, snapshot)
+            description = write_archive(target, parts, version)
             target.seek(0)
             read_archive(target)
     click.echo(f"{file} is a backup: {_described(description)}")

@@ -79,9 +79,7 @@ def serve_command(**values: Any) -> None:
     uvloop.run(serve(settings))
 
 
-@cli.command(
-    "ping", short_help="Check that a running server answers.", params=shared_options("config", "listen")
-)
+@cli.command("ping", params=shared_options("config", "listen"))
 @click.option(
     "--ready",
     is_flag=True,

@@ -195,15 +195,13 @@ def demo_command(listen: tuple[ListenerUrl, ...], duration: float) -> None:
     with suppress(KeyboardInterrupt):
         stop_putting.wait(duration)
     stop_putting.set()
-    for demo in demos:
-        demo.producer.join()
+    for one in demos:
+        one.producer.join()
     stop_if_empty.set()
-    for demo in demos:
-        for worker in demo.workers:
+    for one in demos:
+        for worker in one.workers:
             worker.join()
-        click.echo(
-            f"{demo.where}: {demo.put} messages put into demo-{demo.where.handler}, {demo.taken} taken"
-        )
-    for demo in demos:
-        if demo.error:
-            raise click.ClickException(f"{demo.where}: {reason_of(demo.error)}")
+        click.echo(f"{one.where}: {one.put} messages put into demo-{one.where.handler}, {one.taken} taken")
+    for one in demos:
+        if one.error:
+            raise click.ClickException(f"{one.where}: {reason_of(one.error)}")

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
 import math
 import re
+import sys
 from collections.abc import Callable
 from dataclasses import field
-from itertools import groupby
+from itertools import groupby, pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 from click.types import OptionHelpExtra
 
-from pressure_server.backend.levels import Level
+from pressure_server.backend.durability import Level
 
 VARIABLE_PREFIX = "PRESSURE_"
 FILE = click.Path(path_type=Path)
@@ -113,20 +116,39 @@ class GroupedCommand(click.Command):
                     formatter.write_dl(records)
 
 
-def setting(help_text: str, **attributes: Any) -> Any:
-    """Return a field of a dataclass that is also an option of this name: see Option."""
-    return field(metadata={"help": help_text, **attributes})
+def setting(**attributes: Any) -> Any:
+    """Return a field of a dataclass that is also an option of this name: see Option.
+
+    The text after the field, which Python ignores, is the help: see help_texts.
+    """
+    return field(metadata=attributes)
 
 
-def time_setting(
-    help_text: str, default: float | None, least: float = 0, most: float = 2**31, group: str = ""
-) -> Any:
+def time_setting(default: float | None, least: float = 0, most: float = 2**31, **attributes: Any) -> Any:
     """Return a setting that is a time in seconds. If `default` is None, the help tells the default."""
     # In the largest unit of which it is a multiple.
     unit = next((unit for unit in ("h", "m", "s") if default and default % _SECONDS[unit] == 0), "ms")
     shown = f"{default / _SECONDS[unit]:g}{unit}" if default else default is not None and "0"
-    seconds = Seconds(least, most)
-    return setting(help_text, group=group, default=default, show_default=shown, type=seconds)
+    return setting(default=default, show_default=shown, type=Seconds(least, most), **attributes)
+
+
+def help_texts(*settings: type) -> dict[str, str]:
+    """Return the text after each field of these dataclasses, by the name of the field.
+
+    Without the source, as in an installation of byte code alone, there are none.
+    """
+    found: dict[str, str] = {}
+    for module in dict.fromkeys(one.__module__ for one in settings):
+        try:
+            source = inspect.getsource(sys.modules[module])
+        except OSError:
+            continue
+        for node in ast.parse(source).body:
+            for one, following in pairwise(node.body if isinstance(node, ast.ClassDef) else ()):
+                match one, following:
+                    case ast.AnnAssign(target=ast.Name(name)), ast.Expr(ast.Constant(str(text))):
+                        found[name] = " ".join(text.split())
+    return found
 
 
 def checked(parse: Callable[[Any], Any]) -> Callable[[click.Context, click.Parameter, Any], Any]:

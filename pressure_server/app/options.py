@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from pressure_server.app.option_types import FILE, VARIABLE_PREFIX, Option
+from pressure_server.app.option_types import FILE, VARIABLE_PREFIX, Option, help_texts
 from pressure_server.app.queue_sections import QUEUES, line_of, read_config, read_templates
 from pressure_server.app.settings import Settings
 from pressure_server.app.store import Store
@@ -29,18 +29,15 @@ _TOML_TYPES: dict[type, tuple[type, ...]] = {bool: (bool,), int: (int,), float: 
 
 
 def _config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) -> None:
-    """Check the environment, and read the configuration file: before the other options have values."""
-    _check_environment()
-    if path is not None:
-        _read_config(ctx, path)
-        ctx.meta[_CONFIG] = path
+    """Check the environment, and read the configuration file: before the other options have values.
 
-
-def _read_config(ctx: click.Context, path: Path) -> None:
-    """Use the values of the TOML file as defaults, so that flags and variables take precedence.
-
-    Raise SettingsError or click.UsageError if the file cannot be read, or a key or value is invalid.
+    The values of the TOML file become defaults, so that flags and variables take precedence. Raise
+    SettingsError or click.UsageError if the file cannot be read, or a key or value is invalid.
     """
+    _check_environment()
+    if path is None:
+        return
+    ctx.meta[_CONFIG] = path
     found, text = read_config(path)
     if found.pop(QUEUES, None) is not None:
         read_templates(path)
@@ -72,14 +69,13 @@ def _check_environment() -> None:
         suffix = name.removeprefix(VARIABLE_PREFIX)
         if suffix != name and suffix not in known and not _LINK_VARIABLE.fullmatch(suffix):
             likely = difflib.get_close_matches(suffix, known, 1)
-            hint = (
-                f"did you mean {VARIABLE_PREFIX}{likely[0]}?"
-                if likely
-                else "see pressure-server serve --help"
-            )
+            hint = "see pressure-server serve --help"
+            if likely:
+                hint = f"did you mean {VARIABLE_PREFIX}{likely[0]}?"
             raise click.UsageError(f"unknown variable {name} in the environment: {hint}")
 
 
+_HELP = help_texts(Store, Settings)
 _OPTIONS = [
     Option(
         "config",
@@ -91,7 +87,7 @@ _OPTIONS = [
         is_eager=True,
         expose_value=False,
     ),
-    *(Option(one.name, **one.metadata) for one in fields(Settings) if one.metadata),
+    *(Option(one.name, _HELP.get(one.name, ""), **one.metadata) for one in fields(Settings) if one.metadata),
 ]
 # By the group in which help and documents list them.
 GROUPS: dict[str, list[Option]] = {}

@@ -40,8 +40,11 @@ def read_templates(path: Path, default_bound: int = 0) -> tuple[QueueTemplate, .
     `default_bound` is for sections without a bound. Raise SettingsError for all that PRESSURE.CREATE refuses.
     """
     found, text = read_config(path)
+    sections = found.get(QUEUES, {})
+    if not isinstance(sections, dict) or any(type(values) is not dict for values in sections.values()):
+        raise SettingsError(f'{path}: {QUEUES} has sections only: [{QUEUES}."PATTERN"]')
     templates: list[QueueTemplate] = []
-    for pattern, values in _sections(found.get(QUEUES, {}), path).items():
+    for pattern, values in sections.items():
         header = rf"^\s*\[\s*queues\s*\.\s*[\"']?{re.escape(pattern)}[\"']?\s*\]"
         at = re.search(header, text, re.MULTILINE)
         start = at.end() if at else 0
@@ -55,24 +58,15 @@ def read_templates(path: Path, default_bound: int = 0) -> tuple[QueueTemplate, .
     return tuple(templates)
 
 
-def _sections(found: object, path: Path) -> dict[str, dict[str, Any]]:
-    """Return the options by pattern. Raise SettingsError if there are values of another kind."""
-    if not isinstance(found, dict) or any(type(values) is not dict for values in found.values()):
-        raise SettingsError(f'{path}: {QUEUES} has sections only: [{QUEUES}."PATTERN"]')
-    return found
-
-
 def _option(key: str, value: object, where: str) -> dict[bytes, Any]:
     """Return an option of PRESSURE.CREATE and its parsed value. Raise SettingsError."""
-    names = {name.decode().lower(): name for name, parse in CREATE_OPTIONS.items() if parse is not None}
-    name = names.get(key.lower().replace("_", "-"))
-    parse = CREATE_OPTIONS.get(name or b"")
-    if name is None or parse is None:
-        likely = difflib.get_close_matches(key, names, 1, cutoff=0.75)
-        known = f"the options are {', '.join(names)}; options of the server precede the sections"
-        raise SettingsError(
-            f"{where}: unknown option {key}: {f'did you mean {likely[0]}?' if likely else known}"
-        )
+    options = {name.decode().lower(): (name, parse) for name, parse in CREATE_OPTIONS.items() if parse}
+    name, parse = options.get(key.lower().replace("_", "-"), (b"", None))
+    if parse is None:
+        likely = difflib.get_close_matches(key, options, 1, cutoff=0.75)
+        known = f"the options are {', '.join(options)}; options of the server precede the sections"
+        hint = f"did you mean {likely[0]}?" if likely else known
+        raise SettingsError(f"{where}: unknown option {key}: {hint}")
     try:
         if type(value) not in (str, int, float):
             raise CommandError("ERR write a number, or a text in quotes")

@@ -41,18 +41,6 @@ def _number(field: str) -> Column:
     return Column(field, lambda queue: getattr(queue.figures, field), lambda value: str(value or "-"))
 
 
-def state_of(queue: Surveyed) -> str:
-    """Return the states that a queue is in, other than the usual one."""
-    figures = queue.figures
-    states = {
-        "closed": figures.is_closed,
-        "full": figures.is_full,
-        "paused": figures.paused,
-        "ack-next": figures.keeps,
-    }
-    return ",".join(name for name, is_so in states.items() if is_so)
-
-
 def duration(seconds: float) -> str:
     """Return a duration in its two largest units."""
     minutes, second = divmod(int(seconds), 60)
@@ -73,7 +61,7 @@ _BASICS = (
     _number("bytes"),
 )
 _JOBS = (_number("delayed"), _number("reserved"), _number("buried"))
-_STATE = Column("state", state_of)
+_STATE = Column("state", lambda queue: ",".join(queue.figures.states))
 # One look at the queues shows totals, several looks show rates.
 TOTALS = (*_BASICS, _number("put"), _number("taken"), *_JOBS, _number("dead_letters"), _STATE)
 RATES = (

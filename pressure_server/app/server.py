@@ -24,10 +24,9 @@ from pressure_server.app.workers.channel import ASK_ALL, READY, Assignment, Chan
 from pressure_server.app.workers.crew import Crew
 from pressure_server.auth.access_policy import Access
 from pressure_server.backend.embedded import Embedded
-from pressure_server.backend.greeting import BackendRefusedError
 from pressure_server.backend.link import Timeouts
 from pressure_server.compiled import variant
-from pressure_server.errors import PressureError, StartError
+from pressure_server.errors import BackendRefusedError, PressureError, StartError
 from pressure_server.net.clients import Clients
 from pressure_server.net.handler import Context, find_handler
 from pressure_server.net.listener import BoundSockets, Listener, ListenerUrl, SettingsError
@@ -72,12 +71,14 @@ async def serve(settings: Settings) -> None:
 
 
 class Server:
-    """One run of the server. Raise StartError or SettingsError if the settings cannot be used."""
+    """One run of the server. A worker has an assignment, and a channel to its supervisor.
+
+    Raise StartError or SettingsError if the settings cannot be used.
+    """
 
     def __init__(
         self, settings: Settings, assignment: Assignment | None = None, supervisor: Channel | None = None
     ) -> None:
-        """A worker has an assignment, and a channel to its supervisor."""
         self._settings = settings
         self._assignment = assignment
         self._supervisor = supervisor
@@ -201,7 +202,6 @@ class Server:
         self._context.listening += [bound.listen for bound in self._bound]
 
     async def _listen_http(self, listen: ListenerUrl) -> None:
-        """Open the HTTP listener. Raise StartError."""
         # A server without --http need not have aiohttp in memory; see web/http_settings.py.
         from pressure_server.web.http_listener import HttpListener
         from pressure_server.web.http_requests import HttpContext
@@ -239,7 +239,6 @@ class Server:
                 self._bound.append(await BoundSockets.bind(listen, self._settings.keepalive, leave=leave))
 
     async def _ask_all(self, question: str, *arguments: Any) -> list[Any]:
-        """Ask all processes of the server a question."""
         if self._supervisor is not None:
             with contextlib.suppress(TimeoutError, ChannelClosedError):
                 async with asyncio.timeout(_ASK_TIMEOUT):

@@ -14,8 +14,7 @@ from click.core import ParameterSource
 
 from pressure_server.app.option_types import FILE, Integer, setting
 from pressure_server.auth.access_policy import read_password
-from pressure_server.backend.address import Address
-from pressure_server.backend.addresses import BackendAddress, address_of
+from pressure_server.backend.address import Address, BackendAddress, address_of
 from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.backend.embedded import Embedded
 from pressure_server.backend.link import Timeouts
@@ -61,36 +60,21 @@ def backend_from_redis_variables(environment: Mapping[str, str]) -> str | None:
 class Store:
     """The location of the queues: the settings of every command that accesses them."""
 
-    backend: str = setting(
-        "The Redis or Valkey that stores the queues: redis://HOST:PORT/DATABASE, rediss:// for TLS, "
-        "unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DATABASE, "
-        "redis+cluster://HOST:PORT,HOST:PORT, or embedded: to run a "
-        "Valkey inside this server. If neither this option nor its variable is set, REDIS_SERVER, "
-        "REDIS_PORT and REDIS_DB select a Redis.",
-        default=EMBEDDED,
-        metavar="URL",
-        callback=_backend,
-    )
-    backend_password_file: Path | None = setting(
-        "A file with the backend's password on one line, instead of a password in the --backend URL.",
-        type=FILE,
-    )
-    data_dir: Path = setting(
-        "The directory in which the embedded backend stores its data.",
-        default=Path("pressure-data"),
-        type=FILE,
-    )
-    prefix: str = setting(
-        "The prefix of all keys in the backend. Servers and native clients that share queues must use "
-        "the same prefix.",
-        default="__pressure__",
-    )
-    shards: int = setting(
-        "On a cluster: into how many shards the queues are divided. It cannot be changed later. A node "
-        "serves its part of them, so have several for each.",
-        default=16,
-        type=Integer(1, MOST_SHARDS),
-    )
+    backend: str = setting(default=EMBEDDED, metavar="URL", callback=_backend)
+    """The Redis or Valkey that stores the queues: redis://HOST:PORT/DATABASE, rediss:// for TLS,
+    unix:///PATH, redis+sentinel://HOST:PORT,HOST:PORT/MASTER/DATABASE, redis+cluster://HOST:PORT,HOST:PORT,
+    or embedded: to run a Valkey inside this server. If neither this option nor its variable is set,
+    REDIS_SERVER, REDIS_PORT and REDIS_DB select a Redis."""
+    backend_password_file: Path | None = setting(type=FILE)
+    """A file with the backend's password on one line, instead of a password in the --backend URL."""
+    data_dir: Path = setting(default=Path("pressure-data"), type=FILE)
+    """The directory in which the embedded backend stores its data."""
+    prefix: str = setting(default="__pressure__")
+    """The prefix of all keys in the backend. Servers and native clients that share queues must use the same
+    prefix."""
+    shards: int = setting(default=16, type=Integer(1, MOST_SHARDS))
+    """On a cluster: into how many shards the queues are divided. It cannot be changed later. A node serves
+    its part of them, so have several for each."""
 
     # The configuration file, for the settings of queues by name: they are read again while the server runs.
     config: Path | None = field(default=None, compare=False, kw_only=True)

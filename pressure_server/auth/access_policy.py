@@ -18,14 +18,7 @@ from typing import Protocol
 
 from pressure_server.auth.logins import Logins
 from pressure_server.auth.peer_address import is_local
-from pressure_server.auth.users import (
-    User,
-    Users,
-    UsersError,
-    parse_users,
-    users_with_password,
-    users_without_login,
-)
+from pressure_server.auth.users import DEFAULT, User, Users, UsersError, parse_users, users_with_password
 from pressure_server.errors import StartError
 from pressure_server.text import counted
 
@@ -96,7 +89,7 @@ class AccessPolicy:
     tls: TlsFiles | None = None
 
     def read_users(self) -> Users:
-        """Read the files and return the users. Raise AccessError."""
+        """Read the files and return the users: without any, one that has all rights. Raise AccessError."""
         try:
             users = parse_users(_text_of(self.users)) if self.users is not None else None
             password = self.password
@@ -106,7 +99,7 @@ class AccessPolicy:
                 return users_with_password(password, users)
         except UsersError as error:
             raise AccessError(f"{self.users or self.password_file or '--password'}: {error}") from error
-        return users or users_without_login()
+        return users or Users([User(DEFAULT, needs_no_password=True)])
 
 
 class ConnectedUser(Protocol):

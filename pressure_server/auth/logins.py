@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from pressure_server.auth.peer_address import address_of, network_of
 from pressure_server.auth.users import User
@@ -28,12 +27,6 @@ _FORGET_AFTER = 300.0
 _MAX_NETWORKS = 10_000
 
 
-@dataclass(slots=True)
-class _Failures:
-    count: int
-    last: float
-
-
 def delay_after(failures: int) -> float:
     """Return the seconds by which the reply to the nth failure is delayed (n from 1)."""
     return min(MAX_DELAY, _FIRST_DELAY * 2.0 ** min(failures - 1, 16))
@@ -44,7 +37,8 @@ class Logins:
 
     def __init__(self) -> None:
         self.denied = 0
-        self._failures_by_network: OrderedDict[str, _Failures] = OrderedDict()
+        # How many failures each network has had recently, and when the last one was.
+        self._failures: OrderedDict[str, tuple[int, float]] = OrderedDict()
         self._log = LogThrottle(logger, "failed login")
 
     async def fail(self, transport: asyncio.BaseTransport, name: bytes, earlier_failures: int) -> None:
@@ -62,19 +56,15 @@ class Logins:
     def succeed(self, transport: asyncio.BaseTransport, user: User) -> None:
         """Note a login, for `--log-level debug`."""
         address = address_of(transport)
-        logger.debug(
-            "login as '%s' from %s", user.name, address, extra={"client": address, "user": user.name}
-        )
+        fields = {"client": address, "user": user.name}
+        logger.debug("login as '%s' from %s", user.name, address, extra=fields)
 
     def _count(self, network: str) -> int:
         """Count a failure. Return how many the address has had recently."""
         now = asyncio.get_running_loop().time()
-        failures = self._failures_by_network.pop(network, None)
-        if failures is None or now - failures.last > _FORGET_AFTER:
-            failures = _Failures(0, now)
-        failures.count += 1
-        failures.last = now
-        self._failures_by_network[network] = failures
-        if len(self._failures_by_network) > _MAX_NETWORKS:
-            self._failures_by_network.popitem(last=False)
-        return failures.count
+        count, last = self._failures.pop(network, (0, now))
+        count = 1 if now - last > _FORGET_AFTER else count + 1
+        self._failures[network] = count, now
+        if len(self._failures) > _MAX_NETWORKS:
+            self._failures.popitem(last=False)
+        return count

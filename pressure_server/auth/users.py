@@ -119,11 +119,6 @@ class Users:
         return successor if successor.needs_no_password or has_all_digests else None
 
 
-def users_without_login() -> Users:
-    """Return the users of a server without passwords: a default user that has all rights and needs none."""
-    return Users([User(DEFAULT, needs_no_password=True)])
-
-
 def users_with_password(password: bytes, users: Users | None = None) -> Users:
     """Return the given users, if any, and a default user with this password and all rights.
 

@@ -1,32 +1,96 @@
-"""The backend of a shard as the broker sees it: the only module that knows what is behind a route.
+"""The backend of a shard as the broker sees it: one node at a time, found by a route.
 
-The backend is one node at a time, found by a route. Each database has a link of its own; all databases share
-one watch, one durability and one set of turns.
+Each database has a link of its own; all databases share one watch, one durability and one set of turns.
 """
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import re
 from collections import Counter
 from collections.abc import Callable
 from functools import partial
 
-from pressure_server.backend.addresses import BackendAddress, route_to
-from pressure_server.backend.durability import Durability
-from pressure_server.backend.eviction import EvictionCheck
-from pressure_server.backend.greeting import BackendRefusedError
-from pressure_server.backend.levels import Level
+from pressure_server.backend.address import BackendAddress
+from pressure_server.backend.durability import Durability, Level
 from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.replica_waits import ReplicaWaits
+from pressure_server.backend.route import Route, route_to
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
-from pressure_server.errors import BackendError
-from pressure_server.lua.scripts import Library
+from pressure_server.errors import BackendError, BackendRefusedError
+from pressure_server.lua.scripts import library
+
+logger = logging.getLogger(__name__)
+
+# Seconds between checks of the policy, which may change while the backend runs.
+_LOOK_EVERY = 5.0
+# Policies that evict any key. Others evict only keys with a TTL, and no key of a queue has one.
+_OF_ANY_KEY = re.compile(rb"^maxmemory_policy:(allkeys-\w+)", re.MULTILINE)
 
 
 def has_tag(prefix: bytes) -> bool:
     """Return whether keys with this prefix are all in the same slot of a cluster: by a name in braces."""
     _, brace, rest = prefix.partition(b"{")
     return bool(brace) and rest.find(b"}") > 0
+
+
+class EvictionCheck:
+    """Periodic checks that the backend does not evict keys of queues when its memory is full.
+
+    Eviction loses messages, and a queue that loses one of its keys is stuck. The server does not start with a
+    backend that may evict keys, and is not ready if the policy changes later; --allow-eviction permits it.
+    """
+
+    def __init__(self, route: Route, *, is_allowed: bool) -> None:
+        self._route = route
+        self._is_allowed = is_allowed
+        self._policy = ""
+        self._looking: asyncio.Task[None] | None = None
+
+    async def start(self, link: Link) -> None:
+        """Check now, if the backend can be reached, and then periodically. Raises as check_readiness."""
+        if link.is_up:
+            await self._look(link)
+            self.check_readiness()
+        self._looking = asyncio.create_task(self._look_again(link))
+
+    def stop(self) -> None:
+        """Stop checking."""
+        if self._looking is not None:
+            self._looking.cancel()
+
+    def check_readiness(self) -> None:
+        """Raise BackendRefusedError if the backend may evict any key, and that is not allowed."""
+        if self._policy and not self._is_allowed:
+            raise BackendRefusedError(
+                f"{self._route} has maxmemory-policy {self._policy}, which evicts messages when its memory "
+                "is full: set `maxmemory-policy noeviction` in the backend, or pass --allow-eviction"
+            )
+
+    async def _look_again(self, link: Link) -> None:
+        while True:
+            await asyncio.sleep(_LOOK_EVERY)
+            await self._look(link)
+
+    async def _look(self, link: Link) -> None:
+        try:
+            info = await link.command(b"INFO", b"memory")
+        except BackendError as error:
+            logger.debug("cannot read the backend's maxmemory-policy: %s", error)
+            return
+        found = _OF_ANY_KEY.search(info)
+        policy = found[1].decode() if found else ""
+        if policy and policy != self._policy:
+            logger.warning(
+                "the backend has maxmemory-policy %s: when its memory is full, it evicts messages and parts "
+                "of queues; auto-repair repairs such queues if it is enabled",
+                policy,
+            )
+        elif self._policy and not policy:
+            logger.info("the backend's maxmemory-policy no longer evicts messages")
+        self._policy = policy
 
 
 class Backend:
@@ -40,16 +104,13 @@ class Backend:
         prefix: bytes,
         layout: bytes,
         outages: Counter[str],
-        library: Library,
         timeouts: Timeouts,
         durability: Level,
         allow_eviction: bool,
         changed: Callable[[bytes], None],
         watch_lost: Callable[[], None],
     ) -> None:
-        """Prepare, but do not connect. `library` is the library of functions.
-
-        `layout` and `outages` are as for Link.
+        """Prepare, but do not connect. `layout` and `outages` are as for Link.
 
         `changed` is called with each watched key that changes, whatever its database. `watch_lost` is called
         when no key is watched any longer.
@@ -62,7 +123,7 @@ class Backend:
         self.link = partial(
             Link,
             route=self.route,
-            library=library,
+            library=library(),
             name=identity,
             timeouts=timeouts,
             guard=prefix + b"!guard" if has_tag(prefix) else b"",
@@ -80,9 +141,9 @@ class Backend:
     async def start(self, link: Link, *, to_look: bool) -> None:
         """Open the link to the default database, and start the shared objects.
 
-        Raises BackendRefusedError if the backend cannot be used, or cannot provide the durability level. If
-        it cannot be reached now, the link keeps trying in the background. With `to_look`, for callers that
-        only read, raises BackendError instead, and does not check the backend's eviction policy.
+        Raises BackendRefusedError if the backend cannot be used. If it cannot be reached now, the link keeps
+        trying in the background. With `to_look`, for callers that only read, raises BackendError instead, and
+        does not check the backend's eviction policy.
         """
         try:
             await link.open()

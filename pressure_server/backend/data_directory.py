@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import stat
+import time
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import IO
@@ -20,6 +21,8 @@ logger = logging.getLogger(__name__)
 
 # The longest path of a unix socket on Linux, with its terminating zero byte.
 _SOCKET_PATH = 108
+# Bytes that must fit on the disk, so that it counts as writable.
+_ROOM = 1 << 20
 # Other errors, such as a lack of permission, do not show that no Valkey is running.
 _NOBODY_LISTENS = (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
 # By the number of an error: what to do.
@@ -38,12 +41,12 @@ def _open_private(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_NOFOLLOW, 0o600)
 
 
-class DataDirectoryError(BackendError):
-    """The data directory cannot be used."""
+class DataError(BackendError):
+    """A data directory, or a backup of one, cannot be used."""
 
 
 class DataDirectory:
-    """A data directory, which need not exist. Raises DataDirectoryError if the socket's path is too long."""
+    """A data directory, which need not exist. Raises DataError if the socket's path is too long."""
 
     def __init__(self, path: Path) -> None:
         self.path = path.absolute()
@@ -54,7 +57,7 @@ class DataDirectory:
         # A restore unpacks a backup here, and then renames the parts.
         self.restoring = self.path / "restoring"
         if len(os.fsencode(self.socket)) >= _SOCKET_PATH:
-            raise DataDirectoryError(
+            raise DataError(
                 f"the data directory's path is too long: {self.socket} must be shorter than "
                 f"{_SOCKET_PATH} bytes"
             )
@@ -72,7 +75,7 @@ class DataDirectory:
     def lock(self) -> IO[str]:
         """Create the directory if necessary, and lock it until the returned file is closed.
 
-        Raise DataDirectoryError if another process has locked it, or if it cannot be used.
+        Raise DataError if another process has locked it, or if it cannot be used.
         """
         try:
             self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -84,7 +87,7 @@ class DataDirectory:
                 except BlockingIOError:
                     lock.seek(0)
                     owner = lock.read().strip() or "another process"
-                    raise DataDirectoryError(f"the data directory {self.path} is in use by {owner}") from None
+                    raise DataError(f"the data directory {self.path} is in use by {owner}") from None
                 os.ftruncate(lock.fileno(), 0)
                 os.write(lock.fileno(), b"pressure-server, process %d\n" % os.getpid())
                 on_error.pop_all()
@@ -92,18 +95,21 @@ class DataDirectory:
         except OSError as error:
             remedy = _REMEDIES.get(error.errno or 0)
             why = reason_of(error) + (f"; {remedy}" if remedy else "")
-            raise DataDirectoryError(f"cannot use the data directory {self.path}: {why}") from error
+            raise DataError(f"cannot use the data directory {self.path}: {why}") from error
 
-    def write_probe(self, size: int) -> None:
-        """Write a file of `size` bytes, and delete it. Raise OSError if that fails."""
+    def why_not_writable(self) -> str:
+        """Write a file of _ROOM bytes, and delete it. Return why that fails; '' if it does not."""
         probe = self.path / "probe"
-        probe.unlink(missing_ok=True)
         try:
+            probe.unlink(missing_ok=True)
             with open(probe, "xb", opener=_open_private) as file:
-                file.write(bytes(size))
+                file.write(bytes(_ROOM))
+        except OSError as error:
+            return f"{self.path}: {error.strerror}"
         finally:
             with suppress(OSError):
                 probe.unlink()
+        return ""
 
     def warn_if_open_to_others(self) -> None:
         """Warn if the directory's mode lets users in who are neither its owner nor in its group."""
@@ -121,6 +127,16 @@ class DataDirectory:
         for _, folders, files, descriptor in os.fwalk(self.path):
             for name in (*folders, *files):
                 os.chown(name, owner.st_uid, owner.st_gid, dir_fd=descriptor, follow_symlinks=False)
+
+    def keep_aside(self, occasion: str) -> Path:
+        """Make a folder in the directory for its former data, named after the occasion and the time."""
+        path = self.path / f"before-{occasion}-{time.strftime('%Y%m%dT%H%M%SZ', time.gmtime())}"
+        path.mkdir(mode=0o700)
+        return path
+
+    def has_data(self) -> bool:
+        """Return whether there are files of Valkey's data."""
+        return self.append_only.is_dir() and any(self.append_only.iterdir())
 
     def has_unfinished_restore(self) -> bool:
         """Return whether a restore was killed before its data was in place: the directory looks empty."""

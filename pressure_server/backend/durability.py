@@ -1,7 +1,9 @@
 """Durability: hold replies to clients back until the backend confirms that their changes are safe.
 
-One small write and one WAIT or WAITAOF, on a connection of its own, cover everything that the backend has
-answered before, for all queues. Answers that come in the meantime are covered by the next round.
+One small write and one WAIT, on a connection of its own, cover everything that the backend has answered
+before, for all queues. Answers that come in the meantime are covered by the next round. If the backend syncs
+each change before it replies (`fsync`), its answers need no wait while the connection is open; the write
+covers those that came before.
 """
 
 from __future__ import annotations
@@ -9,17 +11,18 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from typing import Any
 
-from pressure_server.backend.address import pauses
-from pressure_server.backend.greeting import BackendRefusedError, greet
-from pressure_server.backend.levels import DurabilityUnavailableError, Level, ReplicasMissingError
+from pressure_server.backend.address import Address
+from pressure_server.backend.greeting import greet
 from pressure_server.backend.link import Timeouts
+from pressure_server.backend.reconnecting import until_open
 from pressure_server.backend.resp import BackendConnection, is_retryable
 from pressure_server.backend.route import Route
-from pressure_server.errors import BackendError, BackendReplyError, NotSafeError
+from pressure_server.errors import BackendError, BackendRefusedError, BackendReplyError, NotSafeError
 
 logger = logging.getLogger(__name__)
 
@@ -27,7 +30,7 @@ logger = logging.getLogger(__name__)
 Follows = Callable[[BackendError | None], None]
 # The part of the answer timeout that WAIT may take: less than all, after which the connection is aborted.
 _PART_OF_TIMEOUT = 0.8
-# Seconds between checks of the backend's settings, which decide whether a reply alone proves an fsync.
+# Seconds between checks of the backend's settings: only with some of them a reply proves an fsync.
 _CHECK_EVERY = 1.0
 # The TTL in seconds of the key that is written, for when no server writes it any longer.
 _KEY_TTL = b"86400"
@@ -38,12 +41,81 @@ if redis.call('EXPIRE', KEYS[1], ARGV[1]) == 0 then
   redis.call('SET', KEYS[1], 1, 'EX', ARGV[1])
 end
 """
-_SETTINGS = (b"appendonly", b"appendfsync", b"no-appendfsync-on-rewrite")
+# The settings of a backend that syncs each change before it replies.
+_SYNCS_EACH_CHANGE = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
 
 
 def write_command(key: bytes) -> tuple[bytes, ...]:
     """Return the command that writes the key: what follows on its connection waits for this write."""
     return (b"EVAL", _WRITE, b"1", key, _KEY_TTL)
+
+
+class ReplicasMissingError(BackendRefusedError):
+    """Too few replicas are connected at present."""
+
+
+@dataclass(frozen=True)
+class Level:
+    """What must have a change before its client gets the reply: that many replicas, or with `fsync` the disk.
+
+    Level() is `none`.
+    """
+
+    replicas: int = 0
+    fsync: bool = False
+
+    def __str__(self) -> str:
+        if self.fsync:
+            return "fsync"
+        return f"replica:{self.replicas}" if self.replicas else "none"
+
+    @classmethod
+    def parse(cls, text: str) -> Level:
+        """Return the level named `none`, `replica`, `replica:N` or `fsync`. Raises ValueError."""
+        if text == "none":
+            return cls()
+        if text == "fsync":
+            return cls(fsync=True)
+        if found := re.fullmatch(r"replica(:0*([1-9][0-9]?|100))?", text):
+            return cls(replicas=int(found[2] or 1))
+        raise ValueError(f"'{text}' must be none, replica, replica:N (N from 1 to 100) or fsync")
+
+    def wait_for(self, config: Mapping[bytes, bytes], *, replicas: int) -> tuple[bytes, ...] | None:
+        """Return the command that waits for the level, without its timeout; None if a reply alone is proof.
+
+        `config` has the backend's settings for its append-only file; it is empty if they are not revealed.
+        Raises BackendRefusedError if the backend cannot provide the level; if that is because of the number
+        of connected `replicas`, ReplicasMissingError.
+        """
+        if self.replicas:
+            if replicas < self.replicas:
+                raise ReplicasMissingError(
+                    f"durability {self} needs {self.replicas} connected replicas; the backend has {replicas}"
+                )
+            return (b"WAIT", b"%d" % self.replicas)
+        if self.fsync:
+            _check_syncs(config)
+        return None
+
+
+def _check_syncs(config: Mapping[bytes, bytes]) -> None:
+    """Raise BackendRefusedError unless the backend syncs each change before it replies.
+
+    WAITAOF is no other way: with `appendfsync everysec`, Redis 7.4 and Valkey answer it before they sync
+    (redis/redis#13793).
+    """
+    if not config:
+        raise BackendRefusedError(
+            "durability fsync needs `appendfsync always` in the backend, which refuses CONFIG GET, so its "
+            "settings are unknown"
+        )
+    for setting, value in _SYNCS_EACH_CHANGE.items():
+        if config.get(setting) != value:
+            found = config.get(setting, b"").decode()
+            raise BackendRefusedError(
+                f"durability fsync needs `{setting.decode()} {value.decode()}` in the backend, which has "
+                f"`{found}`"
+            )
 
 
 class Durability:
@@ -74,20 +146,17 @@ class Durability:
         self._giving_up: asyncio.TimerHandle | None = None
 
     async def start(self) -> None:
-        """Connect, and reconnect whenever the connection breaks.
-
-        Raises BackendRefusedError if the backend cannot be used, or cannot provide the level. Missing
-        replicas are no error with Sentinel or a cluster: a failover may be under way.
-        """
+        """Connect, and reconnect whenever the connection breaks. Raises BackendRefusedError."""
         if not self.is_enabled:
             return
         self._loop = asyncio.get_running_loop()
         try:
             await self._open()
         except BackendError as error:
+            # Replicas may be missing because a failover is under way.
             may_pass = isinstance(error, ReplicasMissingError) and self._route.fails_over
-            if isinstance(error, DurabilityUnavailableError | BackendRefusedError) and not may_pass:
-                raise BackendRefusedError(str(error)) from error
+            if isinstance(error, BackendRefusedError) and not may_pass:
+                raise
         self._keeping = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
@@ -102,10 +171,7 @@ class Durability:
         self._end(held, "the server is stopping")
 
     def when_durable(self, run_id: str, follows: Follows) -> None:
-        """Call `follows` with None when everything that this run of the backend has answered is safe.
-
-        That is at once if replies alone are proof. If the backend does not confirm, `follows` gets an error.
-        """
+        """Call `follows` with None when all answers of this run of the backend are safe, or with an error."""
         is_proof = self._connection is not None and self._command is None and run_id == self._run_id
         if is_proof or not self.is_enabled:
             follows(None)
@@ -120,16 +186,15 @@ class Durability:
     def _cover(self) -> None:
         if self._connection is None or not self._connection.is_open or self._under_way or not self._answered:
             return
-        held, self._answered = self._answered, []
-        if self._command is None:
-            self._end(held, None)
-            return
-        self._under_way = held
+        self._under_way, self._answered = self._answered, []
         self._connection.send(self._written, *write_command(self._key))
-        self._connection.send(self._covered, *self._command, self._wait_timeout)
+        if self._command is not None:
+            self._connection.send(self._covered, *self._command, self._wait_timeout)
 
     def _written(self, reply: Any) -> None:
         self._unwritten = reply if isinstance(reply, Exception) else None
+        if self._command is None:
+            self._covered(self._unwritten or 0)
 
     def _covered(self, reply: Any) -> None:
         if isinstance(reply, BackendError):
@@ -139,11 +204,10 @@ class Durability:
             self._connection.abort(failed)
             return
         held, self._under_way = self._under_way, []
-        reached = reply[0] if isinstance(reply, list) else reply
         why = None
         if failed is not None:
             why = f"the backend answered: {failed}"
-        elif reached < (self._level.replicas or 1):
+        elif reply < self._level.replicas:
             why = f"no confirmation within {self._patience:g} seconds"
         self._say(why)
         self._end(held, why)
@@ -184,27 +248,25 @@ class Durability:
         self._begin_to_give_up()
 
     async def _keep(self) -> None:
-        backoff = pauses()
         while True:
-            try:
-                connection = self._connection or await self._open()
-            except BackendError as error:
-                self._why_down = error
-                # One log line per outage is enough: the link logs why there is no connection.
-                if type(error) is not BackendError or not self._said:
-                    self._say(str(error))
-                if isinstance(error, BackendReplyError) and not is_retryable(error):
-                    # The backend answers, but refuses to confirm, for example because its disk is full.
-                    held, self._answered = self._answered, []
-                    self._end(held, str(error))
-                await asyncio.sleep(next(backoff))
-                continue
-            backoff = pauses()
+            connection = self._connection
+            if connection is None:
+                connection = await until_open(self._open, self._still_away)
             await self._end_of(connection)
             self._why_down = BackendError(f"the connection to {self._route} was lost")
             self._connection = None
             self._answered, self._under_way = self._under_way + self._answered, []
             self._begin_to_give_up()
+
+    def _still_away(self, error: BackendError) -> None:
+        self._why_down = error
+        # One log line per outage is enough: the link logs why there is no connection.
+        if type(error) is not BackendError or not self._said:
+            self._say(str(error))
+        if isinstance(error, BackendReplyError) and not is_retryable(error):
+            # The backend answers, but refuses to confirm, for example because its disk is full.
+            held, self._answered = self._answered, []
+            self._end(held, str(error))
 
     async def _end_of(self, connection: BackendConnection) -> None:
         """Wait until the connection is lost. Until then, check the settings that the level depends on."""
@@ -217,61 +279,41 @@ class Durability:
 
     async def _check_again(self, connection: BackendConnection) -> None:
         try:
-            command = await self._check(connection)
-            if command is None and self._command is not None:
-                # Answers from before the settings changed still need a wait.
-                await connection.command(*write_command(self._key))
-                if not (await connection.command(*self._command, self._wait_timeout))[0]:
-                    return
-            self._command = command
-        except DurabilityUnavailableError as error:
+            await self._check(connection)
+        except BackendRefusedError as error:
             connection.abort(error)
         except BackendError as error:
             logger.debug("cannot read the backend's settings: %s", error)
 
     async def _open(self) -> BackendConnection:
-        connection, address = BackendConnection(self._timeouts.answer), self._route.address
-        try:
-            await address.open(connection)
-            greeting = await greet(connection, address, 0, self._name)
-            self._command = await self._check(connection)
-            if self._command is not None:
-                await self._try_out(connection, self._command)
-        except BaseException:
-            connection.close()
-            raise
-        self._connection, self._run_id = connection, greeting.run_id
-        self._route.abort_if_moved(connection, address)
+        connection = await self._route.connect(BackendConnection(self._timeouts.answer), self._greet)
+        self._connection = connection
         self._cover()
         return connection
 
+    async def _greet(self, connection: BackendConnection, address: Address) -> None:
+        self._run_id = (await greet(connection, address, 0, self._name)).run_id
+        self._command = await self._check(connection)
+        if self._command is not None:
+            await self._try_out(connection, self._command)
+
     async def _try_out(self, connection: BackendConnection, command: tuple[bytes, ...]) -> None:
-        """Write and wait once. Raises DurabilityUnavailableError if that will never work, or BackendError."""
+        """Write and wait once. Raises BackendRefusedError if that will never work, or BackendError."""
         try:
             await connection.command(*write_command(self._key))
             await connection.command(*command, b"1")
         except BackendReplyError as error:
             if str(error.__cause__).startswith(("NOPERM", "ERR")):
-                raise DurabilityUnavailableError(
-                    f"durability {self._level} is not available: {error}"
-                ) from error
+                raise BackendRefusedError(f"durability {self._level} is not available: {error}") from error
             raise
 
     async def _check(self, connection: BackendConnection) -> tuple[bytes, ...] | None:
-        """Return what Level.wait_for returns for the backend.
-
-        Raises DurabilityUnavailableError or BackendError.
-        """
+        """Return what Level.wait_for returns for the backend. Raises its errors, or BackendError."""
         info = await connection.command(b"INFO", b"replication")
         found = re.search(rb"^connected_slaves:(\d+)", info, re.MULTILINE)
         config: list[bytes] = []
         with suppress(BackendReplyError):  # CONFIG is not permitted
-            config = await connection.command(b"CONFIG", b"GET", *_SETTINGS)
-        has_waitaof = True
-        with suppress(BackendReplyError):  # COMMAND is not permitted: _try_out finds out
-            has_waitaof = bool((await connection.command(b"COMMAND", b"INFO", b"WAITAOF"))[0])
+            config = await connection.command(b"CONFIG", b"GET", *_SYNCS_EACH_CHANGE)
         return self._level.wait_for(
-            dict(zip(config[::2], config[1::2], strict=False)),
-            has_waitaof=has_waitaof,
-            replicas=int(found[1]) if found else 0,
+            dict(zip(config[::2], config[1::2], strict=False)), replicas=int(found[1]) if found else 0
         )

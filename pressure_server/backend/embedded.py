@@ -4,8 +4,8 @@ It listens only on a unix socket in that directory, and writes an append-only fi
 its own: Ctrl-C in a terminal reaches only the server, which drains before it stops Valkey.
 
 With `appendfsync always`, Valkey exits if it cannot write its append-only file, so each change would end it
-again. After Valkey has ended unexpectedly, it therefore runs with `everysec` at first: it refuses changes
-while it cannot write, and still answers reads. In that time, durability waits for the syncs (levels.py).
+again. After Valkey has ended by itself, it therefore runs with `everysec` at first: it refuses changes while
+it cannot write, and still answers reads. In that time, durability holds the answers to changes.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from redis.exceptions import RedisError
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.reconnecting import until_open
 from pressure_server.backend.valkey_program import program
 from pressure_server.errors import BackendError
 
@@ -35,7 +36,7 @@ logger = logging.getLogger(__name__)
 # wait for a reply.
 _SAY_EVERY = 5.0
 _STOP_TIMEOUT = 60.0
-# Seconds before a restart: none before the first, then doubled until Valkey has run for _WELL_AFTER.
+# Seconds before a restart: none before the first, then doubled until Valkey has run for _STABLE_AFTER.
 _FIRST_PAUSE = 0.1
 _MAX_PAUSE = 5.0
 _STABLE_AFTER = 30.0
@@ -43,8 +44,6 @@ _STABLE_AFTER = 30.0
 # before it gets `always` again.
 _CHECK_EVERY = 1.0
 _HEALTHY_CHECKS = 3
-# Bytes that must fit on the disk for a check to succeed.
-_ROOM = 1 << 20
 # A line of Valkey's log: process, role, time and text.
 _LOG_LINE = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] (.*\S)", re.MULTILINE)
 # What Valkey's log says if it cannot read its files. The tool that the log suggests cannot read the manifest.
@@ -55,16 +54,18 @@ _LAST_BYTES = 4096
 
 
 class Embedded:
-    """The Valkey of one data directory. Raises DataDirectoryError if its socket's path is too long."""
+    """The Valkey of one data directory. Raises DataError if its socket's path is too long."""
 
     def __init__(self, data_dir: Path, *, fsync: bool = False) -> None:
         """Prepare, but do not start. With `fsync`, Valkey syncs each change before it answers."""
-        self._fsync = fsync
-        self._syncs_always = fsync
+        self._fsync = self._syncs_always = fsync
         self.data = DataDirectory(data_dir)
         self._lock: IO[str] | None = None
         self._process: asyncio.subprocess.Process | None = None
         self._watching: asyncio.Task[None] | None = None
+        # Since Valkey last ran for _STABLE_AFTER: the pause before the next start, and the problems logged.
+        self._pause = 0.0
+        self._said: set[str] = set()
 
     async def start(self) -> None:
         """Start Valkey on the data directory, and return when it answers. Raises BackendError."""
@@ -82,13 +83,6 @@ class Embedded:
         await self._launch()
         self._watching = asyncio.create_task(self._watch())
 
-    def _find_orphan(self) -> int | None:
-        try:
-            pid = int(self.data.pid_file.read_text())
-        except (OSError, ValueError):
-            return None
-        return pid if not _has_ended(pid) and self._is_ours(pid) else None
-
     def _is_ours(self, pid: int) -> bool:
         """Return whether the process is a Valkey on this socket: another process may have its pid by now."""
         if Path("/proc/self").exists():
@@ -97,8 +91,11 @@ class Embedded:
 
     async def _stop_orphan(self) -> None:
         """Stop the Valkey of a server that was killed. Its append-only file has all acknowledged changes."""
-        pid = self._find_orphan()
-        if pid is None:
+        try:
+            pid = int(self.data.pid_file.read_text())
+        except (OSError, ValueError):
+            return
+        if _has_ended(pid) or not self._is_ours(pid):
             return
         logger.warning("stopping a Valkey (process %d) that an earlier server has left running", pid)
         os.kill(pid, signal.SIGTERM)
@@ -147,7 +144,8 @@ class Embedded:
                 if time.monotonic() >= say_at:
                     say_at += _SAY_EVERY
                     logger.info("Valkey is still loading its data")
-        if full := await asyncio.to_thread(self._why_not_writable):
+        self._syncs_always = False  # the next start is careful, in case the disk is full
+        if full := await asyncio.to_thread(self.data.why_not_writable):
             raise BackendError(f"Valkey did not start: {full}: free space on that disk")
         why = self._last_words()
         if _UNREADABLE.search(why):
@@ -169,31 +167,28 @@ class Embedded:
 
     async def _watch(self) -> None:
         """Restart Valkey when it ends unexpectedly: killed for lack of memory, say, or unable to write."""
-        pause = 0.0
-        said: set[str] = set()
         while self._process is not None:
             started = time.monotonic()
             status = await self._end_of(self._process)
             if time.monotonic() - started > _STABLE_AFTER:
-                pause = 0.0
-                said.clear()
-            self._syncs_always = False
+                self._pause = 0.0
+                self._said.clear()
+            # If it ended by itself, its disk may be full: Valkey would end again at the first sync.
+            self._syncs_always = self._fsync and status < 0
             # The log is incomplete if the disk is full, and has nothing about a signal.
-            why = await asyncio.to_thread(self._why_not_writable) or (
+            why = await asyncio.to_thread(self.data.why_not_writable) or (
                 self._last_words() if status > 0 else f"see {self.data.log}"
             )
-            problem = f"Valkey ended with status {status} ({why})"
-            while True:
-                if problem not in said:
-                    said.add(problem)
-                    logger.error("%s; starting it again", problem)
-                await asyncio.sleep(pause)
-                pause = min(max(2 * pause, _FIRST_PAUSE), _MAX_PAUSE)
-                try:
-                    await self._launch()
-                    break
-                except BackendError as error:
-                    problem = str(error)
+            await asyncio.sleep(self._say(BackendError(f"Valkey ended with status {status} ({why})")))
+            await until_open(self._launch, self._say)
+
+    def _say(self, problem: BackendError) -> float:
+        """Log a problem, unless the log has it. Return the seconds to pause before the next start."""
+        if str(problem) not in self._said:
+            self._said.add(str(problem))
+            logger.error("%s; starting it again", problem)
+        pause, self._pause = self._pause, min(max(2 * self._pause, _FIRST_PAUSE), _MAX_PAUSE)
+        return pause
 
     async def _end_of(self, process: asyncio.subprocess.Process) -> int:
         """Wait until Valkey ends, and return its status. Set `always` again when the disk can be written."""
@@ -211,7 +206,7 @@ class Embedded:
 
     async def _is_healthy(self) -> bool:
         """Return whether Valkey's last write has succeeded, and the disk has space."""
-        if await asyncio.to_thread(self._why_not_writable):
+        if await asyncio.to_thread(self.data.why_not_writable):
             return False
         state = await self._ask("INFO", "persistence")
         return state is not None and state.get("aof_last_write_status") == "ok"
@@ -226,14 +221,6 @@ class Embedded:
         except (RedisError, TimeoutError) as error:
             logger.debug("no reply of Valkey to %s: %s", command[0], error)
             return None
-
-    def _why_not_writable(self) -> str:
-        """Return why no file can be written to the data directory; '' if a file of _ROOM bytes can."""
-        try:
-            self.data.write_probe(_ROOM)
-        except OSError as error:
-            return f"{self.data.path}: {error.strerror}"
-        return ""
 
     async def stop(self) -> None:
         """Stop Valkey, which writes all data to disk first; kill it after _STOP_TIMEOUT seconds."""

@@ -8,8 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from pressure_server.backend.address import Address
 from pressure_server.backend.requests import Channel
@@ -20,34 +19,22 @@ from pressure_server.backend.resp import (
     wait_for_reply,
 )
 from pressure_server.backend.route import Route
-from pressure_server.errors import BackendError, BackendReplyError
+from pressure_server.errors import BackendRefusedError, BackendReplyError, NoSuchDatabaseError
 
 OLDEST_REDIS, OLDEST_VALKEY = (7, 0), (7, 2)
 
 
-class BackendRefusedError(BackendError):
-    """The backend cannot be used, and retrying does not help: wrong version, login or database."""
+class Greeting(NamedTuple):
+    """The result of a handshake."""
 
-
-class NoSuchDatabaseError(BackendRefusedError):
-    """The backend has no database with this number."""
-
-
-@dataclass(frozen=True)
-class Greeting:
-    """The result of a handshake: the backend's version, the id of its run, the connection's client id.
-
-    `is_cluster` says whether the backend is a node of a cluster.
-    """
-
-    version: str
+    version: str  # the name and the version
     run_id: str
-    client: int
-    is_cluster: bool
+    client: int  # the connection's id
+    is_cluster: bool  # whether it is a node of one
 
 
 async def greet(channel: BackendConnection, address: Address, number: int, name: str) -> Greeting:
-    """Do the handshake on a new connection, with `name` as its client name.
+    """Do the handshake on a new connection, and call it `name`.
 
     Raises BackendRefusedError, or BackendError if a retry may help.
     """
@@ -73,10 +60,9 @@ async def greet(channel: BackendConnection, address: Address, number: int, name:
 
 
 async def join_cluster(channel: Channel, address: Address, route: Route, guard: bytes) -> None:
-    """Tell the route of the nodes of the cluster; `guard` is the key that goes with calls (LibraryCall).
+    """Tell the route of the nodes of the cluster. The key `guard`, empty without a tag, goes with calls.
 
-    Raises MovedError if another node has the keys, BackendRefusedError if there is no guard, as the prefix
-    has no tag.
+    Raises MovedError if another node has the keys, BackendRefusedError if there is no guard.
     """
     if not guard:
         raise BackendRefusedError(
@@ -118,7 +104,7 @@ def _layout_key(channel: Channel) -> bytes:
 async def load_library(channel: Channel) -> None:
     """Load the library. A refusal of writes is ignored: the library may be there."""
     try:
-        await wait_for_reply((b"FUNCTION",), channel.load)
+        await wait_for_reply(b"FUNCTION", channel.load)
     except BackendReplyError as error:
         if not is_refusal_of_writes(error):
             raise
@@ -144,10 +130,7 @@ async def _select(channel: BackendConnection, address: Address, number: int, *, 
 
 
 def _supported_version(info: Mapping[str, str], address: Address) -> str:
-    """Return the backend's name and version from the fields of INFO server.
-
-    Raises BackendRefusedError if the backend is too old, or neither Redis nor Valkey.
-    """
+    """Return the name and version that INFO server tells. Raises BackendRefusedError if it is of no use."""
     if "pressure_server_version" in info:
         raise BackendRefusedError(f"{address} is a pressure-server: --backend must name the Redis behind it")
     for name, oldest in (("Valkey", OLDEST_VALKEY), ("Redis", OLDEST_REDIS)):

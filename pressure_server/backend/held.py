@@ -1,6 +1,6 @@
 """The requests that a link holds: while the backend is away, or while their keys move to another node.
 
-They are held for as long as the grace lasts. Then they fail, and so do others until the backend is back.
+After the grace they fail, and so do others until the backend is back.
 """
 
 from __future__ import annotations

@@ -18,10 +18,7 @@ from typing import Any, Final, Protocol
 
 import hiredis
 
-from pressure_server.backend.address import MAX_PAUSE, pauses
-from pressure_server.backend.deaths import MAX_DEATHS, Deaths
 from pressure_server.backend.greeting import (
-    BackendRefusedError,
     Greeting,
     check_layout,
     greet,
@@ -30,8 +27,7 @@ from pressure_server.backend.greeting import (
     noting,
 )
 from pressure_server.backend.held import HeldRequests
-from pressure_server.backend.outages import Outage
-from pressure_server.backend.refusal_log import BackendRefusals
+from pressure_server.backend.reconnecting import MAX_PAUSE, until_open
 from pressure_server.backend.requests import AwaitedRequest, BackendRequest, Channel
 from pressure_server.backend.resp import (
     Received,
@@ -41,11 +37,13 @@ from pressure_server.backend.resp import (
     wait_for_reply,
 )
 from pressure_server.backend.route import Route
+from pressure_server.backend.trouble import MAX_DEATHS, Deaths, Outage, Refusals
 from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import (
     BackendAwayError,
     BackendDiedError,
     BackendError,
+    BackendRefusedError,
     BackendReplyError,
     OutcomeUnknownError,
 )
@@ -71,13 +69,10 @@ _GRACE, _GRACE_OF_FAILOVER = 5.0, 20.0
 
 @dataclass(frozen=True)
 class Timeouts:
-    """Timeouts in seconds: `answer` for a reply of the backend, `grace` for its return after it was lost.
-
-    A `grace` of None means 5 seconds, or 20 if another node takes over when one dies.
-    """
+    """Timeouts in seconds: `answer` for a reply of the backend, `grace` for its return after it was lost."""
 
     answer: float = 5.0
-    grace: float | None = None
+    grace: float | None = None  # None: 5 seconds, or 20 if another node takes over when one dies
 
     def grace_of(self, route: Route) -> float:
         """Return the grace for a backend."""
@@ -95,10 +90,7 @@ class Heartbeats(Protocol):
     overdue_at: float
 
     def heartbeat(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
-        """Return the next heartbeat: a script, its keys and its arguments.
-
-        With `epoch`, it also begins that epoch: the backend then refuses calls of earlier ones.
-        """
+        """Return the next heartbeat: a script, its keys and its arguments. With `epoch`, that one begins."""
 
     def heartbeat_answered(self, refusal: BackendReplyError | None) -> None:
         """Note that the backend has answered a heartbeat; `refusal` is its error, if it refuses."""
@@ -111,6 +103,8 @@ class Link:
     While the backend is away, requests are held for up to `timeouts.grace` seconds. If it comes back in time,
     they are sent again; those that may have been done too, unless they are marked `once`. After that time,
     requests fail at once with BackendError until the backend is back.
+
+    Methods that return a reply raise BackendReplyError for an error reply, BackendError if there is none.
     """
 
     def __init__(
@@ -131,17 +125,16 @@ class Link:
         have no tag, as a cluster needs. On a cluster, `layout` says how many shards there are, and which one
         this is, such as `16 3`: the link refuses a backend that was used with another number. `outages` is as
         for Outage.
-
-        If `heartbeats` is set, a heartbeat goes first on each new channel. If the answer differs from the
-        last one, a peer has recovered this server's records. `is_back` is called after each reconnect.
         """
+        # If there are any, one goes first on each new channel. If the answer differs from the last one, a
+        # peer has recovered this server's records.
         self.heartbeats: Heartbeats | None = None
         # How many times the backend was lost, and is back.
         self.reconnects = 0
+        # Called after each reconnect.
         self.is_back: Callable[[], None] | None = None
         # Called when the backend is another run than before, before anything is sent again.
         self.is_other_run: Callable[[Channel], Coroutine[Any, Any, None]] | None = None
-        # To the node that has the database.
         self.route = route
         self._address = route.address  # of the channel
         self._guard = guard
@@ -168,7 +161,7 @@ class Link:
         self._held = HeldRequests(self)
         self._deaths = Deaths(self.name)
         self._closed = False
-        self._refusals = BackendRefusals(self.name)
+        self._refusals = Refusals(self.name)
         self._loop = asyncio.get_running_loop()
 
     @property
@@ -192,10 +185,7 @@ class Link:
         return self._deaths.pause
 
     async def open(self) -> None:
-        """Try once to open a channel, then send what is held.
-
-        Raises BackendRefusedError, or BackendError if a retry may help.
-        """
+        """Try once. Raises BackendRefusedError, or BackendError if a retry may help."""
         redirections, others = 0, len(self.route.nodes)
         unusable: BackendError | None = None
         while True:
@@ -267,7 +257,7 @@ class Link:
         script, keys, arguments = heartbeats.heartbeat(channel.epoch)
         try:
             signed = await wait_for_reply(
-                (b"EVALSHA",), lambda received: channel.call(script, keys, arguments, received)
+                b"EVALSHA", lambda received: channel.call(script, keys, arguments, received)
             )
         except BackendReplyError as error:
             if is_retryable(error):
@@ -287,22 +277,14 @@ class Link:
             self._reopening = asyncio.create_task(self._reopen())
 
     async def _reopen(self) -> None:
-        backoff = pauses(_PAUSE_IN_FAILOVER if self.route.fails_over else MAX_PAUSE)
         down_since = time.monotonic()
-        while not self._closed:
-            try:
-                await self.open()
-            except BackendError as error:
-                self._outage.report(error, "; trying again")
-            else:
-                self._reopening = None
-                self._outage.end(time.monotonic() - down_since)
-                self.reconnects += 1
-                if self.is_back is not None:
-                    self.is_back()
-                return
-            # Not in the handler: compiled, all other code would see its exception meanwhile.
-            await asyncio.sleep(next(backoff))
+        longest = _PAUSE_IN_FAILOVER if self.route.fails_over else MAX_PAUSE
+        await until_open(self.open, partial(self._outage.report, then="; trying again"), longest)
+        self._reopening = None
+        self._outage.end(time.monotonic() - down_since)
+        self.reconnects += 1
+        if self.is_back is not None:
+            self.is_back()
 
     def _channel_lost(self, channel: Channel, exc: Exception | None) -> None:
         if channel is not self._channel or self._closed:
@@ -317,18 +299,11 @@ class Link:
         return BackendError(f"the connection to {self._address} was lost ({reason}{hint})")
 
     async def command(self, *arguments: bytes) -> Any:
-        """Send a command that only reads, and return its reply.
-
-        Raises BackendReplyError for an error reply, BackendError if there is no reply.
-        """
+        """Send a command that only reads, and return its reply."""
         return await self._ask(arguments[0], lambda to, answered: to.send(answered, *arguments))
 
     async def read_together(self, commands: Sequence[Sequence[bytes]]) -> list[Any]:
-        """Send commands that only read, as one transaction, and return the reply to each.
-
-        The error reply to a single command is an exception in the list. Raises BackendReplyError for an error
-        reply to the transaction, BackendError if there is no reply.
-        """
+        """Send commands that only read, as one transaction, and return the reply to each, or its error."""
         replies: list[Any] = await self._ask(
             b"EXEC", lambda to, answered: to.read_together(commands, answered)
         )
@@ -337,11 +312,7 @@ class Link:
     async def call(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
     ) -> Any:
-        """Call a script, and return its reply.
-
-        With `once`, the call is not sent again if it may have been done: then OutcomeUnknownError is raised.
-        Raises BackendReplyError for an error reply, BackendError if there is no reply.
-        """
+        """Call a script, and return its reply. With `once`, raises OutcomeUnknownError if it may be done."""
         return await self._ask(
             b"EVALSHA",
             lambda to, answered: to.call(script, keys, arguments, answered),
@@ -358,7 +329,7 @@ class Link:
         once: bool = False,
     ) -> Any:
         return await wait_for_reply(
-            (name,), lambda tell: self.send(AwaitedRequest(write, tell, changes=changes, once=once))
+            name, lambda tell: self.send(AwaitedRequest(write, tell, changes=changes, once=once))
         )
 
     def send(self, request: BackendRequest) -> None:

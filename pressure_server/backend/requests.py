@@ -40,7 +40,7 @@ _UNKNOWN_FUNCTION: Final = "ERR Function not found"
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Channel(BackendConnection):
-    """A link's connection to its database."""
+    """A link's connection to its database. Methods raise BackendError if there is no connection."""
 
     def __init__(
         self,
@@ -49,10 +49,9 @@ class Channel(BackendConnection):
         epoch: int,
         tell: Callable[[Channel, Exception | None], None],
     ) -> None:
-        """Prepare a channel; `answer_timeout` is as for BackendConnection.
+        """Prepare. `epoch` must be greater than those of all earlier channels to the database.
 
-        `epoch` must be greater than the epochs of all earlier channels to the database. `tell` is called with
-        the channel and the reason when the connection is lost.
+        `tell` is called with the channel and the reason when the connection is lost.
         """
         super().__init__(answer_timeout)
         self.epoch = epoch
@@ -71,10 +70,7 @@ class Channel(BackendConnection):
         self._tell(self, self._refusal or exc)
 
     def load(self, loaded: Received | None) -> None:
-        """Load the library, unless it is there; `loaded` gets None, or an error.
-
-        Raises BackendError if there is no connection.
-        """
+        """Load the library, unless it is there; `loaded` gets None, or an error."""
 
         def answered(reply: Any) -> None:
             is_there = type(reply) is hiredis.ReplyError and str(reply).endswith("already exists")
@@ -87,20 +83,14 @@ class Channel(BackendConnection):
     def call(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], received: Received
     ) -> None:
-        """Call a script, which is loaded if the backend does not know it.
-
-        `received` gets the reply. Raises BackendError if there is no connection.
-        """
+        """Call a script, which is loaded if the backend does not know it; `received` gets the reply."""
         if self.guard:
             script, keys = script.guarded, (*keys, self.guard)
         words = (b"EVALSHA", script.digest, b"%d" % len(keys), *keys, *arguments)
         self.send(partial(self._answered, script, words, received, _MAX_LOADS), *words)
 
     def read_together(self, commands: Sequence[Sequence[bytes]], received: Received) -> None:
-        """Send commands that only read, as one transaction. `received` gets the list of their replies.
-
-        Raises BackendError if there is no connection.
-        """
+        """Send commands that only read, as one transaction. `received` gets the list of their replies."""
         refusals: list[hiredis.ReplyError] = []
 
         def queued(reply: Any) -> None:
@@ -117,7 +107,7 @@ class Channel(BackendConnection):
         self.send(ended, b"EXEC")
 
     def load_script(self, script: Script) -> None:
-        """Load a script, so that its next call need not. Raises BackendError if there is no connection."""
+        """Load a script, so that its next call need not."""
         self.send(None, b"SCRIPT", b"LOAD", (script.guarded if self.guard else script).text)
 
     def _answered(
@@ -139,10 +129,8 @@ class Channel(BackendConnection):
 class BackendRequest(ABC):
     """A request, which is sent on one channel after another until it is answered.
 
-    With `once`, the request is not sent again if it may have been done. `epoch` is that of the channel on
-    which it was last sent, `epoch_retries` how often it was refused because its epoch had ended.
-    `may_be_done` is set if it was sent and its reply was lost; `deaths` counts how often the backend died
-    then. `changes` is false if it does not matter whether the request has been done.
+    With `once`, it is not sent again if it may have been done. `changes` is false if it does not matter
+    whether it has been done.
     """
 
     __slots__ = ("changes", "deaths", "epoch", "epoch_retries", "may_be_done", "once")
@@ -150,21 +138,18 @@ class BackendRequest(ABC):
     def __init__(self, *, changes: bool = True, once: bool = False) -> None:
         self.changes = changes
         self.once = once
-        self.epoch = 0
-        self.epoch_retries = 0
-        self.may_be_done = False
-        self.deaths = 0
+        self.epoch = 0  # of the channel on which it was last sent
+        self.epoch_retries = 0  # how often it was refused because its epoch had ended
+        self.may_be_done = False  # whether it was sent, and its reply was lost
+        self.deaths = 0  # how often the backend died then
 
     @abstractmethod
     def send(self, channel: Channel, answered: Received) -> None:
-        """Send the request; `answered` gets the reply. Raises BackendError if there is no connection."""
+        """Send the request; `answered` gets the reply."""
 
     @abstractmethod
     def received(self, reply: Any) -> None:
-        """Take the reply.
-
-        If there is none, it is OutcomeUnknownError if the request may have been done, else BackendError.
-        """
+        """Take the reply; if there is none, OutcomeUnknownError if it may have been done, or BackendError."""
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return the errors in a reply."""
@@ -176,7 +161,7 @@ class BackendRequest(ABC):
 
 
 class Caller:
-    """What all calls of one shard begin with: the first words of the header, and the key of the records.
+    """What all calls of one shard begin with: the fields of the header before EPOCH, and the key of records.
 
     `records` is empty if there are none. In a cluster, a key that never exists goes with every call, the
     channel's guard: then a node that is giving the slot to another one refuses the call as a whole. A script
@@ -184,7 +169,6 @@ class Caller:
     """
 
     def __init__(self, words: Sequence[bytes], records: bytes) -> None:
-        """`words` are the fields of the header before EPOCH."""
         self.words = words
         self.records = records
         self._epoch = -1
@@ -201,25 +185,20 @@ class Caller:
 
 
 class LibraryCall(BackendRequest):
-    """A call of the library: its header (layout.py), and the keys and arguments of its blocks.
-
-    `record` is the number of the call and of its record; empty for none. `dropped` are the records that are
-    not needed any longer, as one word. `size` is the number of bytes in the arguments of its blocks.
-    `function` was called last. `loads` is how often the library was loaded as the backend did not know it.
-    """
+    """A call of the library: its header (layout.py), and the keys and arguments of its blocks."""
 
     __slots__ = ("arguments", "caller", "dropped", "function", "keys", "loads", "record", "size")
 
     def __init__(self, caller: Caller) -> None:
         super().__init__()
         self.caller = caller
-        self.record = b""
-        self.dropped = b""
+        self.record = b""  # the number of the call and of its record; empty for none
+        self.dropped = b""  # the records that are not needed any longer, as one word
         self.keys = PackedWords()
         self.arguments = PackedWords()
-        self.size = 0
-        self.function = b""
-        self.loads = 0
+        self.size = 0  # bytes in the arguments of its blocks
+        self.function = b""  # was called last
+        self.loads = 0  # how often the library was loaded as the backend did not know it
 
     def send(
         self, channel: Channel, answered: Received, function: bytes = b"", refusal: tuple[bytes, ...] = ()
@@ -271,20 +250,12 @@ class LibraryCall(BackendRequest):
 
 
 class AwaitedRequest(BackendRequest):
-    """A request that leaves no record: without `once`, it may be done twice.
-
-    `write` sends it on a channel, and `tell` gets its reply.
-    """
+    """A request without a record: `write` sends it, again if not `once`, and `tell` gets the reply."""
 
     __slots__ = ("tell", "write")
 
     def __init__(
-        self,
-        write: Callable[[Channel, Received], None],
-        tell: Received,
-        *,
-        changes: bool,
-        once: bool = False,
+        self, write: Callable[[Channel, Received], None], tell: Received, *, changes: bool, once: bool = False
     ) -> None:
         super().__init__(changes=changes, once=once)
         self.write = write

@@ -21,10 +21,8 @@ from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnkno
 
 # Progress checks per timeout.
 _CHECKS_PER_TIMEOUT: Final = 2
-
 # The most characters of an error reply that are shown.
 _MAX_ERROR: Final = 200
-
 # Each write to the socket costs the transport as much as hundreds of small words. So words are joined if so
 # many of them have at most so many bytes; larger ones are sent from where they are.
 _MANY: Final = 256
@@ -64,10 +62,7 @@ class PackedWords:
         self.word_count = 0
 
     def add(self, words: Sequence[bytes]) -> None:
-        """Append words: many small ones as one piece, others in three pieces each.
-
-        Callers may also append words in one piece (`packed`).
-        """
+        """Append words: many small ones as one piece, as `packed` makes it, others in three pieces each."""
         pieces = self.pieces
         self.word_count += len(words)
         if len(words) <= _MANY:
@@ -105,7 +100,6 @@ _RETRYABLE: Final = re.compile(rf"{_PASSING.pattern}|(READONLY|NOAUTH)\b")
 # Errors of a node of a cluster that is giving the keys to another one, and then: nothing has been done.
 _MOVING: Final = re.compile(r"(TRYAGAIN|ASK)\b")
 _REDIRECTION: Final = re.compile(r"MOVED \d+ (.*):(\d{1,5})$")
-
 # Errors of a backend that is out of memory, cannot write to its disk, or lacks replicas.
 _NO_WRITES: Final = re.compile(r"(OOM|MISCONF|NOREPLICAS)\b")
 
@@ -121,10 +115,7 @@ def is_moving(error: Exception) -> bool:
 
 
 def redirection(error: Exception) -> tuple[str, int] | None:
-    """Return the host and the port of the node that has the keys, if the error says so.
-
-    The host is empty if it is the same one as before.
-    """
+    """Return the host, empty if it is the same, and the port of the node that the error says has the keys."""
     found = _REDIRECTION.match(_as_it_came(error))
     return (found[1].strip("[]"), int(found[2])) if found else None
 
@@ -158,11 +149,10 @@ def unsent_bytes(transport: asyncio.WriteTransport) -> int:
     return unsent + int(struct.unpack("i", in_kernel)[0])
 
 
-async def wait_for_reply(arguments: Sequence[bytes], ask: Callable[[Received], None]) -> Any:
-    """Call `ask` with a callback for the reply, and return the reply. Errors name `arguments[0]`.
+async def wait_for_reply(command: bytes, ask: Callable[[Received], None]) -> Any:
+    """Call `ask` with a callback for the reply, and return the reply. Errors name the command.
 
-    Raises BackendReplyError for an error reply, with the original error as its cause; BackendError if there
-    is no reply.
+    Raises BackendReplyError for an error reply, which is its cause; BackendError if there is no reply.
     """
     future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
 
@@ -178,7 +168,7 @@ async def wait_for_reply(arguments: Sequence[bytes], ask: Callable[[Received], N
         text = str(reply)
         # A service that is not Redis may echo everything that it was sent.
         text = text if len(text) <= _MAX_ERROR else text[:_MAX_ERROR] + "…"
-        error = BackendReplyError(f"the backend answered {arguments[0].decode()} with: {text}")
+        error = BackendReplyError(f"the backend answered {command.decode()} with: {text}")
         error.__cause__ = reply  # compiled, `raise … from` would leave it out
         raise error
     return reply
@@ -266,7 +256,7 @@ class BackendConnection:
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command and return its reply. Raises the errors of `wait_for_reply`."""
-        return await wait_for_reply(arguments, lambda received: self.send(received, *arguments))
+        return await wait_for_reply(arguments[0], lambda received: self.send(received, *arguments))
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Note that the connection is open (called by asyncio)."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from pressure_server.errors import BackendError
 
@@ -17,12 +17,11 @@ _PROBLEM_OF_AOF = re.compile(r"^0x\s*[0-9a-f]+: (.+)$|^AOF \S+ (format error)$",
 _PROBLEM_OF_RDB = re.compile(r"RDB ERROR DETECTED ---\n\[offset \d+\] (.+)$", re.MULTILINE)
 
 
-@dataclass(frozen=True)
-class Soundness:
-    """The result of a check: how many bytes are sound, and what is wrong after them ('' if nothing is)."""
+class Soundness(NamedTuple):
+    """The result of a check."""
 
-    sound: int
-    problem: str
+    sound: int  # bytes
+    problem: str  # what is wrong after them; '' if nothing is
 
 
 def program() -> str:

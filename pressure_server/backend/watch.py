@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from pressure_server.backend.address import Address, pauses
+from pressure_server.backend.address import Address
+from pressure_server.backend.reconnecting import pauses, until_open
 from pressure_server.backend.resp import BackendConnection, is_moving, is_temporary, redirection
 from pressure_server.backend.route import Route
 from pressure_server.errors import BackendError, BackendReplyError
@@ -47,11 +48,7 @@ _REFUSED_PAUSE = 10.0
 
 
 class Watch:
-    """The watched keys of one backend.
-
-    When an armed key changes, `changed` is called with it, once. `lost` is called when no key is armed any
-    longer.
-    """
+    """The watched keys of one backend."""
 
     def __init__(
         self,
@@ -61,7 +58,10 @@ class Watch:
         lost: Callable[[], None],
         answer_timeout: float,
     ) -> None:
-        """Prepare, but do not connect. If no reply comes for `answer_timeout` seconds, reconnect."""
+        """Prepare, but do not connect. If no reply comes for `answer_timeout` seconds, reconnect.
+
+        When an armed key changes, `changed` is called with it, once; `lost` when none is armed any longer.
+        """
         self._route = route
         self._answer_timeout = answer_timeout
         self._name = name
@@ -131,10 +131,9 @@ class Watch:
         connection.send(answered, b"EXISTS", *keys)
 
     async def ask(self, number: int, *arguments: bytes) -> Any:
-        """Send a command that only reads, and return its reply.
+        """Send a command that only reads, and return its reply. Raises BackendError.
 
-        Before it returns, `changed` has been called for each armed key that changed before the command was
-        done. Raises BackendError, also for an error reply.
+        Before it returns, `changed` has been called for each armed key that changed before it was done.
         """
         connection = self._connection
         if connection is None or not connection.is_open:
@@ -181,23 +180,8 @@ class Watch:
     async def _keep(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
-            connection, address = _WatchConnection(self._told, self._answer_timeout), self._route.address
-            try:
-                await address.open(connection)
-                await self._greet(connection, address)
-            except BackendError as error:
-                connection.close()
-                self.attempted.set()
-                if isinstance(error, BackendReplyError) and not is_temporary(error):
-                    self._note_refusal(error)
-                    await asyncio.sleep(_REFUSED_PAUSE)
-                else:
-                    logger.debug("cannot watch keys of the backend: %s", error)
-                    await asyncio.sleep(next(self._backoff))
-                continue
+            connection = self._connection = await until_open(self._open, self._still_away)
             self._number = 0
-            self._connection = connection
-            self._route.abort_if_moved(connection, address)
             self._lost()
             self.attempted.set()
             await connection.ended.wait()
@@ -211,6 +195,24 @@ class Watch:
             else:
                 self._backoff = pauses()
 
+    def _still_away(self, error: BackendError) -> float | None:
+        """Note why keys cannot be watched; return how long to pause if the backend refuses it."""
+        self.attempted.set()
+        if isinstance(error, BackendReplyError) and not is_temporary(error):
+            if not self._has_warned:
+                self._has_warned = True
+                logger.warning(
+                    "the backend refuses to report changes (%s): waiting operations poll, %g times a second",
+                    error, 1 / _POLL,
+                )  # fmt: skip
+            return _REFUSED_PAUSE
+        logger.debug("cannot watch keys of the backend: %s", error)
+        return None
+
+    async def _open(self) -> _WatchConnection:
+        connection = _WatchConnection(self._told, self._answer_timeout)
+        return await self._route.connect(connection, self._greet)
+
     async def _greet(self, connection: _WatchConnection, address: Address) -> None:
         """Log in and turn tracking on. Raises BackendError."""
         login: list[bytes] = []
@@ -218,17 +220,9 @@ class Watch:
             login = [b"AUTH", (address.username or "default").encode(), address.password.encode()]
         await connection.command(b"HELLO", b"3", *login, b"SETNAME", self._name.encode())
         await connection.command(b"CLIENT", b"TRACKING", b"ON", b"OPTIN")
-        self._note_refusal(None)
-
-    def _note_refusal(self, error: BackendError | None) -> None:
-        if error is not None and not self._has_warned:
-            logger.warning(
-                "the backend refuses to report changes (%s): waiting operations poll, %g times a second",
-                error, 1 / _POLL,
-            )  # fmt: skip
-        elif error is None and self._has_warned:
+        if self._has_warned:
+            self._has_warned = False
             logger.info("the backend reports changes again")
-        self._has_warned = error is not None
 
 
 class _WatchConnection(BackendConnection):

@@ -4,12 +4,12 @@
 `JobQueue` and `AsyncJobQueue` use the jobs of a queue through a pressure-server,
 and `LogQueue` and `AsyncLogQueue` the offsets and groups of a log.
 
-The modules in `sync/` are generated from those in `aio/`, by `make sync-client`.
+An asyncio client is the implementation; the synchronous one beside it runs its coroutines: synchronous.py.
 """
 
-from pressure_server.client.aio.jobs import AsyncJob, AsyncJobQueue
-from pressure_server.client.aio.logs import AsyncGroup, AsyncLogQueue
-from pressure_server.client.aio.queue import AsyncQueue
+from pressure_server.client.jobs import AsyncJob, AsyncJobQueue, Job, JobQueue
+from pressure_server.client.logs import AsyncGroup, AsyncLogQueue, Group, LogQueue
+from pressure_server.client.queue import AsyncQueue, Queue
 from pressure_server.client.replies import (
     GroupInfo,
     JobInfo,
@@ -19,9 +19,6 @@ from pressure_server.client.replies import (
     PeekedJob,
     QueueEmptyError,
 )
-from pressure_server.client.sync.jobs import Job, JobQueue
-from pressure_server.client.sync.logs import Group, LogQueue
-from pressure_server.client.sync.queue import Queue
 from pressure_server.errors import (
     BackendError,
     DeniedError,

@@ -1,10 +1,8 @@
-"""Checks of the callers' arguments, and what they become: words of commands, settings of connections."""
+"""Checks of the callers' arguments, and the words of commands that they become."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from math import ceil, inf, isnan
-from typing import Any
 
 # The limits of beanstalkd: priorities, delays and times to run are below 2^32.
 _MAX_UINT32 = (1 << 32) - 1
@@ -123,33 +121,6 @@ def wait_words(timeout: float | None) -> list[Word]:
     if timeout is not None and timeout <= 0:
         return []
     return ["TIMEOUT", _timeout_word(inf if timeout is None else timeout)]
-
-
-def connection_settings(
-    options: Mapping[str, Any], in_url: Mapping[str, Any], retry: Any, *, is_patient: bool
-) -> dict[str, Any]:
-    """Return the arguments for a connection pool of redis-py.
-
-    Precedence: what the client needs, then the URL, then `options`. `retry` is a Retry of redis-py that
-    retries nothing. A patient connection waits for a reply as long as it takes.
-    """
-    settings = {
-        **options,
-        **in_url,
-        "decode_responses": False,
-        # In RESP2, reports of changed keys are ordinary messages; in RESP3, redis-py handles them itself.
-        "protocol": 2,
-        # A command that was sent may have been done.
-        "retry": retry,
-        # Each waiting thread or task has a connection; redis-py would refuse the 101st.
-        "max_connections": 1 << 31,
-    }
-    if is_patient:
-        settings["socket_timeout"] = None
-        if "path" not in settings:
-            # TCP finds out if the server's machine is gone; redis-py asks it to from its version 8 on.
-            settings.setdefault("socket_keepalive", True)
-    return settings
 
 
 def _timeout_word(timeout: float) -> bytes:

@@ -16,8 +16,10 @@ from dramatiq import Broker, Consumer, Message, MessageProxy, Middleware
 from dramatiq.errors import ConnectionClosed, DecodeError, QueueJoinTimeout
 
 from pressure_server.client.arguments import Word, seconds_word
+from pressure_server.client.connections import SERVER_URL, Connections
+from pressure_server.client.redis_io import BlockingRedis
 from pressure_server.client.replies import Reservation, described
-from pressure_server.client.sync.connections import SERVER_URL, Connections
+from pressure_server.client.synchronous import run
 from pressure_server.client.worker_connection import TEMPORARY_ERRORS, WorkerConnection, call_creating
 from pressure_server.errors import QueueDoesNotExistError
 
@@ -47,7 +49,7 @@ class PressureBroker(Broker):
         super().__init__(middleware)
         self.queues: dict[str, None] = {}
         self._queue_options = queue_options or {}
-        self._server = Connections(url, options)
+        self._server = Connections(url, options, BlockingRedis)
         self._url, self._options = url, options
 
     def declare_queue(self, queue_name: str) -> None:
@@ -80,7 +82,7 @@ class PressureBroker(Broker):
         """Send a command for a queue, which is created if it does not exist."""
         with _closed_if_lost():
             options = self._queue_options.get(queue, {})
-            return call_creating(lambda *words: self._server.do(*words, waits=True), queue, options, *command)
+            return call_creating(self._call, queue, options, *command)
 
     def flush(self, queue_name: str) -> None:
         """Delete the messages of a queue that no worker has."""
@@ -104,7 +106,10 @@ class PressureBroker(Broker):
 
     def close(self) -> None:
         """Close the connections."""
-        self._server.disconnect()
+        run(self._server.disconnect())
+
+    def _call(self, *words: Word) -> Any:
+        return run(self._server.do(*words, waits=True))
 
 
 class ReservedMessage(MessageProxy):

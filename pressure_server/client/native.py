@@ -35,15 +35,7 @@ from pressure_server.queues.operations.wait import watched_keys
 from pressure_server.text import printable
 
 LIBRARY = library()
-# The library is loaded at most this often for one call.
-MAX_LOADS = 100
-# The channel on which Redis reports changed keys to RESP2 clients.
-CHANGES = "__redis__:invalidate"
 TAKE = b"get existing waits"
-# Seconds in line for a role before the client checks whether waiting still makes sense: a Delete does not
-# wake clients in line (pressure 0.15), and a client of this library that died in its turn gives nothing back.
-LINE_TIMEOUT = 10.0
-LINE_TIMEOUT_OF_DELETED = 1.0
 # Seconds without news before the client tries again. Each try counts as use of the queue: servers delete
 # queues that have not been used for long (life.lua, expire).
 _MAX_SILENCE = 5.0
@@ -175,11 +167,6 @@ def function_instead(function: bytes, error: ResponseError) -> bytes:
     if instead is None:
         raise error
     return instead
-
-
-def is_unknown_function(error: ResponseError) -> bool:
-    """Return whether the backend does not have the library."""
-    return str(error).startswith("Function not found")
 
 
 def _block(name: bytes, *arguments: bytes) -> list[bytes]:

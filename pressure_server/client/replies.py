@@ -7,41 +7,26 @@ from typing import Any, NamedTuple
 
 from redis.exceptions import ResponseError
 
-from pressure_server.errors import (
-    BackendError,
-    DeniedError,
-    GroupDoesNotExistError,
-    OffsetAheadError,
-    OffsetGoneError,
-    PressureError,
-    QueueAlreadyExistsError,
-    QueueClosedError,
-    QueueDoesNotExistError,
-    QueueFullError,
-    QueueInUseError,
-    QueueTypeError,
-    StoppingError,
-    TransactionIdError,
-    WaitLimitError,
-)
+from pressure_server import errors
+from pressure_server.errors import PressureError
 
 _ERRORS: dict[str, type[PressureError]] = {
     kind.code: kind
     for kind in (
-        BackendError,
-        DeniedError,
-        GroupDoesNotExistError,
-        OffsetAheadError,
-        OffsetGoneError,
-        QueueAlreadyExistsError,
-        QueueClosedError,
-        QueueDoesNotExistError,
-        QueueFullError,
-        QueueInUseError,
-        QueueTypeError,
-        StoppingError,
-        TransactionIdError,
-        WaitLimitError,
+        errors.BackendError,
+        errors.DeniedError,
+        errors.GroupDoesNotExistError,
+        errors.OffsetAheadError,
+        errors.OffsetGoneError,
+        errors.QueueAlreadyExistsError,
+        errors.QueueClosedError,
+        errors.QueueDoesNotExistError,
+        errors.QueueFullError,
+        errors.QueueInUseError,
+        errors.QueueTypeError,
+        errors.StoppingError,
+        errors.TransactionIdError,
+        errors.WaitLimitError,
     )
 }
 

@@ -21,8 +21,8 @@ import redis
 from redis.exceptions import ResponseError
 
 from pressure_server.client.arguments import Word, seconds_word
+from pressure_server.client.redis_io import open_blocking
 from pressure_server.client.replies import JobNotReservedError, Reservation, error_of
-from pressure_server.client.sync_primitives import open_pool
 from pressure_server.errors import (
     BackendError,
     PressureError,
@@ -61,7 +61,7 @@ class WorkerConnection:
 
     def __init__(self, url: str, **options: Any) -> None:
         # Any: redis-py's connections have no usable types. The client closes them when it is deleted.
-        self._client: Any = open_pool(url, options, is_patient=True)
+        self._client: Any = open_blocking(url, options, is_patient=True)
         self._connection: Any = self._client.connection_pool.get_connection()
         self._lock = RLock()  # a signal handler may end jobs, too
         # What the replies that have not been read belong to: a job and its queue, or None for a call.

@@ -101,9 +101,9 @@ class Client(Owner):
         return attached(self.connection.id)
 
     async def log_in(self, name: bytes, password: bytes, *, logged: bytes | None = None) -> bool:
-        """Act as this user from now on. Return whether the login succeeds; close after MAX_FAILURES.
+        """Act as this user from now on. Return whether the login succeeds: after a delay, if it fails.
 
-        A failure returns after a delay. The log shows `logged` as the name of a failed login, if it is given.
+        Close after MAX_FAILURES. The log shows `logged`, if it is given, as the name of a failed login.
         """
         access, transport = self.clients.access, self.connection.transport
         user = access.users.log_in(name.decode("utf-8", "replace"), password)
@@ -118,14 +118,14 @@ class Client(Owner):
         access.logins.succeed(transport, user)
         return True
 
-    def log_fields(self, error: str = "") -> dict[str, object]:
-        """Return the fields of JSON logs about the command that is being executed."""
-        fields: dict[str, object] = {
+    def log_fields(self, error: str) -> dict[str, object]:
+        """Return the fields of JSON logs about an error of the command that is being executed."""
+        return {
             "client": self.addresses.shown,
             "user": self.user_name,
             "command": self.command_statistics.name,
+            "error": error,
         }
-        return {**fields, "error": error} if error else fields
 
     def error_code(self, error: Exception, reply: bytes) -> str:
         """Return the code by which an error is counted; `reply` is the reply that the client gets for it."""
@@ -156,10 +156,7 @@ class Client(Owner):
         self.clients.slow_log.add(seconds, words, self.addresses.client, self.name.decode())
 
     def count_failures(self, operation: Operation, reply: bytes) -> None:
-        """Count the commands of an operation that `reply` answers with errors.
-
-        A queue that does not exist may count as an empty one: then the reply is no error.
-        """
+        """Count the commands of an operation that `reply` answers with errors: not all of its errors are."""
         statistics, error = operation.command, operation.error
         if statistics is None:
             return

@@ -15,12 +15,11 @@ from pressure_server.net.session import Session
 
 @dataclass(frozen=True, slots=True)
 class ClientFacts:
-    """A client at one moment.
+    """A client at one moment. `details` are what only its protocol has.
 
-    Addresses are in Redis's format. `age` and `idle` are in seconds; `idle` is the time since the client sent
-    something. `command` is the command that was executed last, empty if there is none or it is unknown.
-    `waits_on` are the queues on which the client waits. `held_bytes` are its buffers in the server, among
-    them the `unsent_bytes` of replies. `details` are what only its protocol has.
+    Addresses are in Redis's format, times in seconds; `idle` is the time since the client sent something.
+    `command` is the last one executed, empty if none was or it is unknown. `held_bytes` are the client's
+    buffers in the server, among them the `unsent_bytes` of replies.
     """
 
     id: int

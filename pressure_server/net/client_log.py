@@ -1,7 +1,4 @@
-"""What the log says of clients: at debug the life of each connection; at most once what they miss.
-
-A command that is unknown is logged once for each client library.
-"""
+"""What the log says of clients: at debug the life of each connection; once each command that they miss."""
 
 from __future__ import annotations
 
@@ -41,16 +38,11 @@ class ConnectionLog:
         """Log a new connection."""
         self._open[client] = perf_counter(), 0
         address = client.addresses.shown
-        logger.debug(
-            "connection %d from %s opened (%s)",
-            client.id,
-            address,
-            client.PROTOCOL,
-            extra={"client": address},
-        )
+        what = "connection %d from %s opened (%s)"
+        logger.debug(what, client.id, address, client.PROTOCOL, extra={"client": address})
 
     def received(self, client: Session, commands: Sequence[Any]) -> None:
-        """See clients.Observer."""
+        """Count requests of a client that have been parsed."""
         if client in self._open:
             since, count = self._open[client]
             self._open[client] = since, count + sum(map(client.count_of, commands))
@@ -73,10 +65,7 @@ class ConnectionLog:
 
 
 class UnknownCommands:
-    """The pairs of a client library and an unknown command that are in the log.
-
-    Clients that do not name their library are told apart by their host.
-    """
+    """The pairs of a client library, or the host of a client that names none, and an unknown command."""
 
     def __init__(self) -> None:
         self._logged: set[tuple[str, str]] = set()
@@ -85,9 +74,8 @@ class UnknownCommands:
         """Log that a client has sent an unknown command, whose name has one or two words.
 
         If its application `loses_work` when it ignores the reply, the log has a warning.
-        Arguments are left out. So are requests of clients that have not logged in, because they may be
-        garbled logins. A client that sends something else than a name speaks another protocol, or its data
-        are read as commands: its further requests are not logged.
+        Arguments are left out. So are requests before a login, which may be garbled logins. A client that
+        sends something else than a name speaks another protocol: its further requests are not logged.
         """
         if client.user is NOBODY or client.sends_garbage:
             return
@@ -117,28 +105,27 @@ class UnknownCommands:
 
     def note_protocol(self, client: Session, protocol: str, advice: str) -> None:
         """Log, once for each host, that a client speaks a protocol that the listener does not."""
-        address = client.addresses.shown
-        if self._is_new(_host_of(address), protocol):
-            logger.warning(
-                "refused a client from %s at a %s listener: it speaks %s; %s; logged once for each host",
-                address,
-                client.PROTOCOL,
-                protocol,
-                advice,
-                extra={"client": address},
-            )
+        self._warn_once_for_host(
+            client,
+            protocol,
+            f"refused a client from {client.addresses.shown} at a {client.PROTOCOL} listener: "
+            f"it speaks {protocol}; {advice}",
+        )
 
     def note_unacknowledged(self, client: Session, queue: bytes) -> None:
         """Log, once for each host, that a client has ended with a message that goes back to its queue."""
+        self._warn_once_for_host(
+            client,
+            "ACK NEXT",
+            f"client {client.addresses.shown} ended with an unacknowledged message of queue "
+            f"'{printable(queue)}', which goes back to the queue: another pop, or QUIT, acknowledges the "
+            "last message",
+        )
+
+    def _warn_once_for_host(self, client: Session, what: str, text: str) -> None:
         address = client.addresses.shown
-        if self._is_new(_host_of(address), "ACK NEXT"):
-            logger.warning(
-                "client %s ended with an unacknowledged message of queue '%s', which goes back to the "
-                "queue: another pop, or QUIT, acknowledges the last message; logged once for each host",
-                address,
-                printable(queue),
-                extra={"client": address},
-            )
+        if self._is_new(_host_of(address), what):
+            logger.warning("%s; logged once for each host", text, extra={"client": address})
 
     def _is_new(self, sender: str, what: str) -> bool:
         """Return whether to log this: it is new, and the limit of lines is not reached."""

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import count
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.auth.access_policy import Access
 from pressure_server.auth.users import NOBODY
@@ -23,22 +23,14 @@ if TYPE_CHECKING:
     from pressure_server.net.session import Session
 
 
-class Observer(Protocol):
-    """An object that is shown what clients send."""
-
-    def received(self, client: Any, commands: Sequence[Any]) -> None:
-        """Note that these requests of a client have been parsed. They have not been executed yet."""
-
-
 # Seconds: the resolution of the time of a client's last command.
 _TICK: Final = 1.0
 
 
 class Clients:
-    """The connected clients.
+    """The connected clients. Those that have not logged in are also in `strangers`.
 
-    Admits up to `max_clients` clients that `access` permits, and closes connections that are idle for
-    `idle_timeout` seconds (0: never). Clients that have not logged in are also in `strangers`.
+    Connections that are idle for `idle_timeout` seconds are closed (0: never).
     """
 
     def __init__(
@@ -59,8 +51,8 @@ class Clients:
         self.monitors = Monitors()
         self.unknown_commands = UnknownCommands()
         self._log = ConnectionLog.if_enabled()
-        # Usually empty, so that connections have to look only at this.
-        self.observers: list[Observer] = [] if self._log is None else [self._log]
+        # They are shown the requests of clients before these are executed. Usually there are none.
+        self.observers: list[ConnectionLog | Monitors] = [] if self._log is None else [self._log]
         self.connected: set[Session] = set()
         self.disconnects = DisconnectWatch()
         self.deliveries = Deliveries()
@@ -111,10 +103,8 @@ class Clients:
         account.update(connection, connection.counted)
 
     def add_report(self, protocol: str, report: Callable[[Any], Any]) -> str:
-        """Let a listener of this protocol report about something; return the report's name, for Workers.
-
-        All processes of a server have the same listeners, in the same order, so the names are the same.
-        """
+        """Let a listener of this protocol report about something; return the report's name, for Workers."""
+        # All processes of a server have the same listeners, in the same order.
         name = f"{protocol} {len(self.reports)}"
         self.reports[name] = report
         return name
@@ -127,7 +117,7 @@ class Clients:
     def end_monitor(self, client: object) -> None:
         """Show a client no more commands, if it is a monitor."""
         if client in self.monitors:
-            self.monitors.remove(client)
+            self.monitors.discard(client)
             self._observe()
 
     def show_to_others(self, *, wanted: bool) -> None:
@@ -178,7 +168,7 @@ class Clients:
     async def drain(self, timeout: float) -> int:
         """Let every connection finish the commands that have begun, and close it.
 
-        Break off those that have not ended after `timeout` seconds, and return their number.
+        Break off those that do so for more than `timeout` seconds, and return their number.
         """
         self._ticking.cancel()
         for client in list(self.connected):

@@ -15,16 +15,16 @@ UNKNOWN = "unknown"
 _MAX_CODES = 64
 OTHER_CODES = "OTHER"
 
-_BY_PROTOCOL: dict[str, dict[str, CommandStatistics]] = {}
+# By protocol and name.
+_ALL: dict[tuple[str, str], CommandStatistics] = {}
 
 
 class CommandStatistics:
     """The statistics of one command.
 
-    `rejected` calls were not executed, for example because the user has no right to the command; they do not
-    count as `calls`. `failed` calls were executed, and replied with an error. `errors` has the codes of both.
-    `latencies` counts the calls that were measured: the first command of each read that did not wait for
-    a message, for room or for a role. `seconds` is their sum.
+    `rejected` calls were not executed, and do not count as `calls`. `failed` calls were executed, and replied
+    with an error. `errors` has the codes of both. `latencies` counts the calls that were measured: the first
+    command of each read that did not wait. `seconds` is their sum.
     """
 
     __slots__ = ("calls", "errors", "failed", "latencies", "name", "protocol", "rejected", "seconds")
@@ -36,9 +36,7 @@ class CommandStatistics:
 
     def reset(self) -> None:
         """Set all counters to zero."""
-        self.calls = 0
-        self.rejected = 0
-        self.failed = 0
+        self.calls = self.rejected = self.failed = 0
         self.errors: Counter[str] = Counter()
         self.seconds = 0.0
         self.latencies = [0] * BUCKETS
@@ -74,10 +72,7 @@ class CommandStatistics:
         self.errors[code] += calls
 
     def percentile(self, part: float) -> float:
-        """Return the latency in seconds below which this part (0 to 1) of the measured calls were.
-
-        The result is the upper limit of a bucket, so it may be up to twice the exact one.
-        """
+        """Return the seconds below which this part (0 to 1) of the calls were: the limit of a bucket."""
         missing = part * sum(self.latencies)
         for bucket, count in enumerate(self.latencies):
             missing -= count
@@ -87,23 +82,20 @@ class CommandStatistics:
 
 
 def upper_limit(bucket: int) -> float:
-    """Return the latency in seconds below which all calls in a bucket were, but for the last bucket."""
+    """Return the latency in seconds below which all calls in a bucket were, except in the last bucket."""
     return float(1 << bucket) / _MICROSECONDS
 
 
 def statistics_of(protocol: str, name: str) -> CommandStatistics:
     """Return the statistics of a command."""
-    commands = _BY_PROTOCOL.setdefault(protocol, {})
-    if name not in commands:
-        commands[name] = CommandStatistics(protocol, name)
-    return commands[name]
+    if (protocol, name) not in _ALL:
+        _ALL[protocol, name] = CommandStatistics(protocol, name)
+    return _ALL[protocol, name]
 
 
 def all_statistics() -> list[CommandStatistics]:
     """Return the statistics of the commands that have been called or refused, by protocol and name."""
-    found = [one for commands in _BY_PROTOCOL.values() for one in commands.values()]
-    used = [one for one in found if one.calls or one.rejected]
-    return sorted(used, key=lambda one: (one.protocol, one.name))
+    return [one for _, one in sorted(_ALL.items()) if one.calls or one.rejected]
 
 
 def total_statistics(several: Iterable[CommandStatistics]) -> list[CommandStatistics]:

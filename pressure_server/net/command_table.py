@@ -1,8 +1,4 @@
-"""The command table of a protocol: what each command is called, takes, does and needs.
-
-A handler's entry adds what only its protocol has, such as RESP's flags. Dispatch, checks of the number of
-words and of rights, statistics, and the tables in docs/reference read the entries.
-"""
+"""The command table of a protocol: what each command is called, takes, does and needs."""
 
 from __future__ import annotations
 
@@ -52,12 +48,11 @@ class TableEntry:
     def refusal(self, user: User, queues: Callable[[], Iterable[bytes]] | None) -> Refusal | None:
         """Return why the user may not execute the command on these queues; None if it may.
 
-        `queues` is called if it matters which queues the request names. It is None if the request names none:
-        it acts on the whole server. To administer the server, a user needs the right to all queues. To read
-        it, a user does not: commands that list queues show only those that the user may use.
+        `queues` returns those that the request names. It is None if the request acts on the whole server: to
+        administer that, a user needs the right to all queues. To read it, a user does not: commands that list
+        queues show only those that the user may use.
 
-        If the queues do not matter, the command becomes one of `user.allowed`, and this need not be asked
-        again.
+        If the queues do not matter, the command becomes one of `user.allowed`: do not ask again.
         """
         if not user.rights.issuperset(self.needs):
             return Refusal.COMMAND

@@ -1,7 +1,4 @@
-"""A client's connection: its socket, whether it can deliver messages, and the memory that it takes.
-
-What the bytes mean is the business of its session: see session.py.
-"""
+"""A client's connection: its socket, whether it can deliver messages, and the memory that it takes."""
 
 from __future__ import annotations
 
@@ -49,12 +46,13 @@ class Connection:
 
     __slots__ = (
         "_client_side", "_outbox", "_unsent_bytes", "active", "addresses", "clients", "close_reason",
-        "counted", "id", "is_read", "server_side", "session", "since",
+        "counted", "id", "is_read", "server_side", "session", "since", "transport",
     )  # fmt: skip
     # For mypyc: `connection_lost` deletes it.
     __deletable__ = ("session",)
 
     addresses: Addresses
+    transport: asyncio.Transport
     _outbox: Outbox
 
     def __init__(self, clients: Clients, session: Session) -> None:
@@ -74,8 +72,9 @@ class Connection:
         """Called by asyncio: a client has connected."""
         # Not before: if a TLS handshake fails, nobody would break this cycle of references.
         self.session.connection = self
-        self._outbox = Outbox(cast(asyncio.Transport, transport))
-        self.addresses = Addresses.of(self.transport)
+        self.transport = cast(asyncio.Transport, transport)
+        self._outbox = Outbox(self.transport)
+        self.addresses = Addresses.of(transport)
         if refusal := self.clients.admit(self.session):
             self._moves(Event.END)
             self.transport.write(refusal)
@@ -88,10 +87,7 @@ class Connection:
             self.session.received(data)
 
     def eof_received(self) -> bool:
-        """Called by asyncio: the client has closed its side. Reply to its requests, and close.
-
-        Return whether the connection stays open until then.
-        """
+        """Called by asyncio: the client has closed its side. Return whether replies are still to come."""
         self.clients.disconnects.poll()
         if not self.has_disconnected:  # this system does not report it
             self.client_disconnected(entirely=False)
@@ -137,21 +133,12 @@ class Connection:
         del self.session
 
     @property
-    def transport(self) -> asyncio.Transport:
-        """The connection's transport."""
-        return self._outbox.transport
-
-    @property
     def socket(self) -> Any:
         """The connection's socket."""
         return self._outbox.socket
 
     def client_disconnected(self, *, entirely: bool) -> None:
-        """Note that the client has closed its side: `entirely` if it certainly reads no more. Called once.
-
-        Commands already received are still done. If the client has certainly left, it gets none of the
-        messages that they take.
-        """
+        """Note that the client has closed its side: `entirely` if it certainly reads no more. Called once."""
         has_left = entirely or not self._outbox.require_acknowledgements()
         self._client_moves(Event.LEAVE if has_left else Event.HALF_CLOSE)
         if self.session.is_waiting:
@@ -190,15 +177,14 @@ class Connection:
     def can_deliver(self) -> bool:
         """Return whether the client may still be there to take a message.
 
-        Every reply with messages is checked by this rule just before it is written. If the answer is no, the
-        messages are put back and later replies are dropped: the client could not tell which command they
-        answer.
+        This is asked just before a reply with messages is written. If the client has left, later replies are
+        dropped, too: it could not tell which command they answer.
         """
         self.clients.disconnects.refresh()
         if self._client_side is not _CLIENT_OPEN and self.has_left:
             self._client_moves(Event.NOT_DELIVERED)
             return False
-        return not self._outbox.transport.is_closing()
+        return not self.transport.is_closing()
 
     def write(self, data: bytes, taken: Sequence[tuple[int, int, Operation]] = ()) -> None:
         """Write replies. `taken` are those in `data` that bring messages: see Outbox.write."""
@@ -209,7 +195,7 @@ class Connection:
                     operation.put_back()
                 return
             self.clients.deliveries.watch(self)
-        elif self._client_side is _MUTED or outbox.transport.is_closing():
+        elif self._client_side is _MUTED or self.transport.is_closing():
             return
         outbox.write(data, taken, is_silent=bool(taken) and self.clients.now - self.active > _SILENT)
         if outbox.written - outbox.accepted > LEAST_COUNTED:
@@ -221,13 +207,13 @@ class Connection:
     def acknowledge_sent(self) -> bool:
         """Acknowledge the messages that the socket has taken; return whether it has taken everything."""
         outbox = self._outbox
-        if outbox.transport.is_closing():
+        if self.transport.is_closing():
             return True  # connection_lost knows more
         unsent = outbox.update_delivered()
         if outbox.is_reset:
             self._moves(Event.END)
             self.close_reason = self.close_reason or CLIENT_CLOSED
-            outbox.abandon()
+            self.transport.abort()
             return True
         if unsent or self._unsent_bytes:
             self._count_unsent()
@@ -240,9 +226,9 @@ class Connection:
     def _count_unsent(self, written: int = 0) -> None:
         """Count the bytes that the socket has not taken. Python frees a buffer only when it is empty.
 
-        `written` is the size of the buffer that was written last, of which the socket may have taken a part.
+        `written` is the size of the last buffer, of which the socket may have taken a part.
         """
-        size = self._outbox.size
+        size = self.transport.get_write_buffer_size()
         kept = max(size, self._unsent_bytes, written) if size else 0
         if kept != self._unsent_bytes:
             self._unsent_bytes = kept
@@ -315,10 +301,7 @@ class Connection:
             self.transport.resume_reading()
 
     def close_if_idle(self) -> None:
-        """Close, unless the client works on what it has reserved, or waits for a reply.
-
-        A client that does not read its replies is closed.
-        """
+        """Close, unless the client works on what it has reserved, or waits for a reply that it reads."""
         if self.session.reserved_jobs.any_at(self.clients.now):
             return
         if self.transport.get_write_buffer_size():
@@ -341,13 +324,13 @@ class Connection:
     def close_when_sent(self) -> None:
         """Close the connection when the client has taken its messages, and has closed its side or is slow.
 
-        If a socket is closed while the client sends, the kernel drops replies that are still on their way. If
-        messages are left, `acknowledge_sent` leads here again.
+        If a socket is closed while the client sends, the kernel drops replies that are still on their way.
         """
         if self.server_side is ServerSide.EVICTED:
             return  # `evict` ends the connection
         if self._outbox.unaccepted:
-            # The end of the stream makes the client's kernel acknowledge the replies at once.
+            # The end of the stream makes the client's kernel acknowledge the replies at once. Then
+            # `acknowledge_sent` leads here again.
             if self._client_side is ClientSide.READ_TO_END and self._moves(Event.HANG_UP):
                 self.transport.write_eof()
         elif (

@@ -62,64 +62,32 @@ class Event(Enum):
     NOT_DELIVERED = auto()
 
 
+_BREAKS = {Event.BREAK_OFF: ServerSide.BROKEN_OFF, Event.CLOSE: ServerSide.CLOSED}
 _ENDS = {
     Event.END: ServerSide.ENDING,
     Event.STOP: ServerSide.STOPPING_IDLE,
     Event.STOP_BUSY: ServerSide.STOPPING,
     Event.EVICT: ServerSide.EVICTED,
-    Event.BREAK_OFF: ServerSide.BROKEN_OFF,
-    Event.CLOSE: ServerSide.CLOSED,
+    **_BREAKS,
 }
-_STOPS = {
-    Event.HANG_UP: ServerSide.HUNG_UP,
-    Event.EVICT: ServerSide.EVICTED,
-    Event.BREAK_OFF: ServerSide.BROKEN_OFF,
-    Event.CLOSE: ServerSide.CLOSED,
-}
+_STOPS = {Event.HANG_UP: ServerSide.HUNG_UP, Event.EVICT: ServerSide.EVICTED, **_BREAKS}
 
 SERVER_SIDE: Mapping[ServerSide, Mapping[Event, ServerSide]] = {
-    ServerSide.OPEN: {
-        Event.UNREAD: ServerSide.UNREAD,
-        Event.THROTTLE: ServerSide.THROTTLED,
-        **_ENDS,
-    },
-    ServerSide.UNREAD: {
-        Event.READ: ServerSide.OPEN,
-        Event.THROTTLE: ServerSide.THROTTLED_UNREAD,
-        **_ENDS,
-    },
-    ServerSide.THROTTLED: {
-        Event.RESUME: ServerSide.OPEN,
-        Event.UNREAD: ServerSide.THROTTLED_UNREAD,
-        **_ENDS,
-    },
-    ServerSide.THROTTLED_UNREAD: {
-        Event.READ: ServerSide.THROTTLED,
-        Event.RESUME: ServerSide.UNREAD,
-        **_ENDS,
-    },
-    ServerSide.ENDING: {
-        Event.STOP: ServerSide.STOPPING_IDLE,
-        Event.STOP_BUSY: ServerSide.STOPPING,
-        **_STOPS,
-    },
+    ServerSide.OPEN: {Event.UNREAD: ServerSide.UNREAD, Event.THROTTLE: ServerSide.THROTTLED, **_ENDS},
+    ServerSide.UNREAD: {Event.READ: ServerSide.OPEN, Event.THROTTLE: ServerSide.THROTTLED_UNREAD, **_ENDS},
+    ServerSide.THROTTLED: {Event.RESUME: ServerSide.OPEN, Event.UNREAD: ServerSide.THROTTLED_UNREAD, **_ENDS},
+    ServerSide.THROTTLED_UNREAD: {Event.READ: ServerSide.THROTTLED, Event.RESUME: ServerSide.UNREAD, **_ENDS},
+    ServerSide.ENDING: {Event.STOP: ServerSide.STOPPING_IDLE, Event.STOP_BUSY: ServerSide.STOPPING, **_STOPS},
     ServerSide.STOPPING: _STOPS,
     ServerSide.STOPPING_IDLE: _STOPS,
-    ServerSide.HUNG_UP: {
-        Event.EVICT: ServerSide.EVICTED,
-        Event.BREAK_OFF: ServerSide.BROKEN_OFF,
-        Event.CLOSE: ServerSide.CLOSED,
-    },
-    ServerSide.EVICTED: {Event.BREAK_OFF: ServerSide.BROKEN_OFF, Event.CLOSE: ServerSide.CLOSED},
+    ServerSide.HUNG_UP: {Event.EVICT: ServerSide.EVICTED, **_BREAKS},
+    ServerSide.EVICTED: _BREAKS,
     ServerSide.BROKEN_OFF: {Event.CLOSE: ServerSide.CLOSED},
     ServerSide.CLOSED: {},
 }
 
 CLIENT_SIDE: Mapping[ClientSide, Mapping[Event, ClientSide]] = {
-    ClientSide.OPEN: {
-        Event.HALF_CLOSE: ClientSide.HALF_CLOSED,
-        Event.LEAVE: ClientSide.LEFT,
-    },
+    ClientSide.OPEN: {Event.HALF_CLOSE: ClientSide.HALF_CLOSED, Event.LEAVE: ClientSide.LEFT},
     ClientSide.HALF_CLOSED: {Event.READ_END: ClientSide.READ_TO_END},
     ClientSide.READ_TO_END: {},
     ClientSide.LEFT: {Event.NOT_DELIVERED: ClientSide.MUTED},

@@ -35,7 +35,7 @@ class DisconnectWatch:
     def watch(self, peer: Connection) -> None:
         """Watch the connection until `unwatch`, or until its client disconnects.
 
-        If its socket has copies, close it last: epoll would keep it registered.
+        Close copies of its socket before: epoll would keep it registered.
         """
         connected = peer.socket
         number = connected.fileno() if connected is not None else -1

@@ -1,7 +1,6 @@
 """Handlers: the interface that a wire protocol implements, and the lookup of handlers by name.
 
-A package offers a handler as an entry point in the group `pressure_server.handlers`. The entry point's name
-is the scheme of listener URLs. It must not end in "s", because an appended "s" means TLS.
+A handler is an entry point. Its name is the scheme of listener URLs. It must not end in "s": that means TLS.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
-from importlib.metadata import EntryPoints, entry_points
+from importlib.metadata import entry_points
 from time import time
 from typing import Protocol, cast
 
@@ -32,17 +31,14 @@ _MAX_REPLY = 1000
 
 @dataclass(frozen=True)
 class HandlerSettings:
-    """The settings that handlers need; sizes in bytes, times in seconds.
-
-    `documentation` says where the documentation is, such as "at https://…".
-    """
+    """The settings that handlers need; sizes in bytes, times in seconds."""
 
     prefix: str
     max_message_bytes: int
     idle_timeout: float
     tcp_keepalive: float
     is_embedded: bool
-    documentation: str
+    documentation: str  # where it is, such as "at https://…"
 
 
 @dataclass
@@ -88,31 +84,23 @@ class Handler(Protocol):
 
     @staticmethod
     def ping(listen: ListenerUrl, timeout: float, *, ready: bool) -> None:
-        """Check that a server of this protocol answers, or that it is `ready` for new clients.
-
-        Raise OSError with the reason if not. `timeout` is in seconds.
-        """
+        """Raise OSError with the reason if no server answers, or is `ready`, in `timeout` seconds."""
 
 
+@cache  # a search in all installed packages takes milliseconds
 def find_handler(name: str) -> type[Handler]:
     """Return the handler of that name. Raise SettingsError if there is none."""
-    found = _offered()
-    if name not in found.names:
-        names = ", ".join(sorted(found.names))
+    offered = entry_points(group=ENTRY_POINT_GROUP)
+    if name not in offered.names:
+        names = ", ".join(sorted(offered.names))
         raise SettingsError(f"there is no handler '{name}': choose from {names}; append an s for TLS")
-    return cast(type[Handler], found[name].load())
-
-
-@cache
-def _offered() -> EntryPoints:
-    """Return the handlers of all installed packages, whose search takes milliseconds."""
-    return entry_points(group=ENTRY_POINT_GROUP)
+    return cast(type[Handler], offered[name].load())
 
 
 def request_line(listen: ListenerUrl, request: bytes, timeout: float) -> str:
-    """Send the request and return the first line of the reply; empty if the server closes the connection.
+    """Return the first line of the reply to a request; empty if the server closes the connection.
 
-    `timeout` is in seconds. Raise OSError if the connection fails.
+    See `connect` for the time and for errors.
     """
     with connect(listen, timeout) as client, client.makefile("rb") as replies:
         client.sendall(request)
@@ -120,30 +108,23 @@ def request_line(listen: ListenerUrl, request: bytes, timeout: float) -> str:
 
 
 def connect(listen: ListenerUrl, timeout: float) -> socket.socket:
-    """Connect to a listener. `timeout` is in seconds, for each step.
-
-    Raise OSError, whose text has the reason, if it fails.
-    """
+    """Connect to a listener, with `timeout` seconds for each step. Raise OSError with the reason."""
     try:
-        return _connect(listen, timeout)
+        if listen.path:
+            client = socket.socket(socket.AF_UNIX)
+            client.settimeout(timeout)
+            client.connect(listen.path)
+        else:
+            client = socket.create_connection((listen.host, listen.port), timeout)
+        if not listen.tls:
+            return client
+        # Do not verify: nothing secret is sent, and certificates rarely name the address listened on.
+        context = ssl.create_default_context()
+        context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+        return context.wrap_socket(client)
     except (ConnectionRefusedError, FileNotFoundError) as error:
         raise OSError(
             f"{reason_of(error)}: no server listens there; start one, or name its address by --listen"
         ) from error
     except OSError as error:
         raise OSError(reason_of(error)) from error
-
-
-def _connect(listen: ListenerUrl, timeout: float) -> socket.socket:
-    if listen.path:
-        client = socket.socket(socket.AF_UNIX)
-        client.settimeout(timeout)
-        client.connect(listen.path)
-    else:
-        client = socket.create_connection((listen.host, listen.port), timeout)
-    if not listen.tls:
-        return client
-    # Do not verify: nothing secret is sent, and certificates rarely name the address listened on.
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    return context.wrap_socket(client)

@@ -1,29 +1,25 @@
-"""Listeners: their URLs, and listening sockets, TCP or Unix, with or without TLS.
-
-A client over TLS counts as connected only after its handshake, which uses the certificate that is in force
-when it begins. Until then it costs a socket and some memory, so the duration and the number of handshakes in
-progress are limited.
-"""
+"""Listeners: their URLs, their listening sockets, TCP or Unix, and TLS handshakes."""
 
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import os
 import socket
 import stat
 from collections.abc import Callable, Collection, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from ipaddress import ip_address
 from ssl import SSLContext, SSLError
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 from urllib.parse import parse_qsl, urlencode, urlsplit
 
 from pressure_server.auth.peer_address import address_of
 from pressure_server.keepalive import DEFAULT, Keepalive
 from pressure_server.log_limits import LogThrottle
-from pressure_server.net.binding import bind_host
 
 if TYPE_CHECKING:
     from pressure_server.net.connection import Connection
@@ -37,6 +33,16 @@ _Connect = Callable[[], asyncio.BaseProtocol]
 _OTHER_SCHEMES = {"redis": "resp", "rediss": "resps"}
 # Beanstalk clients are often configured without a port.
 _DEFAULT_PORTS = {"beanstalk": 11300}
+
+# Hosts that stand for more addresses than the resolver returns. A socket for `::` takes no IPv4 clients, so
+# that their addresses look the same on all listeners.
+_MORE_HOSTS = {"localhost": ("127.0.0.1", "::1"), "::": ("0.0.0.0",)}  # noqa: S104 -- the user's choice
+# The system has no such address, or not this family of addresses.
+_NO_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+# A family of addresses, a host, and what follows the port in an IPv6 address.
+_Address = tuple[socket.AddressFamily, str, tuple[Any, ...]]
+# How many ports are tried if any will do, and the one that is free at the first address is in use at another.
+_PORT_ATTEMPTS = 20
 
 _BACKLOG = 1024
 # The most handshakes in progress on one listener, and seconds for one handshake.
@@ -111,11 +117,51 @@ class ListenerUrl:
         return cls(handler, host=parts.hostname, port=port, tls=tls, options=options)
 
 
-class BoundSockets:
-    """The sockets that are bound to a listener's address: a name may have several addresses.
+async def _bind_host(host: str, port: int, leave: Collection[str] = ()) -> list[socket.socket]:
+    """Return sockets at all addresses of a host except `leave`, with the same port. Raise OSError."""
+    addresses: dict[_Address, None] = {}
+    for name in (host, *_MORE_HOSTS.get(host, ())):
+        infos = await asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        for family, _, _, _, (address, _, *scope) in infos:
+            if address not in leave:
+                addresses[family, str(address), tuple(scope)] = None
+    for _ in range(0 if port else _PORT_ATTEMPTS):
+        try:
+            return _bind_each(list(addresses), 0)
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+    return _bind_each(list(addresses), port)
 
-    `listen` is the URL, with the chosen port if port 0 was requested. Only the process that has bound them
-    removes the file of a Unix socket.
+
+def _bind_each(addresses: Sequence[_Address], port: int) -> list[socket.socket]:
+    """Return a socket for each address that the system has, which must be at least one. Raise OSError."""
+    bound: list[socket.socket] = []
+    missing: OSError | None = None
+    with ExitStack() as opened:
+        for family, host, scope in addresses:
+            try:
+                one = opened.enter_context(socket.socket(family))
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    one.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                one.bind((host, bound[0].getsockname()[1] if bound else port, *scope))
+            except OSError as error:
+                if error.errno not in _NO_ADDRESS:
+                    raise
+                missing = error
+            else:
+                bound.append(one)
+        if not bound and missing is not None:
+            raise missing
+        opened.pop_all()
+    return bound
+
+
+class BoundSockets:
+    """The sockets at a listener's addresses. Only the process that has bound them removes a file.
+
+    `listen` is the URL, with the chosen port if port 0 was requested.
     """
 
     def __init__(self, listen: ListenerUrl, sockets: Sequence[socket.socket]) -> None:
@@ -129,7 +175,7 @@ class BoundSockets:
     ) -> BoundSockets:
         """Bind sockets, which queue clients from now on. `leave` are addresses not to bind. Raise OSError.
 
-        `keepalive` is for the connections of clients, which inherit it from these sockets.
+        The connections of clients inherit `keepalive` from these sockets.
         """
         if listen.path:
             _remove_stale_socket(listen.path)
@@ -137,7 +183,7 @@ class BoundSockets:
             bound.sockets[0].bind(listen.path)
             bound._file = _file_at(listen.path)
         else:
-            sockets = await bind_host(listen.host, listen.port, leave)
+            sockets = await _bind_host(listen.host, listen.port, leave)
             bound = cls(replace(listen, port=sockets[0].getsockname()[1]), sockets)
         for one in bound.sockets:
             keepalive.set_on(one)
@@ -186,11 +232,12 @@ class Listener:
     ) -> Listener:
         """Accept clients, and create a connection with `connect` for each. Raise OSError.
 
-        If the listener uses TLS, `tls` returns the SSL context for each handshake.
+        With TLS, `tls` returns the SSL context for each handshake.
         """
-        loop = asyncio.get_running_loop()
-        handshakes = Handshakes(tls, connect, max_handshakes) if bound.listen.tls else None
-        begin = handshakes.greet if handshakes is not None else cast(_Connect, connect)
+        loop, begin = asyncio.get_running_loop(), cast(_Connect, connect)
+        handshakes = Handshakes(tls, begin, max_handshakes) if bound.listen.tls else None
+        if handshakes is not None:
+            begin = partial(_Greeting, handshakes)
         create = loop.create_unix_server if bound.listen.path else loop.create_server
         servers = [await create(begin, sock=one, backlog=_BACKLOG) for one in bound.sockets]
         return cls(bound, servers, handshakes)
@@ -237,27 +284,19 @@ def _remove_stale_socket(path: str) -> None:
 
 
 class Handshakes:
-    """The handshakes in progress on one listener: at most `most`.
+    """The handshakes in progress on one listener: at most `most`, because each costs a socket and memory.
 
-    For each handshake `context` returns the SSL context, and `connect` creates the client's connection.
+    A client counts as connected only after its handshake: then `connect` creates its connection. `context`
+    returns the SSL context that is in force when a handshake begins.
     """
 
-    def __init__(
-        self,
-        context: Callable[[], SSLContext],
-        connect: Callable[[], Connection | asyncio.BaseProtocol],
-        most: int,
-    ) -> None:
+    def __init__(self, context: Callable[[], SSLContext], connect: _Connect, most: int) -> None:
         self._context = context
         self._connect = connect
         self._most = most
         # With the addresses of their clients; the oldest first.
         self._under_way: dict[asyncio.Task[None], str] = {}
         self._log = LogThrottle(logger, "failed TLS handshake")
-
-    def greet(self) -> asyncio.Protocol:
-        """Return a protocol for a new client that hands its socket over to `begin`."""
-        return _Greeting(self)
 
     def begin(self, client: socket.socket, address: str) -> None:
         """Start a handshake with a client. If too many are in progress, cancel the oldest."""
@@ -278,7 +317,7 @@ class Handshakes:
     async def _shake(self, client: socket.socket, address: str) -> None:
         try:
             await asyncio.get_running_loop().connect_accepted_socket(
-                cast(_Connect, self._connect),
+                self._connect,
                 client,
                 ssl=self._context(),
                 ssl_handshake_timeout=_HANDSHAKE_TIMEOUT,
@@ -296,10 +335,7 @@ class Handshakes:
 
 
 class _Greeting(asyncio.Protocol):
-    """A protocol that takes a client's socket away from its transport.
-
-    It exists because uvloop's loop.start_tls loses data that was read before the call.
-    """
+    """A protocol that takes a client's socket from its transport: uvloop's start_tls would lose data."""
 
     def __init__(self, handshakes: Handshakes) -> None:
         self._handshakes = handshakes

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Coroutine
 from time import perf_counter
-from typing import Any, cast
+from typing import Any
 
 from pressure_server.auth.users import NOBODY
 from pressure_server.errors import StoppingError, forget_frames
@@ -20,34 +20,34 @@ class LoneCommand:
     them together or not at all. `has_waited` is whether it has waited since it began.
     """
 
-    __slots__ = ("_request", "_running", "has_waited", "taken")
+    __slots__ = ("_coroutine", "_request", "_task", "has_waited", "taken")
 
     def __init__(self, request: Any, coroutine: Coroutine[Any, Any, Any]) -> None:
         self._request = request
-        self._running: Coroutine[Any, Any, Any] | asyncio.Task[None] | None = coroutine
+        self._coroutine = coroutine
+        self._task: asyncio.Task[None] | None = None
         self.has_waited = False
         self.taken: list[Operation] = []
 
     @property
     def has_begun(self) -> bool:
         """Whether it runs: the replies before it are written."""
-        return isinstance(self._running, asyncio.Task)
+        return self._task is not None
 
     def begin(self, client: Client, on_reply: Callable[[bytes], None]) -> None:
         """Run the command for a client, and call `on_reply` with its reply, unless `end` is called before."""
-        coroutine = cast(Coroutine[Any, Any, Any], self._running)
-        self._running = asyncio.create_task(self._run(coroutine, client, on_reply))
+        self._task = asyncio.create_task(self._run(client, on_reply))
         # A task that is cancelled before it begins leaves its coroutine as it was.
-        self._running.add_done_callback(lambda _: coroutine.close())
+        self._task.add_done_callback(lambda _: self._coroutine.close())
 
     def end(self) -> None:
         """Cancel the command, and put back what it has taken."""
         self.put_back()
-        running, self._running = self._running, None  # a cancelled task keeps the frames that refer to this
-        if isinstance(running, asyncio.Task):
-            running.cancel()
-        elif running is not None:
-            running.close()
+        task, self._task = self._task, None  # a cancelled task keeps the frames that refer to this
+        if task is not None:
+            task.cancel()
+        else:
+            self._coroutine.close()
 
     def put_back(self) -> None:
         """Put back the messages that the command has taken."""
@@ -55,14 +55,12 @@ class LoneCommand:
             operation.put_back()
         self.taken.clear()
 
-    async def _run(
-        self, coroutine: Coroutine[Any, Any, Any], client: Client, on_reply: Callable[[bytes], None]
-    ) -> None:
+    async def _run(self, client: Client, on_reply: Callable[[bytes], None]) -> None:
         statistics, began = client.command_statistics, perf_counter()
         # A client that has not logged in may do so with this command, which then has a password.
         has_logged_in = client.user is not NOBODY
         try:
-            reply = client.encode(await coroutine)
+            reply = client.encode(await self._coroutine)
         except StoppingError as error:
             self.put_back()
             reply = b""

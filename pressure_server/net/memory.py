@@ -1,7 +1,6 @@
 """The memory account: count the bytes buffered for clients, and throttle or evict the heaviest clients.
 
-No I/O except the log. Connections report only buffers of more than a few KiB. A client below that is never
-throttled or evicted.
+Connections report only buffers of more than a few KiB. A client below that is never throttled or evicted.
 """
 
 from __future__ import annotations
@@ -34,10 +33,9 @@ _WARN_EVERY = 10.0
 class MemoryAccount:
     """The memory account: the bytes buffered for each connection, and the budget `limit`.
 
-    Above three quarters of the limit, connections in the account are throttled: they wait in a line for a
-    turn. As many have a turn as have room to finish a request of `largest` bytes. Above the limit, the
-    connection with the most bytes is evicted. So is one with a turn that holds a part of a request, or at
-    least 1 MiB, and changes by less than 1 MiB in ten seconds. One that has nothing to do passes its turn on.
+    Above three quarters of the limit, connections in the account wait in a line for a turn. As many have a
+    turn as have room to finish a request of `largest` bytes. Above the limit, the connection with the most
+    bytes is evicted. So is one with a turn that does not progress; one that has nothing to do passes it on.
     """
 
     def __init__(self, limit: int, largest: int, loop: asyncio.AbstractEventLoop | None = None) -> None:

@@ -25,11 +25,10 @@ _ESCAPES |= {b'"': b'\\"', b"\\": b"\\\\", b"\n": b"\\n", b"\r": b"\\r", b"\t": 
 _ESCAPES |= {b"\a": b"\\a", b"\b": b"\\b"}
 
 
-class Monitors:
-    """The clients that are shown all commands. It is false if there are none."""
+class Monitors(set["Session"]):
+    """The clients that are shown all commands."""
 
     def __init__(self) -> None:
-        self._monitors: set[Session] = set()
         # Whether clients of other processes of this server are monitors, and what tells these processes
         # whether this one has monitors, and lines for theirs.
         self.others_watch = False
@@ -38,20 +37,6 @@ class Monitors:
         # Lines that are sent in the next iteration of the event loop: each write is a system call.
         self._lines: list[bytes] = []
 
-    def __bool__(self) -> bool:
-        return bool(self._monitors)
-
-    def __contains__(self, client: object) -> bool:
-        return client in self._monitors
-
-    def add(self, monitor: Session) -> None:
-        """Add a monitor."""
-        self._monitors.add(monitor)
-
-    def remove(self, monitor: object) -> None:
-        """Remove a connection, if it is a monitor."""
-        self._monitors.discard(monitor)
-
     def tell_of_change(self) -> None:
         """Tell the other processes whether this one has monitors, if that has changed."""
         if bool(self) is not self._told:
@@ -59,15 +44,11 @@ class Monitors:
             self.tell_others(self._told, b"")
 
     def received(self, client: Session, commands: Sequence[Any]) -> None:
-        """See clients.Observer. Show the commands as Redis's MONITOR does."""
+        """Show requests that have been parsed as Redis's MONITOR does."""
         shown = [words for command in commands for words in client.words_of(command)]
         if not shown:
             return
-        where = b"+%.6f [%d %b] " % (
-            time(),
-            client.database.database_number,
-            client.addresses.shown.encode(),
-        )
+        where = b"+%.6f [%d %b] " % (time(), client.database.database_number, client.addresses.shown.encode())
         if not self._lines:
             asyncio.get_running_loop().call_soon(self._send)
         self._lines += [where + line_of(words) + b"\r\n" for words in shown]
@@ -81,11 +62,8 @@ class Monitors:
         self.show(lines)
 
     def show(self, lines: bytes) -> None:
-        """Send these lines to the monitors of this process.
-
-        Disconnect a monitor whose user no longer has the right to it, or that reads too slowly.
-        """
-        for monitor in list(self._monitors):
+        """Send lines to the monitors of this process. Disconnect those that may not see them, or are slow."""
+        for monitor in list(self):
             if not _may_monitor(monitor.user):
                 monitor.break_off("its user may no longer use MONITOR")
                 continue

@@ -1,12 +1,7 @@
 """The outbox: the bytes written to a client, and how many of them the kernel has accepted.
 
-Replies contain messages taken from queues. The backend keeps these messages until the kernel has accepted
-them. If the connection ends before that, they are put back.
-
-A client that has closed its side may have closed altogether. It answers data with a reset then, so its
-replies count as accepted only when its own kernel has acknowledged them. So does a reply to a client that
-has been silent for a while, because its machine may have gone without a word. `Deliveries` looks at all
-outboxes that may have something unsent.
+The backend keeps the messages in replies until then. See docs/internals/deliveries.md for the kinds of
+evidence, and for clients that have closed their side or are silent.
 """
 
 from __future__ import annotations
@@ -56,15 +51,9 @@ class Outbox:
     """The outbox of one connection, created when the client connects."""
 
     __slots__ = (
-        "_confirmed_from",
-        "_evidence",
-        "_records",
-        "accepted",
-        "is_reset",
-        "transport",
-        "unaccepted",
+        "_confirmed_from", "_evidence", "_records", "accepted", "is_reset", "transport", "unaccepted",
         "written",
-    )
+    )  # fmt: skip
 
     def __init__(self, transport: asyncio.Transport) -> None:
         self.transport = transport
@@ -94,8 +83,8 @@ class Outbox:
         """Write replies to the transport, which sends them when the client reads.
 
         `taken` are those in `data` that bring messages: where they start and end, and their operations. If
-        the client `is_silent`, they count as accepted when its kernel has acknowledged them, if the system
-        can tell, and unless the client reads so slowly that it has not acknowledged earlier replies.
+        the client `is_silent`, its kernel must acknowledge them, if the system can tell, and unless it is so
+        slow that earlier replies are not acknowledged.
         """
         for start, end, operation in taken:
             self.unaccepted.append((self.written + start, self.written + end, operation))
@@ -109,10 +98,9 @@ class Outbox:
         self.transport.write(data)
 
     def require_acknowledgements(self) -> bool:
-        """Count bytes as accepted only when the client has acknowledged them: it has closed its side.
+        """Count bytes as accepted only when the client, which has closed its side, has acknowledged them.
 
-        Return False if that cannot be known. On a unix socket no acknowledgement is needed: a write fails if
-        the client has closed altogether.
+        Return False if that cannot be known.
         """
         connected = self.socket
         if self._evidence is _Evidence.ACKNOWLEDGED:
@@ -120,7 +108,7 @@ class Outbox:
         if self._evidence is not _Evidence.BUFFER or connected is None:
             return False
         if connected.family == socket.AF_UNIX:
-            return True
+            return True  # a write fails if the client has closed altogether
         if counts_of(connected) is None:
             return False
         self._evidence = _Evidence.ACKNOWLEDGED
@@ -129,15 +117,10 @@ class Outbox:
                 connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, _ACKNOWLEDGED_WITHIN)
         return True
 
-    @property
-    def size(self) -> int:
-        """The bytes in the transport's buffer, without those in the TLS buffer."""
-        return self.transport.get_write_buffer_size()
-
     def update_delivered(self) -> int:
-        """Mark operations as delivered whose replies the kernel has accepted. Return `size`.
+        """Mark operations as delivered whose replies the kernel has accepted. Set `is_reset` after a reset.
 
-        Set `is_reset` if the client has closed altogether, so that no more replies will be accepted.
+        Return the bytes in the transport's buffer, without those in the TLS buffer.
         """
         size = self.transport.get_write_buffer_size()
         if self._confirmed_from and not self._is_confirmed():
@@ -155,8 +138,11 @@ class Outbox:
             self._count_acknowledged()
         elif self._evidence is _BUFFER:
             self.accepted = self.written - size
-        elif not size and self._is_writable():
-            self.accepted = self.written
+        elif not size:
+            poll = select.poll()
+            poll.register(self.socket, select.POLLOUT)
+            if poll.poll(0):
+                self.accepted = self.written
         done = 0
         for _, end, operation in self.unaccepted:
             if end > self.accepted:
@@ -165,11 +151,6 @@ class Outbox:
             done += 1
         del self.unaccepted[:done]
         return size
-
-    def _is_writable(self) -> bool:
-        poll = select.poll()
-        poll.register(self.socket, select.POLLOUT)
-        return bool(poll.poll(0))
 
     def _is_confirmed(self) -> bool:
         """Count what the kernel of a silent client has acknowledged. Return whether that is enough."""
@@ -192,17 +173,21 @@ class Outbox:
         if not self.transport.is_closing():
             # The kernel still delivers what it has accepted.
             self._confirmed_from = 0
+            connected = self.socket
+            if connected is not None and self._evidence is _BUFFER:
+                # Let the kernel accept no more: a transport that is aborted in a callback may write once more
+                # before it reports its end. The client would get a message that is put back, too.
+                number, family, kind = connected.fileno(), connected.family, connected.type
+                with suppress(OSError), socket.fromfd(number, family, kind) as copy:
+                    copy.shutdown(socket.SHUT_WR)
             self.update_delivered()
-            self._discard_input()
+            if connected is not None:
+                self._discard_input(connected.fileno())
         self.transport.abort()
 
-    def abandon(self) -> None:
-        """End the connection of a client that has answered replies with a reset."""
-        self.transport.abort()
-
-    def _discard_input(self) -> None:
+    @staticmethod
+    def _discard_input(number: int) -> None:
         """Discard unread input. If a socket is closed with unread input, the kernel drops unsent output."""
-        number = self.socket.fileno()
         with suppress(OSError):  # BlockingIOError after the last piece
             for _ in range(_MAX_DISCARDED):
                 if not os.read(number, _PIECE):
@@ -211,8 +196,7 @@ class Outbox:
     def end(self, error: Exception | None, *, is_broken_off: bool = False) -> None:
         """Put back the messages that the kernel has not accepted, after the end of the connection.
 
-        `error` is the reason if the connection is broken. `is_broken_off` is whether the server has ended it
-        before everything was sent.
+        `error` is the reason if it is broken; it `is_broken_off` if the server has dropped unsent replies.
         """
         is_lost = error is not None or self.is_reset
         is_unconfirmed = self._confirmed_from and is_lost and not self._is_confirmed()

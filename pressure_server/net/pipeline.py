@@ -1,7 +1,4 @@
-"""A client's pipeline: commands that are not executed yet, and replies that are not written yet, in order.
-
-A command replies at once, or submits an operation, which stands for its reply until that is known.
-"""
+"""A client's pipeline: commands that are not executed yet, and replies that are not written yet, in order."""
 
 from __future__ import annotations
 
@@ -119,10 +116,7 @@ class PipelinedClient(Client):
         self._backlog += reversed(commands)
 
     def take_equal(self, command: Any, most: int) -> int:
-        """Take at most `most` commands that follow this one and equal it; return how many.
-
-        They become part of the present command. While commands are held, none is taken.
-        """
+        """Make at most `most` following commands that equal this one a part of it; return how many."""
         backlog, taken = self._backlog, 0
         while self._barrier is None and taken < most and backlog and backlog[-1] == command:
             backlog.pop()
@@ -146,11 +140,10 @@ class PipelinedClient(Client):
 
         `size` is the number of messages that the command brings or wants. `commands` is the number of equal
         commands of that size; `messages` has the messages of all commands. Equal commands in a row become one
-        operation, whose `sizes` has an entry a command; `encode` returns all their replies.
+        operation; `encode` returns all their replies.
 
-        Pass `wait` for a command that waits for a message. Until it has its reply, the next command is held:
-        TooEarly is raised, and the command is executed again afterwards. After a put that may have to wait
-        for room, equal puts are not held.
+        After a command with a `wait`, or a put that may have to wait for room, raise TooEarly: the next
+        command is executed again after the reply. Equal puts are not held.
         """
         barrier = self._barrier
         if barrier is not None and (
@@ -258,10 +251,9 @@ class PipelinedClient(Client):
             connection.recount()
 
     def _drop_undone(self) -> None:
-        """Drop the last commands if the stop has left them undone: they get no reply.
+        """Drop the last commands if the stop has left them undone: the client may send them again.
 
-        So a client may send a command again that got none. If a command is done after one that is not, an
-        error takes the place of the other's reply.
+        If a command is done after one that is not, an error takes the place of the other's reply.
         """
         replies = self._replies
         undone = [one for one in replies if isinstance(one, Operation) and one.encoded_reply is None]

@@ -1,12 +1,11 @@
 """The jobs that one client has reserved: they are given up when its connection ends.
 
-Those that it has popped from queues with ACK NEXT are apart: its next pop acknowledges those whose replies
-were written before the server received it.
+Those that it has popped are apart: its next pop acknowledges those whose replies were written before that.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import NamedTuple
@@ -26,8 +25,7 @@ _MAX_STALE = 100
 class Held(NamedTuple):
     """A reserved job: its queue, how often it has been reserved, and its time to run in seconds.
 
-    `deadline` is when the reservation ends. Times are by the loop's clock; inf if the reservation does not
-    end by itself.
+    The reservation ends at `deadline`, by the loop's clock; inf for never.
     """
 
     database: Database
@@ -38,9 +36,10 @@ class Held(NamedTuple):
 
 
 class Pop(NamedTuple):
-    """What one pop has brought; `jobs` has the id of each message, and how often it has been reserved.
+    """Jobs of one queue that end together, such as what one pop has brought.
 
-    The reservations end at `deadline`, by the loop's clock; inf for never.
+    `jobs` has the id of each, and how often it has been reserved. The reservations end at `deadline`, by the
+    loop's clock; inf for never.
     """
 
     database: Database
@@ -57,7 +56,7 @@ class ReservedJobs:
     def __init__(self) -> None:
         self._jobs: dict[int, Held] = {}
         # Jobs of other databases than those of the same ids in `_jobs`.
-        self._elsewhere: list[tuple[int, Held]] = []
+        self._elsewhere: list[Pop] = []
         # A heap of deadlines and ids. Entries of jobs that have ended, or have another deadline, stay in it.
         self._deadlines: list[tuple[float, int]] = []
         # The pops whose replies are written, and how many of them the client had when it last sent something.
@@ -66,11 +65,7 @@ class ReservedJobs:
 
     def __len__(self) -> int:
         """Return how many jobs are reserved."""
-        return len(self._jobs) + len(self._elsewhere) + sum(len(pop.jobs) for pop in self.pops)
-
-    def __iter__(self) -> Iterator[int]:
-        """Iterate over the ids."""
-        return iter(self._jobs)
+        return len(self._jobs) + sum(len(pop.jobs) for pop in (*self._elsewhere, *self.pops))
 
     @property
     def size(self) -> int:
@@ -83,7 +78,8 @@ class ReservedJobs:
             job = ReservedJob.of(result)
             before = self._jobs.get(job.id)
             if before is not None and before.database is not database:
-                self._elsewhere.append((job.id, before))
+                same_id = [(job.id, before.reserves)]
+                self._elsewhere.append(Pop(before.database, before.queue, same_id, before.deadline))
             ttr = job.ttr or inf
             self._note(job.id, Held(database, operation.name, job.reserves, ttr, now + ttr))
 
@@ -95,11 +91,8 @@ class ReservedJobs:
 
     def take_finished(self) -> list[Pop]:
         """Forget the pops that the client has finished, and return them."""
-        finished, self.pops, self.finished_pops = (
-            self.pops[: self.finished_pops],
-            self.pops[self.finished_pops :],
-            0,
-        )
+        finished = self.pops[: self.finished_pops]
+        self.pops, self.finished_pops = self.pops[self.finished_pops :], 0
         return finished
 
     def popped_from(self, database: Database, queue: bytes) -> list[int]:
@@ -141,11 +134,11 @@ class ReservedJobs:
         held = self._jobs.get(job)
         if held is not None and held.queue == queue and held.database is database:
             self.discard(job)
-        elif self._elsewhere:
+        else:
             self._elsewhere = [
-                (other, held)
-                for other, held in self._elsewhere
-                if not (other == job and held.queue == queue and held.database is database)
+                one
+                for one in self._elsewhere
+                if (one.database, one.queue, one.jobs[0][0]) != (database, queue, job)
             ]
 
     def discard(self, job: int) -> None:
@@ -176,16 +169,16 @@ class ReservedJobs:
 
     def any_at(self, now: float) -> bool:
         """Return whether a reservation has not ended at this time by the loop's clock."""
-        deadlines = [held.deadline for _, held in (*self._elsewhere, *self._jobs.items())]
-        return any(deadline > now for deadline in (*deadlines, *(pop.deadline for pop in self.pops)))
+        deadlines = [held.deadline for held in self._jobs.values()]
+        deadlines += [pop.deadline for pop in (*self._elsewhere, *self.pops)]
+        return max(deadlines, default=now) > now
 
     def give_up_all(self, owner: bytes, *, at_once: bool = False) -> None:
         """Give up all jobs: the connection ends. Send them `at_once`, or with the jobs of other clients."""
         queues: dict[tuple[Database, bytes], list[tuple[int, int]]] = {}
-        for jobs in (self._elsewhere, self._jobs.items()):
-            for job, held in jobs:
-                queues.setdefault((held.database, held.queue), []).append((job, held.reserves))
-        for pop in self.pops:
+        for job, held in self._jobs.items():
+            queues.setdefault((held.database, held.queue), []).append((job, held.reserves))
+        for pop in (*self._elsewhere, *self.pops):
             queues.setdefault((pop.database, pop.queue), []).extend(pop.jobs)
         self._jobs, self.pops, self.finished_pops = {}, [], 0
         self._elsewhere.clear()

@@ -1,8 +1,6 @@
 """A client's session, whatever its wire protocol: its commands, its waits, and how it ends.
 
-A handler's sub-class parses bytes into commands and executes them. A command replies at once, or submits
-operations whose replies keep the order of the commands, or is a coroutine that runs alone: after all replies
-before it, and before the next command.
+A handler's sub-class parses bytes into commands and executes them: see docs/internals/handlers.md.
 """
 
 from __future__ import annotations
@@ -11,7 +9,8 @@ import asyncio
 import logging
 from abc import abstractmethod
 from collections.abc import Coroutine, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Protocol, cast
 
 from pressure_server.auth.users import NOBODY
 from pressure_server.compiled import mypyc_attr
@@ -36,20 +35,16 @@ REQUEST_BYTES: Final = 4 << 20
 # Estimated bytes for a command besides its words, and for an operation or a reply in the pipeline.
 _COMMAND_COST: Final = 512
 _REPLY_COST: Final = 512
-# Words that begin lines of an HTTP request.
+# Words that begin lines of an HTTP request: a web page can make a browser send commands in a POST.
 _HTTP_WORDS: Final = (b"post", b"host:")
 
 
-class ManyCommands(Protocol):
-    """A request that stands for many commands."""
+class RepeatedRequest(Protocol):
+    """Many equal requests in a row."""
 
     @property
     def count(self) -> int:
-        """The number of commands."""
-
-
-class RepeatedRequest(ManyCommands, Protocol):
-    """Many equal requests in a row."""
+        """The number of requests."""
 
     def split(self, count: int) -> list[Any]:
         """Return the first `count` requests, and the others."""
@@ -73,33 +68,18 @@ class Parser(Protocol):
         """Whether that request is too large for a client that has not logged in."""
 
 
-class _NoParser:
-    """The parser of a client whose requests are not read any longer."""
-
-    unparsed = 0
-    exceeds_login_limits = False
-
-    def feed(self, _data: bytes) -> list[Any]:
-        """Return nothing."""
-        return []
-
-
-_NO_PARSER: Final = _NoParser()
+# The parser of a client whose requests are not read any longer: it gets no bytes.
+_NO_PARSER: Final = cast(Parser, SimpleNamespace(unparsed=0))
 
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Session(PipelinedClient):
-    """A client. Sub-classes define the abstract methods.
-
-    Ways to end: `finish` executes the commands that have come; `close_when_replied` replies to those that
-    were executed; `stop` replies to those that are done; `give_up` executes none, and frees what it can;
-    `break_off` ends the connection at once.
-    """
+    """A client. Sub-classes define the abstract methods."""
 
     __slots__ = ("_alone", "_parser", "_request_bytes", "_waits", "context")
-    # The protocol's type of a request that stands for many commands, and the request that takes the place of
-    # one that is too large before a login.
-    MANY: ClassVar[type[ManyCommands]]
+    # The protocol's type of a request that stands for many commands, whose number is its `count`; and the
+    # request that takes the place of one that is too large before a login.
+    MANY: ClassVar[type[Any]]
     TOO_LARGE: ClassVar[Any]
 
     def __init__(self, context: Context, parser: Parser) -> None:
@@ -200,10 +180,7 @@ class Session(PipelinedClient):
             connection.close_when_sent()
 
     def execute_repeated(self, entry: TableEntry | None, repeated: RepeatedRequest) -> None:
-        """Execute many equal requests at once, if the command can; one by one if `entry` is None.
-
-        If they are refused, each is: one by one, they get their own replies.
-        """
+        """Execute many equal requests at once. Execute them one by one if `entry` cannot, or refuses them."""
         if repeated.count > self.may_submit:
             self.execute_instead(repeated.split(self.may_submit))
             return
@@ -219,20 +196,14 @@ class Session(PipelinedClient):
         self.execute_instead(repeated.requests())
 
     def is_http(self, word: bytes) -> bool:
-        """Return whether an unknown request begins a line of HTTP; then end the connection, as Redis does.
-
-        A web page can make a browser send commands in the body of a POST.
-        """
+        """Return whether an unknown request begins a line of HTTP; then end the connection, as Redis does."""
         if word.lower() not in _HTTP_WORDS:
             return False
         self.break_off("it sent HTTP")
         return True
 
     def begin_wait(self, waiter: Operation | Waiter, queues: Sequence[bytes]) -> None:
-        """Do not read from the client until `end_wait` of this waiter, because it waits on these queues.
-
-        A client that has closed its side waits for nothing: its connection is closed.
-        """
+        """Do not read from the client until `end_wait`. If it has closed its side, close its connection."""
         self._waits[waiter] = queues
         if self._alone is not None and self._alone.has_begun:
             self._alone.has_waited = True
@@ -259,10 +230,7 @@ class Session(PipelinedClient):
         return bool(self._waits)
 
     async def unblock(self, error: PressureError | None) -> bool:
-        """End what the client waits for as if its time were up, or with an error.
-
-        Return False if the client does not wait, or gets something: what is in flight when this is called.
-        """
+        """End the client's waits: see Waits.unblock. Return False if it does not wait, or gets something."""
         alone_waits = self._alone is not None and self._alone.has_waited
         if self._waits.are_to_end or not (self._waits or alone_waits):
             return False
@@ -298,12 +266,9 @@ class Session(PipelinedClient):
         self.connection.recount()
 
     def take_over(self, operation: Operation) -> None:
-        """See Owner. The operation belongs to the command that runs alone.
-
-        If that has been cancelled, or the messages cannot be delivered, put them back now: later, other
-        clients might take the messages after them, and put those back first.
-        """
+        """See owners.Client. The operation belongs to the command that runs alone."""
         if self._alone is None or not self.connection.can_deliver():
+            # Now: later, other clients might take the messages after them, and put those back first.
             operation.put_back()
             return
         if operation.verb.reserves and operation.verb is not POP:
@@ -390,19 +355,14 @@ class Session(PipelinedClient):
         self._backlog.clear()
 
     def _give_up_reserved(self) -> None:
-        """Give up the jobs that the client has reserved: its connection is about to end.
-
-        Send them at once, so that commands that other clients send after the end are done later. If clients
-        have closed their side, send the jobs of all clients that leave together.
-        """
+        """Give up the jobs that the client has reserved: its connection is about to end."""
+        # At once, so that commands that other clients send after the end are done later. If clients have
+        # closed their side, the jobs of all that leave go together.
         leaves_with_others = self.connection.is_stopping or self.has_disconnected
         self.reserved_jobs.give_up_all(self.job_owner, at_once=not leaves_with_others)
 
     def abandon_waits(self) -> None:
-        """End the command that waits, and those after it: the client has closed its side.
-
-        Commands before the first one that waits are still answered.
-        """
+        """End the command that waits, and those after it: the client has closed its side."""
         if self.connection.has_left:
             if last_reply := self.abandoned_reply():
                 self.connection.write(last_reply)
@@ -411,7 +371,7 @@ class Session(PipelinedClient):
             asyncio.get_running_loop().call_soon(self._abandon_waits)
 
     def abandoned_reply(self) -> bytes:
-        """Return the reply to a command that waits while its client closes its side."""
+        """Return the reply to a command that waits when its client closes its side."""
         return b""
 
     def _abandon_waits(self) -> None:

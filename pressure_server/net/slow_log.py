@@ -72,10 +72,7 @@ def shortened(
 
 
 def messages_of_first_command(operation: Operation) -> list[bytes]:
-    """Return the messages that the operation's first command has sent, as the client has sent them.
-
-    Arguments that the server has made, such as claims of jobs, are left out.
-    """
+    """Return the messages of the operation's first command as the client has sent them, and nothing else."""
     options = operation.options
     if operation.verb not in (verbs.PUT, verbs.REMOVE, verbs.CONTAINS):
         return []

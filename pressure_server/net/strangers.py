@@ -1,7 +1,6 @@
 """Strangers: clients that have not logged in, although they must.
 
-They get a limited time to log in, and a small budget of memory, so that they cannot keep out clients that log
-in. They have no entry in the memory account: no other client is throttled because of them.
+Their time and their memory are limited, so that they cannot keep out or throttle clients that log in.
 """
 
 from __future__ import annotations

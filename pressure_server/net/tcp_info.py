@@ -1,7 +1,6 @@
 """TCP info: how many bytes of a TCP connection were accepted, sent and acknowledged. Linux only.
 
-Transports do not tell: a failed transport reports an empty buffer although it has dropped bytes, and a TLS
-transport does not report the buffer of the transport below it.
+Transports do not tell: one that has failed reports an empty buffer, and TLS not the buffer of the one below.
 """
 
 from __future__ import annotations
@@ -44,10 +43,7 @@ class TcpCounts(NamedTuple):
 
 
 def bytes_sent(transport: asyncio.Transport) -> int | None:
-    """Return how many bytes the kernel has sent over TCP; None with TLS or if the system cannot tell.
-
-    After the connection has ended, unsent bytes never arrive. Sent bytes may or may not have been read.
-    """
+    """Return how many bytes the kernel has sent over TCP; None with TLS or if the system cannot tell."""
     if transport.get_extra_info("sslcontext") is not None:
         return None
     found = counts_of(transport.get_extra_info("socket"))

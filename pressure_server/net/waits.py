@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import NamedTuple
 
 from pressure_server.errors import PressureError
 from pressure_server.queues.database import Database
@@ -13,20 +12,14 @@ from pressure_server.queues.operations.owners import Waiter
 from pressure_server.queues.operations.wait import Unblocking
 
 
-class _Unblock(NamedTuple):
-    """A request to end the waits, and the answer to it: whether a wait has ended for this reason."""
-
-    request: Unblocking
-    answer: asyncio.Future[bool]
-
-
 class Waits(dict[Operation | Waiter, Sequence[bytes]]):
     """What waits for a client, each with the queues on which it waits. Empty if the client does not wait."""
 
-    __slots__ = ("_unblock",)
+    __slots__ = ("_answer", "_unblocking")
+    _answer: asyncio.Future[bool]  # whether a wait has ended by the request
 
     def __init__(self) -> None:
-        self._unblock: _Unblock | None = None  # until the waits have ended
+        self._unblocking: Unblocking | None = None  # the request to end the waits, until they have ended
 
     @property
     def queues(self) -> list[bytes]:
@@ -36,32 +29,31 @@ class Waits(dict[Operation | Waiter, Sequence[bytes]]):
     @property
     def are_to_end(self) -> bool:
         """Whether another client has asked to end the waits, and has no answer yet."""
-        return self._unblock is not None
+        return self._unblocking is not None
 
     def unblock(self, error: PressureError | None, database: Database) -> asyncio.Future[bool]:
         """End the waits as if their time were up, or with an error.
 
-        The result is False if the client gets something: what is in flight when this is called.
+        The result is False if the client gets something, which was in flight.
         """
-        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        self._unblock = _Unblock(Unblocking(error), answer)
+        self._unblocking, self._answer = Unblocking(error), asyncio.get_running_loop().create_future()
         self.end_all(database)
-        return answer
+        return self._answer
 
     def end_all(self, database: Database) -> None:
         """End what waits now, as another client has asked for."""
         for waiter in list(self):
-            if self._unblock is None:
+            if self._unblocking is None:
                 break
             if isinstance(waiter, Operation):
-                database.unblock(waiter, self._unblock.request)
+                database.unblock(waiter, self._unblocking)
             else:
-                waiter.unblock(self._unblock.request)
+                waiter.unblock(self._unblocking)
 
     def answer_if_ended(self) -> None:
         """Answer the request to end the waits, if there is one and nothing waits any longer."""
-        if self or self._unblock is None:
+        if self or self._unblocking is None:
             return
-        (request, answer), self._unblock = self._unblock, None
-        if not answer.done():  # the client that wants to know may have gone
-            answer.set_result(request.has_ended_wait)
+        unblocking, self._unblocking = self._unblocking, None
+        if not self._answer.done():  # the client that wants to know may have gone
+            self._answer.set_result(unblocking.has_ended_wait)

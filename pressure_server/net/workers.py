@@ -1,7 +1,6 @@
 """The processes of one server that serve clients: one, or several with --workers.
 
-What commands and the console tell of the server holds for all of them. A question goes to each process, which
-answers it for itself, and the answers are put together here.
+A question goes to each process, which answers it for itself, and the answers are put together here.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import asyncio
 import resource
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import reduce
 from itertools import islice
 from operator import add, attrgetter
@@ -32,29 +31,15 @@ from pressure_server.queues.operations.operation import Line
 
 # Asks all processes that serve clients, and returns their answers.
 AskAll = Callable[..., Awaitable[list[Any]]]
-RESET_STATISTICS = "reset statistics"
+RESET_STATISTICS = "reset_statistics"
 # Tells a process whether others have monitors, and lines for its own.
-MONITORS = "monitors"
+MONITORS = "watch"
 # Seconds for the reply to an operation of a client that is unblocked; less than workers have for an answer.
 _UNBLOCK_TIMEOUT = 0.5
 # How many clients of each line wait on a queue.
 Waiting = dict[Line, int]
 
 _Summed = TypeVar("_Summed")
-
-
-def resident_bytes() -> int:
-    """Return the process's present size in memory; the largest one if the system does not tell it."""
-    try:
-        with open("/proc/self/statm") as statm:
-            return int(statm.read().split()[1]) * resource.getpagesize()
-    except OSError:
-        return peak_bytes()
-
-
-def peak_bytes() -> int:
-    """Return the process's largest size in memory since the start."""
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
 
 
 @dataclass(frozen=True)
@@ -88,39 +73,11 @@ class Totals:
         """The number of connected clients."""
         return self.protocols.total()
 
-    @classmethod
-    def of(cls, clients: Clients, broker: Broker) -> Totals:
-        """Return the counts of this process."""
-        memory, access, used = clients.memory, clients.access, resource.getrusage(resource.RUSAGE_SELF)
-        return cls(
-            protocols=Counter(one.PROTOCOL for one in clients.connected),
-            strangers=len(clients.strangers),
-            blocked=sum(one.is_waiting for one in clients.connected),
-            throttled=memory.throttled,
-            waiting_operations=len(broker.waiters),
-            buffered_bytes=memory.held + clients.strangers.held,
-            accepted=clients.accepted,
-            rejected=clients.rejected,
-            evicted=memory.evicted + clients.strangers.evicted,
-            commands=clients.commands,
-            commands_per_second=clients.commands_per_second,
-            failed_logins=access.logins.denied,
-            refused_commands=access.refused["cmd"],
-            refused_queues=access.refused["key"],
-            max_clients=clients.max_clients,
-            max_waiting=broker.waiters.limit,
-            max_buffered_bytes=memory.limit,
-            resident_bytes=resident_bytes(),
-            peak_bytes=peak_bytes(),
-            user_seconds=used.ru_utime,
-            system_seconds=used.ru_stime,
-        )
 
-
-# The fields of Totals that are of the present: a process that has ended has none of them.
-_PRESENT = (
-    "protocols", "strangers", "blocked", "throttled", "waiting_operations", "buffered_bytes",
-    "commands_per_second", "max_clients", "max_waiting", "max_buffered_bytes", "resident_bytes", "peak_bytes",
+# The fields of Totals that count since the start. The others are of the present.
+_SINCE_START = (
+    "accepted", "rejected", "evicted", "commands", "failed_logins", "refused_commands", "refused_queues",
+    "user_seconds", "system_seconds",
 )  # fmt: skip
 
 
@@ -132,7 +89,7 @@ def sum_fields(kind: type[_Summed], several: Iterable[_Summed]) -> _Summed:
 
 
 class Process:
-    """One process that serves clients: its answers to the questions of all."""
+    """One process that serves clients. It answers each question of `Workers` by the method of that name."""
 
     def __init__(self, clients: Clients, broker: Broker, *, accepts: bool = True) -> None:
         """`accepts` is whether it accepts clients. If not, its limits do not count."""
@@ -141,11 +98,11 @@ class Process:
         self._accepts = accepts
 
     async def answer(self, question: str, arguments: tuple[Any, ...]) -> Any:
-        """Answer a question that `Workers` asks, with its arguments."""
-        answer = _ANSWERS[question](self, *arguments)
+        """Answer a question with its arguments."""
+        answer = getattr(self, f"_{question}")(*arguments)
         return await answer if isinstance(answer, Awaitable) else answer
 
-    def _clients_facts(self) -> list[ClientFacts]:
+    def _all_clients(self) -> list[ClientFacts]:
         return [facts_of(one) for one in sessions_of(self._clients)]
 
     async def _selected_clients(self, selection: Selection) -> SelectedClients:
@@ -180,8 +137,33 @@ class Process:
         return False
 
     def _totals(self) -> Totals:
-        own = Totals.of(self._clients, self._broker)
-        return own if self._accepts else replace(own, max_clients=0, max_waiting=0, max_buffered_bytes=0)
+        clients, waiters, accepts = self._clients, self._broker.waiters, self._accepts
+        memory, strangers, access = clients.memory, clients.strangers, clients.access
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        peak_bytes = used.ru_maxrss * 1024
+        return Totals(
+            protocols=Counter(one.PROTOCOL for one in clients.connected),
+            strangers=len(strangers),
+            blocked=sum(one.is_waiting for one in clients.connected),
+            throttled=memory.throttled,
+            waiting_operations=len(waiters),
+            buffered_bytes=memory.held + strangers.held,
+            accepted=clients.accepted,
+            rejected=clients.rejected,
+            evicted=memory.evicted + strangers.evicted,
+            commands=clients.commands,
+            commands_per_second=clients.commands_per_second,
+            failed_logins=access.logins.denied,
+            refused_commands=access.refused["cmd"],
+            refused_queues=access.refused["key"],
+            max_clients=clients.max_clients if accepts else 0,
+            max_waiting=waiters.limit if accepts else 0,
+            max_buffered_bytes=memory.limit if accepts else 0,
+            resident_bytes=_resident_bytes() or peak_bytes,
+            peak_bytes=peak_bytes,
+            user_seconds=used.ru_utime,
+            system_seconds=used.ru_stime,
+        )
 
     def _statistics(self) -> list[CommandStatistics]:
         return all_statistics()
@@ -217,26 +199,13 @@ class Process:
             self._clients.monitors.show(lines)
 
 
-_ANSWERS: dict[str, Callable[..., Any]] = {
-    "clients": Process._clients_facts,
-    "selected clients": Process._selected_clients,
-    "waiting clients": Process._waiting_clients,
-    "disconnect": Process._disconnect,
-    "unblock": Process._unblock,
-    "totals": Process._totals,
-    "statistics": Process._statistics,
-    RESET_STATISTICS: Process._reset_statistics,
-    "slow commands": Process._slow_commands,
-    "reset slow log": Process._reset_slow_log,
-    "waiting": Process._waiting,
-    "calls": Process._calls,
-    "report": Process._report,
-    MONITORS: Process._watch,
-}
-
-
-def _sum_totals(answers: Sequence[Totals]) -> Totals:
-    return sum_fields(Totals, answers)
+def _resident_bytes() -> int:
+    """Return the process's present size in memory; 0 if the system does not tell it."""
+    try:
+        with open("/proc/self/statm") as statm:
+            return int(statm.read().split()[1]) * resource.getpagesize()
+    except OSError:
+        return 0
 
 
 def _sum_statistics(answers: Iterable[list[CommandStatistics]]) -> list[CommandStatistics]:
@@ -251,11 +220,14 @@ def _sum_calls(answers: Sequence[dict[int, CallStatistics]]) -> dict[int, CallSt
     }
 
 
+def _sum_since_start(answers: Sequence[Totals]) -> Totals:
+    total = sum_fields(Totals, answers)
+    return Totals(**{name: getattr(total, name) for name in _SINCE_START})
+
+
 # The questions about what is counted since the start, and how to add the counts of processes that have ended.
 COUNTED: dict[str, Callable[[Any], Any]] = {
-    "totals": lambda answers: replace(
-        _sum_totals(answers), **{name: type(getattr(answers[0], name))() for name in _PRESENT}
-    ),
+    "totals": _sum_since_start,
     "statistics": _sum_statistics,
     "calls": _sum_calls,
 }
@@ -269,16 +241,16 @@ class Workers:
 
     async def clients(self) -> list[ClientFacts]:
         """Return the facts about all clients, by id."""
-        found = [one for answer in await self._ask_all("clients") for one in answer]
+        found = [one for answer in await self._ask_all("all_clients") for one in answer]
         return sorted(found, key=attrgetter("id"))
 
     async def selected_clients(self, selection: Selection) -> SelectedClients:
         """Return some of the clients, in an order."""
-        return SelectedClients.merged(await self._ask_all("selected clients", selection), selection)
+        return SelectedClients.merged(await self._ask_all("selected_clients", selection), selection)
 
     async def waiting_clients(self, database_number: int, name: bytes, most: int) -> list[ClientFacts]:
         """Return the facts about the clients that wait on a queue: at most `most` of them."""
-        answers = await self._ask_all("waiting clients", database_number, name, most)
+        answers = await self._ask_all("waiting_clients", database_number, name, most)
         return [one for answer in answers for one in answer][:most]
 
     async def disconnect(self, ids: Sequence[int], reason: str) -> int:
@@ -288,8 +260,7 @@ class Workers:
     async def unblock(self, number: int, *, with_error: bool) -> bool:
         """End what the client with this id waits for, as if its time were up or with UnblockedError.
 
-        Return False if it does not wait, or gets something at this moment. Raise BackendError if this is not
-        known because the backend does not answer.
+        Return False if it does not wait, or gets something. Raise BackendError if this is not known in time.
         """
         answers = await self._ask_all("unblock", number, with_error)
         for answer in answers:
@@ -299,7 +270,8 @@ class Workers:
 
     async def totals(self) -> Totals:
         """Return the counts of all processes together."""
-        return _sum_totals(await self._ask_all("totals"))
+        answers: list[Totals] = await self._ask_all("totals")
+        return sum_fields(Totals, answers)
 
     async def statistics(self) -> list[CommandStatistics]:
         """Return the statistics of the commands that have been called or refused, by protocol and name."""
@@ -311,22 +283,21 @@ class Workers:
 
     async def slow_commands(self, most: int) -> list[SlowCommand]:
         """Return the latest `most` commands of all slow logs, latest first."""
-        found = [one for answer in await self._ask_all("slow commands", most) for one in answer]
+        found = [one for answer in await self._ask_all("slow_commands", most) for one in answer]
         return sorted(found, key=attrgetter("ended"), reverse=True)[:most]
 
     async def reset_slow_log(self) -> None:
         """Remove all commands from the slow logs."""
-        await self._ask_all("reset slow log")
+        await self._ask_all("reset_slow_log")
 
     async def waiting(
         self, database_number: int, names: Sequence[bytes] | None = None
     ) -> Mapping[bytes, Waiting]:
         """Return how many operations wait on queues of a database: on these, or on all that have any."""
-        found: defaultdict[bytes, Waiting] = defaultdict(lambda: dict.fromkeys(Line, 0))
+        found = defaultdict[bytes, Counter[Line]](lambda: Counter(dict.fromkeys(Line, 0)))
         for answer in await self._ask_all("waiting", database_number, names):
             for name, waiting in answer.items():
-                for line, count in waiting.items():
-                    found[name][line] += count
+                found[name].update(waiting)
         return found
 
     async def calls(self) -> dict[int, CallStatistics]:

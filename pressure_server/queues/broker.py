@@ -15,14 +15,18 @@ from functools import partial
 from math import ceil
 from typing import NamedTuple
 
-from pressure_server.backend.addresses import BackendAddress, ClusterAddress
+from pressure_server.backend.address import BackendAddress, ClusterAddress
 from pressure_server.backend.backend import Backend, has_tag
-from pressure_server.backend.greeting import BackendRefusedError, NoSuchDatabaseError
-from pressure_server.backend.levels import Level
+from pressure_server.backend.durability import Level
 from pressure_server.backend.link import Link, Timeouts
 from pressure_server.backend.replica_waits import Deadline
-from pressure_server.errors import BackendError, PressureError, StartError
-from pressure_server.lua.scripts import library
+from pressure_server.errors import (
+    BackendError,
+    BackendRefusedError,
+    NoSuchDatabaseError,
+    PressureError,
+    StartError,
+)
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.owners import Answers
@@ -91,7 +95,6 @@ class Broker:
                 prefix=one,
                 layout=b"%d %d" % (shards, number) if self._is_sharded else b"",
                 outages=outages,
-                library=library(),
                 timeouts=timeouts or Timeouts(),
                 durability=durability or Level(),
                 allow_eviction=allow_eviction,

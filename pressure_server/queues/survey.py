@@ -78,6 +78,17 @@ class Figures(NamedTuple):
             (self.bound and self.length >= self.bound) or (self.max_bytes and self.bytes >= self.max_bytes)
         )
 
+    @property
+    def states(self) -> list[str]:
+        """The states that the queue is in, other than the usual one."""
+        states = {
+            "closed": self.is_closed,
+            "full": self.is_full,
+            "paused": self.paused,
+            "ack-next": self.keeps,
+        }
+        return [name for name, is_so in states.items() if is_so]
+
 
 # The fields of Figures that change if a message is put or taken, delivered or dropped.
 _FLOW = slice(Figures._fields.index("put"), None)

@@ -243,7 +243,7 @@ class Transaction(QueueOperations):
         """Wait until the call may be repeated. Raises QueueChangedError, QueueInUseError or StoppingError."""
         name, reason = refused.base[len(shard.prefix) + 1 :], refused.reason
         if reason == "CHANGED":
-            raise QueueChangedError("a watched queue has changed")
+            raise QueueChangedError()
         if refused.must_be_repeated:
             return
         condition = condition_for(reason) or WaitCondition.REMOVED

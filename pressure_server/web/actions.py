@@ -47,7 +47,7 @@ def _text(body: Body, name: str) -> bytes:
     return text_in(body, name).encode()
 
 
-def _options(body: Body, *names: str) -> list[bytes]:
+def _options(body: Body, names: Sequence[str]) -> list[bytes]:
     """Return the options that are given, as in BOUND 10. `max_bytes` becomes MAX-BYTES."""
     found: list[bytes] = []
     for name in names:
@@ -63,6 +63,11 @@ def _message(body: Body) -> bytes:
         except ValueError:
             raise web.HTTPBadRequest(text="hex must be hexadecimal digits\n") from None
     return _text(body, "message")
+
+
+def _state(body: Body) -> list[bytes]:
+    state = _text(body, "state")
+    return [state.upper()] if state else []
 
 
 def _answer(text: str, *, is_done: bool = True) -> web.Response:
@@ -111,15 +116,19 @@ async def _private_client(request: web.Request, body: Body) -> AsyncIterator[Exe
 
 @dataclass(frozen=True)
 class _Command:
-    """An action that is one command on a queue, and what it says; {} stands for the reply to the command."""
+    """An action that is one command on a queue, and what it says; {} stands for the reply to the command.
+
+    The command has `arguments`, and then those of the `options` that are given.
+    """
 
     command: str
     says: str
+    options: Sequence[str] = ()
     arguments: Callable[[Body], Sequence[bytes]] = lambda _: ()
 
     async def __call__(self, request: web.Request, body: Body) -> web.Response:
         async with _private_client(request, body) as execute:
-            reply = await execute(self.command, *self.arguments(body))
+            reply = await execute(self.command, *self.arguments(body), *_options(body, self.options))
         database, queue = _queue_of(request, body)
         survey, key = request.app[CONTEXT].survey, (database.database_number, queue)
         if key not in survey.queues:
@@ -148,7 +157,6 @@ async def _take(request: web.Request, body: Body) -> web.StreamResponse:
 
 
 async def _bury(request: web.Request, body: Body) -> web.StreamResponse:
-    """Bury the next job."""
     async with _private_client(request, body) as execute:
         reserved = await execute("PRESSURE.RESERVE")
         if reserved is None:
@@ -176,7 +184,6 @@ async def _repair(request: web.Request, body: Body) -> web.StreamResponse:
 
 
 async def _disconnect(request: web.Request, body: Body) -> web.StreamResponse:
-    """Disconnect a client."""
     require_administrator(request)
     client = body.get("client")
     if type(client) is not int or not await request.app[CONTEXT].server.workers.disconnect([client], ""):
@@ -189,30 +196,16 @@ _ALTERED = (
     "retry_delay_max", "in_flight", "rate",
 )  # fmt: skip
 _ACTIONS: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]] = {
-    "create": _Command(
-        "PRESSURE.CREATE", "the queue was created", lambda body: _options(body, "bound", "overflow", "type")
-    ),
+    "create": _Command("PRESSURE.CREATE", "the queue was created", ("bound", "overflow", "type")),
     "put": _Command(
-        "PRESSURE.PUT",
-        "the message was put",
-        lambda body: [_message(body), b"NOWAIT", *_options(body, "priority", "delay")],
+        "PRESSURE.PUT", "the message was put", ("priority", "delay"), lambda body: [_message(body), b"NOWAIT"]
     ),
-    "kick": _Command("PRESSURE.KICK", "jobs kicked: {}", lambda body: [_text(body, "count") or b"1"]),
-    "redrive": _Command(
-        "PRESSURE.REDRIVE", "dead letters put back: {}", lambda body: _options(body, "to", "count")
-    ),
-    "pause": _Command("PRESSURE.PAUSE", "the pause was set", lambda body: [_text(body, "seconds")]),
-    "alter": _Command(
-        "PRESSURE.ALTER",
-        "the queue was altered",
-        lambda body: _options(body, *_ALTERED),
-    ),
+    "kick": _Command("PRESSURE.KICK", "jobs kicked: {}", (), lambda body: [_text(body, "count") or b"1"]),
+    "redrive": _Command("PRESSURE.REDRIVE", "dead letters put back: {}", ("to", "count")),
+    "pause": _Command("PRESSURE.PAUSE", "the pause was set", (), lambda body: [_text(body, "seconds")]),
+    "alter": _Command("PRESSURE.ALTER", "the queue was altered", _ALTERED),
     "close": _Command("PRESSURE.CLOSE", "the queue was closed"),
-    "purge": _Command(
-        "PRESSURE.PURGE",
-        "messages deleted: {}",
-        lambda body: [_text(body, "state").upper()] if _text(body, "state") else [],
-    ),
+    "purge": _Command("PRESSURE.PURGE", "messages deleted: {}", (), _state),
     "delete": _Command("PRESSURE.DELETE", "the queue was deleted"),
     "take": _take,
     "bury": _bury,

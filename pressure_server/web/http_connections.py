@@ -98,7 +98,6 @@ class _HttpConnection(asyncio.BufferedProtocol):
         self._request: web.Request | None = None  # the present or the last one
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Called by asyncio: a client has connected."""
         self._transport = cast(asyncio.Transport, transport)
         self._connections.use(self._transport, Owner.stranger(transport))
         self._protocol.connection_made(transport)
@@ -120,11 +119,9 @@ class _HttpConnection(asyncio.BufferedProtocol):
             self._heads = 0
 
     def get_buffer(self, _size: int) -> bytearray:
-        """Called by asyncio: return where to put what the client has sent."""
         return self._buffer
 
     def buffer_updated(self, size: int) -> None:
-        """Called by asyncio: the client has sent `size` bytes."""
         if self._request is None or self._request.content.is_eof():
             self._heads += size
             if self._heads > _MAX_HEADS:
@@ -134,19 +131,15 @@ class _HttpConnection(asyncio.BufferedProtocol):
         self._protocol.data_received(bytes(memoryview(self._buffer)[:size]))
 
     def eof_received(self) -> bool | None:
-        """Called by asyncio: the client has closed its side."""
         return self._protocol.eof_received()
 
     def pause_writing(self) -> None:
-        """Called by asyncio: the client reads too slowly."""
         self._protocol.pause_writing()
 
     def resume_writing(self) -> None:
-        """Called by asyncio: the client has read enough."""
         self._protocol.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Called by asyncio: the connection has ended."""
         self._timer.cancel()
         self._connections.places.leave(self._transport)
         self._protocol.connection_lost(exc)

@@ -33,11 +33,7 @@ _SHUTDOWN_TIMEOUT = 2.0
 
 
 class HttpListener:
-    """The listener and what it serves.
-
-    `listen` is the URL, with the chosen port if port 0 was requested. `is_reachable` says whether clients on
-    other machines may reach it. `sessions` returns the sessions of the console.
-    """
+    """The listener and what it serves. `sessions` returns the sessions of the console."""
 
     def __init__(self, listener: Listener, runner: web.AppRunner, authentication: Authentication) -> None:
         self._listener = listener
@@ -116,7 +112,6 @@ async def _log_page_error(throttle: LogThrottle, request: web.Request) -> web.Re
 
 
 async def _is_alive(_request: web.Request) -> web.Response:
-    """Answer: the event loop runs."""
     return web.Response(text="ok\n")
 
 

@@ -16,12 +16,7 @@ MAX_CONNECTIONS = 512
 
 @dataclass(frozen=True)
 class HttpSettings:
-    """The settings of the HTTP listener.
-
-    At most `metrics_queues` queues whose names match the pattern `metrics_match` have metrics of their own.
-    `keepalive` is for the connections, of which there are at most `max_connections`, and as many handshakes
-    as `max_handshakes` at once.
-    """
+    """The settings of the HTTP listener: options of the server, and the most connections and handshakes."""
 
     listen: ListenerUrl
     metrics_queues: int

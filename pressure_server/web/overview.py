@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from heapq import merge
 from itertools import islice
+from operator import attrgetter
 from time import monotonic
 from typing import Any, NamedTuple
 
@@ -37,16 +38,12 @@ _STALE = 5.0
 Key = tuple[int, bytes]
 
 _SORTS: dict[str, Callable[[Surveyed], Any]] = {
-    "name": lambda queue: queue.name,
-    "type": lambda queue: queue.figures.type,
-    "messages": lambda queue: queue.figures.length,
-    "bytes": lambda queue: queue.figures.bytes,
-    "bound": lambda queue: queue.figures.bound,
-    "age": lambda queue: queue.age,
-    "put": lambda queue: queue.put_rate,
-    "taken": lambda queue: queue.taken_rate,
-    "reserved": lambda queue: queue.figures.reserved,
-    "buried": lambda queue: queue.figures.buried,
+    **{name: attrgetter(f"figures.{name}") for name in ("type", "bytes", "bound", "reserved", "buried")},
+    "name": attrgetter("name"),
+    "messages": attrgetter("figures.length"),
+    "age": attrgetter("age"),
+    "put": attrgetter("put_rate"),
+    "taken": attrgetter("taken_rate"),
 }
 # Further orders, by what the survey does not know: see Overview.
 _MORE_SORTS = ("waiting", "states")
@@ -208,12 +205,6 @@ class Overview:
     def row(self, queue: Surveyed, waiting_operations: Mapping[Key, Waiting]) -> dict[str, Any]:
         """Return the figures of a queue. `waiting_operations` has the counts of all queues."""
         figures, waiting = queue.figures, waiting_operations[_key(queue)]
-        states = {
-            "closed": figures.is_closed,
-            "full": figures.is_full,
-            "paused": figures.paused,
-            "ack-next": figures.keeps,
-        }
         return {
             "db": queue.database,
             "id": id_of(queue.name),
@@ -226,7 +217,7 @@ class Overview:
             "taken": round(queue.taken_rate, 1),
             "waiting_producers": waiting[Line.PRODUCERS],
             "waiting_consumers": waiting[Line.CONSUMERS],
-            "states": [state for state, is_so in states.items() if is_so],
+            "states": figures.states,
             "stale": _old(queue.at),
             "lengths": list(queue.lengths or ()),
             "problems": self.problems.of(queue.database, queue.name),
@@ -234,7 +225,6 @@ class Overview:
         }
 
     def _shards(self) -> list[dict[str, Any]]:
-        """Return the shards of a cluster."""
         broker = self._context.server.broker
         shards = broker.default_database.shards
         if len(shards) == 1:

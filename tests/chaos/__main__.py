@@ -10,17 +10,19 @@ import asyncio
 import sys
 import tempfile
 import time
+from functools import partial
 from pathlib import Path
 
 from tests.chaos import plan, report
+from tests.chaos.backends import ClusterBackend, MakeBackend, SentinelBackend, SingleBackend
 from tests.chaos.run import Settings, run
 from tests.support.nodes import Engine
 
 # In seconds. Shorter than the server's defaults, so that faults often last longer than a timeout. A fault of
 # a connection must be shorter than the proxy's timeout, or the proxy is taken for dead.
 TIMEOUTS = plan.Timeouts(proxy=8.0, backend=1.5, grace=2.0)
-# The server's default for a cluster: longer than a failover takes.
-_GRACE_OF_CLUSTER = 20.0
+# The server's default for a backend that fails over: longer than that takes.
+_LONG_GRACE = 20.0
 
 
 def main() -> int:
@@ -29,9 +31,12 @@ def main() -> int:
     kinds = plan.kinds(only_connections=arguments.only == "connections")
     if arguments.only == "hang-ups":
         kinds = [plan.CLIENTS_HANG_UP]
+    backend: MakeBackend = SingleBackend
     if arguments.cluster:
-        kinds = plan.KINDS_OF_CLUSTER
-    grace = arguments.backend_grace or (_GRACE_OF_CLUSTER if arguments.cluster else TIMEOUTS.grace)
+        kinds, backend = plan.KINDS_OF_CLUSTER, partial(ClusterBackend, Engine(arguments.cluster))
+    elif arguments.sentinel:
+        kinds, backend = plan.KINDS_OF_SENTINEL, SentinelBackend
+    grace = arguments.backend_grace or (TIMEOUTS.grace if backend is SingleBackend else _LONG_GRACE)
     timeouts = plan.Timeouts(arguments.proxy_timeout, arguments.backend_timeout, grace)
     settings = Settings(
         messages=arguments.messages,
@@ -40,7 +45,7 @@ def main() -> int:
         timeouts=timeouts,
         folder=arguments.folder or Path(tempfile.mkdtemp(prefix="chaos-")),
         seed=arguments.seed,
-        cluster_of=arguments.cluster and Engine(arguments.cluster),
+        backend=backend,
     )
     print(f"seed {arguments.seed}, logs and data in {settings.folder}", flush=True)
     began = time.monotonic()
@@ -67,7 +72,13 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--cluster",
         choices=[engine.value for engine in Engine],
-        help="three masters with a replica each: slots move, replicas take over, masters and servers die",
+        help="three masters with a replica each: slots move, replicas take over, masters and servers die, "
+        "and the network breaks; as root",
+    )
+    parser.add_argument(
+        "--sentinel",
+        action="store_true",
+        help="a master, a replica and Sentinels, whose network breaks; as root",
     )
     for option, default in (
         ("--proxy-timeout", TIMEOUTS.proxy),

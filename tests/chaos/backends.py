@@ -1,19 +1,22 @@
-"""The backends of a stand: one Valkey or Redis whose files are the evidence, or a cluster with replicas."""
+"""The backends of a stand: one Valkey or Redis whose files are the evidence, or nodes that fail over."""
 
 from __future__ import annotations
 
 import asyncio
 import shutil
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import redis
 
 from tests.support.cluster import Cluster
-from tests.support.nodes import LOCAL, Engine
-from tests.support.programs import Client, Valkey
+from tests.support.network import Machine, Network
+from tests.support.nodes import LOCAL, Engine, Node
+from tests.support.power import PoweredValkey
+from tests.support.programs import Client
+from tests.support.sentinel import NAME, SentinelSet
 from tests.support.sharded import PLACEMENT, PREFIX, url_of
 
 MASTERS = 3
@@ -22,9 +25,13 @@ NODE_TIMEOUT = 1.0
 
 
 class Backend(ABC):
-    """What the servers keep their queues in. `prefixes` are the beginnings of the keys of queues."""
+    """What the servers keep their queues in. `prefixes` are the beginnings of the keys of queues.
 
-    prefixes: Sequence[str]
+    On a `network`, parts of it can be cut from each other.
+    """
+
+    prefixes: Sequence[str] = (f"{PREFIX.decode()}:",)
+    network: Network | None = None
 
     @abstractmethod
     async def start(self, stack: AsyncExitStack) -> None:
@@ -42,17 +49,15 @@ class Backend(ABC):
 class SingleBackend(Backend):
     """One process. Its append-only file is evidence of every message."""
 
-    prefixes = (f"{PREFIX.decode()}:",)
-
-    def __init__(self, folder: Path) -> None:
-        self.valkey: Valkey
+    def __init__(self, folder: Path, _stack: AsyncExitStack) -> None:
+        self.valkey: PoweredValkey
         self._folder = folder
 
     async def start(self, stack: AsyncExitStack) -> None:
         """See Backend."""
         self._folder.mkdir(parents=True)
         self.valkey = await asyncio.to_thread(
-            Valkey, self._folder, "--appendonly", "yes", "--appendfsync", "always",
+            PoweredValkey, self._folder, "--appendonly", "yes", "--appendfsync", "always",
             "--auto-aof-rewrite-percentage", "0",
             binary=shutil.which("redis-server"),
         )  # fmt: skip
@@ -67,16 +72,41 @@ class SingleBackend(Backend):
         return [self.valkey.client(decode_responses=True)]
 
 
-class ClusterBackend(Backend):
-    """Masters with a replica each. Puts are acknowledged when a replica has them."""
+# Returns a backend whose files are in a folder; the stack ends what it begins.
+MakeBackend = Callable[[Path, AsyncExitStack], Backend]
+
+
+class FailoverBackend(Backend):
+    """Nodes on a network, whose replicas take over. Puts are acknowledged when a replica has them."""
+
+    network: Network
+
+    @property
+    @abstractmethod
+    def machines(self) -> list[Machine]:
+        """The machines of all nodes that have queues."""
+
+    @abstractmethod
+    async def wait_until_healed(self) -> None:
+        """Return when all nodes agree, and all replicas are connected."""
+
+
+class ClusterBackend(FailoverBackend):
+    """A cluster of masters with a replica each."""
 
     prefixes = tuple(f"{prefix.decode()}:" for prefix in PLACEMENT.prefixes)
 
-    def __init__(self, folder: Path, engine: Engine) -> None:
+    def __init__(self, engine: Engine, folder: Path, stack: AsyncExitStack) -> None:
+        self.network = stack.enter_context(Network())
         self.cluster = Cluster(
-            folder, masters=MASTERS, replicas=1, engine=engine, node_timeout=NODE_TIMEOUT, full_coverage=False
+            folder,
+            masters=MASTERS,
+            replicas=1,
+            engine=engine,
+            node_timeout=NODE_TIMEOUT,
+            full_coverage=False,
+            network=self.network,
         )
-        self.engine = engine
 
     async def start(self, stack: AsyncExitStack) -> None:
         """See Backend."""
@@ -88,5 +118,48 @@ class ClusterBackend(Backend):
 
     def clients(self) -> list[Client]:
         """See Backend."""
-        every = [redis.Redis(LOCAL, node.port, decode_responses=True) for node in self.cluster.nodes]
-        return [one for one in every if one.info("replication")["role"] == "master"]
+        return masters_among(self.cluster.nodes)
+
+    @property
+    def machines(self) -> list[Machine]:
+        """See FailoverBackend."""
+        return [node.machine for node in self.cluster.nodes if node.machine is not None]
+
+    async def wait_until_healed(self) -> None:
+        """See FailoverBackend."""
+        await self.cluster.wait_until_agreed()
+
+
+class SentinelBackend(FailoverBackend):
+    """A master with a replica, and Sentinels."""
+
+    def __init__(self, folder: Path, stack: AsyncExitStack) -> None:
+        self.network = stack.enter_context(Network())
+        self.nodes = SentinelSet(folder, network=self.network)
+
+    async def start(self, stack: AsyncExitStack) -> None:
+        """See Backend."""
+        await stack.enter_async_context(self.nodes)
+
+    def server_options(self, relay_port: int) -> list[str]:
+        """See Backend."""
+        return ["--backend", f"redis+sentinel://{self.nodes.addresses}/{NAME}/0", "--durability", "replica:1"]
+
+    def clients(self) -> list[Client]:
+        """See Backend."""
+        return masters_among(self.nodes.nodes)
+
+    @property
+    def machines(self) -> list[Machine]:
+        """See FailoverBackend."""
+        return [node.machine for node in self.nodes.nodes if node.machine is not None]
+
+    async def wait_until_healed(self) -> None:
+        """See FailoverBackend."""
+        await self.nodes.wait_until_settled()
+
+
+def masters_among(nodes: Sequence[Node]) -> list[Client]:
+    """Return clients of the nodes that are masters."""
+    every = [redis.Redis(node.host, node.port, decode_responses=True) for node in nodes]
+    return [one for one in every if one.info("replication")["role"] == "master"]

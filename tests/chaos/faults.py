@@ -7,7 +7,6 @@ import contextlib
 import random
 import signal
 import socket
-import subprocess
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, asynccontextmanager, contextmanager
@@ -16,7 +15,7 @@ from datetime import datetime, timedelta
 from redis.crc import key_slot
 
 from tests.chaos import plan
-from tests.chaos.backends import ClusterBackend, SingleBackend
+from tests.chaos.backends import ClusterBackend, FailoverBackend, SingleBackend
 from tests.chaos.causes import Incident
 from tests.chaos.consumers import OWN
 from tests.chaos.hang_ups import HangUps
@@ -34,9 +33,9 @@ from tests.support.faults import (
     stopped,
 )
 from tests.support.nodes import Engine
+from tests.support.power import PoweredValkey
 from tests.support.programs import Client, Valkey
 from tests.support.relay import Relay
-from tests.support.requirements import need
 from tests.support.sharded import PLACEMENT
 from tests.support.waiters import packed
 
@@ -115,6 +114,25 @@ class Faults:
         backend = self._stand.backend
         assert isinstance(backend, ClusterBackend)
         await _CLUSTER_FAULTS[fault.kind](backend.cluster, fault.seconds, chance)
+
+    async def _partition(self, fault: Fault, chance: random.Random) -> None:
+        """Cut a node off from some or all of the others and of the proxies, in one direction or both."""
+        backend = self._stand.backend
+        assert isinstance(backend, FailoverBackend)
+        node = chance.choice(backend.machines)
+        proxies = [proxy.machine for proxy in self._stand.proxies if proxy.machine is not None]
+        others = [machine for machine in backend.network.machines if machine is not node]
+        far = chance.choice(
+            (others, [one for one in others if one not in proxies], proxies, [chance.choice(others)])
+        )
+        ways = chance.choice(((True,), (False,), (True, False)))
+        cuts = [(node, other) if out else (other, node) for other in far for out in ways]
+        await asyncio.to_thread(backend.network.cut, cuts)
+        try:
+            await asyncio.sleep(fault.seconds)
+        finally:
+            await asyncio.to_thread(backend.network.heal, cuts)
+        await backend.wait_until_healed()
 
     async def _hang_up(self, fault: Fault, chance: random.Random) -> None:
         """Let clients send and close while the backend is stopped, so that no reply is on its way."""
@@ -311,27 +329,19 @@ _LINE_FAULTS: dict[Kind, Callable[[Relay, random.Random], None]] = {
 
 
 @contextmanager
-def _killed(valkey: Valkey) -> Iterator[None]:
-    """Kill the backend, and start it again at the end of the block with a sound append-only file.
-
-    If the file ends in the middle of a transaction's command, Redis 7.0 cuts that command off, and not the
-    transaction; after a second restart half of the transaction is done (valkey-io/valkey#4342).
-    """
-    valkey.kill()
+def _without_power(valkey: Valkey) -> Iterator[None]:
+    """Cut the power of the backend, and start it again at the end of the block."""
+    assert isinstance(valkey, PoweredValkey)
+    valkey.cut_power(random.Random())
     try:
         yield
     finally:
-        manifest = valkey.folder / "appendonlydir" / "appendonly.aof.manifest"
-        subprocess.run(
-            [need("redis-check-aof", "redis-tools"), "--fix", manifest],
-            input=b"y\n", capture_output=True, check=True,
-        )  # fmt: skip
         valkey.start()
 
 
 _BACKEND_FAULTS: dict[Kind, BackendFault] = {
-    plan.BACKEND_KILLED: _killed,
-    plan.BACKEND_AWAY: _killed,
+    plan.POWER_CUT: _without_power,
+    plan.LONG_POWER_CUT: _without_power,
     plan.BACKEND_STOPPED: hanging,
     plan.BACKEND_HANGS: hanging,
     plan.CLIENTS_KILLED: SUBSCRIBERS_DISCONNECTED,
@@ -343,6 +353,7 @@ _ACTIONS: dict[Kind, Callable[[Faults, Fault, random.Random], Awaitable[None]]] 
     **dict.fromkeys((plan.PROXY_STOPPED, plan.PROXY_ZOMBIE), Faults._stop_proxy),
     **dict.fromkeys(_BACKEND_FAULTS, Faults._break_backend),
     **dict.fromkeys(_CLUSTER_FAULTS, Faults._break_cluster),
+    plan.PARTITION: Faults._partition,
     plan.CLIENTS_HANG_UP: Faults._hang_up,
     **dict.fromkeys(_LINE_FAULTS, Faults._break_line),
     plan.GARBAGE: Faults._send_garbage,

@@ -43,8 +43,10 @@ PROXY_DEAD = Kind("proxy killed for long", Target.PROXY, 1.5, 2.0, "proxy", brea
 PROXY_ENDED = Kind("proxy terminated", Target.PROXY, 0.0, 0.5, breaks_a_process=True)
 PROXY_STOPPED = Kind("proxy stopped", Target.PROXY, 0.1, 0.6, "proxy", breaks_a_process=True)
 PROXY_ZOMBIE = Kind("proxy stopped for long", Target.PROXY, 1.5, 2.0, "proxy", breaks_a_process=True)
-BACKEND_KILLED = Kind("backend killed", Target.BACKEND, 0.0, 0.4, "grace", breaks_a_process=True)
-BACKEND_AWAY = Kind("backend killed for long", Target.BACKEND, 1.2, 1.6, "grace", breaks_a_process=True)
+POWER_CUT = Kind("backend's power cut", Target.BACKEND, 0.0, 0.4, "grace", breaks_a_process=True)
+LONG_POWER_CUT = Kind(
+    "backend's power cut for long", Target.BACKEND, 1.2, 1.6, "grace", breaks_a_process=True
+)
 BACKEND_STOPPED = Kind("backend stopped", Target.BACKEND, 0.1, 0.7, "backend", breaks_a_process=True)
 BACKEND_HANGS = Kind("backend stopped for long", Target.BACKEND, 1.2, 1.8, "backend", breaks_a_process=True)
 CLIENTS_HANG_UP = Kind("clients hang up in a stall", Target.BACKEND, 0.2, 0.35, "backend")
@@ -65,12 +67,13 @@ CLIENTS_REFUSED = Kind("client line refused", Target.CLIENT_LINE, 0.2, 1.0)
 SLOT_MOVED = Kind("slot moved", Target.BACKEND, 0.0, 0.5)
 FAILED_OVER = Kind("failover asked for", Target.BACKEND, 0.0, 0.0)
 MASTER_KILLED = Kind("master killed", Target.BACKEND, 0.0, 1.0, breaks_a_process=True)
+PARTITION = Kind("network partition", Target.BACKEND, 0.5, 5.0, breaks_a_process=True)
 GARBAGE = Kind("garbage sent", Target.PROXY, 0.0, 0.0)
 BURST = Kind("burst of connections", Target.PROXY, 0.0, 0.0)
 
 KINDS = (
     PROXY_KILLED, PROXY_DEAD, PROXY_ENDED, PROXY_STOPPED, PROXY_ZOMBIE,
-    BACKEND_KILLED, BACKEND_AWAY, BACKEND_STOPPED, BACKEND_HANGS, CLIENTS_HANG_UP, CLIENTS_KILLED,
+    POWER_CUT, LONG_POWER_CUT, BACKEND_STOPPED, BACKEND_HANGS, CLIENTS_HANG_UP, CLIENTS_KILLED,
     SCRIPTS_FLUSHED,
     BACKEND_CUT, BACKEND_HALF_CUT, BACKEND_STALLED, BACKEND_SILENT, BACKEND_SLOW, BACKEND_REFUSED,
     BACKEND_GONE,
@@ -79,8 +82,11 @@ KINDS = (
 )  # fmt: skip
 # The kinds for a cluster. Each stands here as often as it comes before all kinds come again.
 KINDS_OF_CLUSTER = (
-    *[SLOT_MOVED] * 6, *[FAILED_OVER] * 2, MASTER_KILLED, PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT,
+    *[SLOT_MOVED] * 6, *[FAILED_OVER] * 2, *[PARTITION] * 6, MASTER_KILLED,
+    PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT,
 )  # fmt: skip
+# The same with Sentinel.
+KINDS_OF_SENTINEL = (*[PARTITION] * 3, PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT)
 
 # Faults that no server can prevent. The run must report them.
 STOLEN = Kind("message stolen", Target.BACKEND, 0.0, 0.0)

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.chaos import plan
+from tests.chaos.backends import MakeBackend, SingleBackend
 from tests.chaos.beanstalk import BeanstalkCaller
 from tests.chaos.beanstalk_clients import BeanstalkWorker, Kicker, MortalWorker, Putter
 from tests.chaos.caller import Caller
@@ -37,7 +38,6 @@ from tests.chaos.ring_clients import RingClients
 from tests.chaos.stand import Stand
 from tests.chaos.tags import beside
 from tests.chaos.workers import Worker
-from tests.support.nodes import Engine
 from tests.support.waiters import Words
 
 # Queues with their bounds; 0 for none. Exchanges and moves are between those with the same tag.
@@ -120,8 +120,7 @@ class Settings:
     timeouts: Timeouts
     folder: Path
     seed: int
-    # The backend is a cluster of this engine; None for one process.
-    cluster_of: Engine | None = None
+    backend: MakeBackend = SingleBackend
 
 
 @dataclass
@@ -176,7 +175,7 @@ class Outcome:
 async def run(settings: Settings, say: Say) -> Outcome:
     """Run the test. `say` receives lines of progress."""
     outcome = Outcome(settings)
-    stand = Stand(settings.folder, settings.proxies, settings.timeouts, outcome.journal, settings.cluster_of)
+    stand = Stand(settings.folder, settings.proxies, settings.timeouts, outcome.journal, settings.backend)
     try:
         await stand.start()
         outcome.began = time.monotonic()

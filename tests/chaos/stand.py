@@ -7,15 +7,17 @@ from __future__ import annotations
 
 import asyncio
 import re
+import socket
 from collections.abc import Iterator
 from contextlib import AsyncExitStack
+from functools import partial
 from pathlib import Path
 from signal import SIGKILL, SIGTERM, Signals
 
-from tests.chaos.backends import Backend, ClusterBackend, SingleBackend
+from tests.chaos.backends import Backend, MakeBackend, SingleBackend
 from tests.chaos.journal import Journal
 from tests.chaos.plan import Timeouts
-from tests.support.nodes import Engine
+from tests.support.nodes import LOCAL
 from tests.support.programs import Process, Server
 from tests.support.relay import Relay, connected
 
@@ -36,6 +38,7 @@ class Proxy:
     def __init__(
         self, name: str, folder: Path, backend: Backend, environment: dict[str, str], journal: Journal
     ) -> None:
+        """On a network, the proxy has a machine of its own, and all its ports are those of relays."""
         self.name = name
         self.port = self.memcached_port = self.memcached_relay_port = 0
         self.beanstalk_port = self.beanstalk_relay_port = 0
@@ -47,6 +50,9 @@ class Proxy:
         self._journal = journal
         self._server: Server | None = None
         self._runs = 0
+        self.machine = backend.network.add_machine() if backend.network is not None else None
+        self._host = self.machine.host if self.machine is not None else LOCAL
+        self._direct = Relay() if self.machine is not None else None
 
     def listen(self) -> None:
         """Start the relays."""
@@ -55,13 +61,20 @@ class Proxy:
         if isinstance(backend, SingleBackend):
             socket = str(backend.valkey.socket)
             self.backend_relay.listen(lambda: connected(socket))
-        self.client_relay.listen(lambda: connected(("127.0.0.1", self.port)))
-        self.memcached_relay_port = self.client_relay.listen(
-            lambda: connected(("127.0.0.1", self.memcached_port))
-        )
-        self.beanstalk_relay_port = self.client_relay.listen(
-            lambda: connected(("127.0.0.1", self.beanstalk_port))
-        )
+        _, self.memcached_relay_port, self.beanstalk_relay_port = self._listen_for_clients(self.client_relay)
+        if self._direct is not None:
+            self.port, self.memcached_port, self.beanstalk_port = self._listen_for_clients(self._direct)
+
+    def _listen_for_clients(self, relay: Relay) -> list[int]:
+        """Let a relay listen for clients. Return its ports for RESP, memcached and beanstalk."""
+        return [
+            relay.listen(partial(self._connected, scheme)) for scheme in ("resp", "memcached", "beanstalk")
+        ]
+
+    async def _connected(self, scheme: str) -> socket.socket:
+        if self._server is None:
+            raise ConnectionRefusedError("the proxy does not run")
+        return await connected((self._host, self._server.port_of(scheme)))
 
     async def start(self) -> None:
         """Start a process. Try again until one reaches the backend."""
@@ -69,17 +82,22 @@ class Proxy:
             self._runs += 1
             log = self._folder / f"proxy-{self.name}-{self._runs}.log"
             try:
-                self._server = await asyncio.to_thread(
-                    Server, log, *self._backend.server_options(self.backend_relay.port),
-                    "--listen", "memcached://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0",
-                    environment=self._environment,
-                )  # fmt: skip
+                self._server = await asyncio.to_thread(self._launched, log)
             except AssertionError as error:
                 self._journal.complain(f"proxy {self.name} did not start: {error}")
                 await asyncio.sleep(_START_INTERVAL)
-        self.port = self._server.port
-        self.memcached_port = self._server.port_of("memcached")
-        self.beanstalk_port = self._server.port_of("beanstalk")
+        if self._direct is None:
+            self.port = self._server.port
+            self.memcached_port = self._server.port_of("memcached")
+            self.beanstalk_port = self._server.port_of("beanstalk")
+
+    def _launched(self, log: Path) -> Server:
+        server = partial(
+            Server, log, *self._backend.server_options(self.backend_relay.port), "--no-protected-mode",
+            "--listen", f"memcached://{self._host}:0", "--listen", f"beanstalk://{self._host}:0",
+            environment=self._environment, new_process=self.machine is not None, host=self._host,
+        )  # fmt: skip
+        return server() if self.machine is None else self.machine.do(server)
 
     @property
     def process(self) -> Process:
@@ -99,6 +117,12 @@ class Proxy:
                 f"proxy {self.name}: {number.name}, exit status {status}: {server.log_file}"
             )
 
+    async def close(self) -> None:
+        """Stop the relays."""
+        for relay in (self.client_relay, self.backend_relay, self._direct):
+            if relay is not None:
+                await relay.close()
+
     def kill(self) -> None:
         """Kill the process if it still runs."""
         if self._server is not None:
@@ -109,24 +133,20 @@ class Stand:
     """The backend and the proxies, from `start` to `close`. Logs and data stay in `folder`."""
 
     def __init__(
-        self, folder: Path, proxies: int, timeouts: Timeouts, journal: Journal, cluster_of: Engine | None
+        self, folder: Path, proxies: int, timeouts: Timeouts, journal: Journal, backend: MakeBackend
     ) -> None:
-        """Prepare. With `cluster_of`, the backend is a cluster of this engine."""
+        """Prepare."""
         environment = {
             "PRESSURE_PROXY_TIMEOUT": str(timeouts.proxy),
             "PRESSURE_BACKEND_TIMEOUT": str(timeouts.backend),
             "PRESSURE_BACKEND_GRACE": str(timeouts.grace),
         }
         self.folder = folder
-        self.backend: Backend
-        if cluster_of is None:
-            self.backend = SingleBackend(folder / "backend")
-        else:
-            self.backend = ClusterBackend(folder / "cluster", cluster_of)
+        self._cleanup = AsyncExitStack()
+        self.backend = backend(folder / "backend", self._cleanup)
         self.proxies = [
             Proxy("abcdefgh"[n], folder, self.backend, environment, journal) for n in range(proxies)
         ]
-        self._cleanup = AsyncExitStack()
 
     async def start(self) -> None:
         """Start the backend and the proxies. Return when they answer."""
@@ -144,8 +164,7 @@ class Stand:
     async def close(self) -> None:
         """Stop everything that still runs."""
         for proxy in self.proxies:
-            await proxy.client_relay.close()
-            await proxy.backend_relay.close()
+            await proxy.close()
         await self._cleanup.aclose()
 
     @property

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from tests.chaos import hang_ups, plan, report
+from tests.chaos.backends import ClusterBackend, SentinelBackend
 from tests.chaos.beanstalk import BeanstalkError, BeanstalkReader, Job
 from tests.chaos.causes import Incident, cause
 from tests.chaos.evidence import follow
@@ -160,7 +162,7 @@ def test_nothing_explains_a_job_that_has_ended_twice(tmp_path: Path) -> None:
         (plan.PROXY_KILLED, "a", False, True),
         (plan.PROXY_KILLED, "a", True, False),
         (plan.PROXY_KILLED, "b", False, False),
-        (plan.BACKEND_KILLED, "", False, False),
+        (plan.POWER_CUT, "", False, False),
         (plan.CLIENTS_CUT, "a", False, False),
     ],
 )
@@ -196,7 +198,7 @@ PROXY_KILLED_LATER = Incident(plan.PROXY_KILLED, "a", 5.0, 6.0)
     [
         ([Incident(plan.PROXY_KILLED, "a", 2.1, 3.0)], True),
         ([Incident(plan.PROXY_ZOMBIE, "b", 1.0, 8.9)], True),
-        ([Incident(plan.BACKEND_KILLED, "", 2.1, 3.0)], True),
+        ([Incident(plan.POWER_CUT, "", 2.1, 3.0)], True),
         # Proxy a could not acknowledge the delivery before it was killed.
         ([PROXY_KILLED_LATER, Incident(plan.BACKEND_SILENT, "a", 1.9, 4.5)], True),
         ([PROXY_KILLED_LATER, Incident(plan.BACKEND_SILENT, "b", 1.9, 4.5)], False),
@@ -297,10 +299,22 @@ def test_no_message_is_lost_whatever_breaks(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_no_message_is_lost_whatever_happens_to_a_cluster(tmp_path: Path) -> None:
-    faults = plan.make([*dict.fromkeys(plan.KINDS_OF_CLUSTER)], 6, 2, TIMEOUTS, SEED)
+    faults = plan.make([*dict.fromkeys(plan.KINDS_OF_CLUSTER)], 7, 2, TIMEOUTS, SEED)
     timeouts = TIMEOUTS._replace(grace=20.0)
     wanted = settings(tmp_path, faults, messages=2000)
-    outcome = outcome_of(replace(wanted, timeouts=timeouts, cluster_of=Engine.REDIS))
+    backend = partial(ClusterBackend, Engine.REDIS)
+    outcome = outcome_of(replace(wanted, timeouts=timeouts, backend=backend))
+    assert report.failures(outcome) == []
+
+
+@pytest.mark.alone
+@pytest.mark.timeout(600)
+@pytest.mark.slow
+def test_no_message_is_lost_when_the_network_breaks_between_nodes_with_sentinel(tmp_path: Path) -> None:
+    faults = plan.make([plan.PARTITION], 4, 2, TIMEOUTS, SEED)
+    timeouts = TIMEOUTS._replace(grace=20.0)
+    wanted = settings(tmp_path, faults, messages=1000)
+    outcome = outcome_of(replace(wanted, timeouts=timeouts, backend=SentinelBackend))
     assert report.failures(outcome) == []
 
 

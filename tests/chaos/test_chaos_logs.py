@@ -35,7 +35,7 @@ def outcome(tmp_path: Path) -> Outcome:
     outcome = Outcome(Settings(0, [], 2, Timeouts(3.0, 0.5, 0.5), tmp_path, 1))
     outcome.incidents += [
         Incident(plan.PROXY_KILLED, "a", 2.1, 3.0),
-        Incident(plan.BACKEND_KILLED, "", 2.1, 3.0),
+        Incident(plan.POWER_CUT, "", 2.1, 3.0),
     ]
     return outcome
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.cluster import Cluster
+from tests.support.network import Network
 from tests.support.nodes import wait_until
 from tests.support.programs import StartServer
 from tests.support.traffic import KEY, NODE_TIMEOUT, OUTAGE, start_on_cluster, under_traffic
@@ -19,8 +20,11 @@ pytestmark = pytest.mark.clients
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     """Three masters with a replica each."""
-    made = Cluster(tmp_path_factory.mktemp("cluster"), replicas=1, node_timeout=NODE_TIMEOUT, can_be_cut=True)
-    with made.started():
+    folder = tmp_path_factory.mktemp("cluster")
+    with (
+        Network() as network,
+        Cluster(folder, replicas=1, node_timeout=NODE_TIMEOUT, network=network).started() as made,
+    ):
         yield made
 
 
@@ -63,7 +67,7 @@ def test_a_master_that_is_cut_off_loses_nothing_acknowledged(
             # See test_messages_whose_put_back_is_lost_are_back_after_a_failover.
             traffic.takes = False
             await traffic.go_on()
-            async with cluster.cut_off(master):
+            with cluster.cut(master, cluster.nodes):
                 new = await cluster.wait_for_new_master(KEY, master)
                 await wait_until(lambda: f":{new.port} now" in server.log, "the server to use the new master")
             await cluster.wait_until_connected(master)

@@ -12,7 +12,8 @@ import redis.asyncio
 
 from tests.support.guards import Authority
 from tests.support.large import fill
-from tests.support.nodes import LOCAL, Login, Node, Tls, wait_until
+from tests.support.network import Network
+from tests.support.nodes import Login, Node, Tls, wait_until
 from tests.support.programs import Server, StartServer, refused_start
 from tests.support.sentinel import NAME, SentinelSet
 from tests.support.traffic import under_traffic
@@ -119,19 +120,22 @@ def test_a_master_that_is_cut_off_loses_nothing_acknowledged(
     """It serves until Sentinel has promoted its replica. Later it is a replica."""
 
     async def play() -> None:
-        async with SentinelSet(tmp_path, login=Login("secret", "ada"), can_be_cut=True) as sentinels:
-            server = watched(start_server, sentinels, "--durability", "replica:1", "--backend-grace", "60")
-            master = await sentinels.master()
-            async with under_traffic(server) as traffic:
-                # See test_messages_whose_put_back_is_lost_are_back_after_a_failover.
-                traffic.takes = False
-                await traffic.go_on()
-                async with sentinels.cut_off(master):
-                    new = await sentinels.wait_for_new_master(master, timeout=50)
-                    await wait_until(lambda: f":{new.port} now" in server.log, "the server to use it")
-                await sentinels.wait_until_settled()
-                traffic.takes = True
-            assert traffic.ledger.unsure
+        with Network() as network:
+            async with SentinelSet(tmp_path, network=network) as sentinels:
+                server = watched(
+                    start_server, sentinels, "--durability", "replica:1", "--backend-grace", "60"
+                )
+                master = await sentinels.master()
+                async with under_traffic(server) as traffic:
+                    # See test_messages_whose_put_back_is_lost_are_back_after_a_failover.
+                    traffic.takes = False
+                    await traffic.go_on()
+                    with sentinels.cut(master, [*sentinels.nodes, *sentinels.sentinels]):
+                        new = await sentinels.wait_for_new_master(master, timeout=50)
+                        await wait_until(lambda: f":{new.port} now" in server.log, "the server to use it")
+                    await sentinels.wait_until_settled()
+                    traffic.takes = True
+                assert traffic.ledger.unsure
 
     asyncio.run(play())
 
@@ -194,7 +198,7 @@ def test_a_sentinel_and_a_redis_in_place_of_each_other_are_refused_with_the_mend
             refusal = refused_start("--backend", f"redis://{sentinel}")
             assert f"redis://{sentinel} is a Sentinel" in refusal
             assert "give it as redis+sentinel://HOST:PORT/NAME" in refusal
-            node = f"redis+sentinel://{LOCAL}:{sentinels.nodes[0].port}/{NAME}"
+            node = f"redis+sentinel://{sentinels.nodes[0].host}:{sentinels.nodes[0].port}/{NAME}"
             assert "it is no Sentinel; give a Redis as redis://HOST:PORT" in refused_start("--backend", node)
 
     asyncio.run(play())

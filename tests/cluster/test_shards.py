@@ -732,7 +732,7 @@ def test_native_clients_use_a_queue_with_the_prefix_of_its_shard(
         prefix = about(client, name)[b"prefix"].decode()
         assert prefix.encode() == PLACEMENT.prefixes[shard]
         node = node_with(cluster, name)
-        library = Queue(name, f"redis://{LOCAL}:{node.port}", prefix=prefix)
+        library = Queue(name, f"redis://{node.host}:{node.port}", prefix=prefix)
         library.put(b"1", timeout=5)
         client.rpush(name, "2")
         assert library.get(timeout=5) == b"1"

@@ -753,7 +753,7 @@ def test_no_decision_depends_on_the_time_of_day() -> None:
     reports = {
         "pressure_server/client/kombu.py",
         "pressure_server/backend/backups/archive.py",
-        "pressure_server/backend/backups/restore.py",
+        "pressure_server/backend/data_directory.py",
         "pressure_server/net/monitors.py",
         "pressure_server/net/slow_log.py",
         "pressure_server/net/handler.py",

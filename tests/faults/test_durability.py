@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 import redis
 
-from pressure_server.backend.levels import DurabilityUnavailableError, Level
+from pressure_server.backend.durability import Level
+from pressure_server.errors import BackendRefusedError
 from tests.support.backend_relay import BackendRelay
 from tests.support.crowd import Crowd
 from tests.support.faults import stopped
@@ -24,15 +26,14 @@ from tests.support.programs import (
     refused_start,
     start_replicated,
     wait_for,
+    wait_until_settled,
 )
 from tests.support.requirements import need
 from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_blocked, waiters
 
 EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
-SETTINGS = {b"appendonly": b"yes", b"appendfsync": b"everysec", b"no-appendfsync-on-rewrite": b"no"}
-SYNCS_ALWAYS = {**SETTINGS, b"appendfsync": b"always"}
-WAITAOF = (b"WAITAOF", b"1", b"0")
+SYNCS_ALWAYS = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
 BASE = "__pressure__:q"
 
 
@@ -64,38 +65,39 @@ def test_an_unknown_level_is_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("level", "config", "has_waitaof", "command"),
+    ("level", "config", "command"),
     [
-        (Level(), {**SETTINGS, b"appendonly": b"no"}, False, None),
-        (Level(replicas=2), {**SETTINGS, b"appendonly": b"no"}, False, (b"WAIT", b"2")),
-        (Level(fsync=True), SETTINGS, True, WAITAOF),
-        (Level(fsync=True), SYNCS_ALWAYS, True, None),
-        (Level(fsync=True), SYNCS_ALWAYS, False, None),
-        (Level(fsync=True), {**SYNCS_ALWAYS, b"no-appendfsync-on-rewrite": b"yes"}, True, WAITAOF),
-        (Level(fsync=True), {}, True, WAITAOF),
+        (Level(), {}, None),
+        (Level(replicas=2), {}, (b"WAIT", b"2")),
+        (Level(fsync=True), SYNCS_ALWAYS, None),
     ],
 )
-def test_the_level_and_the_backend_s_settings_decide_the_confirming_command(
-    level: Level, config: Mapping[bytes, bytes], has_waitaof: bool, command: tuple[bytes, ...] | None
+def test_the_level_decides_the_confirming_command(
+    level: Level, config: Mapping[bytes, bytes], command: tuple[bytes, ...] | None
 ) -> None:
-    assert level.wait_for(config, has_waitaof=has_waitaof, replicas=2) == command
+    assert level.wait_for(config, replicas=2) == command
 
 
 @pytest.mark.parametrize(
     ("level", "config", "why"),
     [
-        (Level(replicas=3), SETTINGS, "needs 3 connected replicas; the backend has 2"),
-        (Level(fsync=True), {**SETTINGS, b"appendonly": b"no"}, "set `appendonly yes`"),
-        (Level(fsync=True), {**SETTINGS, b"appendfsync": b"no"}, "which has `no`"),
-        (Level(fsync=True), SETTINGS, "or Redis 7.2 or Valkey, which have WAITAOF$"),
-        (Level(fsync=True), {}, "the backend refuses CONFIG GET, so its settings are unknown"),
+        (Level(replicas=3), {}, "needs 3 connected replicas; the backend has 2"),
+        (Level(fsync=True), {**SYNCS_ALWAYS, b"appendonly": b"no"}, "`appendonly yes` .* which has `no`"),
+        (Level(fsync=True), {**SYNCS_ALWAYS, b"appendfsync": b"no"}, "`appendfsync always` .* has `no`"),
+        (Level(fsync=True), {**SYNCS_ALWAYS, b"appendfsync": b"everysec"}, "which has `everysec`"),
+        (
+            Level(fsync=True),
+            {**SYNCS_ALWAYS, b"no-appendfsync-on-rewrite": b"yes"},
+            "`no-appendfsync-on-rewrite no` in the backend, which has `yes`",
+        ),
+        (Level(fsync=True), {}, "which refuses CONFIG GET, so its settings are unknown"),
     ],
 )
 def test_a_backend_that_cannot_confirm_is_refused_with_the_reason(
     level: Level, config: Mapping[bytes, bytes], why: str
 ) -> None:
-    with pytest.raises(DurabilityUnavailableError, match=why):
-        level.wait_for(config, has_waitaof=False, replicas=2)
+    with pytest.raises(BackendRefusedError, match=why):
+        level.wait_for(config, replicas=2)
 
 
 # ---------------------------------------------------------------- the start
@@ -117,7 +119,7 @@ def calls_of(direct: Client, command: str) -> int:
 @pytest.mark.parametrize(
     ("level", "why"),
     [
-        ("fsync", "durability fsync needs an append-only file: set `appendonly yes` in the backend"),
+        ("fsync", "durability fsync needs `appendonly yes` in the backend, which has `no`"),
         ("replica", "durability replica:1 needs 1 connected replicas; the backend has 0"),
     ],
 )
@@ -127,39 +129,36 @@ def test_a_server_does_not_start_on_a_backend_that_cannot_confirm(
     assert_refused(backend, level, why)
 
 
-def test_a_backend_with_unknown_settings_is_tried_out(
-    start_valkey: StartValkey, start_server: StartServer
-) -> None:
-    cannot, can = start_valkey(), start_valkey(*EVERYSEC)
-    for backend in (cannot, can):
-        with backend.client() as direct:
-            direct.execute_command("ACL", "SETUSER", "default", "-config", "-command")
-    assert_refused(cannot, "fsync", "WAITAOF cannot be used when numlocal is set but appendonly is disabled")
-    with durable(start_server, can.url, "fsync").client() as client:
-        assert client.sadd("q", "a") == 1
-    with can.client() as direct:
-        assert calls_of(direct, "waitaof") > 1
+def test_fsync_is_refused_if_the_backend_does_not_reveal_its_settings(start_valkey: StartValkey) -> None:
+    backend = start_valkey(*ALWAYS)
+    with backend.client() as direct:
+        direct.execute_command("ACL", "SETUSER", "default", "-config")
+    assert_refused(backend, "fsync", "which refuses CONFIG GET, so its settings are unknown")
 
 
-@pytest.mark.parametrize("command", ["-eval", "-waitaof"])
+@pytest.mark.parametrize("command", ["-eval", "-wait"])
 def test_a_server_does_not_start_if_it_may_not_ask_for_a_confirmation(
     start_valkey: StartValkey, command: str
 ) -> None:
-    backend = start_valkey(*EVERYSEC)
+    backend = start_replicated(start_valkey).main
     with backend.client() as direct:
         direct.execute_command("ACL", "SETUSER", "default", command)
-    assert_refused(backend, "fsync", "durability fsync is not available: the backend answered")
+    assert_refused(backend, "replica", "durability replica:1 is not available: the backend answered")
 
 
 @pytest.mark.clients
+@pytest.mark.parametrize("is_redis", [False, True], ids=["Valkey", "Redis 7.0"])
 @pytest.mark.parametrize("options", [EVERYSEC, ALWAYS], ids=lambda options: options[-1])
-def test_redis_7_0_is_refused_unless_it_syncs_every_write(
-    tmp_path: Path, start_server: StartServer, options: tuple[str, ...]
+def test_fsync_needs_a_backend_that_syncs_every_write(
+    tmp_path: Path, start_server: StartServer, options: tuple[str, ...], is_redis: bool
 ) -> None:
-    backend = Valkey(tmp_path, *options, binary=need("redis-server", "redis-server"))
+    binary = need("redis-server", "redis-server") if is_redis else None
+    backend = Valkey(tmp_path, *options, binary=binary)
     try:
         if options == EVERYSEC:
-            assert_refused(backend, "fsync", "or Redis 7.2 or Valkey, which have WAITAOF")
+            assert_refused(
+                backend, "fsync", "needs `appendfsync always` in the backend, which has `everysec`"
+            )
         else:
             with durable(start_server, backend.url, "fsync").client() as client:
                 assert client.sadd("q", "a") == 1
@@ -175,43 +174,49 @@ def test_the_embedded_backend_syncs_every_write_with_durability_fsync(
     with server.client() as client, embedded_client(tmp_path / "data") as direct:
         assert client.sadd("q", "a") == 1
         assert direct.config_get("appendfsync") == {"appendfsync": policy}
-        assert calls_of(direct, "waitaof") == 0
 
 
 def test_a_change_of_the_backend_s_settings_is_noticed(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
-    """The server reads the settings again, and waits for a confirmation only if it needs one."""
-    backend = start_valkey(*EVERYSEC)
-    server = durable(start_server, backend.url, "fsync", "--backend-grace", "0.2")
+    """Puts are held while the backend does not sync them, and are confirmed when it does."""
+    backend = start_valkey(*ALWAYS)
+    server = durable(start_server, backend.url, "fsync", "--backend-grace", "60")
+    why = "needs `appendfsync always` in the backend, which has `everysec`"
     with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
-        number = 0
-
-        def needs_waitaof() -> bool:
-            nonlocal number
-            number += 1
-            before = calls_of(direct, "waitaof")
-            assert client.sadd("q", number) == 1
-            return calls_of(direct, "waitaof") > before
-
-        assert needs_waitaof()
+        assert client.sadd("q", "a") == 1
+        direct.config_set("appendfsync", "everysec")
+        wait_for(lambda: why in server.log, "the change to be noticed")
+        waiting.send("LPUSH", "q", "unsafe")
+        wait_for(lambda: direct.llen(BASE) == 2, "the put")
+        assert not waiting.has_reply()
         direct.config_set("appendfsync", "always")
-        wait_for(lambda: not needs_waitaof(), "the change to be noticed")
+        assert waiting.reply() == 2
+    assert server.log.count(why) == 1
+    assert server.log.count("the backend confirms durability fsync again") == 1
+
+
+@pytest.mark.slow
+def test_a_put_that_the_backend_does_not_sync_fails_after_the_grace(
+    start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    backend = start_valkey(*ALWAYS)
+    server = durable(start_server, backend.url, "fsync", "--backend-grace", "0.2")
+    with Waiter(server.port) as waiting, backend.client() as direct:
         direct.config_set("appendfsync", "no")
-        why = "which has `no`"
-        wait_for(lambda: why in str(waiting("LPUSH", "q", "unsafe")), "a put to be refused")
-        assert server.log.count(why) == 1
+        wait_for(lambda: "which has `no`" in server.log, "the change to be noticed")
+        assert "not known to be safe" in str(waiting("LPUSH", "q", "unsafe"))
 
 
 def test_without_durability_no_confirmation_is_asked_for(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
-    backend = start_valkey(*EVERYSEC)
+    backend = start_valkey()
     with start_server("--backend", backend.url).client() as client, backend.client() as direct:
         wait_for(lambda: any("t" in about["flags"] for about in direct.client_list()), "the watch")
         assert client.sadd("q", "a") == 1
         assert client.spop("q") == b"a"
-        assert (calls_of(direct, "wait"), calls_of(direct, "waitaof")) == (0, 0)
+        assert calls_of(direct, "wait") == 0
         assert not direct.exists("__pressure__!durability")
         # The two connections of a database: one for calls, and the watch.
         assert sum("pressure" in about["name"] for about in direct.client_list()) == 2
@@ -221,8 +226,8 @@ def test_without_durability_no_confirmation_is_asked_for(
 
 
 def is_confirmation(data: bytes) -> bool:
-    """Return whether bytes from the backend contain a reply to WAITAOF."""
-    return b"*2\r\n:1\r\n:0\r\n" in data
+    """Return whether bytes from the backend are a reply to WAIT: one replica has the change."""
+    return data == b":1\r\n"
 
 
 PREPARED: list[Words] = [("SADD", "q", "old"), ("SADD", "other", "x"), ("PRESSURE.CREATE", "empty")]
@@ -242,40 +247,43 @@ CHANGES: dict[str, tuple[list[Words], list[object]]] = {
 }
 
 
-Held = tuple[Valkey, BackendRelay, Server]
+class Held(NamedTuple):
+    """A server whose backend confirms a change only while its replica runs."""
+
+    backend: Valkey
+    replica: Valkey
+    relay: BackendRelay
+    server: Server
 
 
 @pytest.fixture(scope="module")
 def held(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Held]:
-    """Start a backend, a relay that can hold its confirmations, and a server."""
-    folder = tmp_path_factory.mktemp("held")
-    # The backend syncs every second, so each WAITAOF takes some time.
-    backend = Valkey(folder, *EVERYSEC)
-    with BackendRelay(backend.socket) as relay:
-        server = Server(folder / "log", "--backend", relay.url, "--durability", "fsync")
-        yield backend, relay, server
+    """Start a backend with a replica, a relay before it, and a server."""
+    main, replica = start_replicated(lambda *options: Valkey(tmp_path_factory.mktemp("held"), *options))
+    with BackendRelay(main.socket) as relay:
+        server = Server(main.folder / "log", "--backend", relay.url, "--durability", "replica")
+        yield Held(main, replica, relay, server)
         server.end_well()
-    backend.stop()
+    for backend in (replica, main):
+        backend.stop()
 
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_no_reply_comes_before_the_backend_has_confirmed_the_change(held: Held, change: str) -> None:
-    backend, relay, server = held
     words, replies = CHANGES[change]
-    with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
+    server = held.server
+    with server.client() as client, Waiter(server.port) as waiting, held.backend.client() as direct:
         client.flushall()
         for prepared in PREPARED:
             client.execute_command(*prepared)
-        before, held_before = state(direct), relay.held
-        relay.hold(is_confirmation)
-        for command in words:
-            waiting.send(*command)
-        wait_for(lambda: state(direct) != before, "the backend to make the change")
-        wait_for(lambda: relay.held > held_before, "the backend to confirm the change")
-        assert client.scard("other") in (0, 1, 2)  # questions need no confirmation
-        assert [waiting.reply() for _ in words[:-1]] == replies[:-1]
-        assert not waiting.has_reply()
-        relay.release()
+        before = state(direct)
+        with stopped(held.replica.process):
+            for command in words:
+                waiting.send(*command)
+            wait_for(lambda: state(direct) != before, "the backend to make the change")
+            assert client.scard("other") in (0, 1, 2)  # questions need no confirmation
+            assert [waiting.reply() for _ in words[:-1]] == replies[:-1]
+            assert not waiting.has_reply()
         assert waiting.reply() == replies[-1]
 
 
@@ -288,33 +296,31 @@ def state(direct: Client) -> dict[bytes, object]:
 
 
 def test_a_waiting_client_gets_its_message_after_the_confirmation(held: Held) -> None:
-    backend, relay, server = held
+    server = held.server
     with (
         server.client() as client,
         Waiter(server.port) as waiting,
         Waiter(server.port) as putting,
-        backend.client() as direct,
+        held.backend.client() as direct,
     ):
         client.flushall()
         create(client, "q")
         waiting.send("BLPOP", "q", 0)
         wait_for_blocked(client, 1)
-        held_before = relay.held
-        relay.hold(is_confirmation)
-        putting.send("SADD", "q", "m")
-        wait_for(lambda: relay.held > held_before, "the backend to confirm the change")
-        assert direct.get(f"{BASE}:stats:consumed_messages") == b"1"
-        assert client.scard("q") == 0
-        assert not waiting.has_reply()
-        assert not putting.has_reply()
-        relay.release()
+        with stopped(held.replica.process):
+            putting.send("SADD", "q", "m")
+            consumed = f"{BASE}:stats:consumed_messages"
+            wait_for(lambda: direct.get(consumed) == b"1", "the message to be taken")
+            assert client.scard("q") == 0
+            assert not waiting.has_reply()
+            assert not putting.has_reply()
         assert waiting.reply() == [b"q", b"m"]
         assert putting.reply() == 1
 
 
 def test_a_lost_confirmation_is_asked_for_again(held: Held) -> None:
-    _, relay, server = held
-    with server.client() as client:
+    relay = held.relay
+    with held.server.client() as client:
         client.flushall()
         relay.cuts = lambda data: is_confirmation(data) and relay.made < 3
         assert client.sadd("q", "m") == 1
@@ -322,17 +328,18 @@ def test_a_lost_confirmation_is_asked_for_again(held: Held) -> None:
 
 
 def test_a_confirmation_whose_connection_is_killed_is_asked_for_again(held: Held) -> None:
-    backend, _, server = held
-    with server.client() as client, Waiter(server.port) as waiting, backend.client() as direct:
+    server = held.server
+    with server.client() as client, Waiter(server.port) as waiting, held.backend.client() as direct:
         client.flushall()
 
         def waits() -> list[str]:
-            return [about["id"] for about in direct.client_list() if about["cmd"] == "waitaof"]
+            return [about["id"] for about in direct.client_list() if about["cmd"] == "wait"]
 
         for number in range(3):
-            waiting.send("LPUSH", "q", number)
-            (waits_for_it,) = wait_for(waits, "the backend to be asked")
-            direct.execute_command("CLIENT", "KILL", "ID", waits_for_it)
+            with stopped(held.replica.process):
+                waiting.send("LPUSH", "q", number)
+                (waits_for_it,) = wait_for(waits, "the backend to be asked")
+                direct.execute_command("CLIENT", "KILL", "ID", waits_for_it)
             assert waiting.reply() == number + 1
 
 
@@ -380,6 +387,17 @@ def test_a_change_that_no_replica_confirms_in_time_is_an_error_and_its_messages_
     assert server.log.count(f"the backend does not confirm durability replica:1: {late}") == 1
     assert server.log.count("the backend confirms durability replica:1 again") == 1
     assert server.log.count("WARNING") == 1
+
+
+def test_what_goes_back_need_not_be_confirmed(replicated: Replicated, start_server: StartServer) -> None:
+    server = durable(start_server, replicated.main.url, "replica", "--backend-timeout", "1")
+    with server.client() as client, Waiter(server.port) as waiting, replicated.main.client() as direct:
+        assert client.sadd("q", "a") == 1
+        with stopped(replicated.replica.process):
+            assert is_refused(waiting("SPOP", "q"), "BACKEND")
+            wait_for(lambda: client.scard("q") == 1, "the message to be back")
+            wait_until_settled(direct)
+    assert "ERROR" not in server.log
 
 
 @pytest.mark.slow
@@ -439,7 +457,7 @@ def has_length(direct: Client, length: int) -> bool:
 def test_an_acknowledged_message_survives_a_kill_of_the_backend(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
-    backend = start_valkey(*EVERYSEC)
+    backend = start_valkey(*ALWAYS)
     server = durable(start_server, backend.url, "fsync")
     with Crowd(server, clients=20, takes=False) as writers:
         for _ in range(5):
@@ -453,7 +471,7 @@ def test_an_acknowledged_message_survives_a_kill_of_the_backend(
 def test_messages_can_be_taken_when_the_backend_is_out_of_memory(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
-    backend = start_valkey(*EVERYSEC)
+    backend = start_valkey(*ALWAYS)
     server = durable(start_server, backend.url, "fsync")
     with server.client() as client, backend.client() as direct:
         assert client.sadd("q", "a", "b", "c") == 3

@@ -2,38 +2,27 @@
 
 from __future__ import annotations
 
-import ctypes
-import os
 import socket
 import ssl
-import subprocess
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from itertools import count
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 import pytest
 import redis
 
 from tests.support.guards import Authority
+from tests.support.network import Machine, Network
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for, wait_until_settled
-from tests.support.requirements import need, require
 from tests.support.waiters import packed
 
-SERVER_HOST, CLIENT_HOST = "10.99.0.1", "10.99.0.2"
-_CLONE_NEWNET = 0x40000000
-_NUMBERS = count()
 # Ports of the server's machine, which has no others.
 PORTS = {"resp": 4000, "memcached": 4001, "beanstalk": 4002, "resps": 4003, "memcacheds": 4004}
 # Seconds of --tcp-keepalive. The kernel sees a gone client after a second and three probes, or after four
 # seconds without an acknowledgement, and then tries once more.
 KEEPALIVE = 1
 GONE_AFTER = 4.0
-
-
-T = TypeVar("T")
 
 
 class Ghost(NamedTuple):
@@ -64,75 +53,28 @@ GHOSTS = {
 }
 
 
-class Network:
-    """Two machines in network namespaces, SERVER_HOST and CLIENT_HOST, with a link that a test can cut."""
+class Machines(NamedTuple):
+    """The server's machine, and the clients', which will vanish."""
 
-    def __init__(self, ip: str, name: str) -> None:
-        self._ip = ip
-        self._server, self._client = f"{name}-server", f"{name}-client"
-
-    def set_up(self) -> None:
-        for namespace in (self._server, self._client):
-            self._run("netns", "add", namespace)
-        self._run(*f"link add wire netns {self._server} type veth peer wire netns {self._client}".split())
-        for namespace, host in ((self._server, SERVER_HOST), (self._client, CLIENT_HOST)):
-            self._run("-n", namespace, "address", "add", f"{host}/24", "dev", "wire")
-            for device in ("lo", "wire"):
-                self._run("-n", namespace, "link", "set", device, "up")
-
-    def cut(self) -> None:
-        """Cut the link: from now on all packets are lost, and nobody is told."""
-        self._run("-n", self._client, "link", "set", "wire", "down")
-
-    def on_server(self, act: Callable[[], T]) -> T:
-        """Call `act` on the server's machine: sockets and processes that it makes belong there."""
-        return self._within(self._server, act)
-
-    def connect(self, port: int) -> socket.socket:
-        """Connect from the client's machine to a port of the server's."""
-        return self._within(self._client, lambda: socket.create_connection((SERVER_HOST, port), TIMEOUT))
-
-    def remove(self) -> None:
-        """Remove what has been set up."""
-        for namespace in (self._server, self._client):
-            subprocess.run([self._ip, "netns", "delete", namespace], capture_output=True, check=False)
-
-    def _run(self, *arguments: str) -> None:
-        subprocess.run([self._ip, *arguments], check=True, timeout=TIMEOUT)
-
-    def _within(self, namespace: str, act: Callable[[], T]) -> T:
-        # Only the thread moves, and it ends with the pool.
-        with ThreadPoolExecutor(1, initializer=_enter, initargs=(namespace,)) as pool:
-            return pool.submit(act).result()
-
-
-def _enter(namespace: str) -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    with (Path("/run/netns") / namespace).open("rb") as opened:
-        if libc.setns(opened.fileno(), _CLONE_NEWNET):
-            raise OSError(ctypes.get_errno(), f"cannot enter {namespace}")
+    network: Network
+    server: Machine
+    clients: Machine
 
 
 @pytest.fixture
-def cut_off() -> Iterator[Network]:
-    """Two machines, one for the server and one for its clients."""
-    ip = need("ip", "iproute2")
-    require(os.geteuid() == 0, "the right to make network namespaces, which only root has")
-    made = Network(ip, f"pressure-{os.getpid()}-{next(_NUMBERS)}")
-    try:
-        made.set_up()
-        yield made
-    finally:
-        made.remove()
+def machines() -> Iterator[Machines]:
+    with Network() as network:
+        yield Machines(network, network.add_machine(), network.add_machine())
 
 
 @pytest.fixture
-def connect(cut_off: Network, tmp_path: Path) -> Iterator[Callable[[str], socket.socket]]:
+def connect(machines: Machines) -> Iterator[Callable[[str], socket.socket]]:
     """Connect from the clients' machine to a listener of the server."""
     with ExitStack() as stack:
 
         def connected(listener: str) -> socket.socket:
-            plain = cut_off.connect(PORTS[listener])
+            address = machines.server.host, PORTS[listener]
+            plain = machines.clients.do(lambda: socket.create_connection(address, TIMEOUT))
             if not listener.endswith("s"):
                 return stack.enter_context(plain)
             context = ssl.create_default_context()
@@ -142,15 +84,15 @@ def connect(cut_off: Network, tmp_path: Path) -> Iterator[Callable[[str], socket
         yield connected
 
 
-def start_there(cut_off: Network, folder: Path, *options: str) -> Server:
+def start_there(machine: Machine, folder: Path, *options: str) -> Server:
     """Start a server on its machine. The test reaches it by a unix socket: see `observer`."""
     certificate, key = Authority(folder / "authority").issue("server")
-    listen = [f"--listen={name}://{SERVER_HOST}:{port}" for name, port in PORTS.items()]
+    listen = [f"--listen={name}://{machine.host}:{port}" for name, port in PORTS.items()]
     options = (
         *listen, f"--listen=resp+unix://{folder / 'observer'}", "--no-protected-mode",
         "--tls-certificate", str(certificate), "--tls-key", str(key), *options,
     )  # fmt: skip
-    return cut_off.on_server(lambda: Server(folder / "log", *options, new_process=True))
+    return machine.do(lambda: Server(folder / "log", *options, new_process=True))
 
 
 def observer(folder: Path) -> Client:
@@ -164,10 +106,10 @@ def clients_of(client: Client) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("workers", [1, 2])
 def test_a_vanished_client_gives_its_message_back_and_is_no_client_any_longer(
-    backend: Valkey, cut_off: Network, connect: Callable[[str], socket.socket], tmp_path: Path, workers: int
+    backend: Valkey, machines: Machines, connect: Callable[[str], socket.socket], tmp_path: Path, workers: int
 ) -> None:
     options = ("--workers", str(workers), "--tcp-keepalive", str(KEEPALIVE))
-    server = start_there(cut_off, tmp_path, "--backend", backend.url, *options)
+    server = start_there(machines.server, tmp_path, "--backend", backend.url, *options)
     try:
         with observer(tmp_path) as client:
             ghosts = {}
@@ -188,7 +130,7 @@ def test_a_vanished_client_gives_its_message_back_and_is_no_client_any_longer(
                 lambda: all(int(one["idle"]) >= 3 for one in client.client_list() if one["addr"][0] != "/"),
                 "the ghosts to be silent",
             )
-            cut_off.cut()
+            machines.network.cut_off(machines.clients)
             for queue in waiting:
                 client.rpush(queue, "m")
             assert clients_of(client) == len(GHOSTS) + 1

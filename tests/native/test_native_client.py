@@ -7,7 +7,6 @@ import random
 import re
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
@@ -31,55 +30,26 @@ from pressure_server.client import (
     QueueNameError,
 )
 from tests.support.backend_relay import NO_REPLY, CallRelay
+from tests.support.blocking import Blocking, running_loop
 from tests.support.ledger import Event, Ledger
 from tests.support.native import NativeClient, NativeSteps, Result, run, step_until
 from tests.support.native import QueueClosedError as NativeClosedError
 from tests.support.native_process import NativeProcess
-from tests.support.programs import TIMEOUT, Client, Server, Valkey, join, keys_left, run_command, wait_for
+from tests.support.programs import TIMEOUT, Client, Server, Valkey, keys_left, run_command, wait_for
 from tests.support.waiters import blocked
 
 BASE = "__pressure__:q"
 Open = Callable[..., Any]
 
 
-class Blocking:
-    """An AsyncQueue with blocking methods, for tests that are not coroutines."""
-
-    def __init__(self, queue: AsyncQueue, loop: asyncio.AbstractEventLoop) -> None:
-        self._queue = queue
-        self._loop = loop
-
-    def __getattr__(self, method: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
-            coroutine = getattr(self._queue, method)(*arguments, **options)
-            return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
-
-        return call
-
-    def __iter__(self) -> Iterator[bytes]:
-        async def all_messages() -> list[bytes]:
-            return [message async for message in self._queue]
-
-        yield from asyncio.run_coroutine_threadsafe(all_messages(), self._loop).result()
-
-
 @pytest.fixture(params=[Queue, AsyncQueue])
 def open_queue(backend: Valkey, request: pytest.FixtureRequest) -> Iterator[Open]:
     """Return a function that makes a client of a queue, either sync or async."""
-    loop = asyncio.new_event_loop()
-    thread = threading.Thread(target=loop.run_forever, daemon=True)
-    thread.start()
-    with ExitStack() as stack:
-        stack.callback(loop.close)
-        stack.callback(join, thread)
-        stack.callback(loop.call_soon_threadsafe, loop.stop)
+    with running_loop() as loop, ExitStack() as stack:
 
         def make(name: str | bytes = "q", url: str = backend.url, **options: Any) -> Any:
-            if request.param is Queue:
-                return stack.enter_context(Queue(name, url, **options))
-            queue = Blocking(AsyncQueue(name, url, **options), loop)
-            stack.callback(queue.disconnect)
-            return queue
+            made: Any = request.param(name, url, **options)
+            return stack.enter_context(made if request.param is Queue else Blocking(made, loop))
 
         yield make
 

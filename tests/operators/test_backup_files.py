@@ -14,11 +14,9 @@ from typing import Any
 
 import pytest
 
-from pressure_server.backend.backups.archive import read_archive, write_archive
-from pressure_server.backend.backups.data_snapshot import DataSnapshot, OpenPart
-from pressure_server.backend.backups.files import DataError
-from pressure_server.backend.backups.restore import restore
-from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.backups.archive import read_archive, restore, write_archive
+from pressure_server.backend.backups.data_snapshot import OpenPart
+from pressure_server.backend.data_directory import DataDirectory, DataError
 from pressure_server.backend.valkey_program import program_version
 from tests.support.programs import run_command
 
@@ -30,9 +28,9 @@ FILES = {
 
 
 def good_backup() -> bytes:
-    parts = tuple(OpenPart(name, io.BytesIO(content), len(content)) for name, content in FILES.items())
+    parts = [OpenPart(name, io.BytesIO(content), len(content)) for name, content in FILES.items()]
     target = io.BytesIO()
-    write_archive(target, DataSnapshot(parts, "9.1.2"))
+    write_archive(target, parts, "9.1.2")
     return target.getvalue()
 
 

@@ -26,8 +26,7 @@ from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
 from pressure_server import __version__
-from pressure_server.backend.addresses import ClusterAddress, address_of
-from pressure_server.backend.sentinel import SentinelAddress
+from pressure_server.backend.address import ClusterAddress, SentinelAddress, address_of
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for
 from tests.support.requirements import need, need_registry

@@ -14,8 +14,7 @@ import yaml  # type: ignore[import-untyped]
 
 from pressure_server import __version__
 from pressure_server.app.queue_sections import read_templates
-from pressure_server.backend.addresses import ClusterAddress, address_of
-from pressure_server.backend.sentinel import SentinelAddress
+from pressure_server.backend.address import ClusterAddress, SentinelAddress, address_of
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT
 from tests.support.requirements import need, require

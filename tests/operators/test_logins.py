@@ -358,7 +358,7 @@ def test_a_limited_number_of_addresses_is_remembered(monkeypatch: pytest.MonkeyP
         for number in range(25_000):
             address = f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"
             await logins.fail(Transport((address, 1)), b"x", 0)
-        return len(logins._failures_by_network)
+        return len(logins._failures)
 
     assert asyncio.run(fail_often()) == 10_000
 

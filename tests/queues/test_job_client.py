@@ -36,7 +36,7 @@ from pressure_server.client import (
     QueueTypeError,
 )
 from tests.support.blocking import Blocking, running_loop
-from tests.support.client_scripts import output_of
+from tests.support.client_scripts import examples, output_of
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, Client, Server, wait_for
 from tests.support.waiters import about, create, wait_for_blocked, wait_for_waiting
@@ -48,16 +48,12 @@ class WorkError(Exception):
     """The work of a job has failed."""
 
 
-def url_of(server: Server) -> str:
-    return f"redis://127.0.0.1:{server.port}"
-
-
 @pytest.fixture(params=[JobQueue, AsyncJobQueue])
 def open_queue(server: Server, request: pytest.FixtureRequest) -> Iterator[Open]:
     """Return a function that makes a client of a queue's jobs, either sync or async."""
     with running_loop() as loop, ExitStack() as stack:
 
-        def make(name: str | bytes = "q", url: str = url_of(server), **options: Any) -> Any:
+        def make(name: str | bytes = "q", url: str = server.url, **options: Any) -> Any:
             queue: Any
             if request.param is JobQueue:
                 queue = JobQueue(name, url, **options)
@@ -446,7 +442,7 @@ def test_a_block_that_fails_with_its_connection_raises_its_own_error(
 ) -> None:
     create(client, "q")
     doomed = start_server("--backend", backend.url)
-    queue = open_queue(url=url_of(doomed))
+    queue = open_queue(url=doomed.url)
     queue.put("work")
 
     def work() -> None:
@@ -569,7 +565,7 @@ def test_threads_may_touch_a_job_while_it_is_ended(queue: Any) -> None:
 
 def start_worker(server: Server, body: str) -> subprocess.Popen[str]:
     """Start a process with a client of the queue, and wait for its first line, which must be `ready`."""
-    begin = f"from pressure_server.client import JobQueue\nqueue = JobQueue('q', {url_of(server)!r})\n"
+    begin = f"from pressure_server.client import JobQueue\nqueue = JobQueue('q', {server.url!r})\n"
     process = subprocess.Popen(
         [sys.executable, "-c", begin + body], stdout=subprocess.PIPE, text=True, cwd=ROOT
     )
@@ -618,7 +614,7 @@ def test_tasks_reserve_different_jobs(server: Server, client: Client) -> None:
     create(client, "q")
 
     async def main() -> list[int]:
-        async with AsyncJobQueue("q", url_of(server)) as queue:
+        async with AsyncJobQueue("q", server.url) as queue:
             for number in range(24):
                 await queue.put(str(number))
             held, together = 0, asyncio.Event()
@@ -647,7 +643,7 @@ def test_a_reserve_is_awaited_or_entered(server: Server, client: Client) -> None
     create(client, "q")
 
     async def main() -> None:
-        async with AsyncJobQueue("q", url_of(server)) as queue:
+        async with AsyncJobQueue("q", server.url) as queue:
             for message in ("a", "b", "c", "d"):
                 await queue.put(message)
             async with queue.reserve() as job:
@@ -676,7 +672,7 @@ def test_a_cancelled_reserve_keeps_no_job(server: Server, client: Client) -> Non
     create(client, "q")
 
     async def main() -> None:
-        async with AsyncJobQueue("q", url_of(server)) as queue:
+        async with AsyncJobQueue("q", server.url) as queue:
             waiting = asyncio.ensure_future(queue.reserve())
             await asyncio.to_thread(wait_for_blocked, client, 1)
             # The loop does not run while the job is put and reserved: the reply is not read before the end.
@@ -695,7 +691,7 @@ def test_a_cancelled_block_releases_its_job(server: Server, client: Client) -> N
     create(client, "q")
 
     async def main() -> None:
-        async with AsyncJobQueue("q", url_of(server)) as queue:
+        async with AsyncJobQueue("q", server.url) as queue:
             await queue.put("work")
             begun = asyncio.Event()
 
@@ -739,7 +735,7 @@ def test_a_missing_right_is_an_error_of_redis_py(
 ) -> None:
     server = start_server("--backend", backend.url, environment={"PRESSURE_PASSWORD": "secret"})
     with pytest.raises(redis.AuthenticationError):
-        open_queue(url=url_of(server), password="wrong").length()
+        open_queue(url=server.url, password="wrong").length()
 
 
 def test_an_unreachable_server_is_an_error(open_queue: Open) -> None:
@@ -802,7 +798,7 @@ def test_replies_are_read_whatever_the_url_says(
     open_queue: Open, server: Server, client: Client, options: str
 ) -> None:
     create(client, "q")
-    queue = open_queue(url=url_of(server) + options)
+    queue = open_queue(url=server.url + options)
     queue.put(b"\xff")
     assert queue.info()["type"] == "jobs"
     with queue.reserve(timeout=0) as job:
@@ -853,18 +849,10 @@ def test_put_says_its_options(open_queue: Open, sent: list[tuple[Any, ...]]) -> 
 
 # ---------------------------------------------------------------- documentation
 
-
-def examples() -> list[tuple[str, str]]:
-    """Return the programs in the guide, each with its output."""
-    text = (ROOT / "docs/guides/job-client.md").read_text("utf-8")
-    found: list[tuple[str, str]] = re.findall(
-        r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
-    )
-    assert len(found) == text.count("```python")
-    return found
+EXAMPLES = examples("docs/guides/job-client.md")
 
 
-@pytest.mark.parametrize(("program", "output"), examples(), ids=["sync", "retry", "async", "token"])
+@pytest.mark.parametrize(("program", "output"), EXAMPLES, ids=["sync", "retry", "async", "token"])
 def test_the_documented_programs_print_their_output(server: Server, program: str, output: str) -> None:
     assert "127.0.0.1:4000" in program
     program = program.replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")

@@ -32,10 +32,6 @@ dequeued entry: {{'msg-id': {dequeued}, 'msg-text': '{text}'}}
 SCHOOL, SUMMER = "The school is closed for summer.", "Have a nice summer!"
 
 
-def url_of(server: Server) -> str:
-    return f"redis://127.0.0.1:{server.port}"
-
-
 def queue_of(url: str, size: int) -> LargeQueue:
     """Create a queue of this size."""
     queue = LargeQueue()
@@ -46,11 +42,11 @@ def queue_of(url: str, size: int) -> LargeQueue:
 @pytest.fixture
 def queue(server: Server) -> LargeQueue:
     """A queue for ten entries."""
-    return queue_of(url_of(server), 10)
+    return queue_of(server.url, 10)
 
 
 def test_the_usage_section_prints_its_output(server: Server) -> None:
-    run = (sys.executable, "-m", "tests.clients.large_queue", url_of(server))
+    run = (sys.executable, "-m", "tests.clients.large_queue", server.url)
     summer = {"msg-id": 101, "msg-text": SUMMER}
     assert output_of(*run) == USAGE.format(
         first=0, second=1, head=0, tail=2, read=1,
@@ -66,13 +62,13 @@ def test_the_usage_section_prints_its_output(server: Server) -> None:
 def test_a_queue_is_created_once_and_then_initialized(server: Server) -> None:
     queue = LargeQueue()
     with pytest.raises(ASAborted) as aborted:
-        queue.initialize_existing_queue(url_of(server), *NAMES)
+        queue.initialize_existing_queue(server.url, *NAMES)
     assert aborted.value.reason == "Queue does not exist"
-    queue_of(url_of(server), 10)
+    queue_of(server.url, 10)
     with pytest.raises(ASAborted) as aborted:
-        queue_of(url_of(server), 5)
+        queue_of(server.url, 5)
     assert aborted.value.reason == "Queue already exists"
-    queue.initialize_existing_queue(url_of(server), *NAMES)
+    queue.initialize_existing_queue(server.url, *NAMES)
     assert queue.get_queue_info()["max-size"] == 10
 
 
@@ -104,13 +100,13 @@ def test_one_txn_id_serves_many_operations(queue: LargeQueue) -> None:
 
 
 def test_a_queue_is_larger_than_an_aerospike_record(server: Server) -> None:
-    queue = queue_of(url_of(server), 100)
+    queue = queue_of(server.url, 100)
     assert [queue.enqueue("x" * MIB, 1) for _ in range(12)] == [*range(12)]
     assert [len(queue.dequeue(1)) for _ in range(12)] == [MIB] * 12
 
 
 def test_concurrent_clients_get_offsets_without_gaps(server: Server) -> None:
-    queue = queue_of(url_of(server), 1000)
+    queue = queue_of(server.url, 1000)
 
     def enqueue(client: int) -> list[int]:
         return [queue.enqueue([client, number], client) for number in range(50)]
@@ -169,10 +165,10 @@ def test_a_failed_client_leaves_no_half_an_enqueue(
 
 def test_many_groups_read_with_an_offset_of_their_own(server: Server) -> None:
     """The first of LargeQueue's potential future enhancements."""
-    queue = queue_of(url_of(server), 100)
+    queue = queue_of(server.url, 100)
     for entry in range(5):
         queue.enqueue(entry, 1)
-    with LogQueue("test.test_queue", url_of(server)) as log:
+    with LogQueue("test.test_queue", server.url) as log:
         for number in range(20):
             log.create_group(f"g{number}")
         for number in range(20):
@@ -186,8 +182,8 @@ def test_many_groups_read_with_an_offset_of_their_own(server: Server) -> None:
 
 def test_the_outcome_of_an_enqueue_can_be_asked_for(server: Server) -> None:
     """The third of LargeQueue's potential future enhancements."""
-    queue_of(url_of(server), 10)
-    with LogQueue("test.test_queue", url_of(server)) as log:
+    queue_of(server.url, 10)
+    with LogQueue("test.test_queue", server.url) as log:
         assert log.outcome("order-17").state == "unknown"
         assert log.put('"3 apples"', transaction="order-17") == 0
         assert log.outcome("order-17")[:2] == ("done", 0)

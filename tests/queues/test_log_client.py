@@ -38,10 +38,10 @@ from pressure_server.client import (
     QueueTypeError,
     TransactionIdError,
 )
+from pressure_server.client.redis_io import AsyncRedis, BlockingRedis
 from tests.support.backend_relay import BackendRelay
 from tests.support.blocking import Blocking, running_loop
-from tests.support.client_scripts import output_of
-from tests.support.paths import ROOT
+from tests.support.client_scripts import examples, output_of
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
 from tests.support.waiters import create, wait_for_waiting
 
@@ -49,16 +49,12 @@ Open = Callable[..., Any]
 PUT = b"PRESSURE.PUT"
 
 
-def url_of(server: Server) -> str:
-    return f"redis://127.0.0.1:{server.port}"
-
-
 @pytest.fixture(params=[LogQueue, AsyncLogQueue])
 def open_log(server: Server, request: pytest.FixtureRequest) -> Iterator[Open]:
     """Return a function that makes a client of a log, either sync or async."""
     with running_loop() as loop, ExitStack() as stack:
 
-        def make(name: str | bytes = "q", url: str = url_of(server), **options: Any) -> Any:
+        def make(name: str | bytes = "q", url: str = server.url, **options: Any) -> Any:
             log: Any
             if request.param is LogQueue:
                 log = LogQueue(name, url, **options)
@@ -170,7 +166,7 @@ def test_an_id_of_another_kind_of_put_is_refused(log: Any, client: Client) -> No
 def test_a_forgotten_outcome_tells_since_when(
     open_log: Open, backend: Valkey, start_server: StartServer
 ) -> None:
-    log = open_log(url=url_of(start_server("--backend", backend.url, "--max-outcomes", "1")))
+    log = open_log(url=start_server("--backend", backend.url, "--max-outcomes", "1").url)
     log.create()
     for number in range(5):
         log.put("m", transaction=f"t{number}")
@@ -306,7 +302,7 @@ def test_a_put_outlives_a_killed_server_whose_address_another_one_takes(
     log: Any, open_log: Open, backend: Valkey, start_server: StartServer, server: Server
 ) -> None:
     first = start_server("--backend", backend.url)
-    putting = open_log(url=url_of(first))
+    putting = open_log(url=first.url)
     assert putting.put("a") == 0
     first.process.kill()
     first.process.wait(TIMEOUT)
@@ -340,7 +336,7 @@ def test_a_wrong_password_is_refused_at_once(
     open_log: Open, backend: Valkey, start_server: StartServer
 ) -> None:
     server = start_server("--backend", backend.url, environment={"PRESSURE_PASSWORD": "secret"})
-    log = open_log(url=url_of(server), password="wrong", resume_for=1000)
+    log = open_log(url=server.url, password="wrong", resume_for=1000)
     with pytest.raises(redis.AuthenticationError):
         log.put("message")
 
@@ -365,10 +361,9 @@ class Script:
 
         monkeypatch.setattr(redis.Redis, "execute_command", lambda *words: self._execute(*words))
         monkeypatch.setattr(redis.asyncio.Redis, "execute_command", execute_async)
-        monkeypatch.setattr("pressure_server.client.sync.logs.sleep", self._sleep)
-        monkeypatch.setattr("pressure_server.client.aio.logs.sleep", sleep_async)
-        for module in ("sync", "aio"):
-            monkeypatch.setattr(f"pressure_server.client.{module}.logs.monotonic", lambda: self.now)
+        for kind in (AsyncRedis, BlockingRedis):
+            monkeypatch.setattr(kind, "sleep", sleep_async)
+        monkeypatch.setattr("pressure_server.client.logs.monotonic", lambda: self.now)
 
     def _execute(self, _client: Any, *words: Any) -> Any:
         self.commands.append(words)
@@ -625,7 +620,7 @@ def test_a_cancelled_put_may_be_put_again(server: Server, client: Client) -> Non
     client.lpush("q", "a")
 
     async def main() -> None:
-        async with AsyncLogQueue("q", url_of(server)) as log:
+        async with AsyncLogQueue("q", server.url) as log:
             waiting = asyncio.ensure_future(log.put("b", transaction="t"))
             await asyncio.to_thread(wait_for_waiting, client, "q", producers=1)
             waiting.cancel()
@@ -641,18 +636,10 @@ def test_a_cancelled_put_may_be_put_again(server: Server, client: Client) -> Non
 
 # ---------------------------------------------------------------- documentation
 
-
-def examples() -> list[tuple[str, str]]:
-    """Return the programs in the guide, each with its output."""
-    text = (ROOT / "docs/guides/log-client.md").read_text("utf-8")
-    found: list[tuple[str, str]] = re.findall(
-        r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
-    )
-    assert len(found) == text.count("```python")
-    return found
+EXAMPLES = examples("docs/guides/log-client.md")
 
 
-@pytest.mark.parametrize(("program", "output"), examples(), ids=["offsets", "group", "async"])
+@pytest.mark.parametrize(("program", "output"), EXAMPLES, ids=["offsets", "group", "async"])
 def test_the_documented_programs_print_their_output(server: Server, program: str, output: str) -> None:
     assert "127.0.0.1:4000" in program
     program = program.replace("127.0.0.1:4000", f"127.0.0.1:{server.port}")

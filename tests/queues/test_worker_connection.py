@@ -23,7 +23,7 @@ def connect(server: Server) -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def make() -> WorkerConnection:
-            connection = WorkerConnection(f"redis://127.0.0.1:{server.port}")
+            connection = WorkerConnection(server.url)
             stack.callback(connection.abort)
             return connection
 

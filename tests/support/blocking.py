@@ -39,6 +39,9 @@ class Blocking:
         found = getattr(self._target, name)
         return self._blocking(found) if callable(found) else found
 
+    def __iter__(self) -> Iterator[Any]:
+        return self._iterate(aiter(self._target))
+
     def __enter__(self) -> Blocking:
         self._blocking(self._target.__aenter__)()
         return self

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -50,3 +51,13 @@ def need_php_files(files: Mapping[str, str]) -> None:
     """Check that PHP finds each file. The keys are the Debian packages that have them. See `need_success`."""
     for package, file in files.items():
         need_success(package, "php", "-r", f"exit((@include '{file}') ? 0 : 1);")
+
+
+def examples(guide: str) -> list[tuple[str, str]]:
+    """Return the programs in Python of a guide, each with its output."""
+    text = (ROOT / guide).read_text("utf-8")
+    found: list[tuple[str, str]] = re.findall(
+        r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL
+    )
+    assert len(found) == text.count("```python")
+    return found

@@ -1,21 +1,18 @@
-"""A cluster of Redis or Valkey on ports of 127.0.0.1, whose slots and masters a test changes."""
+"""A cluster of Redis or Valkey, whose slots and masters a test changes."""
 
 from __future__ import annotations
 
 import asyncio
-import socket
-from collections.abc import AsyncIterator, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from redis.crc import key_slot
 
-from tests.support.backend_relay import ThreadRelay
+from tests.support.network import Network
 from tests.support.nodes import (
-    LOCAL,
     Engine,
     Node,
     NodeSet,
@@ -24,69 +21,10 @@ from tests.support.nodes import (
     start_all,
     wait_until,
 )
-from tests.support.relay import Link, Relay, connected
 
 SLOTS = 16_384
 # Milliseconds that MIGRATE may take.
 _MIGRATE_TIMEOUT = 10_000
-
-
-_LOCAL = "127.0.0.1"
-
-
-def source_address(number: int) -> str:
-    """Return the address from which the node with this number connects to others."""
-    return f"127.0.1.{number + 1}"
-
-
-class _BusLink(Link):
-    _relay: BusRelays
-
-    def __init__(self, relay: Relay, near: socket.socket, far: socket.socket) -> None:
-        super().__init__(relay, near, far)
-        self._source, self._target = near.getpeername()[0], far.getpeername()[1]
-
-    @property
-    def is_cut(self) -> bool:
-        """Whether a node at one of its ends is cut off."""
-        cut = self._relay.cut_off
-        return self._source in map(source_address, cut) or self._target in [
-            self._relay.targets[number] for number in cut
-        ]
-
-    async def run(self) -> None:
-        if not self.is_cut:
-            await super().run()
-
-
-class BusRelays(ThreadRelay):
-    """A relay for each node. The nodes announce the `ports` of the relays, and listen on the `targets`."""
-
-    new_link = _BusLink
-
-    def __init__(self, ports: Sequence[int], targets: Sequence[int]) -> None:
-        self.targets = targets
-        self.cut_off: set[int] = set()
-        super().__init__(
-            *(
-                (socket.create_server((_LOCAL, port)), partial(connected, (_LOCAL, target)))
-                for port, target in zip(ports, targets, strict=True)
-            )
-        )
-
-    def cut_node(self, number: int) -> None:
-        """Close all connections from and to the node, and refuse new ones."""
-        self.cut_off = {*self.cut_off, number}
-        self._loop.call_soon_threadsafe(self._break_cut_links)
-
-    def heal_node(self, number: int) -> None:
-        """Accept the node's connections again."""
-        self.cut_off = self.cut_off - {number}
-
-    def _break_cut_links(self) -> None:
-        for task, link in self._links.items():
-            if isinstance(link, _BusLink) and link.is_cut:
-                task.cancel()
 
 
 class View(NamedTuple):
@@ -137,23 +75,19 @@ class Cluster(NodeSet[ClusterNode]):
         engine: Engine = Engine.REDIS,
         node_timeout: float = 1.0,
         full_coverage: bool = True,
-        can_be_cut: bool = False,
+        network: Network | None = None,
     ) -> None:
         """Prepare, but start nothing. `options` are for all nodes.
 
-        `full_coverage` is cluster-require-full-coverage. With `can_be_cut`, nodes connect through relays.
+        `full_coverage` is cluster-require-full-coverage. With a network, nodes can be cut off.
         """
-        super().__init__()
+        super().__init__(network)
         self.engine = engine
         self._masters = masters
         self._replicas = replicas
-        self._relays: BusRelays | None = None
         count = masters * (1 + replicas)
-        ports = free_ports(3 * count)
-        clients, self._bus, self._announced = ports[:count], ports[count : 2 * count], ports[2 * count :]
-        self._can_be_cut = can_be_cut
-        if not can_be_cut:
-            self._announced = self._bus
+        ports = free_ports(2 * count)
+        clients, self._bus = ports[:count], ports[count:]
         common = [
             "--cluster-enabled", "yes",
             "--cluster-node-timeout", str(round(node_timeout * 1000)),
@@ -165,15 +99,10 @@ class Cluster(NodeSet[ClusterNode]):
         ]  # fmt: skip
         for number in range(count):
             own = ["--cluster-port", str(self._bus[number])]
-            if can_be_cut:
-                own += [
-                    "--bind-source-addr", source_address(number),
-                    "--protected-mode", "no",  # it accepts connections from 127.0.0.1 only
-                    "--cluster-announce-ip", LOCAL,
-                    "--cluster-announce-bus-port", str(self._announced[number]),
-                ]  # fmt: skip
-            home = folder / f"node-{number}"
-            node = ClusterNode(home, clients[number], [*common, *own, *options], engine=engine)
+            home, machine = folder / f"node-{number}", self._machine()
+            node = ClusterNode(
+                home, clients[number], [*common, *own, *options], engine=engine, machine=machine
+            )
             node.number = number
             self.nodes.append(node)
 
@@ -184,8 +113,6 @@ class Cluster(NodeSet[ClusterNode]):
 
     async def _start(self, stack: ExitStack) -> None:
         """Start all nodes. Return when they are a cluster, and all replicas are connected."""
-        if self._can_be_cut:
-            self._relays = stack.enter_context(BusRelays(self._announced, self._bus))
         await start_all(self.nodes, stack)
         await self._create()
 
@@ -300,26 +227,9 @@ class Cluster(NodeSet[ClusterNode]):
         await wait_until(found.serves, f"{found} to serve")
         return found
 
-    @asynccontextmanager
-    async def cut_off(self, master: ClusterNode) -> AsyncIterator[None]:
-        """Cut a master off from all other nodes, and its replicas from it. Clients still reach it.
-
-        The cluster must have been made with `can_be_cut`.
-        """
-        assert self._relays is not None, "the cluster was made without can_be_cut"
-        await master.command("ACL", "SETUSER", "default", "-psync", "-sync")
-        self._relays.cut_node(master.number)
-        await master.command("CLIENT", "KILL", "TYPE", "replica")
-        try:
-            yield
-        finally:
-            self._relays.heal_node(master.number)
-            if master.is_running:
-                await master.command("ACL", "SETUSER", "default", "+psync", "+sync")
-
     async def meet(self, node: ClusterNode, other: ClusterNode) -> None:
         """Let a node learn of another one."""
-        await node.command("CLUSTER", "MEET", LOCAL, other.port, self._announced[other.number])
+        await node.command("CLUSTER", "MEET", other.host, other.port, self._bus[other.number])
 
     # ------------------------------------------------------------ how it is created
 
@@ -397,7 +307,7 @@ class LegacyMove:
         """Migrate these keys, or all that are left."""
         wanted: Sequence[Any] = keys or await self.keys_left()
         while wanted:
-            node = LOCAL, self.target.port
+            node = self.target.host, self.target.port
             await self.source.command("MIGRATE", *node, "", 0, _MIGRATE_TIMEOUT, "KEYS", *wanted)
             wanted = () if keys else await self.keys_left()
 

@@ -1,4 +1,4 @@
-"""Processes of Redis or Valkey on ports of 127.0.0.1: the nodes of a cluster, and of a set with Sentinel."""
+"""Processes of Redis or Valkey: the nodes of a cluster, and of a set with Sentinel."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import signal
 import socket
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
@@ -22,6 +22,7 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 
 from pressure_server.backend import valkey_program
+from tests.support.network import Machine, Network
 from tests.support.programs import TIMEOUT, Program
 from tests.support.requirements import need
 
@@ -124,7 +125,7 @@ async def wait_until(condition: Callable[[], Any], what: str, timeout: float = T
 
 
 class Node(Program):
-    """A process on a port of 127.0.0.1. Each start has the same port, folder and options."""
+    """A process on a port of 127.0.0.1, or of a machine. Each start has the same port, folder and options."""
 
     def __init__(
         self,
@@ -135,6 +136,7 @@ class Node(Program):
         engine: Engine = Engine.REDIS,
         login: Login | None = None,
         tls: Tls | None = None,
+        machine: Machine | None = None,
     ) -> None:
         """`options` come after those for the port and the log; `login` is the one that `client` uses."""
         folder.mkdir(parents=True, exist_ok=True)
@@ -143,12 +145,15 @@ class Node(Program):
         self.log_file = folder / "log"
         self.login = login
         self.tls = tls
+        self.machine = machine
+        self.host = machine.host if machine else LOCAL
         self.is_paused = False
         self._command = [
             engine.program(),
             *options,
             *(tls.options(port) if tls else ["--port", str(port)]),
-            "--bind", LOCAL, "--dir", str(folder), "--logfile", str(self.log_file),
+            *(["--protected-mode", "no"] if machine else []),
+            "--bind", self.host, "--dir", str(folder), "--logfile", str(self.log_file),
         ]  # fmt: skip
 
     def __repr__(self) -> str:
@@ -162,6 +167,13 @@ class Node(Program):
     @property
     def log(self) -> str:
         return self.log_file.read_text() if self.log_file.exists() else ""
+
+    def launch(self) -> None:
+        """See Program."""
+        if self.machine is None:
+            super().launch()
+        else:
+            self.machine.do(super().launch)
 
     async def start(self) -> None:
         """Start the process. Return when it answers and has loaded its data."""
@@ -204,7 +216,7 @@ class Node(Program):
         if tls is not None:
             options = {"ssl": True, "ssl_ca_certs": str(tls.authority), **options}
         options = {"retry": Retry(NoBackoff(), 0), "socket_timeout": TIMEOUT, "protocol": 2, **options}
-        client = redis.asyncio.Redis(host=LOCAL, port=self.port, single_connection_client=True, **options)
+        client = redis.asyncio.Redis(host=self.host, port=self.port, single_connection_client=True, **options)
         client.response_callbacks.clear()
         return client
 
@@ -229,7 +241,14 @@ async def start_all(nodes: Sequence[Node], stack: ExitStack) -> None:
 
 def addresses_of(nodes: Sequence[Node]) -> str:
     """Return the addresses of nodes, separated by commas, for an URL."""
-    return ",".join(f"{LOCAL}:{node.port}" for node in nodes)
+    return ",".join(f"{node.host}:{node.port}" for node in nodes)
+
+
+def pairs(one: Node, other: Node) -> list[tuple[Machine, Machine]]:
+    """Return the machines of two nodes, as sender and receiver and the other way round."""
+    assert one.machine is not None
+    assert other.machine is not None
+    return [(one.machine, other.machine), (other.machine, one.machine)]
 
 
 AnyNode = TypeVar("AnyNode", bound=Node)
@@ -241,9 +260,25 @@ class NodeSet(ABC, Generic[AnyNode]):
     All methods work in any event loop, so a fixture may start the nodes for several tests.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, network: Network | None) -> None:
+        """With a network, each node has a machine of its own."""
+        self.network = network
         self.nodes: list[AnyNode] = []
         self._stack = ExitStack()
+
+    def _machine(self) -> Machine | None:
+        return self.network.add_machine() if self.network is not None else None
+
+    @contextmanager
+    def cut(self, master: AnyNode, others: Iterable[Node]) -> Iterator[None]:
+        """Cut a node off from others, in both directions. Clients still reach it. It needs a network."""
+        assert self.network is not None
+        cuts = [pair for other in others if other is not master for pair in pairs(master, other)]
+        self.network.cut(cuts)
+        try:
+            yield
+        finally:
+            self.network.heal(cuts)
 
     @abstractmethod
     async def _start(self, stack: ExitStack) -> None:

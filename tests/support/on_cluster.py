@@ -14,7 +14,6 @@ import pytest
 import redis
 
 from tests.support.cluster import Cluster
-from tests.support.nodes import LOCAL
 from tests.support.programs import Client, Valkey, wait_for
 from tests.support.sharded import url_of
 
@@ -91,7 +90,7 @@ class SpreadValkey(Valkey):
     def flush(self) -> None:
         """See Valkey."""
         for node in self._cluster.nodes:
-            with redis.Redis(LOCAL, node.port) as client:
+            with redis.Redis(node.host, node.port) as client:
                 wait_for(lambda: client.info("clients")["blocked_clients"] == 0, "blocked clients to go")
                 client.flushall()
 

@@ -1,12 +1,13 @@
-"""A master with replicas and Sentinels on ports of 127.0.0.1, which fail when a test says so."""
+"""A master with a replica and Sentinels, which fail when a test says so."""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import AsyncIterator, Iterable, Sequence
-from contextlib import ExitStack, asynccontextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 
+from tests.support.network import Network
 from tests.support.nodes import (
     LOCAL,
     Login,
@@ -24,8 +25,6 @@ NAME = "mymaster"
 # The times of Sentinel that decide how soon it acts, in milliseconds (defaults: ten to twenty times).
 _DOWN_AFTER, _FAILOVER_TIMEOUT = 500, 2000
 _QUICK = ("INFO-PERIOD", 500, "PUBLISH-PERIOD", 200, "ASK-PERIOD", 200, "PING-PERIOD", 100)
-# The user of Sentinels and replicas, if they can be cut off.
-_PEERS = Login("secret", "peers")
 
 
 class SentinelSet(NodeSet[Node]):
@@ -41,49 +40,49 @@ class SentinelSet(NodeSet[Node]):
         login: Login | None = None,
         sentinel_login: Login | None = None,
         tls: Tls | None = None,
-        can_be_cut: bool = False,
+        network: Network | None = None,
     ) -> None:
-        """Prepare, but start nothing. With `can_be_cut`, Sentinels and replica have a user of their own."""
-        super().__init__()
-        peers = _PEERS if can_be_cut else login
+        """Prepare, but start nothing. With a network, nodes and Sentinels can be cut off."""
+        super().__init__(network)
         ports = free_ports(5)
         node_ports, sentinel_ports = ports[:2], ports[2:]
+        machines = [self._machine() for _ in ports]
+        hosts = [machine.host if machine else LOCAL for machine in machines]
         for number, port in enumerate(node_ports):
             lines = [*_login_lines(login)]
-            if peers is not None:
-                lines += [f"masteruser {peers.user}", f"masterauth {peers.password}"]
-            if can_be_cut:
-                lines.append(f"user {_PEERS.user} on >{_PEERS.password} ~* &* +@all")
+            if login is not None:
+                lines += [f"masteruser {login.user}", f"masterauth {login.password}"]
             if number > 0:
-                lines.append(f"replicaof {LOCAL} {node_ports[0]}")
+                lines.append(f"replicaof {hosts[0]} {node_ports[0]}")
             home = folder / f"node-{number}"
             # Sentinel has a node rewrite this file, and options that are not in it would win over it.
             command = [
                 _written(home / "redis.conf", lines),
                 "--repl-diskless-sync-delay", "0", "--save", "",
             ]  # fmt: skip
-            self.nodes.append(Node(home, port, command, login=login, tls=tls))
+            self.nodes.append(Node(home, port, command, login=login, tls=tls, machine=machines[number]))
         identities = [secrets.token_hex(20) for _ in sentinel_ports]
         self.sentinels: list[Node] = []
         for number, port in enumerate(sentinel_ports):
             lines = [
                 *_login_lines(sentinel_login),
                 f"sentinel myid {identities[number]}",
-                f"sentinel monitor {NAME} {LOCAL} {node_ports[0]} 2",
+                f"sentinel monitor {NAME} {hosts[0]} {node_ports[0]} 2",
                 f"sentinel down-after-milliseconds {NAME} {_DOWN_AFTER}",
                 f"sentinel failover-timeout {NAME} {_FAILOVER_TIMEOUT}",
-                *(_sentinel_lines(peers, sentinel_login)),
+                *(_sentinel_lines(login, sentinel_login)),
                 # What Sentinel would find out in some seconds.
-                f"sentinel known-replica {NAME} {LOCAL} {node_ports[1]}",
+                f"sentinel known-replica {NAME} {hosts[1]} {node_ports[1]}",
                 *[
-                    f"sentinel known-sentinel {NAME} {LOCAL} {other} {identity}"
-                    for other, identity in zip(sentinel_ports, identities, strict=True)
+                    f"sentinel known-sentinel {NAME} {host} {other} {identity}"
+                    for host, other, identity in zip(hosts[2:], sentinel_ports, identities, strict=True)
                     if other != port
                 ],
             ]
             home = folder / f"sentinel-{number}"
             command = [_written(home / "sentinel.conf", lines), "--sentinel"]
-            self.sentinels.append(Node(home, port, command, login=sentinel_login, tls=tls))
+            machine = machines[2 + number]
+            self.sentinels.append(Node(home, port, command, login=sentinel_login, tls=tls, machine=machine))
 
     @property
     def addresses(self) -> str:
@@ -142,21 +141,6 @@ class SentinelSet(NodeSet[Node]):
 
         found: Node = await wait_until(has_taken_over, f"a new master instead of {old}", timeout)
         return found
-
-    @asynccontextmanager
-    async def cut_off(self, master: Node) -> AsyncIterator[None]:
-        """Cut a master off from its replicas and all Sentinels. Clients still reach it.
-
-        The set must have been made with `can_be_cut`, and with a login of another user than `default`.
-        """
-        await master.command("ACL", "SETUSER", _PEERS.user, "off")
-        await master.command("CLIENT", "KILL", "USER", _PEERS.user)
-        try:
-            yield
-        finally:
-            await master.command("ACL", "SETUSER", _PEERS.user, "on")
-            # Sentinels keep the connections on which they could not log in for 15 seconds.
-            await master.command("CLIENT", "KILL", "USER", "default")
 
     async def wait_until_settled(self) -> None:
         """Return when all running nodes follow the master, and all running Sentinels could fail over."""

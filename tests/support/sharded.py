@@ -15,7 +15,6 @@ import redis
 
 from pressure_server.queues.placement import Placement
 from tests.support.cluster import Cluster, ClusterNode
-from tests.support.nodes import LOCAL
 from tests.support.programs import TIMEOUT, Server
 from tests.support.waiters import Waiter
 
@@ -55,7 +54,7 @@ def url_of(cluster: Cluster) -> str:
 @contextmanager
 def direct_to(node: ClusterNode) -> Iterator[Any]:
     """Yield redis-py, connected to a node."""
-    with redis.Redis(host=LOCAL, port=node.port, socket_timeout=TIMEOUT) as client:
+    with redis.Redis(host=node.host, port=node.port, socket_timeout=TIMEOUT) as client:
         yield client
 
 

@@ -14,7 +14,7 @@ import redis.asyncio
 
 from tests.support.cluster import Cluster
 from tests.support.ledger import Event, Ledger
-from tests.support.nodes import wait_until
+from tests.support.nodes import addresses_of, wait_until
 from tests.support.programs import Server, StartServer
 
 # The prefix of servers on a cluster, and a key in its slot.
@@ -26,7 +26,7 @@ _SOME = 20
 
 def start_on_cluster(start_server: StartServer, cluster: Cluster, *options: str) -> Server:
     """Return a server on a cluster."""
-    url = f"redis://127.0.0.1:{cluster.nodes[0].port}"
+    url = f"redis://{addresses_of(cluster.nodes[:1])}"
     return start_server("--backend", url, "--prefix", PREFIX, "--backend-timeout", "1", *options)
 
 

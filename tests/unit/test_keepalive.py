@@ -10,9 +10,7 @@ from contextlib import closing
 import pytest
 import uvloop
 
-from pressure_server.backend.address import Address
-from pressure_server.backend.addresses import ClusterAddress, address_of
-from pressure_server.backend.sentinel import SentinelAddress
+from pressure_server.backend.address import Address, ClusterAddress, SentinelAddress, address_of
 from pressure_server.keepalive import Keepalive
 from pressure_server.net.listener import BoundSockets, ListenerUrl
 

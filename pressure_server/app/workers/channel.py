@@ -28,8 +28,8 @@ _MAX_UNSENT = 8 << 20
 # The number of messages that want no answer.
 _TELLS = 0
 
-# Whether the event loop of the other end runs: its channel answers.
-ALIVE = "alive"
+# The channel of the other end answers this itself, so its event loop runs.
+_ALIVE = "alive"
 # A worker asks for its Assignment, tells that it accepts clients, and asks all workers a question of
 # net/workers.py. The supervisor asks it those questions.
 WORK = "work"
@@ -95,6 +95,10 @@ class Channel:
         finally:
             del self._asked[number]
 
+    async def check_alive(self) -> None:
+        """Return when the event loop of the other end has answered. Raises ChannelClosedError."""
+        await self.ask(_ALIVE)
+
     def tell(self, what: str, *arguments: Any) -> None:
         """Tell the other end something. It is left out if that end reads too slowly, or has gone."""
         if not self._is_closing and self._writer.transport.get_write_buffer_size() < _MAX_UNSENT:
@@ -130,7 +134,7 @@ class Channel:
 
     async def _reply(self, number: int, question: str, arguments: tuple[Any, ...]) -> None:
         try:
-            answer = await self.answer(question, arguments) if question != ALIVE and self.answer else None
+            answer = await self.answer(question, arguments) if question != _ALIVE and self.answer else None
         except Exception:  # the other end must get an answer all the same
             logger.exception("error while answering '%s' of another process of this server", question)
             answer = None

@@ -20,15 +20,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from pressure_server.app.settings import Settings
-from pressure_server.app.workers.channel import (
-    ALIVE,
-    ASK_ALL,
-    READY,
-    WORK,
-    Assignment,
-    Channel,
-    ChannelClosedError,
-)  # fmt: skip
+from pressure_server.app.workers.channel import ASK_ALL, READY, WORK, Assignment, Channel, ChannelClosedError
 from pressure_server.errors import BackendError, StartError
 from pressure_server.net.clients import Clients
 from pressure_server.net.listener import BoundSockets
@@ -84,7 +76,10 @@ class _Worker:
 
 
 class Crew:
-    """The workers. `is_lost` is whether none can start again; then the crew has called `give_up`."""
+    """The workers of the server with these settings. `own`, `clients` and `broker` are those of this process.
+
+    `is_lost` is whether no worker can start again; then the crew has called `give_up`.
+    """
 
     def __init__(
         self,
@@ -94,7 +89,6 @@ class Crew:
         broker: Broker,
         give_up: Callable[[], None],
     ) -> None:
-        """`settings` are those of the server; `own`, `clients` and `broker` those of this process."""
         self.is_lost = False
         self._settings = settings
         self._share = settings.of_worker()
@@ -211,11 +205,10 @@ class Crew:
         """Note that the process of a worker has ended."""
         was_ready, worker.is_ready, worker.has_monitors = worker.is_ready, False, False
         worker.failures = 0 if was_ready else worker.failures + 1
+        ended = self._counted_by_ended
         for question, answer in worker.counted.items():
-            ended = self._counted_by_ended.get(question)
-            self._counted_by_ended[question] = COUNTED[question](
-                [answer] if ended is None else [ended, answer]
-            )
+            earlier = [ended[question]] if question in ended else []
+            ended[question] = COUNTED[question]([*earlier, answer])
         worker.counted.clear()
         if was_ready:
             self._broker.note_end(worker.identity)
@@ -254,7 +247,7 @@ class Crew:
             while True:
                 try:
                     async with asyncio.timeout(patience):
-                        await channel.ask(ALIVE)
+                        await channel.check_alive()
                 except TimeoutError:
                     silent = counted(patience, "second")
                     logger.error("%s does not answer for %s: killing it", worker, silent)
@@ -264,7 +257,6 @@ class Crew:
                 await asyncio.sleep(_CHECK_EVERY)
 
     async def _answer(self, worker: _Worker, what: str, arguments: tuple[Any, ...]) -> Any:
-        """Answer a worker."""
         if what == WORK:
             files = tuple((one.listen, tuple(each.fileno() for each in one.sockets)) for one in self._bound)
             return Assignment(worker.number, self._settings.processes, self._share, files)

@@ -1,4 +1,4 @@
-"""The file format of a backup: a tar with a description first, the files of Valkey, and their checksums last.
+"""Backups: a tar with a description first, the files of Valkey, and their checksums last.
 
 `tar` and `sha256sum -c SHA256SUMS` can read it too. Only regular files of one folder are unpacked.
 """
@@ -13,13 +13,15 @@ import re
 import shutil
 import tarfile
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import IO
 
 from pressure_server import __version__
-from pressure_server.backend.backups.data_snapshot import DataSnapshot
-from pressure_server.backend.backups.files import DamageError, DataError
+from pressure_server.backend.backups.data_snapshot import OpenPart
+from pressure_server.backend.backups.files import DamageError, sync
+from pressure_server.backend.data_directory import DataDirectory, DataError
 from pressure_server.backend.valkey_program import program_version
 
 _DESCRIPTION = "backup.json"
@@ -39,15 +41,15 @@ class Description:
     size: int
 
 
-def write_archive(target: IO[bytes], snapshot: DataSnapshot) -> Description:
-    """Write a backup of the snapshot, and return its description. Raise OSError."""
+def write_archive(target: IO[bytes], parts: Sequence[OpenPart], valkey_version: str) -> Description:
+    """Write a backup of a snapshot, and return its description. Raise OSError."""
     created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    size = sum(part.size for part in snapshot.parts)
-    description = Description(__version__, snapshot.valkey_version, created, len(snapshot.parts), size)
+    size = sum(part.size for part in parts)
+    description = Description(__version__, valkey_version, created, len(parts), size)
     with tarfile.open(fileobj=target, mode="w|", format=tarfile.GNU_FORMAT) as tar:
         members = _Members(tar)
         members.add_text(_DESCRIPTION, json.dumps(asdict(description), indent=1).encode() + b"\n")
-        for part in snapshot.parts:
+        for part in parts:
             members.add(_FOLDER + part.name, part.file, part.size)
         members.add_text(_SUMS, members.sums())
     return description
@@ -68,6 +70,46 @@ def read_archive(source: IO[bytes], folder: Path | None = None) -> Description:
     while source.read(_CHUNK):
         pass
     return description
+
+
+def restore(source: IO[bytes], data: DataDirectory, *, replace: bool) -> tuple[Description, Path | None]:
+    """Restore a backup. With `replace`, data in the directory are moved into a directory of their own.
+
+    Return the backup's description, and the directory of the former data, if there were any. Raise
+    BackendError if the directory is in use, or has data and `replace` is not set, or if the backup cannot be
+    used; and OSError. The directory's data are then as before.
+    """
+    is_new = not data.path.exists()
+    aside = None
+    with data.lock():
+        try:
+            if data.is_running():
+                raise DataError(f"a Valkey is running on {data.socket}: stop it")
+            has_data = data.has_data()
+            if has_data and not replace:
+                raise DataError(
+                    f"{data.path} has data ({data.append_only.name}): choose another directory, or replace "
+                    "them with --force, which keeps them beside the restored ones"
+                )
+            if data.restoring.exists():
+                # An earlier restore was killed.
+                shutil.rmtree(data.restoring)
+            data.restoring.mkdir(mode=0o700)
+            description = read_archive(source, data.restoring)
+            for path in (*data.restoring.iterdir(), data.restoring):
+                sync(path)
+            if has_data:
+                aside = data.keep_aside("restore")
+        except BaseException:
+            shutil.rmtree(data.path if is_new else data.restoring, ignore_errors=True)
+            raise
+        # From here on, a server does not start while `restoring` exists and `appendonlydir` does not.
+        if aside is not None:
+            data.append_only.rename(aside / data.append_only.name)
+        data.restoring.rename(data.append_only)
+        data.give_to_owner()
+        sync(data.path)
+    return description, aside
 
 
 def _unpack(members: _Members, folder: Path | None) -> Description:

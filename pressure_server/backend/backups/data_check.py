@@ -13,13 +13,12 @@ import shutil
 import subprocess
 from collections import deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
-from pressure_server.backend.backups.files import DamageError, DataError, new_file, sync
+from pressure_server.backend.backups.files import DamageError, new_file, sync
 from pressure_server.backend.backups.manifest import MANIFEST, encode_manifest, has_rdb_format, parse_manifest
-from pressure_server.backend.backups.restore import keep_aside
-from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.data_directory import DataDirectory, DataError
 from pressure_server.backend.valkey_program import check_commands, check_snapshot, program
 
 # The second one is for data without anything in them.
@@ -28,18 +27,14 @@ _LOG_PREFIX = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] ")
 _LAST_LINES = 2
 
 
-@dataclass(frozen=True)
-class PartState:
-    """The state of one file: its line in the manifest, its size, how many bytes are usable, and a problem.
-
-    Nothing after the first damage is usable, in this file and in those after it.
-    """
+class PartState(NamedTuple):
+    """The state of one file. Nothing after the first damage is usable, in this file and in those after it."""
 
     name: str
-    line: str
+    line: str  # in the manifest
     size: int
-    usable: int
-    problem: str
+    usable: int  # bytes
+    problem: str  # '' if there is none
 
     @property
     def is_usable(self) -> bool:
@@ -48,7 +43,7 @@ class PartState:
 
 
 def check_data(data: DataDirectory) -> list[PartState]:
-    """Check the data of a directory that the caller has locked, and let Valkey load them if they seem sound.
+    """Check the data of a locked directory, and let Valkey load them if they seem sound.
 
     Raise DamageError if a repair cannot help, and another BackendError if a check is impossible.
     """
@@ -56,7 +51,7 @@ def check_data(data: DataDirectory) -> list[PartState]:
         raise DataError(f"a Valkey is running on {data.socket}: stop it, or check a backup instead")
     if data.has_unfinished_restore():
         raise DamageError("a restore was interrupted: run pressure-server restore again")
-    if not data.append_only.is_dir() or not any(data.append_only.iterdir()):
+    if not data.has_data():
         raise DataError(f"there are no data in {data.path}")
     try:
         manifest = parse_manifest((data.append_only / MANIFEST).read_bytes())
@@ -72,12 +67,11 @@ def check_data(data: DataDirectory) -> list[PartState]:
 
 
 def repair_data(data: DataDirectory, parts: Sequence[PartState]) -> Path:
-    """Cut off everything after the first damage. Return the folder with the former data.
+    """Cut off everything after the first damage. Return the folder that keeps the former data as they were.
 
-    The caller has locked the directory, and the first part is usable. The former files stay as they are, in a
-    data directory of their own. Raise OSError; the data are then as before, or repaired.
+    The directory is locked, the first part usable. Raise OSError; the data are then as before, or repaired.
     """
-    aside = keep_aside(data, "repair")
+    aside = data.keep_aside("repair")
     _link_files(data.append_only, aside)
     usable = [part for part in parts if part.is_usable]
     # The manifest comes first: until the part is cut off as well, the data are still known to be damaged.

@@ -13,17 +13,16 @@ import io
 import os
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
-from pressure_server.backend.backups.files import DamageError, DataError
+from pressure_server.backend.backups.files import DamageError
 from pressure_server.backend.backups.manifest import MANIFEST, encode_manifest, has_rdb_format, parse_manifest
-from pressure_server.backend.data_directory import DataDirectory
+from pressure_server.backend.data_directory import DataDirectory, DataError
 from pressure_server.backend.valkey_program import check_commands, program_version
 
 # Seconds for Valkey to load its data and to sync its file.
@@ -37,8 +36,7 @@ _WRITE = ("SET", "pressure-server:backup", "", "PX", 1)
 _BUSY = "BUSY"
 
 
-@dataclass(frozen=True)
-class OpenPart:
+class OpenPart(NamedTuple):
     """An open file, of which the first `size` bytes belong to the snapshot."""
 
     name: str
@@ -46,17 +44,9 @@ class OpenPart:
     size: int
 
 
-@dataclass(frozen=True)
-class DataSnapshot:
-    """The data of one moment: the manifest, and the parts that it names."""
-
-    parts: tuple[OpenPart, ...]
-    valkey_version: str
-
-
 @contextlib.contextmanager
-def open_snapshot(data: DataDirectory) -> Iterator[DataSnapshot]:
-    """Open a snapshot that has every change that was acknowledged before the call.
+def open_snapshot(data: DataDirectory) -> Iterator[tuple[list[OpenPart], str]]:
+    """Open the manifest and its parts with all that was acknowledged before the call; tell Valkey's version.
 
     Raise OSError, or BackendError if there are no data, or if they are damaged, or if Valkey does not answer.
     """
@@ -64,7 +54,7 @@ def open_snapshot(data: DataDirectory) -> Iterator[DataSnapshot]:
         raise DataError(f"there are no data in {data.path}")
     version = _sync(data)
     with contextlib.ExitStack() as stack:
-        yield DataSnapshot(tuple(_open_parts(data.append_only, stack)), version)
+        yield _open_parts(data.append_only, stack), version
 
 
 def _sync(data: DataDirectory) -> str:

@@ -9,11 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
-from pressure_server.errors import BackendError
-
-
-class DataError(BackendError):
-    """A data directory, or a backup of one, cannot be used."""
+from pressure_server.backend.data_directory import DataError
 
 
 class DamageError(DataError):

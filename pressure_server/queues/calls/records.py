@@ -197,7 +197,7 @@ class Records:
             for field in fields[:MAX_BLOCKS]:
                 self._recovery_of([field]).pack_into(call)
             try:
-                reply = await wait_for_reply((b"FCALL",), partial(call.send, channel))
+                reply = await wait_for_reply(b"FCALL", partial(call.send, channel))
             except BackendReplyError:
                 # What is held must not wait for that. Some messages may come only when this server ends.
                 for field in reversed(fields):

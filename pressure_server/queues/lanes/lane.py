@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pressure_server.backend.deaths import MAX_DEATHS
 from pressure_server.backend.resp import CRLF, LENGTHS
+from pressure_server.backend.trouble import MAX_DEATHS
 from pressure_server.errors import (
     BackendAwayError,
     BackendError,
@@ -421,6 +421,9 @@ def _waits_through(operation: Operation, error: Exception) -> bool:
 
 
 def _needs_durability(runs: Sequence[list[Operation]], progress: batch.Progress) -> bool:
-    """Return whether the block has changed something, which must be durable before clients learn of it."""
-    changes = any(run[0].verb.changes for run in runs)
+    """Return whether the block has changed something, which must be durable before clients learn of it.
+
+    No client learns of a put-back. If a new master lacks it, Records.count_lost does it again.
+    """
+    changes = any(run[0].verb.changes and not run[0].verb.is_put_back for run in runs)
     return changes and any(operation.results for operation in progress.ended)

@@ -28,10 +28,8 @@ def exception_for(name: bytes, text: str) -> PressureError:
     """Return the exception for an error of the library: a code, followed by details for some codes."""
     queue = printable(name)
     code, _, detail = text.partition(" ")
-    if code in _WITH_DETAIL:
-        return _WITH_DETAIL[code](queue, detail)
-    if code in _PLAIN:
-        return _PLAIN[code](queue)
+    if code in _OF_CODE:
+        return _OF_CODE[code](queue, detail)
     if code == "TOOLARGE":
         return PressureError(f"the reply for queue '{queue}' would exceed 64 MiB: ask for fewer messages")
     if code == "TOOLONG":
@@ -53,24 +51,22 @@ def _of_another_queue(_queue: str, detail: str) -> PressureError:
     return exception_for(rest[int(length) + 1 :].encode(), rest[: int(length)])
 
 
-# By the code of an error of the library.
-_PLAIN: dict[str, Callable[[str], PressureError]] = {
+# By the code of an error of the library: the exception for a queue, and the detail that follows the code.
+_OF_CODE: dict[str, Callable[[str, str], PressureError]] = {
     "NOQUEUE": QueueDoesNotExistError,
     "EXISTS": QueueAlreadyExistsError,
+    "QUEUES": QueueLimitError,
     "FULL": QueueFullError,
     "CLOSED": QueueClosedError,
-    "CREATING": lambda queue: QueueInUseError(queue, "by a client that is creating it"),
-    "DELETING": lambda queue: QueueInUseError(queue, "by a client that is deleting it"),
-    "NOGROUP": GroupDoesNotExistError,
-    "TXN": TransactionIdError,
-}
-_WITH_DETAIL: dict[str, Callable[[str, str], PressureError]] = {
     "INUSE": _in_use,
-    "QUEUES": QueueLimitError,
+    "CREATING": lambda queue, _: QueueInUseError(queue, "by a client that is creating it"),
+    "DELETING": lambda queue, _: QueueInUseError(queue, "by a client that is deleting it"),
     "TYPE": QueueTypeError,
-    "REDRIVE": _of_another_queue,
+    "NOGROUP": GroupDoesNotExistError,
     "AHEAD": OffsetAheadError,
     "GONE": OffsetGoneError,
+    "TXN": TransactionIdError,
+    "REDRIVE": _of_another_queue,
 }
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from typing import Any
 
@@ -14,46 +13,11 @@ import yaml  # type: ignore[import-untyped]
 Job = tuple[int, str]
 
 
-class AnyClient(ABC):
-    """A client with the methods that the libraries have. None stands for no job."""
+class _Client:
+    """The methods that all libraries have. In the others, None stands for no job."""
 
-    def __init__(self, port: int) -> None:
-        """Connect to that port of this machine."""
-        self.library = self._connected(port)
-
-    @abstractmethod
-    def _connected(self, port: int) -> Any: ...
-
-    @abstractmethod
-    def refusal(self, call: Callable[[], object]) -> str:
-        """Return the reply for which the library raises an error."""
-
-    @abstractmethod
-    def put(self, message: str, priority: int, delay: int = 0, ttr: int = 60) -> int: ...
-
-    @abstractmethod
-    def reserve(self, timeout: int) -> Job | None: ...
-
-    @abstractmethod
-    def peek(self, state: str) -> Job | None: ...
-
-    @abstractmethod
-    def delete(self, job: int) -> None: ...
-
-    @abstractmethod
-    def release(self, job: Job, priority: int, delay: int = 0) -> None: ...
-
-    @abstractmethod
-    def bury(self, job: Job, priority: int) -> None: ...
-
-    @abstractmethod
-    def touch(self, job: Job) -> None: ...
-
-    @abstractmethod
-    def kick(self, most: int) -> int: ...
-
-    @abstractmethod
-    def tubes(self) -> list[str]: ...
+    def __init__(self, library: Any) -> None:
+        self.library = library
 
     def kick_job(self, job: int) -> None:
         self.library.kick_job(job)
@@ -83,11 +47,11 @@ class AnyClient(ABC):
         self.library.close()
 
 
-class Greenstalk(AnyClient):
+class Greenstalk(_Client):
     """greenstalk."""
 
-    def _connected(self, port: int) -> Any:
-        return greenstalk.Client(("127.0.0.1", port))
+    def __init__(self, port: int) -> None:
+        super().__init__(greenstalk.Client(("127.0.0.1", port)))
 
     def refusal(self, call: Callable[[], object]) -> str:
         try:
@@ -132,11 +96,11 @@ class Greenstalk(AnyClient):
         return list(self.library.tubes())
 
 
-class Pystalk(AnyClient):
+class Pystalk(_Client):
     """pystalk, which has no touch."""
 
-    def _connected(self, port: int) -> Any:
-        return pystalk.BeanstalkClient("127.0.0.1", port, auto_decode=True)
+    def __init__(self, port: int) -> None:
+        super().__init__(pystalk.BeanstalkClient("127.0.0.1", port, auto_decode=True))
 
     def refusal(self, call: Callable[[], object]) -> str:
         try:
@@ -187,11 +151,11 @@ class Pystalk(AnyClient):
         return list(self.library.list_tubes())
 
 
-class Beanstalkc(AnyClient):
+class Beanstalkc(_Client):
     """beanstalkc, of the package beanstalkc3."""
 
-    def _connected(self, port: int) -> Any:
-        return beanstalkc.Connection("127.0.0.1", port, parse_yaml=yaml.safe_load)
+    def __init__(self, port: int) -> None:
+        super().__init__(beanstalkc.Connection("127.0.0.1", port, parse_yaml=yaml.safe_load))
 
     def refusal(self, call: Callable[[], object]) -> str:
         try:
@@ -230,6 +194,7 @@ class Beanstalkc(AnyClient):
         return list(self.library.tubes())
 
 
+AnyClient = Greenstalk | Pystalk | Beanstalkc
 CLIENTS: dict[str, Callable[[int], AnyClient]] = {
     "greenstalk": Greenstalk,
     "pystalk": Pystalk,

@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 
 from tests.model.model_settings import model_settings
 from tests.support.backend_relay import BackendRelay
+from tests.support.faults import stopped
 from tests.support.guards import users_toml
 from tests.support.measures import MB, memory
 from tests.support.memcached_wire import ValuesWire
@@ -34,6 +35,7 @@ from tests.support.programs import (
     Valkey,
     join,
     keys_left,
+    start_replicated,
     wait_for,
     wait_until_settled,
 )
@@ -674,26 +676,19 @@ def test_each_write_is_done_at_most_once_if_the_backend_is_killed(
 def test_a_write_is_answered_after_it_is_durable(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
-    # With everysec, only the reply to WAITAOF confirms a write.
-    backend = start_valkey("--appendonly", "yes", "--appendfsync", "everysec")
-    held = b"*2\r\n:1\r\n:0\r\n"
-    with BackendRelay(backend.socket) as relay, backend.client() as direct:
-        server = start_server("--backend", relay.url, "--durability", "fsync", *LISTEN)
-        with connect(server) as writer, connect(server) as reader:
-            before = relay.held
-            relay.hold(lambda data: held in data)
+    backend, replica = start_replicated(start_valkey)
+    server = start_server("--backend", backend.url, "--durability", "replica", *LISTEN)
+    with backend.client() as direct, connect(server) as writer, connect(server) as reader:
+        with stopped(replica.process):
             writer.send(stored(b"a", b"1"))
-            wait_for(
-                lambda: direct.exists(f"{STATE}:a") and relay.held > before, "the backend to store the value"
-            )
+            wait_for(lambda: direct.exists(f"{STATE}:a"), "the backend to store the value")
             reader.send(b"get a\r\n")
             assert reader.until(END) == value(b"a", b"1")
             writer.socket.settimeout(0)
             with pytest.raises(BlockingIOError):
                 writer.line()
             writer.socket.settimeout(20)
-            relay.release()
-            assert writer.line() == b"STORED\r\n"
+        assert writer.line() == b"STORED\r\n"
 
 
 def test_values_of_a_full_backend_can_be_read_and_deleted(

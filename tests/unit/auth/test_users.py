@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from pressure_server.auth.access_policy import AccessPolicy
 from pressure_server.auth.users import (
     MAX_PASSWORD_BYTES,
     NOBODY,
@@ -18,7 +19,6 @@ from pressure_server.auth.users import (
     parse_users,
     password_digest,
     users_with_password,
-    users_without_login,
 )
 from pressure_server.text import Glob
 
@@ -118,7 +118,7 @@ def test_a_similar_password_is_refused(tried: bytes) -> None:
 
 @given(st.text(max_size=8).filter(lambda name: name != "default"), PASSWORDS)
 def test_without_users_each_client_is_the_default_user(name: str, tried: bytes) -> None:
-    users = users_without_login()
+    users = AccessPolicy().read_users()
     assert users.initial.rights == set(RIGHTS)
     assert users.initial.has_all_queues
     assert users.log_in("default", tried) is users.initial
@@ -172,4 +172,4 @@ def test_an_invalid_login_has_no_user_after_a_reload(
     assert new.successor_of(old) is (new.by_name["ada"] if is_valid else None)
     assert Users([]).successor_of(old) is None
     assert Users([]).successor_of(NOBODY) is NOBODY
-    assert users_without_login().successor_of(NOBODY) is not NOBODY
+    assert AccessPolicy().read_users().successor_of(NOBODY) is not NOBODY

@@ -7,9 +7,8 @@ from typing import Any
 import pytest
 from redis.crc import key_slot
 
-from pressure_server.backend.address import Address
-from pressure_server.backend.addresses import ClusterAddress, address_of, route_to
-from pressure_server.backend.route import MovedError, Route
+from pressure_server.backend.address import Address, ClusterAddress, address_of
+from pressure_server.backend.route import MovedError, Route, route_to
 
 KEY = b"{p}!guard"
 SLOT = key_slot(KEY)

@@ -7,9 +7,9 @@ from typing import Any, cast
 
 import pytest
 
-from pressure_server.backend.greeting import BackendRefusedError, check_layout
+from pressure_server.backend.greeting import check_layout
 from pressure_server.backend.requests import Channel
-from pressure_server.errors import BackendReplyError
+from pressure_server.errors import BackendRefusedError, BackendReplyError
 
 
 class Node:

@@ -11,11 +11,9 @@ import hiredis
 import pytest
 from redis.crc import key_slot
 
-from pressure_server.backend.address import Address
-from pressure_server.backend.addresses import address_of
+from pressure_server.backend.address import Address, SentinelAddress, address_of
 from pressure_server.backend.resp import BackendConnection, is_moving, redirection
 from pressure_server.backend.route import MovedError, Route
-from pressure_server.backend.sentinel import SentinelAddress
 from pressure_server.errors import BackendReplyError
 
 A, B, C = (Address(f"redis://user:secret@{host}:7000/0") for host in ("a", "b", "c"))

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 import redis
 
-from pressure_server.backend.address import Address
-from pressure_server.backend.greeting import BackendRefusedError
-from pressure_server.backend.sentinel import SentinelAddress, SentinelRoute
-from pressure_server.errors import BackendError
+from pressure_server.backend.address import Address, SentinelAddress
+from pressure_server.backend.route import SentinelRoute
+from pressure_server.errors import BackendError, BackendRefusedError
 
 OLD, NEW = Address("redis://old:1/"), Address("redis://new:1/")
 AWAY = redis.ConnectionError("Connection refused")

@@ -26,11 +26,11 @@ from pressure_server.net.command_statistics import (
 @pytest.fixture
 def statistics() -> Iterator[None]:
     """No statistics of other tests."""
-    before = command_statistics._BY_PROTOCOL.copy()
-    command_statistics._BY_PROTOCOL.clear()
+    before = command_statistics._ALL.copy()
+    command_statistics._ALL.clear()
     yield
-    command_statistics._BY_PROTOCOL.clear()
-    command_statistics._BY_PROTOCOL.update(before)
+    command_statistics._ALL.clear()
+    command_statistics._ALL.update(before)
 
 
 def counts(one: CommandStatistics) -> tuple[int, int, int, Counter[str]]:

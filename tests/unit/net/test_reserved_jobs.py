@@ -59,7 +59,7 @@ def test_jobs_are_given_up_by_queue_and_only_once() -> None:
     assert len(jobs) == 4
     jobs.discard(2)
     jobs.give_up_all(b"=1")
-    assert noted_by(one).given_up == [(b"q", [(1, 1)], b"=1"), (b"r", [(3, 1)], b"=1")]
+    assert sorted(noted_by(one).given_up) == [(b"q", [(1, 1)], b"=1"), (b"r", [(3, 1)], b"=1")]
     assert noted_by(other).given_up == [(b"q", [(1, 1)], b"=1")]
     assert noted_by(one).restored == 0
     assert (len(jobs), jobs.size) == (0, 0)
@@ -132,7 +132,7 @@ def test_the_first_deadline_is_that_of_a_job_that_is_still_reserved(
             now += number
         expected = {job: times for job, times in expected.items() if times[1] > now}
         assert jobs.first_deadline(now) == min((deadline for _, deadline in expected.values()), default=inf)
-        assert set(jobs) == set(expected)
+        assert {job for job in range(1, 6) if jobs.find(job)} == set(expected)
         assert jobs.any_at(now) == bool(expected)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Coroutine
+from inspect import Signature, signature
 from random import Random
 from typing import Any, cast
 from unittest.mock import Mock
@@ -29,10 +30,22 @@ STORED = [b"first", b"second", b"third"]
 MOST_ROUNDS = 300
 
 
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
+def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
+    """Return a test that runs this one in an event loop, with a `server` and its `backend` in memory."""
+    parameters = signature(test).parameters.values()
+
+    def run(**arguments: Any) -> None:
+        async def play() -> None:
+            server = Server()
+            made = {"server": server, "backend": Backend(Random(0), lambda _: None)}
+            await test(**{one.name: made[one.name] for one in parameters if one.name in made}, **arguments)
+            server.close()
+
+        asyncio.run(play())
+
+    others = [one for one in parameters if one.name not in ("server", "backend")]
+    run.__signature__ = Signature(others)  # type: ignore[attr-defined] # pytest reads it
+    return run
 
 
 class Client:
@@ -142,138 +155,119 @@ def test_pipelines_have_the_replies_of_their_commands_one_after_the_other(
     asyncio.run(_play(kinds, seed))
 
 
-def test_a_long_pipeline_is_answered_whole(runner: asyncio.Runner) -> None:
-    runner.run(_play([["LPUSH", "LLEN", "PING"] * 800], 1))
+def test_a_long_pipeline_is_answered_whole() -> None:
+    asyncio.run(_play([["LPUSH", "LLEN", "PING"] * 800], 1))
 
 
-def test_thousands_of_equal_commands_are_answered_by_a_few_calls(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        server, backend = Server(), Backend(Random(0), lambda _: None)
-        client, to_client = server.connect()
-        client.data_received(b"".join(packed("LPUSH", "q", number) for number in range(4000)))
-        calls = 0
-        while server.link.calls or client.session.is_busy:
-            server.send()
-            _answer(server, backend)
-            calls += 1
-        assert calls < 20
-        assert b"".join(to_client.written) == b"".join(b":%d\r\n" % number for number in range(1, 4001))
-        server.close()
-
-    runner.run(play())
-
-
-def test_a_command_that_runs_alone_waits_for_the_replies_before_it_and_holds_those_after(
-    runner: asyncio.Runner,
+@played
+async def test_thousands_of_equal_commands_are_answered_by_a_few_calls(
+    server: Server, backend: Backend
 ) -> None:
-    async def play() -> None:
-        server, backend = Server(), Backend(Random(0), lambda _: None)
-        client, to_client = server.connect()
-        client.data_received(
-            packed("LPUSH", "q", "m") + packed("BLPOP", "none", "q", 0) + packed("LPUSH", "q", "n")
-        )
+    client, to_client = server.connect()
+    client.data_received(b"".join(packed("LPUSH", "q", number) for number in range(4000)))
+    calls = 0
+    while server.link.calls or client.session.is_busy:
+        server.send()
+        _answer(server, backend)
+        calls += 1
+    assert calls < 20
+    assert b"".join(to_client.written) == b"".join(b":%d\r\n" % number for number in range(1, 4001))
+
+
+@played
+async def test_a_command_that_runs_alone_waits_for_the_replies_before_it_and_holds_those_after(
+    server: Server, backend: Backend
+) -> None:
+    client, to_client = server.connect()
+    client.data_received(
+        packed("LPUSH", "q", "m") + packed("BLPOP", "none", "q", 0) + packed("LPUSH", "q", "n")
+    )
+    await asyncio.sleep(0)
+    server.send()
+    (call,) = server.link.calls
+    assert b"none" not in b"".join(call.keys.unpacked())
+    assert call.arguments.unpacked().count(b"put") == 1
+    for _ in range(20):
+        while server.link.calls:
+            _answer(server, backend)
         await asyncio.sleep(0)
         server.send()
-        (call,) = server.link.calls
-        assert b"none" not in b"".join(call.keys.unpacked())
-        assert call.arguments.unpacked().count(b"put") == 1
-        for _ in range(20):
-            while server.link.calls:
-                _answer(server, backend)
-            await asyncio.sleep(0)
-            server.send()
-        assert b"".join(to_client.written) == b":1\r\n*2\r\n$1\r\nq\r\n$1\r\nm\r\n:1\r\n"
-        server.close()
-
-    runner.run(play())
+    assert b"".join(to_client.written) == b":1\r\n*2\r\n$1\r\nq\r\n$1\r\nm\r\n:1\r\n"
 
 
-def test_equal_commands_in_a_row_are_one_operation_and_have_their_own_replies(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        server, backend = Server(), Backend(Random(0), lambda _: None)
-        client, to_client = server.connect()
-        client.data_received(b"".join(packed("LPUSH", "q", number) for number in range(3)))
-        client.data_received(packed("LPUSH", "q", "x", "y"))
-        server.send()
-        (call,) = server.link.calls
-        assert call.arguments.unpacked()[-6:] == [b"1 1 1 2", b"0", b"1", b"2", b"x", b"y"]
-        _answer(server, backend)
-        assert to_client.written == [b":1\r\n:2\r\n:3\r\n:5\r\n"]
-        server.close()
-
-    runner.run(play())
+@played
+async def test_equal_commands_in_a_row_are_one_operation_and_have_their_own_replies(
+    server: Server, backend: Backend
+) -> None:
+    client, to_client = server.connect()
+    client.data_received(b"".join(packed("LPUSH", "q", number) for number in range(3)))
+    client.data_received(packed("LPUSH", "q", "x", "y"))
+    server.send()
+    (call,) = server.link.calls
+    assert call.arguments.unpacked()[-6:] == [b"1 1 1 2", b"0", b"1", b"2", b"x", b"y"]
+    _answer(server, backend)
+    assert to_client.written == [b":1\r\n:2\r\n:3\r\n:5\r\n"]
 
 
-def test_nothing_is_executed_for_a_client_that_waits(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        server, backend = Server(), Backend(Random(0), lambda _: None)
-        (waiter, to_waiter), (other, _) = server.connect(), server.connect()
-        waiter.data_received(packed("BLPOP", "q", 0) + packed("PING"))
-        server.send()
-        _answer(server, backend)
-        waiter.data_received(packed("LPUSH", "r", "m"))
-        server.send()
-        assert (server.link.calls, to_waiter.written) == ([], [])
-        assert waiter.session.is_waiting
-        assert not waiter.is_read
-        other.data_received(packed("LPUSH", "q", "m"))
-        server.send()
-        _answer(server, backend)
-        server.send()
-        _answer(server, backend)
-        assert b"".join(to_waiter.written) == b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n+PONG\r\n:1\r\n"
-        assert waiter.is_read
-        server.close()
-
-    runner.run(play())
+@played
+async def test_nothing_is_executed_for_a_client_that_waits(server: Server, backend: Backend) -> None:
+    (waiter, to_waiter), (other, _) = server.connect(), server.connect()
+    waiter.data_received(packed("BLPOP", "q", 0) + packed("PING"))
+    server.send()
+    _answer(server, backend)
+    waiter.data_received(packed("LPUSH", "r", "m"))
+    server.send()
+    assert (server.link.calls, to_waiter.written) == ([], [])
+    assert waiter.session.is_waiting
+    assert not waiter.is_read
+    other.data_received(packed("LPUSH", "q", "m"))
+    server.send()
+    _answer(server, backend)
+    server.send()
+    _answer(server, backend)
+    assert b"".join(to_waiter.written) == b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n+PONG\r\n:1\r\n"
+    assert waiter.is_read
 
 
-def test_commands_after_a_put_that_waits_for_room_are_done_after_it(runner: asyncio.Runner) -> None:
+@played
+async def test_commands_after_a_put_that_waits_for_room_are_done_after_it(
+    server: Server, backend: Backend
+) -> None:
     """But equal puts wait with it, in one operation."""
-
-    async def play() -> None:
-        server, backend = Server(), Backend(Random(0), lambda _: None)
-        queue = backend.queues[b"p:q"] = Queue(2, [b"a", b"b"])
-        (client, to_client), (other, to_other) = server.connect(), server.connect()
-        lines = ("SADD q c", "SADD q d", "LPUSH r x", "SPOP q", "LPUSH q e", "PING")
-        client.data_received(b"".join(packed(*line.split()) for line in lines))
+    queue = backend.queues[b"p:q"] = Queue(2, [b"a", b"b"])
+    (client, to_client), (other, to_other) = server.connect(), server.connect()
+    lines = ("SADD q c", "SADD q d", "LPUSH r x", "SPOP q", "LPUSH q e", "PING")
+    client.data_received(b"".join(packed(*line.split()) for line in lines))
+    server.send()
+    _answer(server, backend)
+    assert client.session.is_waiting
+    for taken, left in ((b"a", [b"b", b"c"]), (b"b", [b"c", b"d"])):
+        assert b"p:r" not in backend.queues
+        other.data_received(packed("SPOP", "q"))
         server.send()
         _answer(server, backend)
-        assert client.session.is_waiting
-        for taken, left in ((b"a", [b"b", b"c"]), (b"b", [b"c", b"d"])):
-            assert b"p:r" not in backend.queues
-            other.data_received(packed("SPOP", "q"))
-            server.send()
+        assert (to_other.written[-1], queue.messages) == (b"$1\r\n%b\r\n" % taken, left)
+    for _ in range(10):
+        server.send()
+        while server.link.calls:
             _answer(server, backend)
-            assert (to_other.written[-1], queue.messages) == (b"$1\r\n%b\r\n" % taken, left)
-        for _ in range(10):
-            server.send()
-            while server.link.calls:
-                _answer(server, backend)
-            await asyncio.sleep(0)
-        assert b"".join(to_client.written) == b":1\r\n:1\r\n:1\r\n$1\r\nc\r\n:2\r\n+PONG\r\n"
-        assert queue.messages == [b"d", b"e"]
-        server.close()
-
-    runner.run(play())
+        await asyncio.sleep(0)
+    assert b"".join(to_client.written) == b":1\r\n:1\r\n:1\r\n$1\r\nc\r\n:2\r\n+PONG\r\n"
+    assert queue.messages == [b"d", b"e"]
 
 
-def test_a_client_that_leaves_while_it_waits_takes_nothing(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        server, backend = Server(), Backend(Random(0), lambda _: None)
-        (waiter, to_waiter), (other, _) = server.connect(), server.connect()
-        waiter.data_received(packed("BLPOP", "q", 0))
-        server.send()
-        _answer(server, backend)
-        waiter.connection_lost(None)
-        other.data_received(packed("LPUSH", "q", "m"))
-        server.send()
-        _answer(server, backend)
-        assert backend.queues[b"p:q"].messages == [b"m"]
-        assert to_waiter.written == []
-        server.close()
-
-    runner.run(play())
+@played
+async def test_a_client_that_leaves_while_it_waits_takes_nothing(server: Server, backend: Backend) -> None:
+    (waiter, to_waiter), (other, _) = server.connect(), server.connect()
+    waiter.data_received(packed("BLPOP", "q", 0))
+    server.send()
+    _answer(server, backend)
+    waiter.connection_lost(None)
+    other.data_received(packed("LPUSH", "q", "m"))
+    server.send()
+    _answer(server, backend)
+    assert backend.queues[b"p:q"].messages == [b"m"]
+    assert to_waiter.written == []
 
 
 def _waiting(server: Server, backend: Backend, *words: str | int) -> tuple[Connection, FakeTransport]:
@@ -290,140 +284,121 @@ def _waiting(server: Server, backend: Backend, *words: str | int) -> tuple[Conne
     ("error", "reply"),
     [(None, b"*-1\r\n"), (UnblockedError(), b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n")],
 )
-def test_a_client_that_is_unblocked_is_read_again(
-    runner: asyncio.Runner, error: UnblockedError | None, reply: bytes
+@played
+async def test_a_client_that_is_unblocked_is_read_again(
+    server: Server, backend: Backend, error: UnblockedError | None, reply: bytes
 ) -> None:
-    async def play() -> None:
-        server, backend = Server(), Backend(Random(0), lambda _: None)
-        waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
-        session = cast(RespSession, waiter.session)
-        assert await session.unblock(error)
-        assert (b"".join(written.written), waiter.is_read) == (reply, True)
-        assert not await session.unblock(error)
-        waiter.data_received(packed("PING"))
-        assert written.written[-1] == b"+PONG\r\n"
-        server.close()
-
-    runner.run(play())
+    waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
+    session = cast(RespSession, waiter.session)
+    assert await session.unblock(error)
+    assert (b"".join(written.written), waiter.is_read) == (reply, True)
+    assert not await session.unblock(error)
+    waiter.data_received(packed("PING"))
+    assert written.written[-1] == b"+PONG\r\n"
 
 
-def test_the_request_to_unblock_is_answered_when_the_operation_in_flight_is(runner: asyncio.Runner) -> None:
+@played
+async def test_the_request_to_unblock_is_answered_when_the_operation_in_flight_is(
+    server: Server, backend: Backend
+) -> None:
     """The message that it brings goes to the client. A second request meanwhile changes nothing."""
-
-    async def play() -> None:
-        server, backend = Server(), Backend(Random(0), lambda _: None)
-        waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
-        session = cast(RespSession, waiter.session)
-        other, _ = server.connect()
-        other.data_received(packed("LPUSH", "q", "m"))
+    waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
+    session = cast(RespSession, waiter.session)
+    other, _ = server.connect()
+    other.data_received(packed("LPUSH", "q", "m"))
+    server.send()
+    first = asyncio.create_task(session.unblock(UnblockedError()))
+    await asyncio.sleep(0)
+    assert not await session.unblock(None)
+    assert not first.done()
+    while server.link.calls:
+        _answer(server, backend)
         server.send()
-        first = asyncio.create_task(session.unblock(UnblockedError()))
-        await asyncio.sleep(0)
-        assert not await session.unblock(None)
-        assert not first.done()
-        while server.link.calls:
-            _answer(server, backend)
-            server.send()
-        assert not await first
-        assert written.written == [b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n"]
-        server.close()
-
-    runner.run(play())
+    assert not await first
+    assert written.written == [b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n"]
 
 
-def test_a_client_that_leaves_while_it_is_unblocked_was_not_unblocked(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        server, backend = Server(), Backend(Random(0), lambda _: None)
-        waiter, _ = _waiting(server, backend, "BLPOP", "q", 0)
-        session = cast(RespSession, waiter.session)
-        other, _ = server.connect()
-        other.data_received(packed("LPUSH", "q", "m"))
-        server.send()
-        unblocked = asyncio.create_task(session.unblock(None))
-        await asyncio.sleep(0)
-        waiter.connection_lost(None)
-        assert not await unblocked
-        server.close()
-
-    runner.run(play())
-
-
-def test_a_client_that_asks_to_unblock_and_leaves_changes_nothing(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        server, backend = Server(), Backend(Random(0), lambda _: None)
-        waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
-        other, _ = server.connect()
-        other.data_received(packed("LPUSH", "q", "m"))
-        server.send()
-        unblocked = asyncio.create_task(cast(RespSession, waiter.session).unblock(None))
-        await asyncio.sleep(0)
-        unblocked.cancel()
-        while server.link.calls:
-            _answer(server, backend)
-            server.send()
-        assert written.written == [b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n"]
-        assert not await cast(RespSession, waiter.session).unblock(None)
-        server.close()
-
-    runner.run(play())
-
-
-def test_a_command_that_looks_between_two_waits_is_unblocked_when_it_waits_again(
-    runner: asyncio.Runner, monkeypatch: pytest.MonkeyPatch
+@played
+async def test_a_client_that_leaves_while_it_is_unblocked_was_not_unblocked(
+    server: Server, backend: Backend
 ) -> None:
-    async def play() -> None:
-        server = Server()
-        steps: asyncio.Queue[str] = asyncio.Queue()
-        goes_on = asyncio.Event()
-
-        async def reserve(*arguments: Any, **_options: Any) -> None:
-            client, waiter, ended = arguments[4], Mock(), asyncio.Event()
-            client.begin_wait(waiter, [b"q"])
-            client.end_wait(waiter)
-            steps.put_nowait("looks")
-            await goes_on.wait()
-
-            def unblock(unblocking: Unblocking) -> None:
-                unblocking.take_effect()
-                ended.set()
-
-            waiter.unblock = unblock
-            client.begin_wait(waiter, [b"q"])
-            assert not ended.is_set()  # an operation would not be in its line yet
-            await ended.wait()
-            client.end_wait(waiter)
-
-        monkeypatch.setattr(server.database, "reserve", reserve)
-        connection, written = server.connect()
-        session = cast(RespSession, connection.session)
-        connection.data_received(packed("PRESSURE.RESERVE", "q", "r", "TIMEOUT", 0))
-        await steps.get()
-        assert not session.is_waiting
-        unblocked = asyncio.create_task(session.unblock(None))
-        await asyncio.sleep(0)
-        goes_on.set()
-        assert await unblocked
-        assert written.written == [b"*-1\r\n"]
-        server.close()
-
-    runner.run(play())
+    waiter, _ = _waiting(server, backend, "BLPOP", "q", 0)
+    session = cast(RespSession, waiter.session)
+    other, _ = server.connect()
+    other.data_received(packed("LPUSH", "q", "m"))
+    server.send()
+    unblocked = asyncio.create_task(session.unblock(None))
+    await asyncio.sleep(0)
+    waiter.connection_lost(None)
+    assert not await unblocked
 
 
-def test_a_new_client_has_few_commands_in_flight_and_more_after_small_replies(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        server = Server()
-        client, _ = server.connect()
-        client.data_received(b"".join(packed("LLEN", f"q{number}") for number in range(300)))
-        sent = list[int]()
-        while sum(sent) < 300:
-            server.send()
-            numbers = [_queues(call) for call in server.link.calls]
-            sent.append(sum(numbers))
-            for number in numbers:
-                server.link.reply([0, *([[0, 1]] * number)])
-        assert sent[0] == 4
-        assert sent == sorted(sent[:-1]) + sent[-1:]
-        assert max(sent) > 100
-        server.close()
+@played
+async def test_a_client_that_asks_to_unblock_and_leaves_changes_nothing(
+    server: Server, backend: Backend
+) -> None:
+    waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
+    other, _ = server.connect()
+    other.data_received(packed("LPUSH", "q", "m"))
+    server.send()
+    unblocked = asyncio.create_task(cast(RespSession, waiter.session).unblock(None))
+    await asyncio.sleep(0)
+    unblocked.cancel()
+    while server.link.calls:
+        _answer(server, backend)
+        server.send()
+    assert written.written == [b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n"]
+    assert not await cast(RespSession, waiter.session).unblock(None)
 
-    runner.run(play())
+
+@played
+async def test_a_command_that_looks_between_two_waits_is_unblocked_when_it_waits_again(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps: asyncio.Queue[str] = asyncio.Queue()
+    goes_on = asyncio.Event()
+
+    async def reserve(*arguments: Any, **_options: Any) -> None:
+        client, waiter, ended = arguments[4], Mock(), asyncio.Event()
+        client.begin_wait(waiter, [b"q"])
+        client.end_wait(waiter)
+        steps.put_nowait("looks")
+        await goes_on.wait()
+
+        def unblock(unblocking: Unblocking) -> None:
+            unblocking.take_effect()
+            ended.set()
+
+        waiter.unblock = unblock
+        client.begin_wait(waiter, [b"q"])
+        assert not ended.is_set()  # an operation would not be in its line yet
+        await ended.wait()
+        client.end_wait(waiter)
+
+    monkeypatch.setattr(server.database, "reserve", reserve)
+    connection, written = server.connect()
+    session = cast(RespSession, connection.session)
+    connection.data_received(packed("PRESSURE.RESERVE", "q", "r", "TIMEOUT", 0))
+    await steps.get()
+    assert not session.is_waiting
+    unblocked = asyncio.create_task(session.unblock(None))
+    await asyncio.sleep(0)
+    goes_on.set()
+    assert await unblocked
+    assert written.written == [b"*-1\r\n"]
+
+
+@played
+async def test_a_new_client_has_few_commands_in_flight_and_more_after_small_replies(server: Server) -> None:
+    client, _ = server.connect()
+    client.data_received(b"".join(packed("LLEN", f"q{number}") for number in range(300)))
+    sent = list[int]()
+    while sum(sent) < 300:
+        server.send()
+        numbers = [_queues(call) for call in server.link.calls]
+        sent.append(sum(numbers))
+        for number in numbers:
+            server.link.reply([0, *([[0, 1]] * number)])
+    assert sent[0] == 4
+    assert sent == sorted(sent[:-1]) + sent[-1:]
+    assert max(sent) > 100

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 import pytest
 
@@ -12,7 +12,6 @@ from pressure_server.auth.users import User
 from pressure_server.errors import PressureError
 from pressure_server.net import strangers as module
 from pressure_server.net.connection import Connection
-from pressure_server.net.outbox import Outbox
 from pressure_server.net.strangers import LOGIN_TIMEOUT, Strangers
 from tests.support.waiters import packed
 from tests.unit.net.fake_server import Server
@@ -54,82 +53,71 @@ def ended(connections: list[_Connection]) -> list[int]:
     return [number for number, connection in enumerate(connections) if connection.end]
 
 
-def run(test: Callable[[Strangers], Awaitable[None]]) -> None:
-    """Run a test with strangers whose budget is a sixteenth of 16 MiB."""
+def with_strangers(test: Callable[[Strangers], None]) -> Callable[[], None]:
+    """Return a test that runs this one in an event loop, with strangers whose budget is 1 MiB."""
 
-    async def with_loop() -> None:
-        await test(Strangers(16 * MB))
+    async def play() -> None:
+        test(Strangers(16 * MB))
 
-    asyncio.run(with_loop())
-
-
-def test_above_the_budget_those_that_came_first_are_evicted() -> None:
-    async def test(strangers: Strangers) -> None:
-        clients = connected(strangers, *range(8))
-        for client in clients:
-            strangers.update(client, MB // 4)
-        assert ended(clients) == [0, 1, 2, 3]
-        assert clients[0].end.endswith(f"the limit of {MB} bytes buffered for all such clients is reached")
-        strangers.update(clients[7], MB // 2)
-        assert ended(clients) == [0, 1, 2, 3, 4]
-        assert (strangers.held, strangers.evicted) == (MB, 5)
-
-    run(test)
+    return lambda: asyncio.run(play())
 
 
-def test_the_only_one_in_the_budget_may_exceed_it() -> None:
-    async def test(strangers: Strangers) -> None:
-        clients = connected(strangers, 0, 1)
-        strangers.update(clients[0], 2 * MB)
-        assert ended(clients) == []
-        strangers.update(clients[1], 1)
-        assert ended(clients) == [0]
-        assert strangers.held == 1
-
-    run(test)
-
-
-def test_one_that_logs_in_takes_its_bytes_along() -> None:
-    async def test(strangers: Strangers) -> None:
-        (client,) = connected(strangers, 0)
-        strangers.update(client, MB)
-        assert strangers.remove(client)
-        assert strangers.held == 0
-        assert not strangers.remove(client)
-        strangers.disconnect_late(LOGIN_TIMEOUT)
-        assert client.end == ""
-
-    run(test)
+@with_strangers
+def test_above_the_budget_those_that_came_first_are_evicted(strangers: Strangers) -> None:
+    clients = connected(strangers, *range(8))
+    for client in clients:
+        strangers.update(client, MB // 4)
+    assert ended(clients) == [0, 1, 2, 3]
+    assert clients[0].end.endswith(f"the limit of {MB} bytes buffered for all such clients is reached")
+    strangers.update(clients[7], MB // 2)
+    assert ended(clients) == [0, 1, 2, 3, 4]
+    assert (strangers.held, strangers.evicted) == (MB, 5)
 
 
-def test_a_client_has_a_minute_to_log_in() -> None:
-    async def test(strangers: Strangers) -> None:
-        clients = connected(strangers, 0, 0, 1)
-        strangers.disconnect_late(59)
-        assert ended(clients) == []
-        strangers.disconnect_late(60)
-        assert ended(clients) == [0, 1]
-        assert clients[0].end == "it had not logged in after 60 seconds"
-        assert clients[2] in strangers
-
-    run(test)
+@with_strangers
+def test_the_only_one_in_the_budget_may_exceed_it(strangers: Strangers) -> None:
+    clients = connected(strangers, 0, 1)
+    strangers.update(clients[0], 2 * MB)
+    assert ended(clients) == []
+    strangers.update(clients[1], 1)
+    assert ended(clients) == [0]
+    assert strangers.held == 1
 
 
-def test_room_for_a_new_client_is_made_by_the_oldest_but_not_by_new_ones() -> None:
-    async def test(strangers: Strangers) -> None:
-        clients = connected(strangers, 0, 0, 1)
-        assert strangers.make_room(2)
-        assert strangers.make_room(2)
-        assert not strangers.make_room(2)
-        assert ended(clients) == [0, 1]
+@with_strangers
+def test_one_that_logs_in_takes_its_bytes_along(strangers: Strangers) -> None:
+    (client,) = connected(strangers, 0)
+    strangers.update(client, MB)
+    assert strangers.remove(client)
+    assert strangers.held == 0
+    assert not strangers.remove(client)
+    strangers.disconnect_late(LOGIN_TIMEOUT)
+    assert client.end == ""
 
-    run(test)
+
+@with_strangers
+def test_a_client_has_a_minute_to_log_in(strangers: Strangers) -> None:
+    clients = connected(strangers, 0, 0, 1)
+    strangers.disconnect_late(59)
+    assert ended(clients) == []
+    strangers.disconnect_late(60)
+    assert ended(clients) == [0, 1]
+    assert clients[0].end == "it had not logged in after 60 seconds"
+    assert clients[2] in strangers
+
+
+@with_strangers
+def test_room_for_a_new_client_is_made_by_the_oldest_but_not_by_new_ones(strangers: Strangers) -> None:
+    clients = connected(strangers, 0, 0, 1)
+    assert strangers.make_room(2)
+    assert strangers.make_room(2)
+    assert not strangers.make_room(2)
+    assert ended(clients) == [0, 1]
 
 
 @pytest.mark.interpreted
 def test_the_server_disconnects_those_that_do_not_log_in_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "LOGIN_TIMEOUT", 0.5)
-    monkeypatch.setattr(Outbox, "_discard_input", lambda _: None)  # of the socket, which is in memory
 
     async def test() -> None:
         server = Server(password=b"secret")

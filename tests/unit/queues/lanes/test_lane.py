@@ -10,7 +10,7 @@ from typing import Any, cast
 import hiredis
 import pytest
 
-from pressure_server.backend.deaths import MAX_DEATHS
+from pressure_server.backend.trouble import MAX_DEATHS
 from pressure_server.errors import (
     BackendAwayError,
     BackendError,

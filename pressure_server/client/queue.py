@@ -1,8 +1,8 @@
-"""The native asyncio client of pressure queues in Redis, by redis-py."""
+"""The native clients of pressure queues in Redis, by redis-py."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from itertools import cycle
 from time import monotonic
@@ -11,25 +11,21 @@ from typing import Any, TypeVar
 from redis.exceptions import ResponseError
 
 from pressure_server.client.arguments import as_bytes, checked_bound, checked_timeout
-from pressure_server.client.async_primitives import open_pool, settled
 from pressure_server.client.native import (
-    CHANGES,
     CLOSER,
     CONSUMER,
     LIBRARY,
-    LINE_TIMEOUT,
-    LINE_TIMEOUT_OF_DELETED,
-    MAX_LOADS,
     PRODUCER,
     TAKE,
     QueueCalls,
     RoleKeys,
     function_instead,
-    is_unknown_function,
     must_be_repeated,
     undoing,
 )
+from pressure_server.client.redis_io import AsyncRedis, BlockingRedis
 from pressure_server.client.replies import QueueEmptyError
+from pressure_server.client.synchronous import Synchronous, synchronous
 from pressure_server.errors import (
     PressureError,
     QueueClosedError,
@@ -38,6 +34,17 @@ from pressure_server.errors import (
     QueueInUseError,
 )
 from pressure_server.queues.operations.block_reply import Done, accepts
+
+# The library is loaded at most this often for one call.
+_MAX_LOADS = 100
+# The channel on which Redis reports changed keys to RESP2 clients.
+_CHANGES = "__redis__:invalidate"
+# Seconds in line for a role before the client checks whether waiting still makes sense: a Delete does not
+# wake clients in line (pressure 0.15), and a client of this library that died in its turn gives nothing back.
+_LINE_TIMEOUT = 10.0
+_LINE_TIMEOUT_OF_DELETED = 1.0
+_PREFIX = "__pressure__"
+_REDIS_URL = "redis://127.0.0.1:6379/0"
 
 Result = TypeVar("Result")
 
@@ -57,17 +64,14 @@ class AsyncQueue:
     if a put or another change is in flight when it is cancelled, it may be done.
     """
 
+    _redis_class: type[AsyncRedis] = AsyncRedis
+
     def __init__(
-        self,
-        name: str | bytes,
-        url: str = "redis://127.0.0.1:6379/0",
-        *,
-        prefix: str | bytes = "__pressure__",
-        **options: Any,
+        self, name: str | bytes, url: str = _REDIS_URL, *, prefix: str | bytes = _PREFIX, **options: Any
     ) -> None:
         self._calls = QueueCalls(name, prefix)
-        self._redis = open_pool(url, options)
-        self._patient = open_pool(url, options, is_patient=True)
+        self._redis = self._redis_class(url, options)
+        self._patient = self._redis_class(url, options, is_patient=True)
 
     async def create(self, bound: int = 0) -> None:
         """Create the queue; a bound of 0 means unbounded.
@@ -148,7 +152,7 @@ class AsyncQueue:
             return
         try:
             for role in cycle((PRODUCER, CONSUMER)):
-                await self._line_up(role, LINE_TIMEOUT_OF_DELETED)
+                await self._line_up(role, _LINE_TIMEOUT_OF_DELETED)
                 with suppress(QueueInUseError):
                     await self._call(b"finish_delete")
                     return
@@ -167,8 +171,8 @@ class AsyncQueue:
 
     async def disconnect(self) -> None:
         """Close the connections; the next method call opens new ones."""
-        await self._redis.connection_pool.disconnect()
-        await self._patient.connection_pool.disconnect()
+        await self._redis.disconnect()
+        await self._patient.disconnect()
 
     async def __aenter__(self) -> AsyncQueue:
         return self
@@ -193,8 +197,9 @@ class AsyncQueue:
             stood_in_line = False
             try:
                 while True:
-                    await self._catch_up(changes)
-                    seen = await self._patient.execute_command(*self._calls.look_command(role))
+                    while await _changed_keys(changes, 0) != ():
+                        pass
+                    seen = await self._patient.execute(*self._calls.look_command(role))
                     left = None if end is None else end - monotonic()
                     is_over = left is not None and left <= 0
                     if self._calls.must_line_up(seen):
@@ -202,7 +207,7 @@ class AsyncQueue:
                             raise reason
                         # A native client holds the role, also while it waits for the same message or room.
                         stood_in_line = True
-                        await self._line_up(role, LINE_TIMEOUT if left is None else min(left, LINE_TIMEOUT))
+                        await self._line_up(role, _LINE_TIMEOUT if left is None else min(left, _LINE_TIMEOUT))
                         continue
                     try:
                         return await attempt()
@@ -217,7 +222,7 @@ class AsyncQueue:
                 raise
 
     async def _line_up(self, role: RoleKeys, seconds: float) -> None:
-        await self._patient.execute_command(*self._calls.line_up_command(role, seconds))
+        await self._patient.execute(*self._calls.line_up_command(role, seconds))
 
     async def _listen(self, changes: Any, role: RoleKeys) -> None:
         """Have a pubsub object of redis-py receive the changes of keys that matter for a role."""
@@ -225,12 +230,8 @@ class AsyncQueue:
         number = await changes.parse_response()
         await changes.execute_command(*self._calls.tracking_command(number, role))
         await changes.parse_response()
-        await changes.subscribe(CHANGES)
+        await changes.subscribe(_CHANGES)
         await changes.parse_response()
-
-    async def _catch_up(self, changes: Any) -> None:
-        while await _changed_keys(changes, 0) != ():
-            pass
 
     async def _wait_for_change(self, changes: Any, role: RoleKeys, end: float | None) -> None:
         """Wait until a key that matters for a role has changed, the time is up, or a new try is due."""
@@ -262,16 +263,16 @@ class AsyncQueue:
             while undoing_call is not None and must_be_repeated(await self._send(undoing_call)):
                 pass
 
-        return await settled(self._send(call), undo)
+        return await self._redis.settled(self._send(call), undo)
 
     async def _send(self, call: list[bytes]) -> Any:
         """Send a call, and load the library if the backend does not have it."""
-        function, keys, arguments, loads = LIBRARY.name, self._calls.call_keys, call, MAX_LOADS
+        function, keys, arguments, loads = LIBRARY.name, self._calls.call_keys, call, _MAX_LOADS
         while True:
             try:
-                return await self._redis.execute_command("FCALL", function, len(keys), *keys, *arguments)
+                return await self._redis.execute("FCALL", function, len(keys), *keys, *arguments)
             except ResponseError as error:
-                if is_unknown_function(error) and loads:
+                if str(error).startswith("Function not found") and loads:
                     loads -= 1
                     await self._load()
                 else:
@@ -280,7 +281,7 @@ class AsyncQueue:
 
     async def _load(self) -> None:
         try:
-            await self._redis.execute_command("FUNCTION", "LOAD", LIBRARY.text)
+            await self._redis.execute("FUNCTION", "LOAD", LIBRARY.text)
         except ResponseError as error:
             if not str(error).endswith("already exists"):
                 raise
@@ -293,3 +294,40 @@ async def _changed_keys(changes: Any, seconds: float) -> Any:
     """
     message = await changes.get_message(timeout=seconds)
     return message["data"] if message else ()
+
+
+class _BlockingQueue(AsyncQueue):
+    _redis_class = BlockingRedis
+
+
+class Queue(Synchronous):
+    """A pressure queue in the Redis at `url`, used directly. Threads may share it.
+
+    AsyncQueue explains the arguments, times and errors. Its methods are those of AsyncQueue.
+    """
+
+    def __init__(
+        self, name: str | bytes, url: str = _REDIS_URL, *, prefix: str | bytes = _PREFIX, **options: Any
+    ) -> None:
+        super().__init__(_BlockingQueue(name, url, prefix=prefix, **options))
+
+    create = synchronous(AsyncQueue.create)
+    exists = synchronous(AsyncQueue.exists)
+    length = synchronous(AsyncQueue.length)
+    closed = synchronous(AsyncQueue.closed)
+    put = synchronous(AsyncQueue.put)
+    put_nowait = synchronous(AsyncQueue.put_nowait)
+    get = synchronous(AsyncQueue.get)
+    get_nowait = synchronous(AsyncQueue.get_nowait)
+    close = synchronous(AsyncQueue.close)
+    delete = synchronous(AsyncQueue.delete)
+    disconnect = synchronous(AsyncQueue.disconnect)
+
+    def __iter__(self) -> Iterator[bytes]:
+        """Yield messages, waiting for each, until the queue is closed and empty."""
+        while True:
+            try:
+                message = self.get()
+            except QueueClosedError:
+                return
+            yield message

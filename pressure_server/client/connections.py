@@ -1,8 +1,8 @@
-"""The connections of asyncio clients to a pressure-server, and what is common to all types of queues."""
+"""The connections of clients to a pressure-server, and what is common to all types of queues."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Coroutine, Mapping, Sequence
 from threading import Lock
 from typing import Any, Self
 from weakref import WeakSet
@@ -10,8 +10,9 @@ from weakref import WeakSet
 from redis.exceptions import ResponseError
 
 from pressure_server.client.arguments import Word, as_bytes
-from pressure_server.client.async_primitives import open_pool
+from pressure_server.client.redis_io import AsyncRedis
 from pressure_server.client.replies import described, error_of
+from pressure_server.client.synchronous import Synchronous, synchronous
 from pressure_server.errors import PressureError
 from pressure_server.queues.names import base_key
 from pressure_server.text import printable
@@ -20,18 +21,19 @@ from pressure_server.text import printable
 SERVER_URL = "redis://127.0.0.1:4000"
 
 
-class AsyncConnections:
-    """Connections that tasks share, and some for one request that waits each. Nothing is retried.
+class Connections:
+    """Connections that threads or tasks share, and some for one request that waits each. Nothing is retried.
 
     Raises ValueError for a URL that redis-py cannot parse.
     """
 
-    def __init__(self, url: str, options: Mapping[str, Any]) -> None:
+    def __init__(self, url: str, options: Mapping[str, Any], redis_class: type[AsyncRedis]) -> None:
         self._url, self._options = url, options
-        self._shared = open_pool(url, options)
+        self.redis_class = redis_class
+        self._shared = redis_class(url, options)
         # Clients with one connection each, for requests that wait. A reserved job keeps its own.
-        self._idle: list[Any] = []
-        self._opened: WeakSet[Any] = WeakSet()
+        self._idle: list[AsyncRedis] = []
+        self._opened: WeakSet[AsyncRedis] = WeakSet()
         self._opening = Lock()
 
     async def do(self, *words: Word, waits: bool = False) -> Any:
@@ -42,7 +44,7 @@ class AsyncConnections:
         self.give_back(client)
         return reply
 
-    async def do_alone(self, *words: Word) -> tuple[Any, Any]:
+    async def do_alone(self, *words: Word) -> tuple[Any, AsyncRedis]:
         """Send a command on a connection that no other uses. Return the client with that connection, too."""
         try:
             client = self._idle.pop()
@@ -55,45 +57,40 @@ class AsyncConnections:
             raise
         except BaseException:
             # A job may have been reserved: it returns to the queue.
-            await client.connection_pool.disconnect()
+            await client.disconnect()
             raise
         return reply, client
 
-    async def do_together(self, client: Any, *commands: Sequence[Word]) -> list[Any]:
+    async def do_together(self, client: AsyncRedis, *commands: Sequence[Word]) -> Any:
         """Send commands in one write, by a client of do_alone. Return the replies; errors are among them."""
-        pipeline = client.pipeline(transaction=False)
-        for words in commands:
-            pipeline.execute_command(*words)
         try:
-            replies: list[Any] = await pipeline.execute(raise_on_error=False)
+            return await client.execute_together(commands)
         except BaseException:
             # A job may have been reserved: it returns to the queue.
-            await client.connection_pool.disconnect()
+            await client.disconnect()
             raise
-        return replies
 
-    async def do_on(self, client: Any | None, *words: Word) -> Any:
+    async def do_on(self, client: AsyncRedis | None, *words: Word) -> Any:
         """Send a command by this client of do_alone; by the shared one if it is None."""
-        client = self._shared if client is None else client
         try:
-            return await client.execute_command(*words)
+            return await (client or self._shared).execute(*words)
         except ResponseError as error:
             raise error_of(error) from None
 
-    def give_back(self, client: Any) -> None:
+    def give_back(self, client: AsyncRedis) -> None:
         """Let other requests use the connection of do_alone."""
         self._idle.append(client)
 
     async def disconnect(self) -> None:
         """Close the connections. The next request opens new ones."""
-        await self._shared.connection_pool.disconnect()
+        await self._shared.disconnect()
         with self._opening:
             opened = list(self._opened)
         for client in opened:
-            await client.connection_pool.disconnect()
+            await client.disconnect()
 
-    def _open(self) -> Any:
-        client = open_pool(self._url, self._options, is_patient=True)
+    def _open(self) -> AsyncRedis:
+        client = self.redis_class(self._url, self._options, is_patient=True)
         with self._opening:
             self._opened.add(client)
         return client
@@ -102,10 +99,12 @@ class AsyncConnections:
 class AsyncServerQueue:
     """A queue in a pressure-server: the methods that all types of queues have."""
 
+    _redis_class: type[AsyncRedis] = AsyncRedis
+
     def __init__(self, name: str | bytes, url: str, options: Mapping[str, Any]) -> None:
         self._key = as_bytes(name, "a queue's name")
         base_key(b"", self._key)
-        self._connections = AsyncConnections(url, options)
+        self._connections = Connections(url, options, self._redis_class)
 
     async def length(self) -> int:
         """Return the number of messages; of jobs, those that are ready or delayed.
@@ -139,6 +138,14 @@ class AsyncServerQueue:
         """The queue's name for texts."""
         return printable(self._key)
 
-    async def _do(self, name: str, *words: Word, waits: bool = False) -> Any:
-        """Send a command for the queue; see AsyncConnections.do."""
-        return await self._connections.do(f"PRESSURE.{name}", self._key, *words, waits=waits)
+    def _do(self, name: str, *words: Word, waits: bool = False) -> Coroutine[Any, Any, Any]:
+        """Send a command for the queue; see Connections.do."""
+        return self._connections.do(f"PRESSURE.{name}", self._key, *words, waits=waits)
+
+
+class ServerQueue(Synchronous):
+    """The synchronous client of a queue in a pressure-server: see AsyncServerQueue."""
+
+    length = synchronous(AsyncServerQueue.length)
+    info = synchronous(AsyncServerQueue.info)
+    disconnect = synchronous(AsyncServerQueue.disconnect)

@@ -1,4 +1,4 @@
-"""The asyncio client of the jobs of a queue. docs/guides/job-client.md explains the use.
+"""The clients of the jobs of a queue. docs/guides/job-client.md explains the use.
 
 A reservation belongs to the connection that made it, or to a token.
 """
@@ -6,15 +6,14 @@ A reservation belongs to the connection that made it, or to a token.
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator
-from contextlib import suppress
+from collections.abc import AsyncIterator, Coroutine, Generator, Iterator
+from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import fields
-from typing import Any
+from typing import Any, TypeVar
 
 import redis
 from redis.exceptions import ResponseError
 
-from pressure_server.client.aio.connections import SERVER_URL, AsyncServerQueue
 from pressure_server.client.arguments import (
     Word,
     as_bytes,
@@ -28,7 +27,8 @@ from pressure_server.client.arguments import (
     ttr_words,
     wait_words,
 )
-from pressure_server.client.async_primitives import Lock, Pending, deferred_disconnect, pending
+from pressure_server.client.connections import SERVER_URL, AsyncServerQueue, ServerQueue
+from pressure_server.client.redis_io import AsyncRedis, BlockingRedis
 from pressure_server.client.replies import (
     JobInfo,
     JobNotReservedError,
@@ -38,9 +38,41 @@ from pressure_server.client.replies import (
     described,
     error_of,
 )
+from pressure_server.client.synchronous import Synchronous, run, synchronous
 from pressure_server.errors import PressureError
 
+Entered = TypeVar("Entered", bound=AbstractAsyncContextManager[Any])
+
 _logger = logging.getLogger(__name__)
+
+
+class Pending(Coroutine[Any, Any, Entered]):
+    """A coroutine that is also a context manager for its result, which is one itself."""
+
+    def __init__(self, coroutine: Coroutine[Any, Any, Entered]) -> None:
+        self._coroutine = coroutine
+
+    def __await__(self) -> Generator[Any, Any, Entered]:
+        return self._coroutine.__await__()
+
+    def send(self, value: Any) -> Any:
+        """See Coroutine."""
+        return self._coroutine.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """See Coroutine."""
+        return self._coroutine.throw(*error)
+
+    def close(self) -> None:
+        """See Coroutine."""
+        self._coroutine.close()
+
+    async def __aenter__(self) -> Entered:
+        self._result = await self._coroutine
+        return self._result
+
+    async def __aexit__(self, *exception: Any) -> None:
+        await self._result.__aexit__(*exception)
 
 
 class AsyncJobQueue(AsyncServerQueue):
@@ -129,7 +161,7 @@ class AsyncJobQueue(AsyncServerQueue):
         words = [*wait_words(timeout), *ttr_words(ttr)]
         if token is not None:
             words += ["DETACHED", as_bytes(token, "a token")]
-        return pending(self._reserve(words, token))
+        return Pending(self._reserve(words, token))
 
     async def jobs(self, timeout: float | None = None, ttr: float | None = None) -> AsyncIterator[AsyncJob]:
         """Reserve one job after the other: `async for job in queue.jobs()`.
@@ -205,7 +237,7 @@ class AsyncJobQueue(AsyncServerQueue):
         )
         if isinstance(acknowledged, ResponseError):
             # Nobody knows the job's state, so both jobs return to the queue.
-            await client.connection_pool.disconnect()
+            await client.disconnect()
             raise error_of(acknowledged)
         if not acknowledged:
             _logger.warning("Acknowledgement failed: %s", JobNotReservedError(self._printable, done.id))
@@ -214,14 +246,13 @@ class AsyncJobQueue(AsyncServerQueue):
             raise error_of(reply)
         return self._reserved(reply, None, client)
 
-    def _reserved(self, reply: Any, token: str | bytes | None, client: Any | None) -> AsyncJob:
+    def _reserved(self, reply: Any, token: str | bytes | None, client: AsyncRedis) -> AsyncJob:
         if reply is None or token is not None:
             # No reservation belongs to this connection.
             self._connections.give_back(client)
-            client = None
         if reply is None:
             raise QueueEmptyError(self._printable)
-        return AsyncJob(self, Reservation(*reply[1:4]), token, client)
+        return AsyncJob(self, Reservation(*reply[1:4]), token, client if token is None else None)
 
 
 class AsyncJob:
@@ -235,7 +266,11 @@ class AsyncJob:
     """
 
     def __init__(
-        self, queue: AsyncJobQueue, reservation: Reservation, token: str | bytes | None, client: Any | None
+        self,
+        queue: AsyncJobQueue,
+        reservation: Reservation,
+        token: str | bytes | None,
+        client: AsyncRedis | None,
     ) -> None:
         self.queue = queue._name
         self.id, self.message, self.reserves = reservation
@@ -244,8 +279,8 @@ class AsyncJob:
         self._is_reserved = True
         # The client with the connection to which the reservation belongs; None if it belongs to a token.
         self._client = client
-        self._disconnect_later = deferred_disconnect(client) if client is not None else None
-        self._lock = Lock()
+        self._disconnect_later = client.deferred_disconnect() if client is not None else None
+        self._lock = queue._redis_class.lock()
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.id} of queue '{self._jobs._printable}'>"
@@ -279,7 +314,10 @@ class AsyncJob:
                 with suppress(PressureError, redis.RedisError):
                     await self.release()
         finally:
-            await self._give_up()
+            if self._is_reserved and self._client is not None:
+                # The job has not been ended. With its connection closed, it returns to the queue.
+                self._is_reserved = False
+                await self._client.disconnect()
 
     def __del__(self) -> None:
         # Not after a failed __init__, and silent while the interpreter or the loop ends.
@@ -305,8 +343,83 @@ class AsyncJob:
             is_reserved, self._is_reserved = self._is_reserved, False
             return is_reserved
 
-    async def _give_up(self) -> None:
-        """Close the connection of a job that has not been ended: the job returns to the queue."""
-        if self._is_reserved and self._client is not None:
-            self._is_reserved = False
-            await self._client.connection_pool.disconnect()
+
+class _BlockingJobQueue(AsyncJobQueue):
+    _redis_class = BlockingRedis
+
+
+class JobQueue(ServerQueue):
+    """The jobs of one queue, through the pressure-server at `url`. Threads may share it.
+
+    AsyncJobQueue explains the options, times and errors.
+    """
+
+    def __init__(self, name: str | bytes, url: str = SERVER_URL, **options: Any) -> None:
+        super().__init__(_BlockingJobQueue(name, url, **options))
+
+    create = synchronous(AsyncJobQueue.create)
+    put = synchronous(AsyncJobQueue.put)
+    peek = synchronous(AsyncJobQueue.peek)
+    job = synchronous(AsyncJobQueue.job)
+    kick = synchronous(AsyncJobQueue.kick)
+    pause = synchronous(AsyncJobQueue.pause)
+
+    def reserve(
+        self, timeout: float | None = None, ttr: float | None = None, token: str | bytes | None = None
+    ) -> Job:
+        """Reserve the best job: the lowest priority, then the oldest. `with` acknowledges it.
+
+        Wait up to `timeout` seconds for one; None waits for ever, 0 or less does not wait. `ttr` replaces the
+        job's own time to run.
+
+        The reservation ends with this process, or with its connection. One with a `token` outlives both: it
+        belongs to any client that knows the token (see `resume`), until its time to run is up.
+
+        Raises QueueEmptyError if no job has come in time; QueueClosedError if none can come any more.
+        """
+        return Job(run(self._target.reserve(timeout, ttr, token)))
+
+    def jobs(self, timeout: float | None = None, ttr: float | None = None) -> Iterator[Job]:
+        """Reserve one job after the other: `for job in queue.jobs()`.
+
+        The request for the next job acknowledges the one before, unless the body has ended it. If the body
+        raises or leaves the loop, its job is released. If another client has reserved the job meanwhile, a
+        warning is logged, and the loop goes on.
+
+        The loop ends when no job has come for `timeout` seconds; None waits for ever. `ttr` is as for
+        `reserve`. Raises QueueClosedError if no job can come any more.
+        """
+        words = [*wait_words(timeout), *ttr_words(ttr)]
+        job: AsyncJob | None = None
+        try:
+            with suppress(QueueEmptyError):
+                while True:
+                    job = run(self._target._next(job, words))
+                    yield Job(job)
+        finally:
+            if job is not None:
+                run(job.__aexit__(GeneratorExit))
+
+    def resume(self, job_id: int, token: str | bytes) -> Job:
+        """Return the job that was reserved with this token, perhaps by another process.
+
+        Its time to run begins again. Raises JobNotReservedError if the token has no such reservation.
+        """
+        return Job(run(self._target.resume(job_id, token)))
+
+
+class Job(Synchronous):
+    """A reserved job, as AsyncJob explains it. Another thread may call `touch`."""
+
+    def __init__(self, job: AsyncJob) -> None:
+        super().__init__(job)
+        self.id, self.message, self.reserves = job.id, job.message, job.reserves
+        self.queue, self.token = job.queue, job.token
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} {self.id} of queue '{self._target._jobs._printable}'>"
+
+    ack = synchronous(AsyncJob.ack)
+    release = synchronous(AsyncJob.release)
+    bury = synchronous(AsyncJob.bury)
+    touch = synchronous(AsyncJob.touch)

@@ -1,4 +1,4 @@
-"""The asyncio client of a log, its offsets and its groups. docs/guides/log-client.md explains the use."""
+"""The clients of a log, its offsets and its groups. docs/guides/log-client.md explains the use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from typing import Any, overload
 import redis
 from redis.exceptions import AuthorizationError
 
-from pressure_server.client.aio.connections import SERVER_URL, AsyncConnections, AsyncServerQueue
 from pressure_server.client.arguments import (
     Word,
     as_bytes,
@@ -26,7 +25,8 @@ from pressure_server.client.arguments import (
     ttr_words,
     wait_words,
 )
-from pressure_server.client.async_primitives import sleep
+from pressure_server.client.connections import SERVER_URL, AsyncServerQueue, Connections, ServerQueue
+from pressure_server.client.redis_io import BlockingRedis
 from pressure_server.client.replies import (
     GroupInfo,
     LogMessage,
@@ -34,6 +34,7 @@ from pressure_server.client.replies import (
     QueueEmptyError,
     described,
 )
+from pressure_server.client.synchronous import Synchronous, synchronous
 from pressure_server.errors import StoppingError
 from pressure_server.queues.names import base_key
 
@@ -121,7 +122,7 @@ class AsyncLogQueue(AsyncServerQueue):
                 if now + pause > give_up:
                     raise
                 lost = error
-                await sleep(pause)
+                await self._redis_class.sleep(pause)
                 pause = min(2 * pause, _LONGEST_PAUSE)
                 continue
             if outcome.state == "done":
@@ -213,7 +214,7 @@ class AsyncGroup:
     """
 
     def __init__(
-        self, connections: AsyncConnections, log: bytes, name: str | bytes, consumer: str | bytes
+        self, connections: Connections, log: bytes, name: str | bytes, consumer: str | bytes
     ) -> None:
         self._connections = connections
         self._log = log
@@ -268,3 +269,43 @@ class AsyncGroup:
         if not ids:
             raise ValueError("name at least one message")
         return await self._connections.do(f"PRESSURE.{name}", self._queue, *ids, "TOKEN", self._consumer)
+
+
+class _BlockingLogQueue(AsyncLogQueue):
+    _redis_class = BlockingRedis
+
+
+class LogQueue(ServerQueue):
+    """A queue of the type log, through the pressure-server at `url`. Threads may share it.
+
+    AsyncLogQueue explains the options, times and errors, and how a put is done exactly once.
+    """
+
+    def __init__(
+        self, name: str | bytes, url: str = SERVER_URL, *, resume_for: float = 30.0, **options: Any
+    ) -> None:
+        super().__init__(_BlockingLogQueue(name, url, resume_for=resume_for, **options))
+
+    create = synchronous(AsyncLogQueue.create)
+    put = synchronous(AsyncLogQueue.put)
+    outcome = synchronous(AsyncLogQueue.outcome)
+    get = synchronous(AsyncLogQueue.get)
+    at = synchronous(AsyncLogQueue.at)
+    create_group = synchronous(AsyncLogQueue.create_group)
+    delete_group = synchronous(AsyncLogQueue.delete_group)
+    seek = synchronous(AsyncLogQueue.seek)
+    groups = synchronous(AsyncLogQueue.groups)
+
+    def group(self, name: str | bytes, consumer: str | bytes) -> Group:
+        """Return an object by which this consumer reads the log in a group. Nothing is sent."""
+        return Group(self._target.group(name, consumer))
+
+
+class Group(Synchronous):
+    """One consumer of a group, as AsyncGroup explains it. Threads may share it."""
+
+    read = synchronous(AsyncGroup.read)
+    claim = synchronous(AsyncGroup.claim)
+    ack = synchronous(AsyncGroup.ack)
+    touch = synchronous(AsyncGroup.touch)
+    release = synchronous(AsyncGroup.release)

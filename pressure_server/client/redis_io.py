@@ -1,0 +1,184 @@
+"""What the clients need of redis-py: `AsyncRedis` for tasks, and `BlockingRedis` for threads."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, suppress
+from threading import Lock
+from typing import Any, TypeVar
+
+import redis.asyncio
+import redis.asyncio.connection
+import redis.asyncio.retry
+import redis.connection
+import redis.retry
+from redis.backoff import NoBackoff
+
+from pressure_server.client.arguments import Word
+
+Result = TypeVar("Result")
+
+
+class AsyncRedis:
+    """A client of redis-py with a pool of its own; see _connection_settings. Nothing is retried."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], *, is_patient: bool = False) -> None:
+        in_url = redis.asyncio.connection.parse_url(url)
+        retry = redis.asyncio.retry.Retry(NoBackoff(), 0)
+        settings = _connection_settings(options, in_url, retry, is_patient=is_patient)
+        # Any: redis-py's commands have no usable types.
+        self._redis: Any = redis.asyncio.Redis.from_pool(redis.asyncio.ConnectionPool(**settings))
+
+    def execute(self, *words: Word | float) -> Any:
+        """Return a coroutine that sends a command, and returns its reply."""
+        return self._redis.execute_command(*words)
+
+    async def execute_together(self, commands: Sequence[Sequence[Word]]) -> Any:
+        """Send commands in one write, and return the list of replies; errors are among them."""
+        return await self._pipeline(commands).execute(raise_on_error=False)
+
+    def pubsub(self) -> Any:
+        """Return a PubSub of redis-py, which has a connection of its own."""
+        return self._redis.pubsub()
+
+    async def disconnect(self) -> None:
+        """Close the connections. The next command opens new ones."""
+        await self._redis.connection_pool.disconnect()
+
+    def deferred_disconnect(self) -> Callable[[], None]:
+        """Return a function that closes the connections of this event loop, from any thread."""
+        loop = asyncio.get_running_loop()
+
+        def disconnect() -> None:
+            if not loop.is_closed():
+                asyncio.run_coroutine_threadsafe(self.disconnect(), loop)
+
+        return disconnect
+
+    @staticmethod
+    def lock() -> AbstractAsyncContextManager[Any]:
+        """Return a lock for those that share a client."""
+        return asyncio.Lock()
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        """Wait."""
+        await asyncio.sleep(seconds)
+
+    @staticmethod
+    async def settled(call: Awaitable[Result], undo: Callable[[Result], Awaitable[object]]) -> Result:
+        """Return the result of a call. If the task is cancelled, let the call end, and undo its result."""
+        task = asyncio.ensure_future(call)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            with suppress(redis.RedisError):
+                await undo(await task)
+            raise
+
+    def _pipeline(self, commands: Sequence[Sequence[Word]]) -> Any:
+        pipeline = self._redis.pipeline(transaction=False)
+        for words in commands:
+            pipeline.execute_command(*words)
+        return pipeline
+
+
+class BlockingRedis(AsyncRedis):
+    """The same for threads. Its coroutines block where those of AsyncRedis suspend: see synchronous.py."""
+
+    def __init__(self, url: str, options: Mapping[str, Any], *, is_patient: bool = False) -> None:
+        self._redis = open_blocking(url, options, is_patient=is_patient)
+
+    async def execute(self, *words: Word | float) -> Any:
+        """See AsyncRedis."""
+        return self._redis.execute_command(*words)
+
+    async def execute_together(self, commands: Sequence[Sequence[Word]]) -> Any:
+        """See AsyncRedis."""
+        return self._pipeline(commands).execute(raise_on_error=False)
+
+    def pubsub(self) -> Any:
+        """See AsyncRedis."""
+        return _Blocking(self._redis.pubsub())
+
+    async def disconnect(self) -> None:
+        """See AsyncRedis."""
+        self._redis.connection_pool.disconnect()
+
+    def deferred_disconnect(self) -> Any:
+        """See AsyncRedis."""
+        return self._redis.connection_pool.disconnect
+
+    @staticmethod
+    def lock() -> AbstractAsyncContextManager[Any]:
+        """See AsyncRedis."""
+        return _Blocking(Lock())
+
+    @staticmethod
+    async def sleep(seconds: float) -> None:
+        """See AsyncRedis."""
+        time.sleep(seconds)  # noqa: ASYNC251 # there is no event loop
+
+    @staticmethod
+    async def settled(call: Awaitable[Result], undo: Callable[[Result], Awaitable[object]]) -> Result:
+        """Return the result of a call: nothing cancels one."""
+        return await call
+
+
+class _Blocking(AbstractAsyncContextManager[Any]):
+    """A context manager for threads as one for tasks, with its methods as coroutines. They block."""
+
+    def __init__(self, target: Any) -> None:
+        self._target = target
+
+    def __getattr__(self, name: str) -> Callable[..., Awaitable[Any]]:
+        method = getattr(self._target, name)
+
+        async def call(*arguments: Any, **options: Any) -> Any:
+            return method(*arguments, **options)
+
+        return call
+
+    async def __aenter__(self) -> Any:
+        self._target.__enter__()
+        return self
+
+    async def __aexit__(self, *exception: Any) -> None:
+        self._target.__exit__(*exception)
+
+
+def open_blocking(url: str, options: Mapping[str, Any], *, is_patient: bool = False) -> Any:
+    """Return redis-py's client for threads with a pool of its own; see _connection_settings."""
+    in_url = redis.connection.parse_url(url)  # type: ignore[no-untyped-call] # it has none
+    retry = redis.retry.Retry(NoBackoff(), 0)
+    settings = _connection_settings(options, in_url, retry, is_patient=is_patient)
+    return redis.Redis.from_pool(redis.ConnectionPool(**settings))
+
+
+def _connection_settings(
+    options: Mapping[str, Any], in_url: Mapping[str, Any], retry: Any, *, is_patient: bool
+) -> dict[str, Any]:
+    """Return the arguments for a connection pool of redis-py.
+
+    Precedence: what the client needs, then the URL, then `options`. `retry` is a Retry of redis-py that
+    retries nothing. A patient connection waits for a reply as long as it takes.
+    """
+    settings = {
+        **options,
+        **in_url,
+        "decode_responses": False,
+        # In RESP2, reports of changed keys are ordinary messages; in RESP3, redis-py handles them itself.
+        "protocol": 2,
+        # A command that was sent may have been done.
+        "retry": retry,
+        # Each waiting thread or task has a connection; redis-py would refuse the 101st.
+        "max_connections": 1 << 31,
+    }
+    if is_patient:
+        settings["socket_timeout"] = None
+        if "path" not in settings:
+            # TCP finds out if the server's machine is gone; redis-py asks it to from its version 8 on.
+            settings.setdefault("socket_keepalive", True)
+    return settings

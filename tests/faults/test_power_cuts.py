@@ -1,0 +1,177 @@
+"""Power cuts of the backend: what each level of durability loses when bytes that were not synced are gone."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+import redis
+
+from tests.support.crowd import Crowd
+from tests.support.power import Disk, PoweredValkey
+from tests.support.programs import StartServer, run_command, start_replicated, wait_for
+from tests.support.requirements import need
+
+APPEND_ONLY = ("--appendonly", "yes", "--appendfsync")
+CUTS = 4
+QUEUE = "__pressure__:q"
+# Seconds of changes that `appendfsync everysec` may lose: the sync of one second may last until the next.
+_EVERYSEC = 2.0
+
+StartPowered = Callable[..., PoweredValkey]
+
+
+@pytest.fixture
+def start_powered(tmp_path: Path, request: pytest.FixtureRequest) -> StartPowered:
+    """Return a function that starts a backend whose power can be cut: Valkey, or Debian's Redis."""
+
+    def start(policy: str, *, is_redis: bool = False) -> PoweredValkey:
+        folder = tmp_path / "backend"
+        folder.mkdir()
+        binary = need("redis-server", "redis-server") if is_redis else None
+        backend = PoweredValkey(folder, *APPEND_ONLY, policy, binary=binary)
+        request.addfinalizer(backend.kill)
+        return backend
+
+    return start
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("is_redis", [False, True], ids=["Valkey", "Redis 7.0"])
+def test_with_fsync_power_cuts_lose_and_double_nothing(
+    start_server: StartServer, start_powered: StartPowered, is_redis: bool
+) -> None:
+    backend, chance = start_powered("always", is_redis=is_redis), random.Random(1)
+    server = start_server("--backend", backend.url, "--durability", "fsync")
+    with Crowd(server, 20) as crowd:
+        for _ in range(CUTS):
+            crowd.wait_for_success()
+            backend.cut_power(chance)
+            backend.start()
+        crowd.wait_for_success()
+    crowd.assert_nothing_lost()
+
+
+def test_without_fsync_a_power_cut_loses_the_changes_of_the_last_seconds_at_most(
+    start_server: StartServer, start_powered: StartPowered
+) -> None:
+    backend = start_powered("everysec")
+    server = start_server("--backend", backend.url)
+    acknowledged: list[float] = []
+    with server.client() as client:
+        end = time.monotonic() + 2 * _EVERYSEC
+        while time.monotonic() < end:
+            client.rpush("q", len(acknowledged))
+            acknowledged.append(time.monotonic())
+        cut = time.monotonic()
+        backend.cut_power(random.Random(1))
+        backend.start()
+        wait_for(lambda: _length(client, "q") is not None, "the backend")
+        left = client.lrange("q", 0, -1)
+        assert left == [b"%d" % number for number in range(len(left))]
+        lost = [cut - when for when in acknowledged[len(left) :]]
+        print(
+            f"lost {len(lost)} of {len(acknowledged)}: those of the last {max(lost, default=0):.2f} seconds"
+        )
+        assert backend.disk.lost > 0
+        assert 0 < max(lost) < _EVERYSEC
+        # The queue goes on as if these changes had never been made.
+        assert client.lpop("q", len(left)) == left
+        assert client.rpush("q", "new") == 1
+
+
+def _length(client: redis.Redis, queue: str) -> int | None:
+    try:
+        return int(client.llen(queue))
+    except redis.RedisError:
+        return None
+
+
+def test_without_syncs_a_power_cut_loses_changes(start_powered: StartPowered) -> None:
+    """The fault is a real one: `kill -9` would lose nothing."""
+    backend = start_powered("no")
+    with backend.client() as direct:
+        direct.rpush("l", *range(1000))
+    backend.cut_power(random.Random(1))
+    backend.start()
+    with backend.client() as direct:
+        assert direct.llen("l") == 0
+    assert backend.disk.lost > 0
+
+
+@pytest.mark.parametrize("level", ["fsync", "none"])
+def test_the_embedded_backend_starts_after_a_power_cut_and_has_lost_nothing_with_fsync(
+    start_server: StartServer, tmp_path: Path, level: str
+) -> None:
+    data = tmp_path / "data"
+    disk = Disk(data)
+    options = ("--data-dir", str(data), "--durability", level)
+    server = start_server(*options, environment=disk.environment)
+    with server.client() as client:
+        for number in range(200):
+            client.rpush("q", number)
+    server.kill()
+    os.kill(int((data / "valkey.pid").read_text()), signal.SIGKILL)
+    disk.cut(random.Random(1), "valkey.log", "lock")
+    server = start_server(*options, environment=disk.environment)
+    with server.client() as client:
+        left = client.lrange("q", 0, -1)
+    assert left == [b"%d" % number for number in range(len(left))]
+    assert level == "none" or len(left) == 200
+
+
+def test_with_a_replica_a_power_cut_of_the_master_loses_nothing_if_the_replica_takes_over(
+    start_server: StartServer, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    """If the master comes back as the master instead, its replica follows it, and has as little."""
+    numbers = count()
+
+    def start(*options: str) -> PoweredValkey:
+        folder = tmp_path / f"backend-{next(numbers)}"
+        folder.mkdir()
+        backend = PoweredValkey(folder, *APPEND_ONLY, "everysec", *options)
+        request.addfinalizer(backend.kill)
+        return backend
+
+    main, replica = start_replicated(start)
+    assert isinstance(main, PoweredValkey)
+    server = start_server("--backend", main.url, "--durability", "replica")
+    with server.client() as client:
+        for number in range(200):
+            client.rpush("q", number)
+    main.cut_power(random.Random(1))
+    with replica.client() as direct:
+        assert direct.llen(QUEUE) == 200
+        main.start()
+        wait_for(lambda: direct.info("replication")["master_link_status"] == "up", "the replica")
+        with main.client() as of_main:
+            assert direct.llen(QUEUE) == of_main.llen(QUEUE)
+    assert main.disk.lost > 0
+
+
+def test_a_backup_and_a_restore_survive_a_power_cut_after_their_end(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    numbers = [b"%d" % number for number in range(200)]
+    server = start_server("--data-dir", str(tmp_path / "data"))
+    with server.client() as client:
+        client.rpush("q", *numbers)
+    backups, restored = Disk(tmp_path / "backups"), Disk(tmp_path / "restored")
+    backup = str(tmp_path / "backups" / "backup.tar.gz")
+    (tmp_path / "backups").mkdir()
+    for disk, *command in (
+        (backups, "backup", "--data-dir", str(tmp_path / "data"), backup),
+        (restored, "restore", backup, "--data-dir", str(tmp_path / "restored")),
+    ):
+        ended = run_command(*command, environment=disk.environment, new_process=True)
+        assert ended.returncode == 0, ended.stderr
+        disk.cut(random.Random(1), "server.lock")
+        assert disk.lost == 0
+    with start_server("--data-dir", str(tmp_path / "restored")).client() as client:
+        assert client.lrange("q", 0, -1) == numbers
