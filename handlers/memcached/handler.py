@@ -13,8 +13,6 @@ from pressure_server.net.connection import Connection
 from pressure_server.net.handler import Context, request_line
 from pressure_server.net.listener import ListenerUrl, SettingsError
 
-_YES_OR_NO = {"yes": True, "no": False}
-
 
 def options_of(listen: ListenerUrl) -> ListenerOptions:
     """Return the options in the listener's URL. Raise SettingsError if they are invalid."""
@@ -23,9 +21,9 @@ def options_of(listen: ListenerUrl) -> ListenerOptions:
     if mode not in MODES:
         raise SettingsError(f"{listen}: mode must be one of {', '.join(MODES)}")
     flush_all = options.get("flush_all", "yes" if mode == KV else "no")
-    if flush_all not in _YES_OR_NO:
+    if flush_all not in ("yes", "no"):
         raise SettingsError(f"{listen}: flush_all must be yes or no")
-    return ListenerOptions(mode, _YES_OR_NO[flush_all])
+    return ListenerOptions(mode, flush_all == "yes")
 
 
 class MemcachedHandler:
