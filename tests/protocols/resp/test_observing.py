@@ -355,7 +355,7 @@ def test_memory_usage_grows_with_the_messages_of_each_type(watcher: Client) -> N
 
 def test_the_names_of_the_keys_are_those_of_the_scripts() -> None:
     text = (Path(scripts.__file__).parent / "core" / "keys.lua").read_text()
-    body = text.partition("of_extensions")[2]
+    body = text.partition("of_extensions")[2].partition("}")[0]
     assert [suffix.encode() for suffix in re.findall(r"'(:ext:\w+)'", body)] == list(EXTENSION_SUFFIXES)
 
 
