@@ -2,12 +2,16 @@
 
 A command that reserves from many queues looks at all of them, although few have changed since the last look.
 So what a look shows is kept until the watch tells of a change, or a delay, a reservation or a pause ends.
+
+A command that waits for one of very many queues is a *watcher* of what is kept: an operation in the line of
+each costs fifty microseconds a queue, for each job that a worker waits for. A watcher costs nothing for its
+queues. Operations in the line of a queue are served first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, NamedTuple
@@ -26,7 +30,6 @@ from pressure_server.queues.names import (
     SETTINGS,
     base_key,
 )
-from pressure_server.queues.waiting.watchers import Watcher, Watchers
 
 # Looking at so few queues costs less than watching them.
 _FEW = 16
@@ -78,6 +81,62 @@ class _FirstJob(NamedTuple):
 
 
 _NOTHING = _FirstJob(NO_RANK, inf, False, False)
+
+
+class Watcher:
+    """A command that waits. `news` are the queues that have changed and of which it alone was told."""
+
+    __slots__ = ("changed", "names", "news")
+
+    def __init__(self, names: Iterable[bytes], changed: Callable[[], None]) -> None:
+        self.names = frozenset(names)
+        self.changed = changed
+        self.news: set[bytes] = set()
+
+    def tell(self, name: bytes) -> None:
+        """Note that a queue has changed; wake the command up."""
+        self.news.add(name)
+        self.changed()
+
+
+class Watchers:
+    """The watchers of the queues of one shard."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[Watcher, None] = {}
+
+    def add(self, watcher: Watcher) -> None:
+        """Add a watcher."""
+        self._watchers[watcher] = None
+
+    def remove(self, watcher: Watcher) -> None:
+        """Remove a watcher: it looks at its queues. If it then takes a job, tell others of its news."""
+        self._watchers.pop(watcher, None)
+
+    def tell(self, name: bytes) -> None:
+        """Tell the first watcher that has not been told of anything else: there may be a job for it."""
+        for has_news in (False, True):
+            for watcher in self._watchers:
+                if bool(watcher.news) is has_news and name in watcher.names:
+                    watcher.tell(name)
+                    return
+
+    def tell_all(self) -> None:
+        """Wake all watchers up."""
+        for watcher in list(self._watchers):
+            watcher.changed()
+
+    def have(self, name: bytes) -> bool:
+        """Return whether a watcher waits for this queue."""
+        return any(name in watcher.names for watcher in self._watchers)
+
+    def count(self, names: Collection[bytes] | None) -> dict[bytes, int]:
+        """Return how many wait for each of these queues, or for all. Those with none are left out."""
+        found: dict[bytes, int] = {}
+        for watcher in self._watchers:
+            for name in watcher.names if names is None else watcher.names.intersection(names):
+                found[name] = found.get(name, 0) + 1
+        return found
 
 
 class FirstJobs:

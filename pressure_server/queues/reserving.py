@@ -2,7 +2,7 @@
 
 Looking changes nothing (first_jobs.py). A client that waits has an operation in the line of each queue. These
 operations share a ticket, as in a BLPOP of several queues. If there are many queues, it watches most of them
-instead (watchers.py), and looks again when one has changed.
+instead (`Watcher` in first_jobs.py), and looks again when one has changed.
 """
 
 from __future__ import annotations
@@ -21,14 +21,13 @@ from pressure_server.errors import (
     StoppingError,
     WaitLimitError,
 )
-from pressure_server.queues.first_jobs import NO_RANK, View
+from pressure_server.queues.first_jobs import NO_RANK, View, Watcher
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.owners import Client
 from pressure_server.queues.operations.wait import Wait, WaiterCount
 from pressure_server.queues.shard import Shard
 from pressure_server.queues.waiting.several_queues import SeveralQueues
-from pressure_server.queues.waiting.watchers import Watcher
 
 if TYPE_CHECKING:
     from pressure_server.queues.database import Database

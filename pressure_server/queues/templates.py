@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pressure_server.queues.operations.creation import Creation
+from pressure_server.queues.operations.queue_options import Creation
 from pressure_server.queues.policy import Policy
 from pressure_server.text import Glob
 

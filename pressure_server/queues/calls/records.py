@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +21,6 @@ from pressure_server.backend.resp import wait_for_reply
 from pressure_server.errors import BackendReplyError, OutcomeUnknownError
 from pressure_server.lua.layout import CUT, RECOVER, REPLY_SIZE
 from pressure_server.queues.calls.call import MAX_BLOCKS, Block, Call
-from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
 from pressure_server.queues.operations.operation import Delivery
 from pressure_server.text import counted
 
@@ -40,6 +39,8 @@ _DROP_AFTER: Final = 0.02
 _DROP_RETRY_AFTER: Final = 1.0
 # The most lost calls that are counted. A replica lags behind by a second at most, or serves no purpose.
 _MOST_ANSWERED: Final = 50_000
+# Seconds between two looks at deliveries that are not complete.
+_CHECK_EVERY: Final = 1.0
 # The end of the field `last` of the records: the number of a call (records.lua).
 _NUMBER: Final = re.compile(rb"\d+\Z")
 
@@ -207,3 +208,54 @@ class Records:
             for part, value in zip(call.parts, done, strict=False):
                 part.received(value, None)
             fields = fields[len(done) :]
+
+
+class SlowDeliveries:
+    """The deliveries of one shard that are not complete: their records are cut down to what is missing.
+
+    Otherwise one client that does not read would keep the whole record, and all messages of the call would be
+    delivered again if the server died.
+    """
+
+    def __init__(self, prefix: bytes, cut: Callable[[int, list[bytes]], None]) -> None:
+        """Make an empty collection. `cut(number, left)` cuts the record of call `number` down to `left`.
+
+        `left` has for each queue its base key, the number of its messages, and the messages as recovery.lua
+        knows them.
+        """
+        self._prefix = prefix
+        self._cut = cut
+        # For each delivery, how many operations have messages in the record, and how many of them had not
+        # received theirs at the last check.
+        self._slow: dict[Delivery, tuple[int, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, delivery: Delivery) -> None:
+        """Check the delivery from now on, until it is complete."""
+        missing = len(delivery.undelivered)
+        self._slow[delivery] = missing, missing
+        if self._timer is None:
+            self._timer = self._loop.call_later(_CHECK_EVERY, self._check)
+
+    def _check(self) -> None:
+        before, self._slow = self._slow, {}
+        for delivery, (recorded, seen) in before.items():
+            missing = len(delivery.undelivered)
+            if delivery.is_complete:
+                continue
+            if missing > recorded:
+                recorded = seen = missing
+            # While deliveries go on, each cut at least halves the record, so all cuts together stay cheap.
+            if missing < recorded and (2 * missing <= recorded or seen == missing):
+                self._cut(delivery.number, list(self._left_of(delivery)))
+                recorded = missing
+            self._slow[delivery] = recorded, missing
+        self._timer = self._loop.call_later(_CHECK_EVERY, self._check) if self._slow else None
+
+    def _left_of(self, delivery: Delivery) -> Iterator[bytes]:
+        for operation, returning in delivery.undelivered.items():
+            words = dict(operation.taken_by_delivery()).get(delivery, []) if returning is None else returning
+            yield self._prefix + b":" + operation.name
+            yield b"%d" % len(words)
+            yield from words

@@ -44,22 +44,8 @@ class Lane(Part):
     """A queue's operations: packs them into blocks, one at a time, and hands out the replies."""
 
     __slots__ = (
-        "_ended_count",
-        "_is_woken",
-        "_put_backs",
-        "_runs",
-        "_shard",
-        "base",
-        "bound_state",
-        "is_idle",
-        "is_in_flight",
-        "is_in_use",
-        "is_recent",
-        "keeps",
-        "may_be_bounded",
-        "name",
-        "pending",
-        "waiting",
+        "_ended_count", "_is_woken", "_put_backs", "_runs", "_shard", "base", "bound_state", "is_idle",
+        "is_in_flight", "is_in_use", "is_recent", "keeps", "may_be_bounded", "name", "pending", "waiting",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, name: bytes, base: bytes) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import logging
+from collections.abc import Iterator, Sequence
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
@@ -10,14 +11,16 @@ from typing import TYPE_CHECKING, Any
 from pressure_server.errors import OutcomeUnknownError
 from pressure_server.queues.calls.call import Block
 from pressure_server.queues.lanes.reservations import GATHER_ITERATIONS
-from pressure_server.queues.operations import batch
-from pressure_server.queues.operations.operation import Delivery, Operation
+from pressure_server.queues.operations import batch, verbs
+from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 from pressure_server.queues.operations.options import Custody
-from pressure_server.queues.operations.put_back import put_back_operations
+from pressure_server.text import counted, printable
 
 if TYPE_CHECKING:
     from pressure_server.queues.lanes.lane import Lane
     from pressure_server.queues.shard import Shard
+
+logger = logging.getLogger(__name__)
 
 
 class PutBacks:
@@ -114,3 +117,39 @@ class PutBacks:
         for operation in (operation for run in runs for operation in run):
             operation.owner.completed(operation)
         self._shard.wake_up([self._lane.name])
+
+
+def put_back_operations(taken: Operation) -> Iterator[tuple[int, Operation]]:
+    """Yield the operations that put back what `taken` has taken, each with the number of its call.
+
+    There is one for each call that brought messages. Send those of later calls first, so that the messages
+    taken first are at the head of the queue again.
+    """
+    for delivery, words in taken.taken_by_delivery():
+        delivery.begin_put_back(taken, words)
+        number, owner = delivery.number, _PutBackOwner(delivery, taken, len(words))
+        yield number, Operation(verbs.PUT_BACK, taken.name, [b"%d" % number, *words], 1, owner)
+    taken.deliveries = None
+
+
+class _PutBackOwner(Owner):
+    """The owner of a put-back, for which no client waits."""
+
+    def __init__(self, delivery: Delivery, taken: Operation, count: int) -> None:
+        self._delivery = delivery
+        self._taken = taken
+        self._count = count
+
+    def completed(self, operation: Operation) -> None:
+        """Note that the messages are back; if the put-back failed, they go back after a restart."""
+        if operation.error is None:
+            self._delivery.complete_part(self._taken)
+        else:
+            logger.error(
+                "could not put back %s that a disconnected client had taken from queue '%s': %s; "
+                "any that are missing go back after this server restarts",
+                counted(self._count, "message"),
+                printable(operation.name),
+                operation.error,
+                extra={"queue": printable(operation.name), "error": operation.error.code},
+            )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
@@ -16,6 +16,7 @@ from typing import Any
 
 from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import PressureError, StoppingError
+from pressure_server.queues.operations.flagged import recovery_form
 from pressure_server.queues.operations.options import (
     DEFAULT,
     Custody,
@@ -87,28 +88,10 @@ class Operation:
     """
 
     __slots__ = (
-        "cancelled",
-        "command",
-        "commands_in_call",
-        "deliveries",
-        "encode",
-        "encoded_reply",
-        "end_order",
-        "error",
-        "has_errors",
-        "is_sealed",
-        "measured_from",
-        "messages",
-        "messages_handed_over",
-        "name",
-        "options",
-        "owner",
-        "results",
-        "sizes",
-        "verb",
-        "wait",
-        "wanted",
-    )
+        "cancelled", "command", "commands_in_call", "deliveries", "encode", "encoded_reply", "end_order",
+        "error", "has_errors", "is_sealed", "measured_from", "messages", "messages_handed_over", "name",
+        "options", "owner", "results", "sizes", "verb", "wait", "wanted",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -207,6 +190,17 @@ class Operation:
             if self.verb.custody is Custody.UNTIL_ACKNOWLEDGED:
                 self.deliveries = None
             delivery.put_back(self)
+
+    def taken_by_delivery(self) -> Iterator[tuple[Delivery, list[bytes]]]:
+        """Yield the messages that it has taken, by delivery, as recovery.lua identifies them.
+
+        Messages that have been handed over are left out.
+        """
+        first = 0
+        for delivery, end in self.deliveries or ():
+            messages = self.results[max(first, self.messages_handed_over) : end]
+            yield delivery, list(map(recovery_form, messages)) if self.options.has_flags else messages
+            first = end
 
     @property
     def has_taken(self) -> bool:

@@ -99,16 +99,9 @@ class CoroutineOwner(Owner):
     """
 
     __slots__ = (
-        "_client",
-        "_has_ended",
-        "_loop",
-        "_tried",
-        "_waits",
-        "_was_tried",
-        "first_ended",
-        "on_unblock",
+        "_client", "_has_ended", "_loop", "_tried", "_waits", "_was_tried", "first_ended", "on_unblock",
         "tries_more",
-    )
+    )  # fmt: skip
 
     def __init__(self, client: Client | None) -> None:
         """`client` is told when the coroutine waits and what was taken; None if there is no client."""

@@ -9,7 +9,7 @@ producers or consumers. The line is tried again, first come, first served, when 
 - a native client has handed over the role: it is this server's turn (`role_turns`).
 
 A command that waits on several queues has an operation in the line of each (`several_queues`), or is told
-when one of very many has changed (`watchers`).
+when one of very many has changed (`first_jobs`).
 
 The server asks for a notification after a try has failed. The backend's answer says which keys exist at that
 moment, so no change in between is missed. The server polls only if the backend cannot notify it, and while a

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
+from pressure_server.queues.calls.records import SlowDeliveries
+from pressure_server.queues.lanes.put_backs import put_back_operations
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.owners import NotifyOnSuccess
-from pressure_server.queues.operations.put_back import put_back_operations
 
 
 class SlowDelivery:

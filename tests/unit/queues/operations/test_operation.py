@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pressure_server.errors import QueueClosedError
+from pressure_server.queues.lanes.put_backs import put_back_operations
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.flagged import Flagged
 from pressure_server.queues.operations.operation import Delivery, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Custody, Options
-from pressure_server.queues.operations.put_back import messages_by_delivery, put_back_operations
 from pressure_server.queues.operations.wait import Wait
 from tests.unit.queues.operations_of import Recorder, get, put, taken_by
 
@@ -201,7 +201,7 @@ def test_only_messages_in_incomplete_replies_go_back(digits: list[list[int]], da
     complete = whole[:size].count(b"\n")
     kept = sum(operation.sizes[:complete])
     assert operation.messages_handed_over == kept
-    assert [m for _, some in messages_by_delivery(operation) for m in some] == messages[kept:]
+    assert [m for _, some in operation.taken_by_delivery() for m in some] == messages[kept:]
 
 
 def test_messages_go_back_by_the_call_that_brought_them() -> None:
