@@ -68,7 +68,7 @@ async def _run_alter(shard: Shard, name: bytes, alteration: Alteration) -> None:
     block = [b"alter", b"%d" % len(arguments), *arguments]
     done: object = None
     while not isinstance(done, Done):  # the library may have jobs to do first, which are due
-        reply = await call_directly(shard, keys, block, lambda *_: None, lambda: None, changes=True)
+        reply = await call_directly(shard, keys, block, changes=True)
         done = read_reply(reply, runs=1)
     if isinstance(done.results[0], Exception):
         raise exception_for(name, str(done.results[0]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from math import inf
 from typing import Any, TypeVar
 
 from pressure_server.errors import (
@@ -97,10 +98,6 @@ class Database(QueueOperations):
         """
         return self.shard_of(name).is_away
 
-    def is_lost(self, name: bytes) -> bool:
-        """Return whether the backend of the queue cannot be reached."""
-        return self.shard_of(name).is_lost
-
     def common_shard(self, first: bytes, *others: bytes) -> Shard:
         """Return the shard of several queues. Raises CrossShardError if they are in different ones."""
         shard = self.shard_of(first)
@@ -129,10 +126,6 @@ class Database(QueueOperations):
         """See Shard.submit."""
         self.shard_of(operation.name).submit(operation)
 
-    def join(self, operation: Operation) -> None:
-        """See Shard.join."""
-        self.shard_of(operation.name).join(operation)
-
     def cancel(self, operation: Operation) -> None:
         """See Shard.cancel."""
         self.shard_of(operation.name).cancel(operation)
@@ -144,10 +137,6 @@ class Database(QueueOperations):
     async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
         """See Shard.attempt."""
         return await self.shard_of(operation.name).attempt(operation, owner)
-
-    def due_soon(self, name: bytes) -> float | None:
-        """See Shard.due_soon."""
-        return self.shard_of(name).due_soon(name)
 
     def waiting(self, names: Sequence[bytes] | None = None) -> dict[bytes, dict[Line, int]]:
         """See Shard.waiting."""
@@ -185,24 +174,22 @@ class Database(QueueOperations):
         """
         options = WAITS if count == 1 else UP_TO_COUNT
 
-        async def take_now(some: Sequence[bytes]) -> tuple[bytes, list[bytes]] | None:
+        async def take_now(
+            some: Sequence[bytes], *, has_waited: bool = False
+        ) -> tuple[bytes, list[bytes]] | None:
+            """Take a message if there is one. A client that has waited gets no error of an outage."""
             for name in sorted(some, key=self.is_away):
                 try:
                     messages = await self.run(verbs.GET, name, [], count, Wait(0), client, options)
                 except QueueClosedError:
                     continue  # closed, and empty
+                except BACKEND_LOST as lost:
+                    if isinstance(lost, BackendDiedError) or not has_waited:
+                        raise
+                    return None
                 if messages:
                     return name, messages
             return None
-
-        async def take_left(some: Sequence[bytes]) -> tuple[bytes, list[bytes]] | None:
-            """Take a message if there is one. A client that has waited gets no error of an outage."""
-            try:
-                return await take_now(some)
-            except BACKEND_LOST as lost:
-                if isinstance(lost, BackendDiedError):
-                    raise
-                return None
 
         if timeout == 0:
             return await take_now(names)
@@ -211,22 +198,23 @@ class Database(QueueOperations):
         if len(names) == 1:
             messages = await self.run(verbs.GET, names[0], [], count, Wait(timeout), client, options)
             return (names[0], messages) if messages else None
+        deadline = inf if timeout is None else asyncio.get_running_loop().time() + timeout
         several = SeveralQueues(self, verbs.GET, options, client)
         try:
-            first = await several.first_ended(names, names, [], count, Wait(timeout))
+            first = await several.first_ended(names, names, [], count, Wait(), deadline)
         finally:
             again = several.end()
         if first is not None:
             if isinstance(first.error, QueueClosedError):
                 # A later queue may have a message.
-                found = await take_left([name for name in names if name != first.name])
+                found = await take_now([name for name in names if name != first.name], has_waited=True)
                 if found is not None:
                     return found
             if first.error is not None:
                 raise first.error
             if first.results:
                 return first.name, first.results
-        found = await take_left(again)
+        found = await take_now(again, has_waited=True)
         if found is None and (unblocked := several.take_unblocking_effect()) is not None:
             raise unblocked
         return found
@@ -329,7 +317,7 @@ class Database(QueueOperations):
     @property
     def reconnects(self) -> int:
         """How many times the backend of a shard was lost, and is back."""
-        return sum(shard.reconnects for shard in self.shards)
+        return sum(shard.link.reconnects for shard in self.shards)
 
     @property
     def peer_count(self) -> int:

@@ -15,7 +15,6 @@ from pressure_server.queues.calls.direct import call_directly
 from pressure_server.queues.names import BOUND, MADE, NO_PLAIN_LIST, base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.block_reply import Refused
-from pressure_server.queues.operations.operation import Delivery
 
 if TYPE_CHECKING:
     from pressure_server.queues.shard import Shard
@@ -29,10 +28,6 @@ _READ_FIRST, _READ_AT_ONCE, _BYTES_AT_ONCE, _READ_OF_EACH = 1000, 2000, 1 << 20,
 _READ_FIRST_OF_LARGE, _MANY_BYTES = 10, 4 << 20
 # How often queues are read in portions.
 _ATTEMPTS = 3
-
-
-def _ignore(_reply: list[Any], _delivery: Delivery | None) -> None:
-    """Take nothing: a read brings no messages that must go back."""
 
 
 class Ranges:
@@ -131,9 +126,7 @@ class Ranges:
             words = [b"%d" % number for number in numbers]
             arguments += (b"on", b"1", key, verb.name, b"%d" % len(words), *words)
         while True:
-            reply = await call_directly(
-                self._shard, keys, arguments, _ignore, lambda: None, changes=False, how=READ
-            )
+            reply = await call_directly(self._shard, keys, arguments, changes=False, how=READ)
             if not isinstance(reply, Refused):
                 break
             # Many jobs are due, or must be made: each call does some of that first.

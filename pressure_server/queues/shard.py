@@ -23,7 +23,6 @@ from pressure_server.errors import (
     PressureError,
 )
 from pressure_server.lua.layout import BY_NAME
-from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.calls.statistics import CallStatistics
 from pressure_server.queues.due_queues import DueQueues
@@ -86,7 +85,7 @@ class Shard:
         self.peer_count = 0
         # Whether other shards of the database are up; None if there are none.
         self.others_are_up: Callable[[], bool] | None = None
-        self._link = link
+        self.link = link
         self._durability = durability
         # Whether changes must be durable before clients are answered.
         self.is_durable = durability.is_enabled
@@ -98,7 +97,7 @@ class Shard:
         records = records_key(prefix, identity) if link.heartbeats is not None else b""
         self._records_key = records
         self._set_policy(policy)
-        self._courier = Courier(link, self, self._callers[0], most_in_flight)
+        self.courier = Courier(link, self, self._callers[0], most_in_flight)
         # Lanes that have something to do, and others, which keep what they know of their queues.
         self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
         self._in_use = 0  # of the lanes
@@ -107,7 +106,7 @@ class Shard:
         self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records else None
         self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
         # End a client's read: the operations that it has added may be sent.
-        self.end_of_read = self._courier.end_of_read
+        self.end_of_read = self.courier.end_of_read
         self.housekeeping = Housekeeping(link, prefix, identity)
         self.reservations = Reservations(self)
         self.notifications = KeyNotifications(watch, link.number, prefix)
@@ -116,7 +115,7 @@ class Shard:
         link.is_back = self._backend_is_back
         self.keys = StoredKeys(link, durability, prefix)
         self.ranges = Ranges(self, link)
-        self._loop = asyncio.get_running_loop()
+        self.loop = asyncio.get_running_loop()
 
     def _set_policy(self, policy: Policy) -> None:
         self.policy = policy
@@ -130,43 +129,33 @@ class Shard:
 
     def change_policy(self, policy: Policy) -> None:
         """Use other settings for all queues from now on."""
-        is_reached = self._courier.caller is self._callers[1]
+        is_reached = self.courier.caller is self._callers[1]
         self._set_policy(policy)
         self.limit_storage(is_reached=is_reached)
 
     def limit_storage(self, *, is_reached: bool) -> None:
         """Refuse puts while the backend holds more bytes than it may."""
-        self._courier.caller = self._callers[is_reached]
+        self.courier.caller = self._callers[is_reached]
 
     @property
     def is_up(self) -> bool:
         """Whether the backend can be reached."""
-        return self._link.is_up
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the backend of these lanes cannot be reached. Operations that wait are not tried then."""
-        return not self._link.is_up
+        return self.link.is_up
 
     @property
     def is_away(self) -> bool:
         """Whether this server cannot reach this shard, but can reach another one of the database."""
-        return self.others_are_up is not None and not self._link.is_up and self.others_are_up()
+        return self.others_are_up is not None and not self.link.is_up and self.others_are_up()
 
     @property
     def route(self) -> Route:
         """The route to the node that has the keys."""
-        return self._link.route
-
-    @property
-    def reconnects(self) -> int:
-        """How many times the backend was lost, and is back."""
-        return self._link.reconnects
+        return self.link.route
 
     @property
     def call_statistics(self) -> CallStatistics:
         """The totals of the calls of the library."""
-        return self._courier.statistics
+        return self.courier.statistics
 
     def submit(self, operation: Operation) -> None:
         """Do an operation after those submitted for its queue before; tell its owner when it ends.
@@ -175,7 +164,7 @@ class Shard:
         QueueNameError.
         """
         self.add(operation)
-        self._courier.send_soon()
+        self.courier.send_soon()
 
     def add(self, operation: Operation) -> Lane:
         """Submit an operation as `submit` does, but without sending: for the commands of one read.
@@ -189,17 +178,17 @@ class Shard:
         elif not lane.is_in_use:
             lane.is_in_use = lane.is_recent = True
             self._in_use += 1
-        if operation.wait is not None and operation.waits_for_message and self.is_lost:
+        if operation.wait is not None and operation.waits_for_message and not self.link.is_up:
             # Not at once: the owner does not expect an end before this returns.
-            self._loop.call_soon(self._join_while_lost, operation)
+            self.loop.call_soon(self._join_while_lost, operation)
             return lane
         if self.reservations.given_up and name in self.reservations.given_up:
             self.reservations.restore_to(name)
         lane.pending.append(operation)
-        self._courier.submitted += 1
+        self.courier.submitted += 1
         if lane.is_idle:
             lane.is_idle = False
-            self._courier.add(lane)
+            self.courier.add(lane)
         return lane
 
     def seal(self, name: bytes) -> None:
@@ -214,7 +203,7 @@ class Shard:
 
     def _join_while_lost(self, operation: Operation) -> None:
         """Let an operation wait until the backend is back, or try it if that has just come back."""
-        if self.is_lost:
+        if not self.link.is_up:
             self.join(operation)
         else:
             self.submit(operation)
@@ -334,10 +323,10 @@ class Shard:
 
         Return False if some are left after `timeout` seconds.
         """
-        self._courier.records.drop()
+        self.courier.records.drop()
         try:
             async with asyncio.timeout(timeout):
-                while self._in_use or len(self._courier.records) or len(self.reservations):
+                while self._in_use or len(self.courier.records) or len(self.reservations):
                     self._dropped.clear()
                     await self._dropped.wait()
         except TimeoutError:
@@ -352,7 +341,7 @@ class Shard:
                 lane.put_backs.restore()
             if name in self.reservations.given_up:
                 self.reservations.restore_to(name)
-        self._courier.flush()
+        self.courier.flush()
 
     async def run_each(
         self,
@@ -378,7 +367,7 @@ class Shard:
     def put_back(self, operation: Operation) -> None:
         """Put back the messages of an operation whose client has gone."""
         for delivery, _ in operation.deliveries or ():
-            self._courier.records.note_put_back(delivery.number)
+            self.courier.records.note_put_back(delivery.number)
         self._lane(operation.name).put_backs.put_back(operation)
 
     def messages_are_back(self, bases: Sequence[bytes]) -> None:
@@ -398,51 +387,25 @@ class Shard:
 
     # For lanes.
 
-    def send(self, block: Block) -> None:
-        """Send a block with the next call, independently of the lanes' own blocks."""
-        self._courier.ready(block)
-
     def note_existence(self, name: bytes, *, exists: bool) -> bool:
         """Note whether a queue exists. Return False if this must be noted again with the next reply."""
         return self._deletions.note(name, exists=exists)
 
-    def ready(self, lane: Lane, *, goes_first: bool = False) -> None:
-        """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""
-        self._courier.ready(lane, goes_first=goes_first)
-
-    def send_ahead(self, lane: Lane) -> None:
-        """Send the lane's block at once, unless too many calls are in flight."""
-        self._courier.send_ahead(lane)
-
     def when_durable(self, follows: Follows) -> None:
         """Call `follows` when the backend's last replies are as durable as configured, or with an error."""
-        self._durability.when_durable(self._link.run_id, follows)
+        self._durability.when_durable(self.link.run_id, follows)
 
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call `follows` when the backend is back; if it is up but has refused something, after a pause."""
-        if self._link.is_up:
-            self.call_later(max(_RETRY_AFTER, self._link.pause_after_deaths), follows)
+        if self.link.is_up:
+            self.loop.call_later(max(_RETRY_AFTER, self.link.pause_after_deaths), follows)
         else:
             self._when_back_callbacks[follows] = None
-
-    def call_later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call `follows` after a number of seconds."""
-        return self._loop.call_later(seconds, follows)
-
-    def call_at(
-        self, when: float, follows: Callable[[Operation], None], operation: Operation
-    ) -> asyncio.TimerHandle:
-        """Call `follows` with the operation at the time `when`, by the loop's clock."""
-        return self._loop.call_at(when, follows, operation)
-
-    def time(self) -> float:
-        """Return the time of the loop's clock, in seconds."""
-        return self._loop.time()
 
     def after_iterations(self, iterations: int, follows: Callable[[], None]) -> None:
         """Call `follows` after a number of iterations of the event loop."""
         if iterations:
-            self._loop.call_soon(self.after_iterations, iterations - 1, follows)
+            self.loop.call_soon(self.after_iterations, iterations - 1, follows)
         else:
             follows()
 
@@ -474,8 +437,8 @@ class Shard:
         when_back, self._when_back_callbacks = self._when_back_callbacks, {}
         # The operations that wait have not been tried meanwhile.
         for follows in (*when_back, self._try_waiting):
-            if self._link.pause_after_deaths:
-                self.call_later(self._link.pause_after_deaths, follows)
+            if self.link.pause_after_deaths:
+                self.loop.call_later(self.link.pause_after_deaths, follows)
             else:
                 follows()
 
@@ -526,5 +489,5 @@ class Shard:
 
     def _clean(self, name: bytes) -> None:
         """Remove the server's keys of a deleted queue: the Delete of a native client leaves them."""
-        if self._link.is_up:
+        if self.link.is_up:
             self.housekeeping.clean(name)

@@ -242,7 +242,7 @@ class SlowDeliveries:
         before, self._slow = self._slow, {}
         for delivery, (recorded, seen) in before.items():
             missing = len(delivery.undelivered)
-            if delivery.is_complete:
+            if not missing:
                 continue
             if missing > recorded:
                 recorded = seen = missing

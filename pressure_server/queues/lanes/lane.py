@@ -24,7 +24,6 @@ from pressure_server.queues.lanes import pops
 from pressure_server.queues.lanes.put_backs import PutBacks
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
-from pressure_server.queues.operations.options import Custody
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
@@ -256,16 +255,16 @@ class Lane(Part):
         """
         is_free = not (self.waiting or self._shard.is_durable)
         if is_free and not any(operation.cancelled for operation in progress.ended):
-            self._shard.send_ahead(self)
+            self._shard.courier.send_ahead(self)
 
     def _register_deliveries(self, runs: Sequence[list[Operation]], delivery: Delivery) -> None:
         """Note that these messages are in flight to their clients, until delivered or acknowledged."""
         for run in runs:
-            custody = run[0].verb.custody
-            if custody is Custody.NONE:
+            verb = run[0].verb
+            if not verb.may_go_back:
                 continue
             for operation in run:
-                if operation.results and custody is Custody.UNTIL_DELIVERED:
+                if operation.results and not verb.reserves:
                     delivery.add(operation)
                 elif operation.results and operation.deliveries is None:
                     self._shard.reservations.deliver(operation)
@@ -296,7 +295,9 @@ class Lane(Part):
         if self.is_in_flight:
             return  # the next block has left already
         if self.pending or self._is_woken:
-            self._shard.ready(self, goes_first=bool(self.pending) and self.pending[0].verb.is_put_back)
+            self._shard.courier.ready(
+                self, goes_first=bool(self.pending) and self.pending[0].verb.is_put_back
+            )
             return
         self.is_idle = True
         if self.waiting is not None:
@@ -341,7 +342,7 @@ class Lane(Part):
         self._is_woken = True
         if self.is_idle:
             self.is_idle = False
-            self._shard.ready(self)
+            self._shard.courier.ready(self)
 
     def try_waiting(self) -> None:
         """Try all waiting operations again: the backend is back."""
@@ -374,7 +375,7 @@ class Lane(Part):
         self.pending[:0] = operations
         self.is_idle = False
         if not self.is_in_flight:
-            self._shard.ready(self, goes_first=True)
+            self._shard.courier.ready(self, goes_first=True)
 
 
 def _dropped(operation: Operation) -> bool:

@@ -13,7 +13,6 @@ from pressure_server.queues.calls.call import Block
 from pressure_server.queues.lanes.reservations import GATHER_ITERATIONS
 from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
-from pressure_server.queues.operations.options import Custody
 from pressure_server.text import counted, printable
 
 if TYPE_CHECKING:
@@ -49,7 +48,7 @@ class PutBacks:
         gone, and with those that the block in flight takes for such clients. Messages that were taken first
         go back last, so they are at the head again.
         """
-        if operation.verb.custody is Custody.UNTIL_ACKNOWLEDGED:
+        if operation.verb.reserves:
             operation.put_back()
             return
         begins = not self._pending
@@ -102,7 +101,7 @@ class PutBacks:
             else:
                 self._end(runs)
 
-        self._shard.send(
+        self._shard.courier.ready(
             Block(
                 [self._lane.base],
                 b"",
@@ -126,7 +125,7 @@ def put_back_operations(taken: Operation) -> Iterator[tuple[int, Operation]]:
     taken first are at the head of the queue again.
     """
     for delivery, words in taken.taken_by_delivery():
-        delivery.begin_put_back(taken, words)
+        delivery.undelivered[taken] = words
         number, owner = delivery.number, _PutBackOwner(delivery, taken, len(words))
         yield number, Operation(verbs.PUT_BACK, taken.name, [b"%d" % number, *words], 1, owner)
     taken.deliveries = None

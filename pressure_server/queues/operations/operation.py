@@ -19,7 +19,6 @@ from pressure_server.errors import PressureError, StoppingError
 from pressure_server.queues.operations.flagged import recovery_form
 from pressure_server.queues.operations.options import (
     DEFAULT,
-    Custody,
     Options,
     requiring_destination,
     requiring_queue,
@@ -187,7 +186,7 @@ class Operation:
         """Put back the messages taken, if any: there is no client to receive them."""
         if self.deliveries is not None and self.has_taken:
             delivery = self.deliveries[0][0]
-            if self.verb.custody is Custody.UNTIL_ACKNOWLEDGED:
+            if self.verb.reserves:
                 self.deliveries = None
             delivery.put_back(self)
 
@@ -205,7 +204,7 @@ class Operation:
     @property
     def has_taken(self) -> bool:
         """Whether it has taken messages that are in no queue now."""
-        return bool(self.results) and self.verb.custody is not Custody.NONE
+        return bool(self.results) and self.verb.may_go_back
 
     @property
     def waits_for_message(self) -> bool:
@@ -310,11 +309,6 @@ class Delivery:
         self.undelivered: dict[Operation, list[bytes] | None] = {}
         self.is_shared_out = False
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all messages have arrived."""
-        return self.is_shared_out and not self.undelivered
-
     def add(self, operation: Operation) -> None:
         """Note that the operation has some of the messages: those just added to its `results`."""
         self.undelivered[operation] = None
@@ -323,10 +317,6 @@ class Delivery:
         else:
             operation.deliveries.append((self, len(operation.results)))
 
-    def begin_put_back(self, operation: Operation, recovery_forms: list[bytes]) -> None:
-        """Note that these messages are being put back; call `complete_part` when that is done."""
-        self.undelivered[operation] = recovery_forms
-
     def complete_part(self, operation: Operation) -> None:
         """Note that the operation's messages have been handed over, or are back in the queue."""
         del self.undelivered[operation]
@@ -334,11 +324,11 @@ class Delivery:
 
     def may_be_complete(self) -> None:
         """Note that messages have left: these may have been the last ones."""
-        if self.is_complete:
+        if self.is_shared_out and not self.undelivered:
             self._on_arrival()
 
     def end_sharing_out(self) -> bool:
-        """Note that all operations with messages of the call are registered. Return `is_complete`."""
+        """Note that all operations with its messages are registered. Return whether all have arrived."""
         self.is_shared_out = True
         self.may_be_complete()
         return not self.undelivered
@@ -384,13 +374,12 @@ class Verb:
     line: Line | None = None
     wakes: tuple[Line, ...] = ()
     wakes_all: bool = False
-    # How long the backend keeps a record of the messages that these operations take.
-    custody: Custody = field(init=False)
+    # Whether what these operations take goes back if it does not arrive.
+    may_go_back: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Derive the custody."""
-        taken = Custody.UNTIL_ACKNOWLEDGED if self.reserves else Custody.UNTIL_DELIVERED
-        object.__setattr__(self, "custody", taken if self.takes and not self.moves else Custody.NONE)
+        """Derive `may_go_back`."""
+        object.__setattr__(self, "may_go_back", self.takes and not self.moves)
 
     def __repr__(self) -> str:
         """Return the verb's name."""

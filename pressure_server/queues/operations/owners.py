@@ -61,11 +61,12 @@ class Answers:
     loop. `clients` is None at other times: then a client writes its replies itself.
     """
 
-    __slots__ = ("_ends_later", "_has_ended", "clients")
+    __slots__ = ("_has_ended", "clients", "end")
 
     def __init__(self, *, several_shards: bool = False) -> None:
-        self._ends_later = several_shards
         self._has_ended = False
+        # Let the clients write their replies: the reply to a call has been shared out.
+        self.end: Callable[[], None] = self._end_soon if several_shards else self._flush
         self.clients: dict[AnsweredClient, None] | None = None
 
     def begin(self) -> None:
@@ -73,11 +74,8 @@ class Answers:
         if self.clients is None:
             self.clients = {}
 
-    def end(self) -> None:
-        """Let the clients write their replies: the reply to a call has been shared out."""
-        if not self._ends_later:
-            self._flush()
-        elif not self._has_ended:
+    def _end_soon(self) -> None:
+        if not self._has_ended:
             self._has_ended = True
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -134,13 +132,13 @@ class CoroutineOwner(Owner):
             self._client.begin_wait(self, self._waits)
         self._has_tried()
 
-    def waits_on(self, names: Iterable[bytes]) -> None:
-        """Note that the coroutine waits for queues in whose lines it has no operation."""
-        self._waits += names
+    def all_are_tried(self, watched: Iterable[bytes] = ()) -> None:
+        """Note that no more queues will be tried: if none had anything, the client waits now.
 
-    def all_are_tried(self) -> None:
-        """Note that no more queues will be tried: if none had anything, the client waits now."""
+        It waits for the `watched` queues, too, in whose lines it has no operation.
+        """
         self.tries_more = False
+        self._waits += watched
         if self._client is not None and self._waits and not self.first_ended.done():
             self._client.begin_wait(self, self._waits)
 

@@ -112,7 +112,7 @@ class WaitingOperations:
         self._tries_line = woken or Line.CONSUMERS in served
         operations: list[Operation] = []
         for line, in_line in self._lines.items():
-            if in_line and (woken or line in served) and not self._shard.is_lost:
+            if in_line and (woken or line in served) and self._shard.is_up:
                 operations += in_line.take_first(served.get(line, 0), self._lane.wake_up)
         if self._lines[Line.PRODUCERS]:
             # New puts join the line after the operations that already wait for room.
@@ -150,7 +150,7 @@ class WaitingOperations:
                     wait.ticket.release()
                 if wait.condition is WaitCondition.REMOVED:
                     # The last keys that a Delete removes are not watched.
-                    self._shard.call_later(_LOOK_AGAIN_AFTER, self._lane.wake_up)
+                    self._shard.loop.call_later(_LOOK_AGAIN_AFTER, self._lane.wake_up)
             else:
                 _fail_unserved(operation, wait)
                 progress.ended.append(operation)
@@ -173,7 +173,7 @@ class WaitingOperations:
                 self._wake_up.forget_attempts()
                 if not self._has_left_messages:
                     self._has_left_messages = True
-                    self._shard.call_later(_FOR_OTHERS, self._take_what_is_left)
+                    self._shard.loop.call_later(_FOR_OTHERS, self._take_what_is_left)
             if progress.due is not None:
                 self._source = progress.source
                 due = progress.due
@@ -193,18 +193,18 @@ class WaitingOperations:
             self._due.cancel()
             self._due = self._due_at = None
         if due.seconds is not None:
-            self._due_at = self._shard.time() + due.seconds
-            self._due = self._shard.call_later(due.seconds, self._lane.wake_up)
+            self._due_at = self._shard.loop.time() + due.seconds
+            self._due = self._shard.loop.call_later(due.seconds, self._lane.wake_up)
 
     def _await_expiry(self, seconds: float | None) -> None:
         if self._room is not None:
             self._room.cancel()
-        self._room = None if seconds is None else self._shard.call_later(seconds, self._lane.wake_up)
+        self._room = None if seconds is None else self._shard.loop.call_later(seconds, self._lane.wake_up)
 
     @property
     def due_soon(self) -> float | None:
         """Until when to wait, by the loop's clock, if the queue may have another job now or soon."""
-        now = self._shard.time()
+        now = self._shard.loop.time()
         return (
             None
             if self._due_at is None or self._due_at > now + _SOON
@@ -250,7 +250,7 @@ class WaitingOperations:
 
     def _set_timer(self, operation: Operation, wait: Wait) -> bool:
         """Set the operation's timer to its deadline; return False if the deadline has passed."""
-        now, policy, timeout = self._shard.time(), self._shard.policy, wait.timeout
+        now, policy, timeout = self._shard.loop.time(), self._shard.policy, wait.timeout
         if timeout == AS_CONFIGURED:
             timeout = policy.put_timeout if operation.verb.puts or operation.verb.moves else None
         deadline = wait.deadline(now, timeout, policy.role_timeout)
@@ -267,7 +267,7 @@ class WaitingOperations:
         if deadline is not None:
             wait.out_of_time = deadline == wait.deadline_at
             wait.timer_at = deadline
-            wait.timer = self._shard.call_at(deadline, self._expire, operation)
+            wait.timer = self._shard.loop.call_at(deadline, self._expire, operation)
         return True
 
     def append_untried(self, operation: Operation, condition: WaitCondition, like: Wait | None) -> None:
@@ -406,7 +406,7 @@ class WaitingOperations:
         Operations that share a ticket would be tried one after the other, so their command looks instead. If
         the backend is lost, all are tried when it is back.
         """
-        if self._shard.is_lost:
+        if not self._shard.is_up:
             return
         are_others = False
         for operation in [operation for line in self._lines.values() for operation in line]:

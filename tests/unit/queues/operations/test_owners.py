@@ -198,9 +198,8 @@ def test_a_client_waits_when_all_its_queues_were_tried_in_vain() -> None:
         owner = CoroutineOwner(client)
         owner.tries_more = True
         owner.wait_began(get(owner=owner, name=b"a"))
-        owner.waits_on([b"b", b"c"])
         assert client.waits == []
-        owner.all_are_tried()
+        owner.all_are_tried([b"b", b"c"])
         assert (client.waits, owner.tries_more) == ([[b"a", b"b", b"c"]], False)
 
     asyncio.run(run())

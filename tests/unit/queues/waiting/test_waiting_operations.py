@@ -82,14 +82,15 @@ class FakeLane:
 class FakeShard:
     """A shard whose queues do not change, and whose roles nobody hands over."""
 
-    is_stopping = is_lost = False
+    is_stopping = False
+    is_up = True
     policy = Policy(put_timeout=3.0, role_timeout=2.0)
 
     def __init__(self, clock: Clock, limit: int) -> None:
         self._clock = clock
         self.waiters = WaiterCount(limit)
         self.submitted: list[Operation] = []
-        self.notifications = self.role_turns = self
+        self.notifications = self.role_turns = self.loop = self
 
     def time(self) -> float:
         return self._clock.now
@@ -626,12 +627,12 @@ def test_the_operations_of_one_command_are_not_tried_one_after_the_other() -> No
 def test_operations_that_wait_are_not_tried_while_the_backend_is_lost() -> None:
     world = World()
     (waiting,) = world.waiting_gets(1)
-    world.shard.is_lost = True
+    world.shard.is_up = False
     world.waiting.try_all()
     assert world.lane.wake_ups == 0
     fresh = get()
     assert world.waiting.next_operations([fresh], woken=True) == [fresh]
-    world.shard.is_lost = False
+    world.shard.is_up = True
     world.waiting.try_all()
     assert world.lane.wake_ups == 1
     assert world.waiting.next_operations([], woken=True) == [waiting]
