@@ -196,9 +196,8 @@ class Broker:
     async def start(self, *, to_look: bool = False) -> None:
         """Open the default database. With `to_look`, change nothing there.
 
-        Raises BackendRefusedError if the backend can never be used, or cannot give the durability asked for.
-        If the backend, or all shards of it, are only down, raises BackendError with `to_look`; otherwise
-        returns, and operations wait for the backend.
+        Raises BackendRefusedError if the backend can never be used, or not as asked for. If all shards are
+        only down, raises BackendError with `to_look`; otherwise operations wait for the backend.
         """
         opened = [self._place(backend, self.address.database) for backend in self._backends]
         self._add(opened)
@@ -216,10 +215,7 @@ class Broker:
                 await place.shard.role_turns.end_noted_turns()
 
     async def database(self, number: int) -> Database:
-        """Return the database with this number, and open it if needed.
-
-        Raises DatabaseNumberError, or BackendError.
-        """
+        """Return the database with this number, opened. Raises DatabaseNumberError, or BackendError."""
         if number in self._databases:
             return self._databases[number]
         if self._is_sharded or not 0 <= number <= _MAX_DATABASE or number in self._nonexistent:
@@ -278,10 +274,10 @@ class Broker:
             database.shards[number].watch_lost()
 
     async def wait_for_replicas(self, replicas: int, deadline: Deadline) -> int:
-        """Return how many replicas, of each shard at least, have all that has been answered before.
+        """Return how many replicas each shard has, at least, that have all that was answered before.
 
-        Return when there are `replicas` of them, or at the deadline. Raise BackendError if a shard's backend
-        cannot be asked, and StoppingError if the server stops first.
+        Returns when there are `replicas`, or at the deadline. Raises BackendError if a shard cannot be
+        asked, and StoppingError if the server stops first.
         """
         return min([await one.replica_waits.wait(replicas, deadline) for one in self._backends])
 
@@ -293,11 +289,7 @@ class Broker:
             backend.replica_waits.end()
 
     async def settle(self, timeout: float) -> bool:
-        """Acknowledge what has arrived, and put back what has not, so that nothing is left behind.
-
-        Returns whether this was done within `timeout` seconds. Peers put back what is left, after they have
-        found this server dead.
-        """
+        """Acknowledge what has arrived, and put back the rest. Return whether all is done in time."""
         await self._stop_peers()
         for shard in self.shards:
             shard.send_put_backs()

@@ -92,10 +92,7 @@ class Database(QueueOperations):
         yield from found.items()
 
     def is_away(self, name: bytes) -> bool:
-        """Return whether the shard of the queue cannot be reached, but another one can.
-
-        Commands on several queues then do not wait for this one.
-        """
+        """Return whether the shard of the queue cannot be reached, but another one can."""
         return self.shard_of(name).is_away
 
     def common_shard(self, first: bytes, *others: bytes) -> Shard:
@@ -246,11 +243,7 @@ class Database(QueueOperations):
     # Listing
 
     async def scan(self, cursor: bytes, count: int = SCAN_COUNT) -> tuple[bytes, list[bytes]]:
-        """Return the next cursor (b"0" at the end) and some names of queues, as Redis's SCAN does.
-
-        `count` is about how many keys the backend examines. A queue that exists during the whole scan is
-        returned at least once. The shards are scanned one after the other.
-        """
+        """Return the next cursor and some names: see StoredKeys.scan. The shards come one after the other."""
         within, number = divmod(int(cursor), len(self.shards))
         after, names = await self.shards[number].keys.scan(b"%d" % within, count)
         if after == b"0":
@@ -258,10 +251,9 @@ class Database(QueueOperations):
         return b"%d" % (0 if number == len(self.shards) else int(after) * len(self.shards) + number), names
 
     async def sample_queues(self) -> tuple[list[bytes], bool]:
-        """Return names of queues, each once, and whether these are all queues.
+        """Return names of queues, each once, and whether these are all: shards that are away are left out.
 
-        The number of SCAN steps is limited, so callers may ask every few seconds. Queues of shards that are
-        away are missing.
+        The number of SCAN steps is limited, so callers may ask every few seconds.
         """
         names: dict[bytes, None] = {}
         steps = max(_MAX_SCAN_STEPS // len(self.shards), 2)
@@ -276,10 +268,7 @@ class Database(QueueOperations):
         return list(names), is_complete
 
     async def queues(self, *, reachable: bool = False) -> AsyncIterator[bytes]:
-        """Yield the names of all queues, each once.
-
-        If a shard is away, raises BackendError; with `reachable`, leaves its queues out.
-        """
+        """Yield the names of all queues, each once. With `reachable`, leave out shards that are away."""
         for shard in self.shards:
             if reachable and shard.is_away:
                 continue

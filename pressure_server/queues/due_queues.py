@@ -1,8 +1,7 @@
 """Due queues: use a queue that has dead letters when a delay or a reservation of its jobs ends.
 
-Clients may wait for the dead letters while no client waits on the queue itself or uses it. Without this
-module, the dead letters would come only when the queue is used. All servers do this: the first one moves the
-dead letters, and the others find nothing to do.
+Otherwise clients that wait for the dead letters would get them only when the queue itself is used. The first
+server moves them, and the others find nothing to do.
 """
 
 from __future__ import annotations

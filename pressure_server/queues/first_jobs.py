@@ -156,10 +156,7 @@ class FirstJobs:
         self._loop = asyncio.get_running_loop()
 
     async def look(self, names: Sequence[bytes]) -> View:
-        """Look at these queues. Of queues with equal ranks, the first is the best.
-
-        Changes that were made before are included, whichever client made them. Raises BackendError.
-        """
+        """Look at these queues; changes made before are included. The first of equal rank is the best."""
         if len(names) > _FEW and self._watch.is_up:
             try:
                 return await self._look_at_changed(names)

@@ -38,17 +38,14 @@ class Housekeeping:
         self._cleaning: asyncio.Task[None] | None = None
 
     async def expire(self, names: Sequence[bytes], seconds: float) -> list[int | BackendError]:
-        """Delete queues that a put created, if they have been empty and unused for `seconds`.
-
-        Returns for each 1 if it has been deleted, else 0; or an error. Raises BackendError.
-        """
+        """Delete queues that have been empty and unused. Return 1 for each if so, else 0, or an error."""
         return await self._call(b"expire", names, b"%g" % seconds)
 
     async def delete(self, names: Sequence[bytes]) -> list[int | BackendError]:
-        """Delete those of the queues whose roles are free.
+        """Delete those of the queues whose roles are free. Raises BackendError.
 
-        Returns for each 1 if it has been deleted; 0 if there is no such queue; -1 if a native client holds a
-        role, so that an operation must delete it; or an error. Raises BackendError.
+        Returns for each: 1 if it is deleted; 0 if there is none; -1 if an operation must delete it, as a
+        native client holds a role; or an error.
         """
         return await self._call(b"delete", names, b"")
 
@@ -130,9 +127,6 @@ class DeletionWatch:
         return False
 
     def forget_all(self) -> None:
-        """Forget which queues are watched, as the watch was lost.
-
-        The backend still tracks their keys, so they are disarmed.
-        """
+        """Forget which queues are watched, as the watch was lost; the backend still tracks their keys."""
         self._watch.disarm(self._number, map(self._key, self._watched))
         self._watched.clear()

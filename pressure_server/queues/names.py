@@ -61,10 +61,7 @@ def is_queue_name(name: bytes) -> bool:
 
 
 def base_key(prefix: bytes, name: bytes) -> bytes:
-    """Return the key of the queue's list, from which the scripts derive all others.
-
-    Raises QueueNameError if keys of that name could be keys of another queue.
-    """
+    """Return the key of the queue's list, from which scripts derive the others. Raises QueueNameError."""
     if not is_queue_name(name):
         raise QueueNameError(
             f"'{printable(name)}' cannot be a queue's name: a name must not contain :ext:, or end in :ext "

@@ -45,11 +45,10 @@ class QueueOperations(ABC):
         client: Client | None = None,
         options: Options = DEFAULT,
     ) -> list[Any]:
-        """Do one operation and wait for its end.
+        """Do one operation, and return its `results`; a single value in a list. Raises PressureError.
 
-        Returns the operation's `results`; for verbs with a single value, a list with that value. Raises a
-        PressureError. If the coroutine is cancelled while the operation waits, the operation is not done.
-        `client` is told when the operation waits, and takes over what it has taken.
+        If the coroutine is cancelled while the operation waits, it is not done. `client` is told when it
+        waits, and takes over what it has taken.
         """
         call = CoroutineOwner(client)
         outcome = await self.attempt(
@@ -93,11 +92,11 @@ class QueueOperations(ABC):
         timeout: float | None = 0,
         client: Client | None = None,
     ) -> bytes | None:
-        """Move the oldest message, or the given one, from one queue to another in one step.
+        """Move the oldest message, or the given one, to another queue. Return it; None if there is none.
 
-        With `unique`, a message that the destination already has is removed from the source only. `timeout`
-        is the number of seconds to wait for a message: 0 does not wait, None waits forever. The operation
-        waits for room as a put does. Returns the message, or None if there is none. Raises a PressureError.
+        With `unique`, a message that the destination has is only removed. `timeout` is the seconds to wait
+        for a message (0: not, None: for ever). The operation waits for room as a put does. Raises a
+        PressureError.
         """
         arguments = [base_key(self.prefix_of(source, destination), destination)]
         if message is not None:
@@ -115,10 +114,7 @@ class QueueOperations(ABC):
 
 
 async def kick(queues: QueueOperations, name: bytes, most: int, client: Client | None) -> int:
-    """Make up to `most` buried jobs ready; if none are buried, delayed ones. Return how many.
-
-    Jobs that are buried meanwhile may be kicked, too. Raises a PressureError.
-    """
+    """Make up to `most` buried jobs ready, or if there are none, delayed ones. Return how many."""
     count, state, is_more = 0, b"", True
     while is_more:
         try:
@@ -135,10 +131,7 @@ async def kick(queues: QueueOperations, name: bytes, most: int, client: Client |
 
 
 async def purge(queues: QueueOperations, name: bytes, states: Sequence[bytes], client: Client | None) -> int:
-    """Delete the messages of a queue that are in one of the states; return how many. Raises a PressureError.
-
-    All messages of a plain list are ready. Messages that are put meanwhile may be deleted, too.
-    """
+    """Delete the messages in these states (all of a plain list are ready). Return how many."""
     count, is_more = 0, 1
     while is_more:
         some, is_more = (await queues.run(verbs.PURGE, name, list(states), client=client))[0]
@@ -147,9 +140,9 @@ async def purge(queues: QueueOperations, name: bytes, states: Sequence[bytes], c
 
 
 async def redrive(queues: QueueOperations, name: bytes, to: bytes, most: int, client: Client | None) -> int:
-    """Put up to `most` dead letters back into the queues from which they came, or into one; return how many.
+    """Put up to `most` dead letters back where they came from, or to the base key `to`. Return how many.
 
-    `to` is the base key of the one queue, or empty. Raises a PressureError if none can go.
+    Raises a PressureError if none can go.
     """
     count, skipped, reason = 0, 0, b""
     while skipped >= 0 and count < most:

@@ -39,10 +39,7 @@ class Ranges:
         self._long_read = asyncio.Lock()
 
     async def read(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
-        """See QueueOperations.ranges.
-
-        Sends plain commands, as a script would keep the backend busy five times as long.
-        """
+        """See QueueOperations.ranges. Plain commands take the backend a fifth of the time of a script."""
         commands: list[tuple[bytes, ...]] = []
         for name in names:
             base = base_key(self._shard.prefix, name)
@@ -69,10 +66,7 @@ class Ranges:
     async def _by_script(
         self, names: Sequence[bytes], first: int, last: int, size: int
     ) -> list[list[bytes] | None]:
-        """Return what `read` does; some of the queues are not plain lists, so the script reads them.
-
-        It reads long ones in portions, unless they keep changing in between. `size` is their bytes.
-        """
+        """Do what `read` does by the script, in portions unless they keep changing; `size` is their bytes."""
         room = _READ_FIRST if size < _MANY_BYTES else _READ_FIRST_OF_LARGE
         if first >= 0 and (last == -1 or last - first >= room):
             for _ in range(_ATTEMPTS):
@@ -83,9 +77,9 @@ class Ranges:
     async def _in_portions(
         self, names: Sequence[bytes], first: int, last: int, room: int
     ) -> list[list[bytes] | None] | None:
-        """Return what `read` does, by several calls; None if a queue has changed between them.
+        """Do what `read` does by several calls; None if a queue has changed between them.
 
-        `first` is not negative, and `last` is -1 if it is. The first call reads `room` messages.
+        `first` is not negative, nor is `last`, other than -1. The first call reads `room` messages.
         """
         found: dict[bytes, list[bytes] | None] = {name: [] for name in names}
         left = dict.fromkeys(names, first)  # the position of each queue from which on it is not read yet
@@ -116,10 +110,7 @@ class Ranges:
         return [found[name] for name in names]
 
     async def _ask(self, runs: Sequence[tuple[Any, ...]]) -> list[Any]:
-        """Return the replies to runs in one call: each is a queue, a verb and its arguments, all numbers.
-
-        None in place of a reply says that there is no such queue. Raises BackendError.
-        """
+        """Return the replies to runs (queue, verb, numbers) in one call; None if there is no such queue."""
         keys = [base_key(self._shard.prefix, name) for name, *_ in runs]
         arguments: list[bytes] = []
         for key, (_, verb, *numbers) in zip(keys, runs, strict=True):

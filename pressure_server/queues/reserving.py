@@ -1,8 +1,7 @@
 """Reserving from several queues: looking for the best job, taking it, and waiting for one.
 
-Looking changes nothing (first_jobs.py). A client that waits has an operation in the line of each queue. These
-operations share a ticket, as in a BLPOP of several queues. If there are many queues, it watches most of them
-instead (`Watcher` in first_jobs.py), and looks again when one has changed.
+Looking changes nothing (first_jobs.py). A client that waits has an operation in the line of each queue, as a
+BLPOP has, or if there are many, watches most of them, and looks again when one has changed.
 """
 
 from __future__ import annotations
@@ -118,9 +117,8 @@ async def _take(database: Database, name: bytes, claims: list[bytes], client: Cl
 async def _look(database: Database, names: Sequence[bytes], *, waits: bool) -> View:
     """Look for the best job. What has ended in overdue queues is noticed first, and may be the best.
 
-    If the command `waits`, look only at queues whose backend can be reached.
-
     A job whose last delivery has ended is then in the queue of its dead letters, which may be any of these.
+    A command that `waits` looks only at queues whose backend can be reached.
     """
     view = await _look_once(database, names, waits=waits)
     if view.overdue:

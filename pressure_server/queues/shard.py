@@ -1,7 +1,6 @@
 """A shard: the lanes of the queues whose keys are together on one node, and what they need from the backend.
 
-A database on one node has one shard. On a cluster it has several, each with a prefix and connections of its
-own (placement.py).
+A database has one shard; on a cluster several, each with a prefix and connections of its own (placement.py).
 """
 
 from __future__ import annotations
@@ -57,10 +56,7 @@ _RETRY_AFTER: Final = 1.0
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Shard:
-    """The queues of one shard of a database. A lane is made when a queue first needs one.
-
-    Lanes have no event loop, socket or clock: they use their shard's.
-    """
+    """The queues of one shard of a database. A lane is made when a queue first needs one."""
 
     def __init__(
         self,
@@ -158,18 +154,15 @@ class Shard:
         return self.courier.statistics
 
     def submit(self, operation: Operation) -> None:
-        """Do an operation after those submitted for its queue before; tell its owner when it ends.
-
-        It goes with the next call, or with a later one if a call for its queue is in flight. Raises
-        QueueNameError.
-        """
+        """Add an operation, and send it with the next call. Raises QueueNameError."""
         self.add(operation)
         self.courier.send_soon()
 
     def add(self, operation: Operation) -> Lane:
-        """Submit an operation as `submit` does, but without sending: for the commands of one read.
+        """Do an operation after those added for its queue before; tell its owner when it ends.
 
-        Call `end_of_read` after the last one. Return the queue's lane.
+        It leaves after `end_of_read`, or later if a call for its queue is in flight. Return the lane. Raises
+        QueueNameError.
         """
         name = operation.name
         lane = self._lanes.get(name)
@@ -209,10 +202,7 @@ class Shard:
             self.submit(operation)
 
     def due_soon(self, name: bytes) -> float | None:
-        """Return until when clients wait for a job of the queue that may come within milliseconds.
-
-        By the loop's clock; None if no client waits for such a job.
-        """
+        """See WaitingOperations.due_soon; None if no client waits on the queue."""
         lane = self._lanes.get(name)
         return lane.waiting.due_soon if lane is not None and lane.waiting is not None else None
 
@@ -243,29 +233,20 @@ class Shard:
             self._lanes.move_to_end(name)
 
     def cancel(self, operation: Operation) -> None:
-        """Cancel an operation whose client has gone.
-
-        It is not done if it waits, or if it takes messages and has not been sent.
-        """
+        """Cancel an operation whose client has gone. A take that has been sent is done and put back."""
         operation.cancelled = True
         lane = self._lanes.get(operation.name)
         if lane is not None:
             lane.cancel(operation)
 
     def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
-        """End an operation that waits, as if its time were up.
-
-        If it is in flight, it ends when its reply arrives, and may have got something.
-        """
+        """End an operation as if its time were up; one that is in flight ends when its reply arrives."""
         lane = self._lanes.get(operation.name)
         if lane is not None:
             lane.unblock(operation, unblocking)
 
     async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
-        """Do an operation, and wait until it ends; `owner` is told of its progress.
-
-        Return its `results`, or the error with which it ended.
-        """
+        """Do an operation for `owner`. Return its `results`, or the error with which it ended."""
         try:
             self.submit(operation)
         except PressureError as error:
@@ -287,10 +268,7 @@ class Shard:
                 lane.wake_up()
 
     def waiting(self, names: Collection[bytes] | None) -> dict[bytes, dict[Line, int]]:
-        """Return how many operations of this process's clients wait, by queue and line.
-
-        Look at the queues with these names, or at all. Queues on which none waits are left out.
-        """
+        """Return how many operations of this process wait in these queues, or in all, if any do."""
         lanes = self._lanes.values() if names is None else filter(None, map(self._lanes.get, names))
         counts = {
             lane.name: {line: lane.waiting.count(line) for line in Line}
@@ -319,10 +297,7 @@ class Shard:
         self.reservations.restore()
 
     async def settle(self, timeout: float) -> bool:
-        """Drop the records of delivered messages, and wait until no operation and no record is left.
-
-        Return False if some are left after `timeout` seconds.
-        """
+        """Drop the records of delivered messages. Return whether all is done within `timeout` seconds."""
         self.courier.records.drop()
         try:
             async with asyncio.timeout(timeout):

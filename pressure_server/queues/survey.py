@@ -84,11 +84,10 @@ _FLOW = slice(Figures._fields.index("put"), None)
 
 
 class Ages:
-    """Tells since when the oldest message of a queue has been there at least.
+    """Tells since when the oldest message of a queue has been there at least: messages have no time.
 
-    Messages of a list have no time. But a message that was put before a look, and has not been taken since,
-    is at least as old as that look. So a few looks are kept as marks: the time, and how many messages had
-    been put.
+    One that was put before a look, and has not been taken since, is as old as that look. So a few looks are
+    kept as marks: the time, and how many messages had been put.
     """
 
     __slots__ = ("_marks",)
@@ -97,10 +96,7 @@ class Ages:
         self._marks: list[tuple[float, int]] = []
 
     def look(self, now: float, put: int, taken: int) -> float:
-        """Note a look at the queue. Return the age in seconds of its oldest message; 0 if it is empty.
-
-        The result is too small by the time between two marks at most: marks that are old are further apart.
-        """
+        """Note a look. Return the age of the oldest message, too small by the time between marks at most."""
         marks = self._marks
         # The oldest message is the one after `taken`. All marks before it was put are obsolete, but for one.
         while marks and marks[0][1] <= taken:
@@ -200,10 +196,7 @@ class Survey:
         self.looked = monotonic()
 
     async def look_at(self, queues: Iterable[tuple[int, bytes]]) -> None:
-        """Look at these queues now, unless that was done in the last second.
-
-        Raises BackendError, after the other shards, if one fails. Does not wait for shards that are away.
-        """
+        """Look at these queues, unless that was done in the last second. Raise BackendError at the end."""
         now = monotonic()
         wanted: dict[int, list[bytes]] = {}
         failed: BackendError | None = None
@@ -237,10 +230,7 @@ class Survey:
             await asyncio.sleep(max(_ROUND - self.seconds, _ROUND / 10))
 
     async def _round(self, began: float, pause: float) -> None:
-        """Look at all queues, and pause for so many seconds for each.
-
-        Raises BackendError, after the other shards, if a shard is away. Its queues keep their figures.
-        """
+        """Look at all queues, and pause for so many seconds for each. Raise BackendError at the end."""
         away: dict[Shard, BackendError] = {}
         for shard in self._broker.shards:
             try:

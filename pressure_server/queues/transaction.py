@@ -45,7 +45,7 @@ def _split_waiting(run: list[Operation]) -> list[list[Operation]]:
 class Transaction(QueueOperations):
     """Operations that `commit` does in one call; coroutines that have asked for one wait until then.
 
-    Each coroutine that uses it must submit all its operations before it first waits.
+    Each coroutine must submit all its operations before it first waits.
     """
 
     can_wait = False
@@ -143,11 +143,10 @@ class Transaction(QueueOperations):
     async def commit(self, versions: Mapping[bytes, bytes] | None = None) -> None:
         """Do all submitted operations, if the queues in `versions` still have these versions (verb VERSION).
 
-        Raises QueueChangedError if a queue has another version, QueueInUseError if a role is not free in
-        time, StoppingError if the server stops while it waits for a role, CrossShardError if the queues are
-        in different shards; then nothing has been done. Raises BackendError: after an OutcomeUnknownError the
-        operations may have been done, after a NotSafeError they have been. If it is cancelled after the call
-        was done, the messages taken are put back.
+        Nothing is done after a QueueChangedError, a QueueInUseError (a role is not free in time), a
+        StoppingError or a CrossShardError. After an OutcomeUnknownError all may have been done, after a
+        NotSafeError all has been. If it is cancelled after the call was done, the messages taken are put
+        back.
         """
         names = list(dict.fromkeys([*(versions or {}), *(operation.name for operation in self._operations)]))
         if not names:

@@ -88,10 +88,7 @@ class Libraries:
                 logger.debug("unused libraries of functions are not deleted: %s", error)
 
     async def look(self) -> None:
-        """Delete the libraries that have not been used for long enough. Raises BackendError.
-
-        Servers with another prefix may use them: these load them again.
-        """
+        """Delete unused libraries, which servers with another prefix may load again. Raises BackendError."""
         used, now = {library().name} | self._broker.libraries_of_peers, monotonic()
         unused: dict[tuple[Shard, bytes], float] = {}
         for shard in self._broker.default_database.shards:
@@ -136,10 +133,7 @@ async def stored_bytes(broker: Broker) -> int:
 
 
 async def memory_fields(broker: Broker) -> dict[str, str]:
-    """Return the fields of the backend's INFO memory: of a cluster, its fullest node's.
-
-    Raises BackendError if no node can be reached.
-    """
+    """Return the backend's INFO memory; a cluster's fullest node's. Raises BackendError if none is up."""
     found: list[dict[str, str]] = []
     for shard in broker.default_database.reachable_shards:
         try:

@@ -26,14 +26,13 @@ async def call_directly(
     changes: bool,
     how: bytes = b"",
 ) -> list[Any] | Refused:
-    """Call the library with a block of its own, independently of the queues' lanes, and return its reply.
+    """Call the library with a block of its own, independently of the lanes, and return its reply.
 
     `how` is in layout.py: READ exempts a block that only reads from the limit of a transaction's work.
 
-    `share` is called with the reply as soon as it arrives, unless it is a refusal or an error. It must
-    register the operations that got some of the messages of the delivery, which other blocks of the call
-    share, so that it is not kept here. If this coroutine is cancelled, or raises, after that, `undo` is
-    called: put these messages back. Raises BackendError.
+    `share` gets the reply when it arrives, unless it is a refusal or an error. It must register what the
+    operations got of the delivery, which other blocks of the call share. If this coroutine is cancelled, or
+    raises, after that, `undo` must put these messages back. Raises BackendError.
     """
     ended: asyncio.Future[list[Any] | Refused | Exception] = asyncio.get_running_loop().create_future()
 
@@ -76,10 +75,10 @@ async def call_directly(
 
 
 async def recover(shard: Shard, key: bytes) -> tuple[bool, int, bytes, dict[bytes, int]]:
-    """Put back messages that a dead server had taken, as many as fit into one call.
+    """Put back messages that a dead server had taken, as many as fit into one call; `key` has its records.
 
-    `key` is the key of that server's records. Return whether there is more; how many records could not be
-    put back, and why; and how many messages went back, by the queue's base key. Raises BackendError.
+    Return whether there is more; how many records could not be put back, and why; and how many messages went
+    back, by the queue's base key. Raises BackendError.
     """
     # It is not refused: only transactions are.
     reply = cast("list[Any]", await call_directly(shard, [key], [b""], changes=False, how=RECOVER))

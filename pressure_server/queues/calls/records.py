@@ -1,8 +1,7 @@
 """Records: what this server's calls have left in one shard's backend, until it is not needed (records.lua).
 
-A call that has changed something has a record: its replies, and the messages that it took. It is dropped,
-along with a later call, when all these messages have been delivered. If it is not known whether a call was
-done, its record is recovered: that tells, and puts the messages back.
+A record is dropped, along with a later call, when all its messages have been delivered. If it is not known
+whether a call was done, its record is recovered: that tells, and puts the messages back.
 """
 
 from __future__ import annotations
@@ -146,10 +145,9 @@ class Records:
         self._went_back.append(b"%d" % number)
 
     def _recover(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> None:
-        """Put back the messages in records of this server. Keep trying while the backend is away.
+        """Put back the messages in these records, latest first. Keep trying while the backend is away.
 
-        `fields` are the records, latest first. `follows` is called with the number of blocks that the call of
-        the first record had done; 0 if there is no such record.
+        `follows` is called with how many blocks the call of the first had done; 0 if there is no such record.
         """
         self._courier.ready(self._recovery_of(fields, follows), goes_first=True)
 
@@ -165,11 +163,10 @@ class Records:
         return Block((self.key,), RECOVER, list(fields), received)
 
     async def count_lost(self, channel: Channel) -> None:
-        """Count the calls that another run of the backend lacks, although they had been answered.
+        """Count the answered calls that another run of the backend lacks. Raises BackendError.
 
-        It may also have records that were dropped: messages in them are in no queue. If some had gone back,
-        all go back again, before a call that is sent again drops the record; otherwise they had been
-        delivered, and the record is dropped again. Raises BackendError.
+        It may also have records that were dropped. If messages in one had gone back, all go back again,
+        before a call that is sent again drops the record; otherwise the record is dropped again.
         """
         fields = set(filter(bytes.isdigit, await channel.command(b"HKEYS", self.key)))
         went_back = fields & set(self._went_back)
@@ -213,15 +210,13 @@ class Records:
 class SlowDeliveries:
     """The deliveries of one shard that are not complete: their records are cut down to what is missing.
 
-    Otherwise one client that does not read would keep the whole record, and all messages of the call would be
-    delivered again if the server died.
+    Otherwise a client that does not read would keep whole records, which come again if the server dies.
     """
 
     def __init__(self, prefix: bytes, cut: Callable[[int, list[bytes]], None]) -> None:
-        """Make an empty collection. `cut(number, left)` cuts the record of call `number` down to `left`.
+        """`cut(number, left)` cuts the record of a call down to what is left, as recovery.lua knows it.
 
-        `left` has for each queue its base key, the number of its messages, and the messages as recovery.lua
-        knows them.
+        `left` has for each queue its base key, the number of its messages, and the messages.
         """
         self._prefix = prefix
         self._cut = cut

@@ -249,10 +249,7 @@ class Lane(Part):
         self.bound_state = None
 
     def _send_ahead(self, progress: batch.Progress) -> None:
-        """Send the next block before the operations of the last one end.
-
-        But messages for clients that have gone go back before others are taken.
-        """
+        """Send the next block before the last operations end, unless some of their messages go back first."""
         is_free = not (self.waiting or self._shard.is_durable)
         if is_free and not any(operation.cancelled for operation in progress.ended):
             self._shard.courier.send_ahead(self)
@@ -386,10 +383,9 @@ def _dropped(operation: Operation) -> bool:
 
 
 def _waits_through(operation: Operation, error: Exception) -> bool:
-    """Return whether an operation goes on waiting, although the backend was lost while it was tried.
+    """Return whether an operation that has not been done waits on, although the backend was lost meanwhile.
 
-    It waits for a message, or for room. It has not been done, or what it has taken goes back to the queue. It
-    is tried again later, but not for ever if it may be the reason for the loss.
+    It is tried again later, but not for ever if it may be the reason for the loss.
     """
     wait, verb = operation.wait, operation.verb
     if wait is None or (verb.takes and operation.results):

@@ -17,8 +17,7 @@ from pressure_server.queues.operations.options import taking_for_good
 def adapt(operations: Sequence[Operation], name: bytes, *, keeps: bool) -> list[bytes]:
     """Make pops of the gets from the queue `name` if it `keeps` what is popped, otherwise gets of the pops.
 
-    Return what the clients have finished, for DELETE_JOB. What an operation has taken in earlier calls stays
-    as it is.
+    What an operation has taken in earlier calls stays as it is. Return what the clients have finished.
     """
     finished: list[bytes] = []
     for operation in operations:

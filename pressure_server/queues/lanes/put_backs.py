@@ -42,11 +42,10 @@ class PutBacks:
         return bool(self._pending)
 
     def put_back(self, operation: Operation) -> None:
-        """Put back the messages that an operation has taken.
+        """Put back the messages that an operation has taken, some iterations of the event loop later.
 
-        They go back a few iterations of the event loop later, together with those of other clients that have
-        gone, and with those that the block in flight takes for such clients. Messages that were taken first
-        go back last, so they are at the head again.
+        Those of other clients that have gone go with them. What was taken first goes last, to be the head
+        again.
         """
         if operation.verb.reserves:
             operation.put_back()
@@ -78,10 +77,7 @@ class PutBacks:
             self._lane.send_first(operations[::-1])
 
     def failed(self, runs: Sequence[list[Operation]], error: Exception) -> None:
-        """Send a block of put-backs again after an error, when the backend is back.
-
-        If it is unknown whether the block was done, `resolved` decides.
-        """
+        """Send a block again when the backend is back, unless it may have been done: see `resolved`."""
         if not isinstance(error, OutcomeUnknownError):
             self._shard.when_back(partial(self._try_again, runs))
 
@@ -119,11 +115,7 @@ class PutBacks:
 
 
 def put_back_operations(taken: Operation) -> Iterator[tuple[int, Operation]]:
-    """Yield the operations that put back what `taken` has taken, each with the number of its call.
-
-    There is one for each call that brought messages. Send those of later calls first, so that the messages
-    taken first are at the head of the queue again.
-    """
+    """Yield an operation for each call that has brought some of what `taken` has, with its number."""
     for delivery, words in taken.taken_by_delivery():
         delivery.undelivered[taken] = words
         number, owner = delivery.number, _PutBackOwner(delivery, taken, len(words))

@@ -51,9 +51,7 @@ class Reservations:
     def give_up(self, name: bytes, jobs: Iterable[tuple[int, int]], owner: bytes) -> None:
         """Give up jobs of a queue, together with others, but before any later command on the queue.
 
-        Each is an id, and how often the job had been reserved then: a later reservation does not end.
-        In a fifo they go back to the head of the list, of those that go together the ones first that were
-        reserved last.
+        Each is an id, and how often it was reserved: a later reservation does not end.
         """
         self._shard.seal(name)
         begins = not self.given_up
@@ -73,10 +71,7 @@ class Reservations:
             self._send(name, [given_up(*job) for job in jobs[first : first + _AT_ONCE]])
 
     def ending(self, name: bytes, jobs: list[bytes]) -> Operation:
-        """Return the operation that deletes jobs that clients have finished; it is tried until it is done.
-
-        `jobs` are arguments of DELETE_JOB.
-        """
+        """Return the operation that deletes finished jobs (see DELETE_JOB), and is tried until it is done."""
         self._unconfirmed += 1
         return Operation(verbs.DELETE_JOB, name, jobs, len(jobs), _GivenUp(self._has_deleted))
 

@@ -32,11 +32,9 @@ _what = attrgetter("verb", "options")
 
 
 def take_batch(waiting: list[Operation]) -> list[Operation]:
-    """Remove from the front of `waiting` the operations of the next call, and return them.
+    """Remove from the front of `waiting` the operations of the next call, at least one, and return them.
 
-    The call has at least one operation, and more while MAX_MESSAGES and MAX_BYTES permit. Of an operation
-    that is larger than that, and can be split, it does a portion; the operation comes back. No more commands
-    can become part of an operation that is in a call.
+    A large operation that can be split does a portion, and comes back. What is in a call is sealed.
     """
     messages = size = count = 0
     kind = (False, False)
@@ -68,10 +66,10 @@ def _portion(operation: Operation) -> int | None:
 
 
 def fold(batch: Sequence[Operation]) -> list[list[Operation]]:
-    """Group neighbouring operations with the same verb and options; keep those that do not fold apart.
+    """Group neighbouring operations with the same verb and options, if they fold.
 
-    Operations that may overtake those of other owners go first: workers that reserve and delete would
-    otherwise make a run of each operation, which takes the backend twice as long.
+    Those that may overtake other owners' go first: workers that reserve and delete would otherwise make a run
+    of each operation, which takes the backend twice as long.
     """
     groups = [list(group) for _, group in groupby(batch, _what)]
     if len(groups) > 2 and any(group[0].verb.overtakes for group in groups):
@@ -99,8 +97,7 @@ def _overtaken(batch: Sequence[Operation]) -> list[Operation]:
 def share_mode(operations: Sequence[Operation], *, limit_to_share: bool) -> bytes:
     """Return SHARE for a call that puts and whose takes all may wait, if `limit_to_share`; otherwise NOTE.
 
-    SHARE limits takes to this server's share of the messages. A take that may not wait must not be limited:
-    it would report that the queue is empty.
+    A take that may not wait must not be limited to a share: it would report that the queue is empty.
     """
     puts = any(operation.verb.puts for operation in operations)
     all_wait = all(o.wait is None or o.wait.timeout != 0 for o in operations if o.verb.takes)
@@ -144,13 +141,11 @@ _NOTHING_DUE: Final = Due()
 class Progress:
     """What the reply to a block means for its operations.
 
-    `ended` have ended. `resend` must be sent again at once, before other operations. `must_wait` have to
-    wait, and their `wait` says for what. `held_roles` are roles that native clients hold and that waiting
-    operations need, too. If `left_for_others` is set, messages were left for clients of other servers; this
-    server may take those that the others do not take. `due` says when the queue may have another job; None if
-    no reply could say it. `room_after` says in how many seconds a message expires that is in the way of
-    puts; None if none does. If the queue belongs to a group, waiting operations need messages of the queue
-    `source`, too. `keeps` is whether pops must reserve, if the lane did not know. `is_limited`: see News.
+    `ended` have ended. `resend` must be sent again at once, before others. `must_wait` wait for what their
+    `wait` says. `held_roles` are roles that native clients hold and waiting operations need.
+    `left_for_others`: see `share_mode`; this server may take what the others do not. `due` is None if no
+    reply could say it. Operations that wait in the queue of a group need messages of the log `source`, too.
+    For the others see News.
     """
 
     # What nearly every reply means: all has ended, and nothing is due.
@@ -169,10 +164,7 @@ class Progress:
 
 
 def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | None:
-    """Distribute a reply of batch.lua among the operations of its runs.
-
-    Return None if there is one run, all of it has ended, and nothing is due: nearly all replies say so.
-    """
+    """Distribute a reply of batch.lua among runs. Return None if there is one, it has ended, and no news."""
     left, executed = reply[0], len(reply) - 1
     news = NO_NEWS
     if type(left) is list:
@@ -211,11 +203,10 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | 
 
 
 def progress_after_refusal(runs: Sequence[Sequence[Operation]], error: str) -> Progress:
-    """Return what becomes of a call that the backend has refused as a whole with this error.
+    """Return what becomes of a call that the backend has refused as a whole, before anything was done.
 
-    Out of memory, the backend refuses puts. With a full disk or too few replicas, it refuses all changes. It
-    refuses the call before anything is done. `ended` are the operations that caused the refusal; they must
-    fail with the error. The others are sent again. If no operation caused the refusal, all are in `ended`.
+    `ended` are the operations that caused it and must fail; the others are sent again. If none did, all are
+    in `ended`.
     """
     ended: list[Operation] = []
     others: list[Operation] = []

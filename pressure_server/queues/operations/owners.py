@@ -1,7 +1,7 @@
 """Owners of operations other than a client's connection: they are told of waits and of the end.
 
-When an operation ends, its owner gets the messages in the same step. From then on the owner must call
-`acknowledge` or `put_back` exactly once, even if it is cancelled. Before that, the lane has the messages.
+An owner gets the messages in the step in which the operation ends, and must then call `acknowledge` or
+`put_back` exactly once, even if it is cancelled. Before that, the lane has the messages.
 """
 
 from __future__ import annotations
@@ -133,10 +133,7 @@ class CoroutineOwner(Owner):
         self._has_tried()
 
     def all_are_tried(self, watched: Iterable[bytes] = ()) -> None:
-        """Note that no more queues will be tried: if none had anything, the client waits now.
-
-        It waits for the `watched` queues, too, in whose lines it has no operation.
-        """
+        """Note that no more are tried: if none had anything, the client waits, for the `watched`, too."""
         self.tries_more = False
         self._waits += watched
         if self._client is not None and self._waits and not self.first_ended.done():

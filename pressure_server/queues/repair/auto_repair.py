@@ -23,8 +23,7 @@ _MAX_CASES = 10_000
 class AutoRepair:
     """A background task that fixes problems of queues after `seconds`; 0 disables it.
 
-    It examines all queues of the databases in use every `seconds` / 2, and queues with problems every
-    `seconds` / 10, but neither more often than every half second.
+    It examines all queues every `seconds` / 2, and those with problems every `seconds` / 10.
     """
 
     def __init__(self, broker: Broker, seconds: float) -> None:

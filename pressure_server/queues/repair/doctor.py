@@ -114,9 +114,8 @@ class Doctor:
         self._loop = asyncio.get_running_loop()
 
     async def queues(self) -> AsyncIterator[list[bytes]]:
-        """Yield the names of all queues, and of incomplete ones without :bound, some at a time.
+        """Yield the names of all queues, and of incomplete ones without :bound, some at a time, maybe twice.
 
-        A queue comes once, unless SCAN returns it twice; an incomplete one may come once for each key.
         `missing` then has the reason for each shard that is away.
         """
         self.missing = []
@@ -148,10 +147,7 @@ class Doctor:
         return [name for name, bound in zip(names, bounds, strict=True) if bound is None]
 
     async def look_for(self, names: Iterable[bytes]) -> int:
-        """Examine queues for the first time, and add a case for each that may have a problem.
-
-        Returns how many of the names are queues.
-        """
+        """Examine new queues, and add cases of those that may have a problem. Return how many exist."""
         now, queues = self._loop.time(), 0
         for name, snapshot in await self._examine(list(names)):
             queues += snapshot.bound is not None
@@ -194,10 +190,7 @@ class Doctor:
         return [found for found in case.lasting(self.wait) if found.name != _LONE_LIST or is_named]
 
     async def repair(self, report: Callable[[Case, list[Finding], list[str]], None]) -> None:
-        """Fix problems and examine again, until none is left that can be fixed.
-
-        After each attempt `report` is called with the case, its findings, and what was done, in words.
-        """
+        """Fix what can be fixed, and examine again. `report` gets a case, its findings, and what was done."""
         failed: set[bytes] = set()
         for _ in range(_ROUNDS):
             fixable = [case for case in self.cases.values() if self.fixable(case) and case.name not in failed]

@@ -20,11 +20,9 @@ class KeyListener(Protocol):
     """An object that is told when a queue changes."""
 
     def armed(self, name: bytes, watched: list[bytes], mask: int | None, due: bytes | None) -> None:
-        """Note that the queue is watched.
+        """Note that keys with the suffixes `watched` are watched; `mask` says which exist, see `may_proceed`.
 
-        `watched` are the suffixes of its watched keys. `mask` says which of them exist (see `may_proceed`).
-        If the backend cannot watch, `mask` is None after a pause: try again now. `due` is the note of when
-        the queue may have another job, if jobs are waited for.
+        If the backend cannot watch, it is None, after a pause: try again now. `due` is the value of DUE.
         """
 
     def changed(self, name: bytes) -> None:
@@ -32,10 +30,7 @@ class KeyListener(Protocol):
 
 
 class KeyNotifications:
-    """The listeners to queues of one database.
-
-    For changes of its own queue, a lane is told by the database directly.
-    """
+    """The listeners to queues of one shard. A lane is told of its own queue directly."""
 
     def __init__(self, watch: Watch, number: int, prefix: bytes) -> None:
         self._watch = watch
@@ -50,10 +45,7 @@ class KeyNotifications:
         return len(self._listeners)
 
     def arm(self, listener: KeyListener, name: bytes, watched: list[bytes], *, own: bool = False) -> None:
-        """Tell the listener, once, when one of the queue's keys changes; `watched` are their suffixes.
-
-        `own` says that it is the queue of the listener's lane, which is told anyway.
-        """
+        """Tell the listener, once, of a change of these keys. A lane is told of its `own` queue anyway."""
         if not own:
             self._listeners.setdefault(name, {})[listener] = None
         base = base_key(self._prefix, name)

@@ -22,8 +22,7 @@ _ORDINARY: tuple[bytes, ...] = ()
 class WaitingLine:
     """One of the two lines of a queue. The `wait` of each operation in it says what the operation lacks.
 
-    The conditions are counted as operations come and go: with 5000 in line, looking at each of them for every
-    message took two thirds of the time.
+    Conditions are counted: with 5000 in line, looking at each for every message took two thirds of the time.
     """
 
     __slots__ = (
@@ -137,8 +136,7 @@ class WaitingLine:
     def requeue(self, again: Sequence[Operation], new: Sequence[Operation], ended_count: int) -> bool:
         """Return operations tried in vain to the head of the line, and add the new ones.
 
-        `ended_count` is how many of the operations that were tried have ended. Return whether to try more at
-        once.
+        `ended_count` operations have gone on. Return whether to try more at once.
         """
         in_vain = {_need_of(operation) for operation in again}
         rest = bool(self._operations) and (
@@ -173,10 +171,7 @@ class WaitingLine:
 
 
 def _need_of(operation: Operation) -> tuple[bytes, ...]:
-    """Return what the operation shares with others that wait for the same.
-
-    A move that waits at its destination shares the destination and, if it has one, the wanted message.
-    """
+    """Return what a move shares with others that wait at its destination; nothing for other operations."""
     return tuple(operation.messages) if _wait_of(operation).at_destination else _ORDINARY
 
 

@@ -1,7 +1,4 @@
-"""The waiting operations of one queue: how long they wait, and in which order they are tried again.
-
-Pure. There are two lines, one for each role. The package's docstring says when a line is tried again.
-"""
+"""The waiting operations of one queue: how long they wait, and in which order they are tried again. Pure."""
 
 from __future__ import annotations
 
@@ -97,10 +94,7 @@ class WaitingOperations:
         return not any(line.waits_for_existence for line in self._lines.values())
 
     def next_operations(self, fresh: list[Operation], *, woken: bool) -> list[Operation]:
-        """Return the operations for the next block: waiting ones that may go on, and the `fresh` ones.
-
-        If `woken`, try both lines; otherwise only those that a new operation can serve.
-        """
+        """Return the next block: waiting operations that may go on (all if `woken`), and the `fresh` ones."""
         served: dict[Line, int] = {}
         for operation in fresh:
             lines = operation.verb.wakes
@@ -127,18 +121,12 @@ class WaitingOperations:
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
 
     def note_sent(self) -> None:
-        """Note that a call leaves that may change the queue, and so cause the next notification.
-
-        Moves that wait at their destinations are tried after such a change too.
-        """
+        """Note that a call leaves that may cause the next notification; moves at destinations need that."""
         if self._wake_up is not None and not self._lines[Line.CONSUMERS].has_moves_at_destinations:
             self._wake_up.may_be_own_change = True
 
     def requeue(self, progress: Progress) -> bool:
-        """Requeue unfinished operations; add those that may not wait to `progress.ended`.
-
-        Return whether to try more operations at once.
-        """
+        """Requeue what must wait; add what may not to `progress.ended`. Return whether to try more now."""
         again: dict[Line, list[Operation]] = {line: [] for line in Line}
         new: dict[Line, list[Operation]] = {line: [] for line in Line}
         for operation in progress.must_wait:
@@ -271,10 +259,9 @@ class WaitingOperations:
         return True
 
     def append_untried(self, operation: Operation, condition: WaitCondition, like: Wait | None) -> None:
-        """Append an operation to its line without trying it, or end it if it may not wait.
+        """Append an operation to its line without trying it, or end it if it may not wait for `condition`.
 
-        `condition` is that for which it waits. `like` is the wait of an operation ahead of it in the line
-        that waits for the same thing; None if there is none.
+        `like` is the wait of an operation ahead of it that waits for the same thing, if there is one.
         """
         wait = operation.wait = operation.wait or Wait()
         wait.condition, wait.timeout_error = (
@@ -356,10 +343,7 @@ class WaitingOperations:
             self._after_leaving(operation, was_next=was_next)
 
     def finish_delete(self, given_up: Operation) -> None:
-        """If the operation is the rest of a Delete, submit it again, to wait for the roles without a limit.
-
-        Do nothing if the server stops, or if operations never wait for roles (role timeout 0).
-        """
+        """If it is the rest of a Delete that may wait for roles, submit it again, to wait without a limit."""
         may_wait = self._shard.policy.role_timeout and not self._shard.is_stopping
         if given_up.verb is verbs.FINISH_DELETE and may_wait:
             wait = Wait(None, waits_forever_for_role=True)
@@ -401,10 +385,9 @@ class WaitingOperations:
         self._turns.end()
 
     def try_all(self) -> None:
-        """Try the operations again, although nothing is known of the queue.
+        """Try the operations again, although nothing is known of the queue; not before the backend is back.
 
-        Operations that share a ticket would be tried one after the other, so their command looks instead. If
-        the backend is lost, all are tried when it is back.
+        Operations that share a ticket would be tried one after the other, so their command looks instead.
         """
         if not self._shard.is_up:
             return
@@ -443,10 +426,9 @@ class WaitingOperations:
             self._lane.wake_up()
 
     def changed(self, *, existence: bool) -> None:
-        """Note that the queue has changed.
+        """Note that the queue has changed; with `existence`, that it was created or deleted.
 
-        `existence` says that it was created or deleted, or that another server asks for waiting clients
-        before the queue expires (housekeeping.lua).
+        Other servers also touch its key before it expires, to ask for waiting clients (housekeeping.lua).
         """
         if self._wake_up is None:
             return
@@ -478,10 +460,7 @@ def _place_of(operation: Operation) -> tuple[Wait, Line]:
 
 
 def _stop(operation: Operation, wait: Wait) -> None:
-    """Let the wait end with StoppingError: what was waited for is not done.
-
-    A Delete whose rest waits has begun. It ends as if its time were up.
-    """
+    """Let the wait end with StoppingError; a Delete that has begun ends as if its time were up."""
     wait.unblocking, wait.out_of_time = None, False
     if operation.verb is not verbs.FINISH_DELETE or wait.timeout_error is None:
         wait.timeout_error = StoppingError()
@@ -495,8 +474,7 @@ def _waits_for_room(operation: Operation) -> bool:
 def _fail_unserved(operation: Operation, wait: Wait) -> None:
     """Fail an operation that has waited in vain, with the reason for which it waited.
 
-    A get that has waited long enough ends without a message instead. A move that has found a message, but no
-    room for it, fails as a put does. An unblocked operation may have an error of its own.
+    A get whose time is up ends without a message instead; so does a move, unless it lacks room.
     """
     unblocked = wait.unblocking.take_effect() if wait.unblocking is not None else None
     if unblocked is not None:

@@ -97,10 +97,7 @@ class WakeUp:
             self.watch()
 
     def watch_lost(self) -> None:
-        """Try the operations again, because no key is watched any longer.
-
-        The old keys are released first: the backend may still have them in its table of watched keys.
-        """
+        """Try the operations again, and release the old keys: the backend may still track them."""
         self.stop()
         self._watched.clear()
         self._failed.clear()
