@@ -140,14 +140,17 @@ class Broker:
 
     def note_end(self, identity: str) -> None:
         """Recover at once what the server of this name had taken: its process has ended."""
-        for place in self._places:
-            if place.peers is not None:
-                place.peers.note_end(identity.encode())
+        for peers in self._peers:
+            peers.note_end(identity.encode())
+
+    @property
+    def _peers(self) -> list[Peers]:
+        return [place.peers for place in self._places if place.peers is not None]
 
     @property
     def libraries_of_peers(self) -> set[bytes]:
         """The names of the libraries of functions that other servers use."""
-        return {name for place in self._places if place.peers is not None for name in place.peers.libraries}
+        return {name for peers in self._peers for name in peers.libraries}
 
     @property
     def is_up(self) -> bool:
@@ -162,14 +165,13 @@ class Broker:
 
     def why_not_ready(self) -> list[BackendError | None]:
         """Return, for each shard, why it is not ready for new clients; None if it is."""
-        places: dict[Backend, list[_Place]] = {backend: [] for backend in self._backends}
-        for place in self._places:
-            places[place.backend].append(place)
-        return [self._why_not_ready(backend, places[backend]) for backend in self._backends]
+        return [self._why_not_ready(backend) for backend in self._backends]
 
-    def _why_not_ready(self, backend: Backend, places: Sequence[_Place]) -> BackendError | None:
+    def _why_not_ready(self, backend: Backend) -> BackendError | None:
         try:
-            for place in places:
+            for place in self._places:
+                if place.backend is not backend:
+                    continue
                 if place.shard.database_number == self.address.database and not place.link.is_up:
                     raise BackendError(f"the backend is away: {place.link.why_down}")
                 if place.peers is not None:
@@ -290,17 +292,13 @@ class Broker:
 
     async def settle(self, timeout: float) -> bool:
         """Acknowledge what has arrived, and put back the rest. Return whether all is done in time."""
-        await self._stop_peers()
+        for peers in self._peers:
+            await peers.stop()
         for shard in self.shards:
-            shard.send_put_backs()
+            shard.flush_put_backs()
         settled = await asyncio.gather(*[self._settle(place, timeout) for place in self._places])
         self._is_settled = all(settled)
         return self._is_settled
-
-    async def _stop_peers(self) -> None:
-        for place in self._places:
-            if place.peers is not None:
-                await place.peers.stop()
 
     async def _settle(self, place: _Place, timeout: float) -> bool:
         if not await place.shard.settle(timeout if place.shard.is_up else 0):
@@ -315,7 +313,8 @@ class Broker:
         """Close every connection to the backend."""
         for backend in self._backends:
             await backend.stop_asking()
-        await self._stop_peers()
+        for peers in self._peers:
+            await peers.stop()
         for place in self._places:
             if place.backend.turns.are_used and place.link.is_up and self._is_settled:
                 await place.shard.role_turns.end_noted_turns()

@@ -14,7 +14,7 @@ from typing import Any
 from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendReplyError, PressureError
-from pressure_server.queues.names import due_key
+from pressure_server.queues.names import DUE_QUEUES
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.owners import CoroutineOwner
@@ -38,7 +38,7 @@ class DueQueues:
         self._link = link
         self._watch = watch
         self._prefix = prefix
-        self._key = due_key(prefix)
+        self._key = prefix + DUE_QUEUES
         self._attempt = attempt
         # The queues that the last look has used, with the times at which they were due.
         self._used: dict[bytes, float] = {}

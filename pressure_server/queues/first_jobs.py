@@ -29,6 +29,7 @@ from pressure_server.queues.names import (
     RESERVED,
     SETTINGS,
     base_key,
+    portions,
 )
 
 # Looking at so few queues costs less than watching them.
@@ -163,7 +164,7 @@ class FirstJobs:
             except BackendError:
                 pass  # the watch has just been lost, or the node does not know the script
         found: dict[bytes, _FirstJob] = {}
-        for some in _in_steps(names):
+        for some in portions(names, _QUEUES_AT_ONCE):
             asked_at, keys = self._loop.time(), [base_key(self._prefix, name) for name in some]
             reply = await self._link.call(first_jobs_script(), keys, [], once=False)
             found.update(_parse(some, reply, asked_at))
@@ -215,7 +216,7 @@ class FirstJobs:
         """Read the first jobs of queues, and keep those that do not change meanwhile."""
         found: dict[bytes, _FirstJob] = {}
         number, script, reading = self._link.number, first_jobs_script(), self._reading
-        for some in _in_steps(names):
+        for some in portions(names, _QUEUES_AT_ONCE):
             asked_at, keys = self._loop.time(), [base_key(self._prefix, name) for name in some]
             call = object()
             reading.update(dict.fromkeys(some, call))
@@ -272,11 +273,6 @@ def _view(found: dict[bytes, _FirstJob]) -> View:
         {name for name, first in found.items() if first.is_of_group},
         [],
     )
-
-
-def _in_steps(names: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for first in range(0, len(names), _QUEUES_AT_ONCE):
-        yield names[first : first + _QUEUES_AT_ONCE]
 
 
 def _parse(

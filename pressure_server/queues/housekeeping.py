@@ -7,19 +7,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
 from pressure_server.lua.scripts import housekeeping_script
-from pressure_server.queues.names import BOUND, base_key
+from pressure_server.queues.names import BOUND, base_key, portions
 
 logger = logging.getLogger(__name__)
-
-# Queues in one call: they keep the backend busy for about two milliseconds.
-MAX_AT_ONCE = 200
 
 # At most this many queues are watched, with names of at most this many bytes.
 _MAX_WATCHED = 20_000
@@ -50,7 +47,9 @@ class Housekeeping:
         return await self._call(b"delete", names, b"")
 
     def clean(self, name: bytes) -> None:
-        """Delete the extension keys of a queue if a native client has deleted it, in a call with others."""
+        """Delete the extension keys of a queue that a native client has deleted, in a call with others."""
+        if not self._link.is_up:
+            return
         self._gone[name] = None
         if self._cleaning is None:
             self._cleaning = asyncio.create_task(self._clean())
@@ -75,12 +74,6 @@ class Housekeeping:
             BackendError(f"the backend answered: {result}") if isinstance(result, Exception) else result
             for result in results
         ]
-
-
-def portions(names: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
-    """Yield the names in portions for one call each."""
-    for first in range(0, len(names), MAX_AT_ONCE):
-        yield names[first : first + MAX_AT_ONCE]
 
 
 class DeletionWatch:

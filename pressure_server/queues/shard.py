@@ -33,6 +33,7 @@ from pressure_server.queues.names import (
     BOUND,
     UNAWAITED,
     base_key,
+    portions,
     records_key,
     split_key,
 )
@@ -44,6 +45,7 @@ from pressure_server.queues.ranges import Ranges
 from pressure_server.queues.stored_keys import StoredKeys
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
+from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 
 # The most idle lanes, of about 500 bytes, and the longest name of a queue that has one, in bytes.
 _MOST_IDLE: Final = 10_000
@@ -279,22 +281,19 @@ class Shard:
             counts.setdefault(name, dict.fromkeys(Line, 0))[Line.CONSUMERS] += count
         return counts
 
+    @property
+    def _all_waiting(self) -> list[WaitingOperations]:
+        return [lane.waiting for lane in self._lanes.values() if lane.waiting is not None]
+
     def end_waits(self) -> None:
         """End all waiting operations with StoppingError, and from now on all that would have to wait."""
         self.is_stopping = True
         if self.due_queues is not None:
             self.due_queues.stop()
-        for lane in list(self._lanes.values()):
-            lane.stop_waits()
+        for waiting in self._all_waiting:
+            waiting.stop_all()
         self.notifications.watch_lost()
         self.first_jobs.watchers.tell_all()
-
-    def send_put_backs(self) -> None:
-        """Send all pending put-backs at once."""
-        for lane in list(self._lanes.values()):
-            if lane.has_put_backs:
-                lane.put_backs.restore()
-        self.reservations.restore()
 
     async def settle(self, timeout: float) -> bool:
         """Drop the records of delivered messages. Return whether all is done within `timeout` seconds."""
@@ -308,13 +307,14 @@ class Shard:
             return False
         return True
 
-    def flush_put_backs(self, names: Iterable[bytes]) -> None:
-        """Send the pending put-backs of these queues before a request that bypasses their lanes."""
-        for name in names:
+    def flush_put_backs(self, names: Iterable[bytes] | None = None) -> None:
+        """Send the pending put-backs of these queues, or of all, before a request that bypasses the lanes."""
+        given_up = self.reservations.given_up
+        for name in [*self._lanes, *given_up] if names is None else names:
             lane = self._lanes.get(name)
             if lane is not None and lane.has_put_backs:
                 lane.put_backs.restore()
-            if name in self.reservations.given_up:
+            if name in given_up:
                 self.reservations.restore_to(name)
         self.courier.flush()
 
@@ -332,9 +332,9 @@ class Shard:
             return self.attempt(Operation(verb, name, list(arguments or []), 1, call), call)
 
         results: list[Any] = []
-        for first in range(0, len(names), _AT_ONCE):
+        for some in portions(names, _AT_ONCE):
             # `attempt` returns errors: raised ones would keep their frames in memory.
-            results += await asyncio.gather(*map(one, names[first : first + _AT_ONCE]))
+            results += await asyncio.gather(*map(one, some))
         return [result if isinstance(result, PressureError) else result[0] for result in results]
 
     # For the courier.
@@ -418,8 +418,8 @@ class Shard:
                 follows()
 
     def _try_waiting(self) -> None:
-        for lane in list(self._lanes.values()):
-            lane.try_waiting()
+        for waiting in self._all_waiting:
+            waiting.try_all()
 
     def changed(self, key: bytes) -> None:
         """Note that a watched key has changed, maybe in another database."""
@@ -436,7 +436,7 @@ class Shard:
             if lane is not None:
                 lane.forget_queue()
             if self._deletions.forget(name):
-                self._clean(name)
+                self.housekeeping.clean(name)
         if lane is not None and lane.waiting is not None:
             lane.waiting.changed(existence=suffix == BOUND)
         self.notifications.notify(name)
@@ -452,17 +452,12 @@ class Shard:
             lane.forget_queue()
             if not lane.is_in_use:
                 del self._lanes[lane.name]
-            if lane.waiting is not None:
-                lane.waiting.watch_lost()
+        for waiting in self._all_waiting:
+            waiting.watch_lost()
 
     def _queue_is_gone(self, name: bytes) -> None:
         """Note that a queue had been deleted when the watch for that began."""
         lane = self._lanes.get(name)
         if lane is not None:
             lane.forget_queue()
-        self._clean(name)
-
-    def _clean(self, name: bytes) -> None:
-        """Remove the server's keys of a deleted queue: the Delete of a native client leaves them."""
-        if self.link.is_up:
-            self.housekeeping.clean(name)
+        self.housekeeping.clean(name)

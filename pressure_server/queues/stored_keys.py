@@ -11,11 +11,11 @@ from pressure_server.backend.link import Link
 from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.lua.scripts import Script, scan_script
 from pressure_server.queues.names import (
+    ABSENT,
     BOUND,
     EXTENSION_SUFFIXES,
     MADE,
     PROTOCOL_SUFFIXES,
-    absent_key,
     base_key,
     existence_pattern,
     queue_name,
@@ -114,7 +114,7 @@ class StoredKeys:
         at, run = divmod(int(cursor), _RUNS)
         its_run, after, keys = await self.call_script(
             scan_script(),
-            [absent_key(self._prefix)],
+            [self._prefix + ABSENT],
             [b"%d" % at, pattern, b"%d" % count, b"%d" % run],
             once=False,
         )

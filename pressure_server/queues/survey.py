@@ -18,7 +18,7 @@ from typing import NamedTuple
 from pressure_server.errors import BackendError
 from pressure_server.lua.scripts import survey_script
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.names import base_key, is_queue_name
+from pressure_server.queues.names import base_key, is_queue_name, portions
 from pressure_server.queues.shard import Shard
 
 logger = logging.getLogger(__name__)
@@ -207,8 +207,8 @@ class Survey:
         for database in self._broker.databases:
             for shard, names in database.by_shard(wanted.get(database.database_number, [])):
                 try:
-                    for first in range(0, len(names) if shard.is_up else 0, _AT_ONCE):
-                        await self._look(shard, names[first : first + _AT_ONCE])
+                    for some in portions(names if shard.is_up else [], _AT_ONCE):
+                        await self._look(shard, some)
                 except BackendError as error:
                     failed = error
         if failed is not None:

@@ -17,8 +17,7 @@ from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.log_limits import WarnOnce
 from pressure_server.lua.scripts import library, sweep_script
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.housekeeping import portions
-from pressure_server.queues.names import garbage_key
+from pressure_server.queues.names import GARBAGE, portions
 from pressure_server.queues.shard import Shard
 from pressure_server.text import printable
 
@@ -61,7 +60,7 @@ async def sweep(broker: Broker) -> None:
 
 async def _sweep(shard: Shard) -> None:
     """Free what there is. Raise a BackendError."""
-    key = garbage_key(shard.prefix)
+    key = shard.prefix + GARBAGE
     while True:
         if not await shard.keys.call_script(sweep_script(), [key], [], once=False):
             return

@@ -19,7 +19,7 @@ from pressure_server.net.command_statistics import CommandStatistics
 from pressure_server.net.workers import Waiting
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import queues_key
+from pressure_server.queues.names import QUEUES
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.queue_info import QueueInfo
@@ -256,10 +256,7 @@ async def _limits(client: RespSession) -> _Fields:
     policy = broker.policy
     return {
         "queues": sum(
-            [
-                await shard.keys.command(b"SCARD", queues_key(shard.prefix))
-                for shard in database.reachable_shards
-            ]
+            [await shard.keys.command(b"SCARD", shard.prefix + QUEUES) for shard in database.reachable_shards]
         ),
         "max_queues": policy.max_queues,
         "default_bound": policy.create_bound or 0,

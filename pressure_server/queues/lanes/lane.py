@@ -141,14 +141,13 @@ class Lane(Part):
             self._is_woken = True
             return taken
         fresh = [
-            o for o in taken if not (o.cancelled and _dropped(o)) and (o.wait is None or self._admits(o))
+            o
+            for o in taken
+            if not (o.cancelled and _dropped(o))
+            and (o.wait is None or o.wait.ticket is None or self._ensure_waiting().admits(o))
         ]
         woken, self._is_woken = self._is_woken, False
         return self.waiting.next_operations(fresh, woken=woken) if self.waiting else fresh
-
-    def _admits(self, operation: Operation) -> bool:
-        wait = operation.wait
-        return wait is None or wait.ticket is None or self._ensure_waiting().admits(operation)
 
     def _ensure_waiting(self) -> WaitingOperations:
         if self.waiting is None:
@@ -326,11 +325,6 @@ class Lane(Part):
         """End a waiting operation as if its time were up."""
         if self.waiting is not None:
             self.waiting.unblock(operation, unblocking)
-
-    def stop_waits(self) -> None:
-        """End all waiting operations, because the server stops."""
-        if self.waiting is not None:
-            self.waiting.stop_all()
 
     def wake_up(self) -> None:
         """Try the waiting operations again, with the next block."""

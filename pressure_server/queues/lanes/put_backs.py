@@ -12,7 +12,8 @@ from pressure_server.errors import OutcomeUnknownError
 from pressure_server.queues.calls.call import Block
 from pressure_server.queues.lanes.reservations import GATHER_ITERATIONS
 from pressure_server.queues.operations import batch, verbs
-from pressure_server.queues.operations.operation import Delivery, Operation, Owner
+from pressure_server.queues.operations.operation import Delivery, Operation
+from pressure_server.queues.operations.owners import WithoutClient
 from pressure_server.text import counted, printable
 
 if TYPE_CHECKING:
@@ -97,16 +98,9 @@ class PutBacks:
             else:
                 self._end(runs)
 
-        self._shard.courier.ready(
-            Block(
-                [self._lane.base],
-                b"",
-                batch.pack(runs),
-                received,
-                takes=False,
-                resolved=partial(self.resolved, runs),
-            )
-        )
+        words, resolved = batch.pack(runs), partial(self.resolved, runs)
+        block = Block([self._lane.base], b"", words, received, takes=False, resolved=resolved)
+        self._shard.courier.ready(block)
 
     def _end(self, runs: Sequence[list[Operation]]) -> None:
         for operation in (operation for run in runs for operation in run):
@@ -118,29 +112,21 @@ def put_back_operations(taken: Operation) -> Iterator[tuple[int, Operation]]:
     """Yield an operation for each call that has brought some of what `taken` has, with its number."""
     for delivery, words in taken.taken_by_delivery():
         delivery.undelivered[taken] = words
-        number, owner = delivery.number, _PutBackOwner(delivery, taken, len(words))
+        number, owner = delivery.number, WithoutClient(partial(_put_back, delivery, taken, len(words)))
         yield number, Operation(verbs.PUT_BACK, taken.name, [b"%d" % number, *words], 1, owner)
     taken.deliveries = None
 
 
-class _PutBackOwner(Owner):
-    """The owner of a put-back, for which no client waits."""
-
-    def __init__(self, delivery: Delivery, taken: Operation, count: int) -> None:
-        self._delivery = delivery
-        self._taken = taken
-        self._count = count
-
-    def completed(self, operation: Operation) -> None:
-        """Note that the messages are back; if the put-back failed, they go back after a restart."""
-        if operation.error is None:
-            self._delivery.complete_part(self._taken)
-        else:
-            logger.error(
-                "could not put back %s that a disconnected client had taken from queue '%s': %s; "
-                "any that are missing go back after this server restarts",
-                counted(self._count, "message"),
-                printable(operation.name),
-                operation.error,
-                extra={"queue": printable(operation.name), "error": operation.error.code},
-            )
+def _put_back(delivery: Delivery, taken: Operation, count: int, ended: Operation) -> None:
+    """Note that the messages are back; if the put-back failed, they go back after a restart."""
+    if ended.error is None:
+        delivery.complete_part(taken)
+        return
+    logger.error(
+        "could not put back %s that a disconnected client had taken from queue '%s': %s; "
+        "any that are missing go back after this server restarts",
+        counted(count, "message"),
+        printable(ended.name),
+        ended.error,
+        extra={"queue": printable(ended.name), "error": ended.error.code},
+    )

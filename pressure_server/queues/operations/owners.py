@@ -180,15 +180,14 @@ class CoroutineOwner(Owner):
             self._tried.set_result(None)
 
 
-class NotifyOnSuccess(Owner):
-    """The owner of an operation without a client; it calls a function if the operation succeeds."""
+class WithoutClient(Owner):
+    """The owner of an operation without a client: it calls a function when the operation has ended."""
 
     __slots__ = ("_follows",)
 
-    def __init__(self, on_success: Callable[[bytes], None] = lambda _: None) -> None:
-        self._follows = on_success
+    def __init__(self, follows: Callable[[Operation], None] = lambda _: None) -> None:
+        self._follows = follows
 
     def completed(self, operation: Operation) -> None:
-        """Call the function with the queue's name, unless the operation failed."""
-        if operation.error is None:
-            self._follows(operation.name)
+        """See Owner."""
+        self._follows(operation)

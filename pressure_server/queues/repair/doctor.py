@@ -10,7 +10,7 @@ from typing import Any
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
+from pressure_server.queues.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name, portions
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.shard import Shard
 from pressure_server.text import printable
@@ -216,8 +216,7 @@ class Doctor:
 
     async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, Snapshot]]:
         examined: list[tuple[bytes, Snapshot]] = []
-        for first in range(0, len(names), _AT_ONCE):
-            some = names[first : first + _AT_ONCE]
+        for some in portions(names, _AT_ONCE):
             for name, reply in zip(some, await self._database.run_each(verbs.EXAMINE, some), strict=True):
                 if not isinstance(reply, BaseException):
                     examined.append((name, Snapshot.of(reply)))

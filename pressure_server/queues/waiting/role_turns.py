@@ -13,7 +13,7 @@ from pressure_server.queues.names import CONSUMER_TURN, PRODUCER_TURN, base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Progress
 from pressure_server.queues.operations.operation import Line, Operation
-from pressure_server.queues.operations.owners import CoroutineOwner, NotifyOnSuccess
+from pressure_server.queues.operations.owners import CoroutineOwner, WithoutClient
 from pressure_server.queues.operations.wait import WaitCondition
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 
@@ -65,12 +65,16 @@ class RoleTurns:
         """End this server's turns on a queue; operations that wait there act in the same call."""
         self._to_give_back.add(name)
         if self._shard.is_up:
-            self._shard.submit(Operation(verbs.TURN, name, [], 1, NotifyOnSuccess(self._given_back)))
+            self._shard.submit(Operation(verbs.TURN, name, [], 1, WithoutClient(self._ended)))
 
     def backend_is_back(self) -> None:
         """Give back the turns that could not be given back while the backend was away."""
         for name in list(self._to_give_back):
             self.give_back(name)
+
+    def _ended(self, turn: Operation) -> None:
+        if turn.error is None:
+            self._given_back(turn.name)
 
     def _given_back(self, name: bytes) -> None:
         self._to_give_back.discard(name)

@@ -11,7 +11,7 @@ from pressure_server.queues.operations.batch import Progress
 from pressure_server.queues.operations.block_reply import Due
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import OnFull
-from pressure_server.queues.operations.owners import NotifyOnSuccess
+from pressure_server.queues.operations.owners import WithoutClient
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Unblocking, Wait, WaitCondition
 from pressure_server.queues.waiting.role_turns import QueueTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
@@ -347,7 +347,7 @@ class WaitingOperations:
         may_wait = self._shard.policy.role_timeout and not self._shard.is_stopping
         if given_up.verb is verbs.FINISH_DELETE and may_wait:
             wait = Wait(None, waits_forever_for_role=True)
-            self._shard.submit(Operation(given_up.verb, self._lane.name, [], 1, NotifyOnSuccess(), wait=wait))
+            self._shard.submit(Operation(given_up.verb, self._lane.name, [], 1, WithoutClient(), wait=wait))
 
     def _after_leaving(self, left: Operation, *, was_next: bool) -> None:
         following = self._lines[Line.PRODUCERS].next

@@ -14,17 +14,17 @@ from pressure_server.queues.names import (
     CLOSED,
     DELAYED,
     DUE,
+    DUE_QUEUES,
     EXTENSION_SUFFIXES,
+    GARBAGE,
     PROTOCOL_SUFFIXES,
+    QUEUES,
     READY,
     base_key,
-    due_key,
     existence_pattern,
-    garbage_key,
     is_queue_name,
     keys_pattern,
     queue_name,
-    queues_key,
     records_key,
     split_key,
 )
@@ -89,6 +89,6 @@ def test_a_pattern_takes_the_prefix_as_it_is() -> None:
 
 
 def test_keys_of_servers_are_those_of_no_queue() -> None:
-    keys = [records_key(b"p", b"me"), queues_key(b"p"), due_key(b"p"), garbage_key(b"p")]
+    keys = [records_key(b"p", b"me"), b"p" + QUEUES, b"p" + DUE_QUEUES, b"p" + GARBAGE]
     assert keys == [b"p!calls:me", b"p!queues", b"p!due", b"p!garbage"]
     assert not any(key.startswith(base_key(b"p", b"")) for key in keys)

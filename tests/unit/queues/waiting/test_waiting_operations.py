@@ -21,7 +21,7 @@ from pressure_server.queues.operations.batch import Progress
 from pressure_server.queues.operations.block_reply import Due
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, OnFull, Options
-from pressure_server.queues.operations.owners import NotifyOnSuccess
+from pressure_server.queues.operations.owners import WithoutClient
 from pressure_server.queues.operations.wait import Ticket, Unblocking, Wait, WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
@@ -166,7 +166,7 @@ class World:
 
     def wait(self, timeout: float, due: Due) -> Operation:
         """Begin a wait by a try in vain."""
-        operation = Operation(verbs.GET, b"q", [], 1, NotifyOnSuccess(), wait=Wait(timeout), options=WAITS)
+        operation = Operation(verbs.GET, b"q", [], 1, WithoutClient(), wait=Wait(timeout), options=WAITS)
         self.replied([operation], due)
         return operation
 
@@ -294,7 +294,7 @@ def test_a_job_that_was_taken_elsewhere_wakes_nobody() -> None:
 
 
 def _waiting_put(world: World, *messages: bytes) -> Operation:
-    put = Operation(verbs.PUT, b"q", list(messages), len(messages), NotifyOnSuccess(), options=UNIQUE)
+    put = Operation(verbs.PUT, b"q", list(messages), len(messages), WithoutClient(), options=UNIQUE)
     assert world.waiting.next_operations([put], woken=False) in ([], [put])
     return put
 
