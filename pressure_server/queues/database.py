@@ -7,7 +7,8 @@ several goes to each of theirs, and is not one step if these are several.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from math import inf
 from typing import Any, TypeVar
 
@@ -147,13 +148,18 @@ class Database(QueueOperations):
         client: Client | None = None,
     ) -> list[Any]:
         """See QueueOperations."""
-        if len(self.shards) == 1:
-            return await self.shards[0].run_each(verb, names, arguments, client)
-        by_shard = list(self.by_shard(names))
-        results = await asyncio.gather(
-            *(shard.run_each(verb, some, arguments, client) for shard, some in by_shard)
-        )
-        return _in_order(names, by_shard, results)
+        return await self._of_each(names, lambda shard, some: shard.run_each(verb, some, arguments, client))
+
+    async def _of_each(
+        self, names: Sequence[bytes], ask: Callable[[Shard, list[bytes]], Awaitable[list[_Result]]]
+    ) -> list[_Result]:
+        """Ask each shard for its queues. Return the results for the names, in their order."""
+        by_shard = dict(self.by_shard(names))
+        if len(by_shard) == 1:
+            return await ask(*by_shard.popitem())
+        results = await asyncio.gather(*itertools.starmap(ask, by_shard.items()))
+        left = dict(zip(by_shard, map(iter, results), strict=True))
+        return [next(left[self.shard_of(name)]) for name in names]
 
     async def take(
         self,
@@ -234,11 +240,7 @@ class Database(QueueOperations):
 
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         """See QueueOperations. Queues of different shards are not read at one moment."""
-        if len(self.shards) == 1:
-            return await self.shards[0].ranges.read(names, first, last)
-        by_shard = list(self.by_shard(names))
-        results = await asyncio.gather(*(shard.ranges.read(some, first, last) for shard, some in by_shard))
-        return _in_order(names, by_shard, results)
+        return await self._of_each(names, lambda shard, some: shard.ranges.read(some, first, last))
 
     # Listing
 
@@ -317,12 +319,3 @@ class Database(QueueOperations):
     def call_statistics(self) -> CallStatistics:
         """The totals of the calls of the library."""
         return CallStatistics.total(shard.call_statistics for shard in self.shards)
-
-
-def _in_order(
-    names: Sequence[bytes], by_shard: Sequence[tuple[Shard, list[bytes]]], results: Sequence[list[_Result]]
-) -> list[_Result]:
-    """Return the results for the names, which came for the names of each shard."""
-    left = {shard: iter(of_shard) for (shard, _), of_shard in zip(by_shard, results, strict=True)}
-    shard_of = {name: shard for shard, some in by_shard for name in some}
-    return [next(left[shard_of[name]]) for name in names]

@@ -385,10 +385,10 @@ class Shard:
             follows()
 
     def take_turn(self, name: bytes, role: WaitCondition) -> None:
-        """Begin the turn of a queue's lane in a role. Give the role back if the lane is gone."""
+        """Begin the turn of a queue's lane in a role. Give the role back if no operation waits there."""
         lane = self._lanes.get(name)
-        if lane is not None and lane.is_in_use:
-            lane.take_turn(role)
+        if lane is not None and lane.waiting is not None:
+            lane.waiting.take_turn(role)
         else:
             self.role_turns.give_back(name)
 

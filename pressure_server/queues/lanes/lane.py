@@ -297,7 +297,7 @@ class Lane(Part):
             return
         self.is_idle = True
         if self.waiting is not None:
-            self.waiting.end_unneeded_turns()
+            self.waiting.turns.end()
         if self.waiting is None and self._put_backs is None:
             self._shard.drop(self)
         else:
@@ -339,10 +339,6 @@ class Lane(Part):
         """Try all waiting operations again: the backend is back."""
         if self.waiting is not None:
             self.waiting.try_all()
-
-    def take_turn(self, role: WaitCondition) -> None:
-        """Begin a turn in `role`: its token has been parked for the operations that wait here."""
-        self._ensure_waiting().take_turn(role)
 
     @property
     def put_backs(self) -> PutBacks:

@@ -4,7 +4,7 @@ An operation that lacks one of these when its call is answered joins one of the 
 producers or consumers. The line is tried again, first come, first served, when one of these happens:
 
 - another operation of this server has put or taken messages;
-- the backend notifies the server that a key of the queue has changed (`wake_up`, `key_notifications`);
+- the backend notifies the server that a key of the queue has changed (`key_notifications`);
 - a delay, a reservation or a pause of jobs ends: each reply says when (`waiting_operations`);
 - a native client has handed over the role: it is this server's turn (`role_turns`).
 

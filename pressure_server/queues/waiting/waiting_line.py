@@ -6,7 +6,7 @@ Pure: it knows the order of the operations and what they lack. `WaitingOperation
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pressure_server.queues.operations.batch import MAX_BYTES, MAX_MESSAGES
 from pressure_server.queues.operations.operation import Operation
@@ -26,7 +26,7 @@ class WaitingLine:
     """
 
     __slots__ = (
-        "_allowance", "_at_destinations", "_conditions", "_for_existence", "_name", "_operations",
+        "_allowance", "_name", "_operations", "at_destinations", "conditions", "for_existence",
     )  # fmt: skip
 
     def __init__(self, name: bytes) -> None:
@@ -34,9 +34,10 @@ class WaitingLine:
         self._name = name
         self._operations: list[Operation] = []
         self._allowance = _FIRST_ALLOWANCE
-        self._conditions: dict[tuple[bytes, WaitCondition], int] = {}
-        self._for_existence = 0
-        self._at_destinations = 0  # moves that wait for something at their destination
+        # The conditions for which operations wait, with the queue that does not meet them, and how many do.
+        self.conditions: dict[tuple[bytes, WaitCondition], int] = {}
+        self.for_existence = 0  # operations that have found no queue, and wait for one
+        self.at_destinations = 0  # moves that have found a message, and wait at their destination
 
     def __len__(self) -> int:
         """Return how many operations wait."""
@@ -51,21 +52,6 @@ class WaitingLine:
         """The operation that is tried first; None if none waits."""
         return self._operations[0] if self._operations else None
 
-    @property
-    def conditions(self) -> Iterable[tuple[bytes, WaitCondition]]:
-        """The conditions for which operations wait, each once, with the queue that does not meet it."""
-        return self._conditions
-
-    @property
-    def has_moves_at_destinations(self) -> bool:
-        """Whether moves have found a message, and wait at their destinations."""
-        return self._at_destinations > 0
-
-    @property
-    def waits_for_existence(self) -> bool:
-        """Whether an operation has found no queue, and waits for one."""
-        return self._for_existence > 0
-
     def add(self, operation: Operation) -> None:
         """Add an operation, in the order in which commands have come."""
         insort(self._operations, operation, key=_arrival_of)
@@ -76,7 +62,7 @@ class WaitingLine:
         wait = _wait_of(operation)
         if wait.condition is not None and wait.found_queue and not operation.options.must_exist:
             wait.found_queue = False
-            self._for_existence += 1
+            self.for_existence += 1
 
     def remove(self, operation: Operation) -> bool:
         """Remove an operation; return False if it is not in the line."""
@@ -90,8 +76,8 @@ class WaitingLine:
     def clear(self) -> list[Operation]:
         """Remove and return all operations."""
         gone, self._operations = self._operations, []
-        self._conditions.clear()
-        self._for_existence = self._at_destinations = 0
+        self.conditions.clear()
+        self.for_existence = self.at_destinations = 0
         return gone
 
     def take_first(self, served: int, on_admitted: Callable[[], None]) -> list[Operation]:
@@ -107,7 +93,7 @@ class WaitingLine:
         passed_over: list[Operation] = []
         looked_at = 0
         for operation in self._operations:
-            if (left_for[_ORDINARY] <= 0 and not self._at_destinations) or size > MAX_BYTES:
+            if (left_for[_ORDINARY] <= 0 and not self.at_destinations) or size > MAX_BYTES:
                 break
             looked_at += 1
             wait, need = _wait_of(operation), _need_of(operation)
@@ -141,7 +127,7 @@ class WaitingLine:
         in_vain = {_need_of(operation) for operation in again}
         rest = bool(self._operations) and (
             not in_vain
-            or (self._at_destinations > 0 and any(_need_of(one) not in in_vain for one in self._operations))
+            or (self.at_destinations > 0 and any(_need_of(one) not in in_vain for one in self._operations))
         )
         self._operations[:0] = again
         for operation in again:
@@ -160,14 +146,14 @@ class WaitingLine:
         wait = _wait_of(operation)
         if wait.condition is not None:
             condition = (wait.destination if wait.at_destination else self._name, wait.condition)
-            self._at_destinations += change if wait.at_destination else 0
-            count = self._conditions.get(condition, 0) + change
+            self.at_destinations += change if wait.at_destination else 0
+            count = self.conditions.get(condition, 0) + change
             if count:
-                self._conditions[condition] = count
+                self.conditions[condition] = count
             else:
-                del self._conditions[condition]
+                del self.conditions[condition]
         if not (operation.options.must_exist or wait.found_queue):
-            self._for_existence += change
+            self.for_existence += change
 
 
 def _need_of(operation: Operation) -> tuple[bytes, ...]:

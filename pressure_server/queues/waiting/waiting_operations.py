@@ -13,9 +13,9 @@ from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import OnFull
 from pressure_server.queues.operations.owners import WithoutClient
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Unblocking, Wait, WaitCondition
+from pressure_server.queues.waiting.key_notifications import WakeUp
 from pressure_server.queues.waiting.role_turns import QueueTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
-from pressure_server.queues.waiting.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from pressure_server.queues.lanes.lane import Lane
@@ -38,14 +38,14 @@ class WaitingOperations:
 
     __slots__ = (
         "_due", "_due_at", "_has_left_messages", "_is_limited", "_joined", "_lane", "_lines", "_room",
-        "_shard", "_source", "_tries_line", "_turns", "_wake_up", "due_note", "leaves_share",
+        "_shard", "_source", "_tries_line", "_wake_up", "due_note", "leaves_share", "turns",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, shard: Shard) -> None:
         self._lane = lane
         self._shard = shard
         self._lines = {line: WaitingLine(lane.name) for line in Line}
-        self._turns = QueueTurns(lane.name, self._lines, shard.role_turns)
+        self.turns = QueueTurns(lane.name, self._lines, shard.role_turns)
         self._wake_up: WakeUp | None = None
         # The next try: when a delay, a reservation or a pause ends. Each reply says when that is; the
         # backend's note shows changes by others.
@@ -82,7 +82,7 @@ class WaitingOperations:
         for line in self._lines.values():
             for name, condition in line.conditions:
                 conditions.setdefault(name, set()).add(condition)
-        if self._lines[Line.CONSUMERS].has_moves_at_destinations:
+        if self._lines[Line.CONSUMERS].at_destinations:
             conditions.setdefault(self._lane.name, set()).add(WaitCondition.MESSAGE_GONE)
         if self._source is not None and self._lines[Line.CONSUMERS]:
             conditions.setdefault(self._source, set()).add(WaitCondition.MESSAGE)
@@ -91,7 +91,7 @@ class WaitingOperations:
     @property
     def existed(self) -> bool:
         """Whether the queue existed when the waiting operations were tried."""
-        return not any(line.waits_for_existence for line in self._lines.values())
+        return not any(line.for_existence for line in self._lines.values())
 
     def next_operations(self, fresh: list[Operation], *, woken: bool) -> list[Operation]:
         """Return the next block: waiting operations that may go on (all if `woken`), and the `fresh` ones."""
@@ -122,7 +122,7 @@ class WaitingOperations:
 
     def note_sent(self) -> None:
         """Note that a call leaves that may cause the next notification; moves at destinations need that."""
-        if self._wake_up is not None and not self._lines[Line.CONSUMERS].has_moves_at_destinations:
+        if self._wake_up is not None and not self._lines[Line.CONSUMERS].at_destinations:
             self._wake_up.may_be_own_change = True
 
     def requeue(self, progress: Progress) -> bool:
@@ -172,8 +172,8 @@ class WaitingOperations:
             if progress.room_after is not None:
                 self._await_expiry(progress.room_after)
             self._wake_up.watch()
-            self._turns.ask(progress)
-        self._turns.end(progress.ended)
+            self.turns.ask(progress)
+        self.turns.end(progress.ended)
 
     def _set_due(self, due: Due) -> None:
         self.due_note = due.note
@@ -358,7 +358,7 @@ class WaitingOperations:
 
     def _stop_if_done(self) -> None:
         if not self._lane.is_in_flight:
-            self._turns.end()
+            self.turns.end()
         self._lane.drop_if_done()
 
     def stop_all(self) -> None:
@@ -375,14 +375,10 @@ class WaitingOperations:
 
     def take_turn(self, role: WaitCondition) -> None:
         """Begin a turn in `role`, until an operation that needs the role has ended, or none needs it."""
-        self._turns.begin(role)
+        self.turns.begin(role)
         self._lane.wake_up()
         if not self._lane.is_in_flight:
-            self._turns.end()
-
-    def end_unneeded_turns(self) -> None:
-        """End the turns that no operation needs any longer: the lane is idle."""
-        self._turns.end()
+            self.turns.end()
 
     def try_all(self) -> None:
         """Try the operations again, although nothing is known of the queue; not before the backend is back.
