@@ -162,11 +162,7 @@ class Database(QueueOperations):
         return [next(left[self.shard_of(name)]) for name in names]
 
     async def take(
-        self,
-        names: Sequence[bytes],
-        timeout: float | None,
-        count: int = 1,
-        client: Client | None = None,
+        self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
     ) -> tuple[bytes, list[bytes]] | None:
         """Take up to `count` messages from the first queue that has any; wait `timeout` seconds for one.
 

@@ -18,9 +18,7 @@ from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.compiled import mypyc_attr
-from pressure_server.errors import (
-    PressureError,
-)
+from pressure_server.errors import PressureError
 from pressure_server.lua.layout import BY_NAME
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.calls.statistics import CallStatistics
@@ -29,14 +27,7 @@ from pressure_server.queues.first_jobs import FirstJobs
 from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.lanes.reservations import Reservations
-from pressure_server.queues.names import (
-    BOUND,
-    UNAWAITED,
-    base_key,
-    portions,
-    records_key,
-    split_key,
-)
+from pressure_server.queues.names import BOUND, UNAWAITED, base_key, portions, records_key, split_key
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.owners import Answers, Client, CoroutineOwner
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition, WaiterCount

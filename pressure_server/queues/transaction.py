@@ -89,11 +89,7 @@ class Transaction(QueueOperations):
             owner.completed(operation)
 
     async def run_each(
-        self,
-        verb: Verb,
-        names: Sequence[bytes],
-        arguments: list[bytes] | None = None,
-        client: object = None,
+        self, verb: Verb, names: Sequence[bytes], arguments: list[bytes] | None = None, client: object = None
     ) -> list[Any]:
         """See QueueOperations. `client` is not used, as nothing waits."""
         begun: list[tuple[Operation, CoroutineOwner]] = []

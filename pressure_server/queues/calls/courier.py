@@ -48,11 +48,7 @@ class Courier:
     """The courier of one shard."""
 
     def __init__(
-        self,
-        link: Link,
-        shard: Shard,
-        caller: Caller,
-        most_in_flight: int = MOST_IN_FLIGHT,
+        self, link: Link, shard: Shard, caller: Caller, most_in_flight: int = MOST_IN_FLIGHT
     ) -> None:
         """`caller` goes with each call, and may be replaced later."""
         self._link = link

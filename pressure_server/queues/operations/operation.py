@@ -16,12 +16,7 @@ from typing import Any
 from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import PressureError, StoppingError
 from pressure_server.queues.operations.flagged import recovery_form
-from pressure_server.queues.operations.options import (
-    DEFAULT,
-    Options,
-    requiring_destination,
-    requiring_queue,
-)
+from pressure_server.queues.operations.options import DEFAULT, Options, requiring_destination, requiring_queue
 from pressure_server.queues.operations.wait import Wait
 
 # Encodes the replies to an operation that has ended.

@@ -26,10 +26,7 @@ def _share_info(operations: Sequence[Operation], reply: list[Any]) -> bool:
 
 
 def _asking(
-    name: bytes,
-    pack: Callable[[Sequence[Operation]], list[bytes]] = runs.pack_nothing,
-    *,
-    folds: bool = True,
+    name: bytes, pack: Callable[[Sequence[Operation]], list[bytes]] = runs.pack_nothing, *, folds: bool = True
 ) -> Verb:
     return Verb(name, pack, runs.repeat_value, can_fold=folds, changes=False)
 
