@@ -8,7 +8,6 @@ from contextlib import nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
-from pressure_server.backend.link import Link
 from pressure_server.errors import BackendReplyError
 from pressure_server.lua.layout import READ
 from pressure_server.queues.calls.direct import call_directly
@@ -33,9 +32,8 @@ _ATTEMPTS = 3
 class Ranges:
     """The reads of one shard."""
 
-    def __init__(self, shard: Shard, link: Link) -> None:
+    def __init__(self, shard: Shard) -> None:
         self._shard = shard
-        self._link = link
         self._long_read = asyncio.Lock()
 
     async def read(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
@@ -50,7 +48,7 @@ class Ranges:
         is_short = 0 <= last - first < _SHORT_RANGE and (first < 0) == (last < 0) and len(names) < _FEW_QUEUES
         async with nullcontext() if is_short else self._long_read:
             self._shard.flush_put_backs(names)
-            replies = await self._link.read_together(commands)
+            replies = await self._shard.link.read_together(commands)
         ranges: list[list[bytes] | None] = []
         made = [one[1] for one in replies[::2] if isinstance(one, list)]
         if any(one is not None and one.endswith(NO_PLAIN_LIST) for one in made):

@@ -92,7 +92,7 @@ class Shard:
         self._in_use = 0  # of the lanes
         self.answers = answers
         # Only servers that keep records look after jobs.
-        self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records else None
+        self.due_queues = DueQueues(self, watch) if records else None
         self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
         # End a client's read: the operations that it has added may be sent.
         self.end_of_read = self.courier.end_of_read
@@ -102,8 +102,8 @@ class Shard:
         self.first_jobs = FirstJobs(link, watch, prefix)
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
-        self.keys = StoredKeys(link, durability, prefix)
-        self.ranges = Ranges(self, link)
+        self.keys = StoredKeys(self)
+        self.ranges = Ranges(self)
         self.loop = asyncio.get_running_loop()
 
     def _set_policy(self, policy: Policy) -> None:

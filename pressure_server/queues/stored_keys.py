@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pressure_server.backend.durability import Durability
-from pressure_server.backend.link import Link
 from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.lua.scripts import Script, scan_script
 from pressure_server.queues.names import (
@@ -21,6 +19,9 @@ from pressure_server.queues.names import (
     queue_name,
 )
 
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
+
 # The suffixes of all keys of a queue, and of the keys that puts and gets use.
 _STORED = (b"", *PROTOCOL_SUFFIXES, *EXTENSION_SUFFIXES)
 _USED = (b"", BOUND, MADE, b":stats:produced_messages", b":stats:consumed_messages")
@@ -33,10 +34,10 @@ _RUNS = 4096
 class StoredKeys:
     """The keys of one shard."""
 
-    def __init__(self, link: Link, durability: Durability, prefix: bytes) -> None:
-        self._link = link
-        self._durability = durability
-        self._prefix = prefix
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._link = shard.link
+        self._prefix = shard.prefix
 
     async def stored_bytes_of(self, name: bytes, samples: int) -> int | None:
         """Return the bytes of all keys of a queue; None if there is no such queue.
@@ -93,7 +94,7 @@ class StoredKeys:
             if not known.done():
                 known.set_result(error)
 
-        self._durability.when_durable(self._link.run_id, told)
+        self._shard.when_durable(told)
         if error := await known:
             raise error
 

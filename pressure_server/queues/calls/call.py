@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.backend.requests import LibraryCall
@@ -38,6 +39,7 @@ class Part(ABC):
         """
 
 
+@dataclass(eq=False)
 class Block(Part):
     """A part with its block. `how` it is done is in layout.py, what its `arguments` mean in batch.lua.
 
@@ -46,25 +48,13 @@ class Block(Part):
     `resolved` is called later, and told whether this block was done.
     """
 
-    __slots__ = ("arguments", "changes", "how", "keys", "resolved", "take", "takes")
-
-    def __init__(
-        self,
-        keys: Sequence[bytes],
-        how: bytes,
-        arguments: Sequence[bytes],
-        take: Callable[[Any, Delivery | None], None],
-        changes: bool = True,
-        takes: bool = True,
-        resolved: Callable[[bool], None] | None = None,
-    ) -> None:
-        self.keys = keys
-        self.how = how
-        self.arguments = arguments
-        self.take = take
-        self.changes = changes
-        self.takes = takes
-        self.resolved = resolved
+    keys: Sequence[bytes]
+    how: bytes
+    arguments: Sequence[bytes]
+    take: Callable[[Any, Delivery | None], None]
+    changes: bool = True
+    takes: bool = True
+    resolved: Callable[[bool], None] | None = None
 
     def pack_into(self, call: Call) -> None:
         """See Part."""

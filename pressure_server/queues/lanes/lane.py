@@ -70,7 +70,7 @@ class Lane(Part):
 
     def pack_into(self, call: Call) -> None:
         """See Part."""
-        if self.is_in_flight or (self._put_backs is not None and self._put_backs.are_pending):
+        if self.is_in_flight or (self._put_backs is not None and self._put_backs.pending):
             return  # the reply, or the put-back, asks for the next block
         pending = self.pending
         if len(pending) == 1 and self.waiting is None and not self._shard.peer_count and self.keeps is None:
@@ -193,8 +193,8 @@ class Lane(Part):
 
     def _go_on(self, runs: Sequence[list[Operation]], progress: batch.Progress, *, has_failed: bool) -> None:
         """End operations, or let them wait or be sent again, after the reply to their block."""
-        if progress.keeps is not None:
-            self.keeps = progress.keeps
+        if progress.news is not None and progress.news.keeps is not None:
+            self.keeps = progress.news.keeps
         if progress.resend:
             self.pending[:0] = progress.resend
             for operation in progress.resend:
@@ -350,7 +350,7 @@ class Lane(Part):
     @property
     def has_put_backs(self) -> bool:
         """Whether messages are about to be put back. Until then the lane sends nothing else."""
-        return self._put_backs is not None and self._put_backs.are_pending
+        return self._put_backs is not None and bool(self._put_backs.pending)
 
     def join(self, operation: Operation) -> None:
         """Let an operation wait for a message, without trying it now."""

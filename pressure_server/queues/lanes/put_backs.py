@@ -26,21 +26,16 @@ logger = logging.getLogger(__name__)
 class PutBacks:
     """The put-backs of one lane."""
 
-    __slots__ = ("_lane", "_pending", "_shard", "_waits_for_reply")
+    __slots__ = ("_lane", "_shard", "_waits_for_reply", "pending")
 
     def __init__(self, lane: Lane, shard: Shard) -> None:
         self._lane = lane
         self._shard = shard
         # Whether put-backs have gathered, and wait for more that the block in flight may bring.
         self._waits_for_reply = False
-        # Pending put-backs: the number of the call that took the messages, their operation's place in the
-        # order in which operations ended, and the operation that puts them back.
-        self._pending: list[tuple[int, int, Operation]] = []
-
-    @property
-    def are_pending(self) -> bool:
-        """Whether messages are about to go back. Until then the lane sends nothing else."""
-        return bool(self._pending)
+        # Until these are sent, the lane sends nothing else. Each has the number of the call that took the
+        # messages, its operation's place in the order in which operations ended, and the put-back.
+        self.pending: list[tuple[int, int, Operation]] = []
 
     def put_back(self, operation: Operation) -> None:
         """Put back the messages that an operation has taken, some iterations of the event loop later.
@@ -51,11 +46,11 @@ class PutBacks:
         if operation.verb.reserves:
             operation.put_back()
             return
-        begins = not self._pending
-        self._pending += [
+        begins = not self.pending
+        self.pending += [
             (number, operation.end_order, back) for number, back in put_back_operations(operation)
         ]
-        if begins and self._pending:
+        if begins and self.pending:
             self._shard.after_iterations(GATHER_ITERATIONS, self._have_gathered)
 
     def _have_gathered(self) -> None:
@@ -72,7 +67,7 @@ class PutBacks:
 
     def restore(self) -> None:
         """Send the put-backs that have gathered."""
-        returning, self._pending = self._pending, []
+        returning, self.pending = self.pending, []
         if returning:
             operations = [operation for _, _, operation in sorted(returning, key=itemgetter(0, 1))]
             self._lane.send_first(operations[::-1])

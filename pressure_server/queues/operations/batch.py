@@ -13,7 +13,7 @@ from typing import Any, Final
 from pressure_server.backend.resp import packed
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.lua.layout import NUMBERS, BlockField
-from pressure_server.queues.operations.block_reply import NO_NEWS, Due, News
+from pressure_server.queues.operations.block_reply import NO_NEWS, News
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.refusals import condition_for, exception_for
@@ -135,29 +135,20 @@ def packed_head(verb: bytes, options: Options, count: int) -> bytes:
     return head
 
 
-_NOTHING_DUE: Final = Due()
-
-
 class Progress:
     """What the reply to a block means for its operations.
 
     `ended` have ended. `resend` must be sent again at once, before others. `must_wait` wait for what their
-    `wait` says. `held_roles` are roles that native clients hold and waiting operations need.
-    `left_for_others`: see `share_mode`; this server may take what the others do not. `due` is None if no
-    reply could say it. Operations that wait in the queue of a group need messages of the log `source`, too.
-    For the others see News.
+    `wait` says. `held_roles` are roles that native clients hold and waiting operations need. `news` is None
+    if no reply could say it. Operations that wait in the queue of a group need messages of the log `source`.
     """
 
     # What nearly every reply means: all has ended, and nothing is due.
     resend: Sequence[Operation] = ()
     must_wait: Sequence[Operation] = ()
     held_roles: Collection[WaitCondition] = ()
-    left_for_others = False
-    due: Due | None = _NOTHING_DUE
-    room_after: float | None = None
+    news: News | None = NO_NEWS
     source: bytes | None = None
-    keeps: bool | None = None
-    is_limited = False
 
     def __init__(self, ended: list[Operation]) -> None:
         self.ended = ended
@@ -185,8 +176,7 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | 
             if operation.wait is not None:
                 operation.wait.condition = None
         _distribute_run(runs[number - 1], result)
-    progress.left_for_others, progress.room_after = news.left_for_others, news.room_after
-    progress.due, progress.keeps, progress.is_limited = news.due or _NOTHING_DUE, news.keeps, news.is_limited
+    progress.news = news
     progress.source = runs[0][0].name[: -news.log_suffix] if news.log_suffix else None
     for number, run in enumerate(runs[:executed], 1):
         in_part = left > 0 and number == executed
@@ -213,7 +203,7 @@ def progress_after_refusal(runs: Sequence[Sequence[Operation]], error: str) -> P
     for operation in (operation for run in runs for operation in run):
         (ended if _is_refused(operation, error) else others).append(operation)
     progress = Progress(ended or others)
-    progress.due = None
+    progress.news = None
     if ended:
         progress.resend = others
     return progress

@@ -154,11 +154,15 @@ class Wait:
     # Why it ends before its time, if it does.
     unblocking: Unblocking | None = None
 
-    def end(self, *, served: bool) -> None:
-        """End the wait, as the operation has ended. `served` is whether it got something."""
+    def cancel_timer(self) -> None:
+        """Cancel the timer, if there is one."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    def end(self, *, served: bool) -> None:
+        """End the wait, as the operation has ended. `served` is whether it got something."""
+        self.cancel_timer()
         if self.ticket is not None:
             self.ticket.served = self.ticket.served or served
             self.ticket.release()

@@ -155,22 +155,23 @@ class WaitingOperations:
         if self:
             if self._wake_up is None:
                 self._wake_up = WakeUp(self._lane, self, self._shard.notifications)
-            # Blocks in which no operation waits do not tell.
-            self._is_limited = self._is_limited or progress.is_limited
-            if progress.left_for_others:
-                self._wake_up.forget_attempts()
-                if not self._has_left_messages:
-                    self._has_left_messages = True
-                    self._shard.loop.call_later(_FOR_OTHERS, self._take_what_is_left)
-            if progress.due is not None:
+            news = progress.news
+            if news is not None:
+                # Blocks in which no operation waits do not tell.
+                self._is_limited = self._is_limited or news.is_limited
+                if news.left_for_others:
+                    self._wake_up.forget_attempts()
+                    if not self._has_left_messages:
+                        self._has_left_messages = True
+                        self._shard.loop.call_later(_FOR_OTHERS, self._take_what_is_left)
                 self._source = progress.source
-                due = progress.due
+                due = news.due or Due()
                 if not self._tries_line and due.note != self.due_note and self.due_soon is not None:
                     # A job is ready, and has not been offered to those in line.
                     due = due._replace(seconds=0.0)
                 self._set_due(due)
-            if progress.room_after is not None:
-                self._await_expiry(progress.room_after)
+                if news.room_after is not None:
+                    self._await_expiry(news.room_after)
             self._wake_up.watch()
             self.turns.ask(progress)
         self.turns.end(progress.ended)
@@ -247,11 +248,9 @@ class WaitingOperations:
             if not self._extend(operation, wait):
                 return False
             deadline = wait.deadline_at
-        if wait.timer is not None:
-            if wait.timer_at == deadline:
-                return True
-            wait.timer.cancel()
-            wait.timer = None
+        if wait.timer is not None and wait.timer_at == deadline:
+            return True
+        wait.cancel_timer()
         if deadline is not None:
             wait.out_of_time = deadline == wait.deadline_at
             wait.timer_at = deadline
@@ -310,8 +309,7 @@ class WaitingOperations:
     def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
         """End an operation as if its time were up. One that is in flight ends when its reply arrives."""
         wait, _ = _place_of(operation)
-        if wait.timer is not None:
-            wait.timer.cancel()
+        wait.cancel_timer()
         wait.unblocking, wait.out_of_time = unblocking, operation.options.waits
         self._expire(operation)
 
@@ -336,9 +334,7 @@ class WaitingOperations:
         was_next = line is not None and operation is self._lines[line].next
         if line is not None and self._lines[line].remove(operation):
             wait, _ = _place_of(operation)
-            if wait.timer is not None:
-                wait.timer.cancel()
-                wait.timer = None
+            wait.cancel_timer()
             self.finish_delete(operation)
             self._after_leaving(operation, was_next=was_next)
 

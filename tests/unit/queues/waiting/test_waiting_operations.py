@@ -18,7 +18,7 @@ from pressure_server.errors import (
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Progress
-from pressure_server.queues.operations.block_reply import Due
+from pressure_server.queues.operations.block_reply import Due, News
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, OnFull, Options
 from pressure_server.queues.operations.owners import WithoutClient
@@ -176,7 +176,7 @@ class World:
             assert operation.wait is not None
             operation.wait.condition, operation.wait.found_queue = WaitCondition.MESSAGE, True
         progress = Progress([])
-        progress.must_wait, progress.due = in_vain, due
+        progress.must_wait, progress.news = in_vain, News(due=due)
         self.waiting.requeue(progress)
         for operation in progress.ended:
             self.lane.end(operation)
@@ -189,7 +189,7 @@ class World:
 def expiring(world: World, seconds: float | None) -> None:
     """Take a reply that says when a message expires that is in the way of the puts."""
     progress = Progress([])
-    progress.room_after = seconds
+    progress.news = News(room_after=seconds)
     world.waiting.watch(progress)
 
 
@@ -276,7 +276,7 @@ def test_the_reply_to_a_question_says_anew_when_a_job_is_due(verb: Verb, has_tic
     world.replied([], Due(0.2, b"note"))
     world.clock.run_to(100.3)
     refused = Progress([])
-    refused.due = None
+    refused.news = None
     world.waiting.watch(refused)
     assert world.lane.wake_ups == 0
     world.clock.run_to(100.41)
@@ -574,7 +574,7 @@ def test_messages_left_for_other_servers_are_taken_if_those_do_not_take_them() -
     world = World()
     world.waiting_gets(1)
     progress = Progress([])
-    progress.left_for_others = True
+    progress.news = News(left_for_others=True)
     for _ in range(2):
         world.waiting.watch(progress)
     assert world.waiting.leaves_share
