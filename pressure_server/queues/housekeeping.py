@@ -8,13 +8,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
 from pressure_server.lua.scripts import housekeeping_script
 from pressure_server.queues.names import BOUND, base_key, portions
+
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -24,12 +26,10 @@ _MAX_WATCHED_NAME = 256
 
 
 class Housekeeping:
-    """The housekeeping of one database."""
+    """The housekeeping of one shard."""
 
-    def __init__(self, link: Link, prefix: bytes, identity: bytes) -> None:
-        self._link = link
-        self._prefix = prefix
-        self._identity = identity
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
         self._script = housekeeping_script()
         self._gone: dict[bytes, None] = {}
         self._cleaning: asyncio.Task[None] | None = None
@@ -48,7 +48,7 @@ class Housekeeping:
 
     def clean(self, name: bytes) -> None:
         """Delete the extension keys of a queue that a native client has deleted, in a call with others."""
-        if not self._link.is_up:
+        if not self._shard.is_up:
             return
         self._gone[name] = None
         if self._cleaning is None:
@@ -66,10 +66,9 @@ class Housekeeping:
         self._cleaning = None
 
     async def _call(self, verb: bytes, names: Sequence[bytes], argument: bytes) -> list[Any]:
-        keys = [base_key(self._prefix, name) for name in names]
-        results: list[Any] = await self._link.call(
-            self._script, keys, (self._identity, verb, b"", argument, self._prefix + b"!"), once=False
-        )
+        keys = [base_key(self._shard.prefix, name) for name in names]
+        arguments = (self._shard.identity, verb, b"", argument, self._shard.prefix + b"!")
+        results: list[Any] = await self._shard.link.call(self._script, keys, arguments, once=False)
         return [
             BackendError(f"the backend answered: {result}") if isinstance(result, Exception) else result
             for result in results

@@ -101,11 +101,6 @@ def keys_pattern(prefix: bytes, suffix: bytes) -> bytes:
     return escaped + b":*" + suffix
 
 
-def existence_pattern(prefix: bytes) -> bytes:
-    """Return the glob that matches the :bound key of every queue. A queue exists if that key does."""
-    return keys_pattern(prefix, BOUND)
-
-
 def queue_name(prefix: bytes, existence_key: bytes) -> bytes | None:
     """Return the name of the queue with this :bound key; None if it is not a valid name."""
     name = existence_key[len(prefix) + 1 : -len(BOUND)]

@@ -88,8 +88,8 @@ class Peers:
     def heartbeat(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
         """Return the call that is the heartbeat: the first on each new connection, whose number is `epoch`.
 
-        The backend then refuses calls of earlier connections. It needs the rights of scripts, as calls on
-        queues do.
+        The backend then refuses calls of earlier ones. It needs the rights of scripts, as calls on queues
+        do.
         """
         self._count += 1
         self.overdue_at = monotonic() + _OVERDUE_AFTER * self._timeout

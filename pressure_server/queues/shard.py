@@ -96,7 +96,7 @@ class Shard:
         self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
         # End a client's read: the operations that it has added may be sent.
         self.end_of_read = self.courier.end_of_read
-        self.housekeeping = Housekeeping(link, prefix, identity)
+        self.housekeeping = Housekeeping(self)
         self.reservations = Reservations(self)
         self.notifications = KeyNotifications(watch, link.number, prefix)
         self.first_jobs = FirstJobs(link, watch, prefix)
@@ -154,7 +154,7 @@ class Shard:
     def add(self, operation: Operation) -> Lane:
         """Do an operation after those added for its queue before; tell its owner when it ends.
 
-        It leaves after `end_of_read`, or later if a call for its queue is in flight. Return the lane. Raises
+        It leaves after `end_of_read`, or when its queue's call is back. Return the lane. Raises
         QueueNameError.
         """
         name = operation.name

@@ -15,7 +15,7 @@ from pressure_server.queues.names import (
     MADE,
     PROTOCOL_SUFFIXES,
     base_key,
-    existence_pattern,
+    keys_pattern,
     queue_name,
 )
 
@@ -103,7 +103,7 @@ class StoredKeys:
 
         The backend examines about `count` keys. A queue that exists all the time is returned at least once.
         """
-        after, keys = await self.scan_keys(cursor, existence_pattern(self._prefix), count)
+        after, keys = await self.scan_keys(cursor, keys_pattern(self._prefix, BOUND), count)
         names = [queue_name(self._prefix, key) for key in keys]
         return after, [name for name in names if name is not None]
 

@@ -22,12 +22,12 @@ from pressure_server.errors import (
     StoppingError,
 )
 from pressure_server.queues.calls.direct import call_directly
-from pressure_server.queues.database import Database
+from pressure_server.queues.database import UP_TO_COUNT, Database
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.block_reply import Refused
 from pressure_server.queues.operations.operation import Delivery, Line, Operation, Verb
-from pressure_server.queues.operations.options import WAITS, Options
+from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition
@@ -107,7 +107,7 @@ class Transaction(QueueOperations):
         """See Database.take. This one never waits."""
         for name in names:
             base_key(self.prefix_of(name), name)  # raise before any operation is submitted
-        first = WAITS if count == 1 else Options(waits=True, wait_for_first=True)
+        first = WAITS if count == 1 else UP_TO_COUNT
         operations: list[Operation] = []
         calls: list[CoroutineOwner] = []
         for name in names:

@@ -40,8 +40,7 @@ class PutBacks:
     def put_back(self, operation: Operation) -> None:
         """Put back the messages that an operation has taken, some iterations of the event loop later.
 
-        Those of other clients that have gone go with them. What was taken first goes last, to be the head
-        again.
+        Those of others who have gone go with them. What was taken first goes last, to be the head again.
         """
         if operation.verb.reserves:
             operation.put_back()

@@ -195,8 +195,7 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | 
 def progress_after_refusal(runs: Sequence[Sequence[Operation]], error: str) -> Progress:
     """Return what becomes of a call that the backend has refused as a whole, before anything was done.
 
-    `ended` are the operations that caused it and must fail; the others are sent again. If none did, all are
-    in `ended`.
+    `ended` are the operations that caused it, or if none did, all; they must fail. Others are sent again.
     """
     ended: list[Operation] = []
     others: list[Operation] = []

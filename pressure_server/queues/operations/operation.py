@@ -52,8 +52,7 @@ class Owner(ABC):
     def completed(self, operation: Operation) -> None:
         """Take over the ended operation, whose `results` and `error` are final, with what it has taken.
 
-        If it `has_taken` messages, call its `acknowledge` or `put_back` once: the backend keeps a record
-        until then.
+        If it `has_taken` messages, call its `acknowledge` or `put_back` once: a record is kept until then.
         """
 
 

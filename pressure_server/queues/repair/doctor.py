@@ -10,7 +10,7 @@ from typing import Any
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name, portions
+from pressure_server.queues.names import BOUND, PROTOCOL_SUFFIXES, is_queue_name, keys_pattern, portions
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.shard import Shard
 from pressure_server.text import printable
@@ -130,7 +130,7 @@ class Doctor:
 
     async def _queues_of(self, shard: Shard) -> AsyncIterator[list[bytes]]:
         prefix, cursor = shard.prefix + b":", b""
-        pattern = existence_pattern(shard.prefix).removesuffix(BOUND)
+        pattern = keys_pattern(shard.prefix, b"")
         while cursor != b"0":
             cursor, keys = await shard.keys.scan_keys(cursor or b"0", pattern, _SCAN_COUNT)
             names = {name for key in keys if is_queue_name(name := _owner(key[len(prefix) :]))}

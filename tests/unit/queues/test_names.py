@@ -21,7 +21,6 @@ from pressure_server.queues.names import (
     QUEUES,
     READY,
     base_key,
-    existence_pattern,
     is_queue_name,
     keys_pattern,
     queue_name,
@@ -71,9 +70,9 @@ def test_a_watched_key_is_split_into_name_and_suffix(prefix: bytes, name: bytes,
 def test_a_queue_is_known_by_the_key_that_shows_its_existence(prefix: bytes, name: bytes) -> None:
     key = base_key(prefix, name) + BOUND
     assert queue_name(prefix, key) == name
-    assert Glob(existence_pattern(prefix)).matches(key)
-    assert not Glob(existence_pattern(prefix)).matches(b"x" + key)
-    assert not Glob(existence_pattern(prefix)).matches(key + b"x")
+    assert Glob(keys_pattern(prefix, BOUND)).matches(key)
+    assert not Glob(keys_pattern(prefix, BOUND)).matches(b"x" + key)
+    assert not Glob(keys_pattern(prefix, BOUND)).matches(key + b"x")
 
 
 @pytest.mark.parametrize("suffix", [*PROTOCOL_SUFFIXES, *EXTENSION_SUFFIXES])
