@@ -20,7 +20,6 @@ from pressure_server.errors import (
     UnblockedError,
 )
 from pressure_server.queues.calls.call import Call, Part
-from pressure_server.queues.lanes import pops
 from pressure_server.queues.lanes.put_backs import PutBacks
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
@@ -110,7 +109,7 @@ class Lane(Part):
             self._schedule()
             return
         if self.keeps is not None:
-            finished = pops.adapt(operations, self.name, keeps=self.keeps)
+            finished = batch.adapt_pops(operations, self.name, keeps=self.keeps)
             if finished:
                 operations.insert(0, self._shard.reservations.ending(self.name, finished))
         self._runs = runs = batch.fold(operations)

@@ -13,9 +13,11 @@ from typing import Any, Final
 from pressure_server.backend.resp import packed
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.lua.layout import NUMBERS, BlockField
+from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.block_reply import NO_NEWS, News
+from pressure_server.queues.operations.jobs import claim
 from pressure_server.queues.operations.operation import Operation, Owner
-from pressure_server.queues.operations.options import Options
+from pressure_server.queues.operations.options import Options, taking_for_good
 from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait import Wait, WaitCondition
 
@@ -63,6 +65,31 @@ def _portion(operation: Operation) -> int | None:
     """Return how many units of a large operation the next call does; None for all that are left."""
     can_split = operation.verb.can_split and operation.verb.units_left(operation) > MAX_MESSAGES
     return MAX_MESSAGES if can_split else None
+
+
+def adapt_pops(operations: Sequence[Operation], name: bytes, *, keeps: bool) -> list[bytes]:
+    """Make pops of the gets from the queue `name` if it `keeps` what is popped, otherwise gets of the pops.
+
+    A pop is a get until the library says that its queue has ACK NEXT; then it is sent again. Gets that an
+    option makes final, and those without a client, stay gets; so does what has got something. Return what
+    the clients have finished.
+    """
+    finished: list[bytes] = []
+    for operation in operations:
+        if keeps and operation.verb is verbs.GET and not operation.options.final:
+            begun = None if operation.results else operation.owner.begin_pop(name)
+            if begun is None:
+                operation.options = taking_for_good(operation.options)
+                continue
+            owner, some = begun
+            operation.verb, operation.messages = verbs.POP, [claim(owner)]
+            finished += some
+        elif operation.verb is verbs.POP and not keeps:
+            if operation.results:
+                operation.wanted = len(operation.results)
+            else:
+                operation.verb, operation.messages = verbs.GET, []
+    return finished
 
 
 def fold(batch: Sequence[Operation]) -> list[list[Operation]]:
