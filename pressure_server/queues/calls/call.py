@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.backend.requests import LibraryCall
@@ -39,7 +38,6 @@ class Part(ABC):
         """
 
 
-@dataclass(eq=False)
 class Block(Part):
     """A part with its block. `how` it is done is in layout.py, what its `arguments` mean in batch.lua.
 
@@ -48,13 +46,25 @@ class Block(Part):
     `resolved` is called later, and told whether this block was done.
     """
 
-    keys: Sequence[bytes]
-    how: bytes
-    arguments: Sequence[bytes]
-    take: Callable[[Any, Delivery | None], None]
-    changes: bool = True
-    takes: bool = True
-    resolved: Callable[[bool], None] | None = None
+    __slots__ = ("arguments", "changes", "how", "keys", "resolved", "take", "takes")
+
+    def __init__(
+        self,
+        keys: Sequence[bytes],
+        how: bytes,
+        arguments: Sequence[bytes],
+        take: Callable[[Any, Delivery | None], None],
+        changes: bool = True,
+        takes: bool = True,
+        resolved: Callable[[bool], None] | None = None,
+    ) -> None:
+        self.keys = keys
+        self.how = how
+        self.arguments = arguments
+        self.take = take
+        self.changes = changes
+        self.takes = takes
+        self.resolved = resolved
 
     def pack_into(self, call: Call) -> None:
         """See Part."""
