@@ -199,14 +199,6 @@ class Peers:
                     await self._is_to_search.wait()
             self._is_to_search.clear()
 
-    def _warn_once(self, name: bytes, failed: int, why: bytes) -> None:
-        if name not in self._warned:
-            self._warned.add(name)
-            logger.warning(
-                "server '%s' has died: %s of its messages cannot be put back yet; trying again (%s)",
-                printable(name), counted(failed, "record"), printable(why),
-            )  # fmt: skip
-
     async def _dead(self) -> list[tuple[bytes, bytes]]:
         found: list[bytes] = await self._link.command(b"HGETALL", self._key)
         signs = dict(zip(found[::2], found[1::2], strict=True))
@@ -241,7 +233,12 @@ class Peers:
         self._seen.pop(name, None)
         if failed:
             # The server will be found dead again, and this is tried again.
-            self._warn_once(name, failed, why)
+            if name not in self._warned:
+                self._warned.add(name)
+                logger.warning(
+                    "server '%s' has died: %s of its messages cannot be put back yet; trying again (%s)",
+                    printable(name), counted(failed, "record"), printable(why),
+                )  # fmt: skip
             return
         if not await self._link.call(*self._call(b"forget", name, signed), once=False):
             return

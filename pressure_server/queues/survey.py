@@ -23,8 +23,7 @@ from pressure_server.queues.shard import Shard
 
 logger = logging.getLogger(__name__)
 
-# Queues in one call, and the seconds of pause for each queue: a queue takes 5 microseconds of the backend's
-# time,
+# Queues in one call, and the seconds of pause for each queue: one takes 5 microseconds of the backend's time,
 # and as many of the server's. The first round must not take long: metrics are incomplete until it has ended.
 _AT_ONCE = 200
 _PAUSE_PER_QUEUE = 1e-3

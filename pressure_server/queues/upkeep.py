@@ -23,8 +23,7 @@ from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks for garbage, and between two steps: a step keeps the backend busy for 2
-# milliseconds.
+# Seconds between two looks for garbage, and between two steps, each of which takes 2 milliseconds.
 _SWEEP_EVERY = 1.0
 _PAUSE = 0.003
 # Each version of the server has a library of its own, and loads it when the backend does not have it.
