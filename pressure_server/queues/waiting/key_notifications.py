@@ -115,7 +115,7 @@ class _ConditionListener:
 
 
 class WakeUp:
-    """The notifications for which one lane has asked. Created when an operation first waits.
+    """The notifications for which one lane has asked.
 
     `may_be_own_change` says that a call of the lane may have changed its queue since it asked.
     """

@@ -46,7 +46,7 @@ class WaitingOperations:
         self._shard = shard
         self._lines = {line: WaitingLine(lane.name) for line in Line}
         self.turns = QueueTurns(lane.name, self._lines, shard.role_turns)
-        self._wake_up: WakeUp | None = None
+        self._wake_up = WakeUp(lane, self, shard.notifications)
         # The next try: when a delay, a reservation or a pause ends. Each reply says when that is; the
         # backend's note shows changes by others.
         self._due: asyncio.TimerHandle | None = None
@@ -122,7 +122,7 @@ class WaitingOperations:
 
     def note_sent(self) -> None:
         """Note that a call leaves that may cause the next notification; moves at destinations need that."""
-        if self._wake_up is not None and not self._lines[Line.CONSUMERS].at_destinations:
+        if not self._lines[Line.CONSUMERS].at_destinations:
             self._wake_up.may_be_own_change = True
 
     def requeue(self, progress: Progress) -> bool:
@@ -153,8 +153,6 @@ class WaitingOperations:
     def watch(self, progress: Progress) -> None:
         """Watch the keys that waiting operations need, and ask for roles that native clients hold."""
         if self:
-            if self._wake_up is None:
-                self._wake_up = WakeUp(self._lane, self, self._shard.notifications)
             news = progress.news
             if news is not None:
                 # Blocks in which no operation waits do not tell.
@@ -207,8 +205,6 @@ class WaitingOperations:
         self.append_untried(operation, WaitCondition.MESSAGE, None)
         if wait.in_line:
             self._joined.append(operation)
-            if self._wake_up is None:
-                self._wake_up = WakeUp(self._lane, self, self._shard.notifications)
             # Those that were tried in vain, or were passed over, may have left.
             self._wake_up.forget_attempts()
             self._wake_up.check()
@@ -422,8 +418,6 @@ class WaitingOperations:
 
         Other servers also touch its key before it expires, to ask for waiting clients (housekeeping.lua).
         """
-        if self._wake_up is None:
-            return
         if existence and not self.need_queue:
             self._wake_up.check()
             return
@@ -433,16 +427,14 @@ class WaitingOperations:
 
     def watch_lost(self) -> None:
         """Note that no key is watched any longer."""
-        if self._wake_up is not None:
-            self._wake_up.watch_lost()
+        self._wake_up.watch_lost()
 
     def stop(self) -> None:
         """Stop listening to queues, and to the clock: the lane is dropped."""
         self._set_due(Due())
         self._await_expiry(None)
-        if self._wake_up is not None:
-            self._wake_up.stop()
-            self._wake_up = None
+        self._wake_up.stop()
+        del self._wake_up  # it refers to this: see Lane.drop_if_done
 
 
 def _place_of(operation: Operation) -> tuple[Wait, Line]:
