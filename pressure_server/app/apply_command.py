@@ -17,9 +17,8 @@ from pressure_server.queues.database import Database
 from pressure_server.queues.names import base_key, records_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.block_reply import Done, read_reply
-from pressure_server.queues.operations.creation import Alteration, Rate
 from pressure_server.queues.operations.queue_info import QueueInfo
-from pressure_server.queues.operations.queue_options import ALTER_OPTIONS, alteration_of
+from pressure_server.queues.operations.queue_options import ALTER_OPTIONS, Alteration, Rate, alteration_of
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
@@ -68,7 +67,7 @@ async def _run_alter(shard: Shard, name: bytes, alteration: Alteration) -> None:
     block = [b"alter", b"%d" % len(arguments), *arguments]
     done: object = None
     while not isinstance(done, Done):  # the library may have jobs to do first, which are due
-        reply = await call_directly(shard, keys, block, lambda *_: None, lambda: None, changes=True)
+        reply = await call_directly(shard, keys, block, changes=True)
         done = read_reply(reply, runs=1)
     if isinstance(done.results[0], Exception):
         raise exception_for(name, str(done.results[0]))

@@ -15,8 +15,7 @@ from pressure_server.errors import BackendError
 from pressure_server.net.listener import SettingsError
 from pressure_server.queues.names import is_queue_name
 from pressure_server.queues.peers import have_equal_templates
-from pressure_server.queues.repair.case import Case, Finding
-from pressure_server.queues.repair.doctor import Doctor
+from pressure_server.queues.repair import Case, Doctor, Finding
 from pressure_server.text import counted, printable
 
 

@@ -34,11 +34,10 @@ from pressure_server.net.memory import MemoryAccount
 from pressure_server.net.slow_log import SlowLog
 from pressure_server.net.workers import MONITORS, Process, Workers
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.expiry import Expiry
 from pressure_server.queues.peers import PeerDetection
-from pressure_server.queues.repair.auto_repair import AutoRepair
+from pressure_server.queues.repair import AutoRepair
 from pressure_server.queues.survey import Survey
-from pressure_server.queues.upkeep import Libraries, limit_storage, sweep
+from pressure_server.queues.upkeep import Expiry, Libraries, limit_storage, sweep
 from pressure_server.text import counted
 from pressure_server.web.http_settings import HttpSettings
 

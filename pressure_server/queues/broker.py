@@ -13,12 +13,11 @@ from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from math import ceil
-from typing import NamedTuple
 
 from pressure_server.backend.address import BackendAddress, ClusterAddress
 from pressure_server.backend.backend import Backend, has_tag
 from pressure_server.backend.durability import Level
-from pressure_server.backend.link import Link, Timeouts
+from pressure_server.backend.link import Timeouts
 from pressure_server.backend.replica_waits import Deadline
 from pressure_server.errors import (
     BackendError,
@@ -43,15 +42,6 @@ _MAX_DATABASE = 9999
 
 class DatabaseNumberError(PressureError):
     """The backend has no database with this number."""
-
-
-class _Place(NamedTuple):
-    """A shard of a database, with what it is made of; the peers are None if peers are ignored."""
-
-    backend: Backend
-    link: Link
-    peers: Peers | None
-    shard: Shard
 
 
 class Broker:
@@ -80,7 +70,8 @@ class Broker:
         self._neighbours = peer_detection
         self._is_settled = True
         self._databases: dict[int, Database] = {}
-        self._places: list[_Place] = []
+        self.shards: list[Shard] = []  # of the databases in use
+        self._peers: dict[Shard, Peers] = {}  # empty if peers are ignored
         self._nonexistent: set[int] = set()
         name = prefix.encode()
         self._is_sharded = isinstance(address, ClusterAddress) and not has_tag(name)
@@ -114,18 +105,13 @@ class Broker:
         """The databases in use."""
         return list(self._databases.values())
 
-    @property
-    def shards(self) -> list[Shard]:
-        """The shards of the databases in use."""
-        return [place.shard for place in self._places]
-
     def change_policy(self, policy: Policy) -> None:
         """Use other settings for all queues from now on. Raises StartError if they cannot be used here."""
         self.policy = self._checked(policy)
-        for place in self._places:
-            if place.peers is not None:
-                place.peers.change_templates(packed_templates(policy, place.backend.prefix))
-            place.shard.change_policy(self._policy_of_shard())
+        for shard, peers in self._peers.items():
+            peers.change_templates(packed_templates(policy, shard.prefix))
+        for shard in self.shards:
+            shard.change_policy(self._policy_of_shard())
 
     def _policy_of_shard(self) -> Policy:
         return replace(self.policy, max_queues=ceil(self.policy.max_queues / len(self._backends)))
@@ -143,14 +129,13 @@ class Broker:
 
     def note_end(self, identity: str) -> None:
         """Recover at once what the server of this name had taken: its process has ended."""
-        for place in self._places:
-            if place.peers is not None:
-                place.peers.note_end(identity.encode())
+        for peers in self._peers.values():
+            peers.note_end(identity.encode())
 
     @property
     def libraries_of_peers(self) -> set[bytes]:
         """The names of the libraries of functions that other servers use."""
-        return {name for place in self._places if place.peers is not None for name in place.peers.libraries}
+        return {name for peers in self._peers.values() for name in peers.libraries}
 
     @property
     def is_up(self) -> bool:
@@ -165,18 +150,16 @@ class Broker:
 
     def why_not_ready(self) -> list[BackendError | None]:
         """Return, for each shard, why it is not ready for new clients; None if it is."""
-        places: dict[Backend, list[_Place]] = {backend: [] for backend in self._backends}
-        for place in self._places:
-            places[place.backend].append(place)
-        return [self._why_not_ready(backend, places[backend]) for backend in self._backends]
+        return [self._why_not_ready(number, backend) for number, backend in enumerate(self._backends)]
 
-    def _why_not_ready(self, backend: Backend, places: Sequence[_Place]) -> BackendError | None:
+    def _why_not_ready(self, number: int, backend: Backend) -> BackendError | None:
         try:
-            for place in places:
-                if place.shard.database_number == self.address.database and not place.link.is_up:
-                    raise BackendError(f"the backend is away: {place.link.why_down}")
-                if place.peers is not None:
-                    place.peers.check_readiness()
+            for database in self._databases.values():
+                shard = database.shards[number]
+                if database is self.default_database and not shard.is_up:
+                    raise BackendError(f"the backend is away: {shard.link.why_down}")
+                if shard in self._peers:
+                    self._peers[shard].check_readiness()
             backend.eviction.check_readiness()
         except BackendError as reason:
             return reason
@@ -185,49 +168,47 @@ class Broker:
     @property
     def grace(self) -> float:
         """For how many seconds operations wait for a backend that is away."""
-        return self._places[0].link.grace
+        return self.shards[0].link.grace
 
     @property
     def version(self) -> str:
         """The backend's name and version; empty until the backend has been reached."""
-        return next(filter(None, (place.link.version for place in self._places)), "")
+        return next(filter(None, (shard.link.version for shard in self.shards)), "")
 
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call `follows` once, when the backend of the first shard can be reached."""
-        self.default_database.shards[0].when_back(follows)
+        self.shards[0].when_back(follows)
 
     async def start(self, *, to_look: bool = False) -> None:
         """Open the default database. With `to_look`, change nothing there.
 
-        Raises BackendRefusedError if the backend can never be used, or cannot give the durability asked for.
-        If the backend, or all shards of it, are only down, raises BackendError with `to_look`; otherwise
-        returns, and operations wait for the backend.
+        Raises BackendRefusedError if the backend can never be used, or not as asked for. If all shards are
+        only down, raises BackendError with `to_look`; otherwise operations wait for the backend.
         """
-        opened = [self._place(backend, self.address.database) for backend in self._backends]
-        self._add(opened)
-        started = (one.backend.start(one.link, to_look=to_look) for one in opened)
+        shards = self._add([self._shard(backend, self.address.database) for backend in self._backends]).shards
+        started = (
+            backend.start(shard.link, to_look=to_look)
+            for backend, shard in zip(self._backends, shards, strict=True)
+        )
         failed = [one for one in await asyncio.gather(*started, return_exceptions=True) if one is not None]
         for error in sorted(failed, key=lambda one: not isinstance(one, BackendRefusedError)):
             is_only_away = isinstance(error, BackendError) and not isinstance(error, BackendRefusedError)
             if not (is_only_away and self.is_up):
                 raise error
-        for one in opened:
-            if not one.link.is_up:
-                one.link.keep_open()
-        for place in self._places:
-            if place.link.is_up and not to_look:
-                await place.shard.role_turns.end_noted_turns()
+        for shard in shards:
+            if not shard.is_up:
+                shard.link.keep_open()
+        for shard in self.shards:
+            if shard.is_up and not to_look:
+                await shard.role_turns.end_noted_turns()
 
     async def database(self, number: int) -> Database:
-        """Return the database with this number, and open it if needed.
-
-        Raises DatabaseNumberError, or BackendError.
-        """
+        """Return the database with this number, opened. Raises DatabaseNumberError, or BackendError."""
         if number in self._databases:
             return self._databases[number]
         if self._is_sharded or not 0 <= number <= _MAX_DATABASE or number in self._nonexistent:
             raise DatabaseNumberError("DB index is out of range")
-        opened = self._place(self._backends[0], number)
+        opened = self._shard(self._backends[0], number)
         try:
             await opened.link.open()
         except NoSuchDatabaseError as error:
@@ -241,14 +222,12 @@ class Broker:
         await database.shards[0].role_turns.end_noted_turns()
         return database
 
-    def _place(self, backend: Backend, number: int) -> _Place:
+    def _shard(self, backend: Backend, number: int) -> Shard:
         link, identity = backend.link(number), self.identity.encode()
-        peers = None
         if self._neighbours is not None:
             templates = packed_templates(self.policy, backend.prefix)
-            peers = link.heartbeats = Peers(link, backend.prefix, identity, self._neighbours, templates)
-        shards = len(self._backends)
-        shard = Shard(
+            link.heartbeats = Peers(link, backend.prefix, identity, self._neighbours, templates)
+        return Shard(
             link,
             backend.watch,
             backend.turns,
@@ -258,17 +237,17 @@ class Broker:
             policy=self._policy_of_shard(),
             waiters=self.waiters,
             answers=self._answers,
-            most_in_flight=ceil(MOST_IN_FLIGHT / shards),
+            most_in_flight=ceil(MOST_IN_FLIGHT / len(self._backends)),
         )
-        return _Place(backend, link, peers, shard)
 
-    def _add(self, places: Sequence[_Place]) -> Database:
-        database = Database([place.shard for place in places], self._placement)
-        self._databases[database.database_number] = database
-        self._places += places
-        for place in places:
-            if place.peers is not None:
-                place.peers.start(place.shard)
+    def _add(self, shards: Sequence[Shard]) -> Database:
+        database = self._databases[shards[0].database_number] = Database(shards, self._placement)
+        self.shards += shards
+        for shard in shards:
+            peers = shard.link.heartbeats
+            if isinstance(peers, Peers):
+                self._peers[shard] = peers
+                peers.start(shard)
         return database
 
     def _changed(self, number: int, key: bytes) -> None:
@@ -281,10 +260,10 @@ class Broker:
             database.shards[number].watch_lost()
 
     async def wait_for_replicas(self, replicas: int, deadline: Deadline) -> int:
-        """Return how many replicas, of each shard at least, have all that has been answered before.
+        """Return how many replicas each shard has, at least, that have all that was answered before.
 
-        Return when there are `replicas` of them, or at the deadline. Raise BackendError if a shard's backend
-        cannot be asked, and StoppingError if the server stops first.
+        Returns when there are `replicas`, or at the deadline. Raises BackendError if a shard cannot be
+        asked, and StoppingError if the server stops first.
         """
         return min([await one.replica_waits.wait(replicas, deadline) for one in self._backends])
 
@@ -296,41 +275,35 @@ class Broker:
             backend.replica_waits.end()
 
     async def settle(self, timeout: float) -> bool:
-        """Acknowledge what has arrived, and put back what has not, so that nothing is left behind.
-
-        Returns whether this was done within `timeout` seconds. Peers put back what is left, after they have
-        found this server dead.
-        """
-        await self._stop_peers()
+        """Acknowledge what has arrived, and put back the rest. Return whether all is done in time."""
+        for peers in self._peers.values():
+            await peers.stop()
         for shard in self.shards:
-            shard.send_put_backs()
-        settled = await asyncio.gather(*[self._settle(place, timeout) for place in self._places])
+            shard.flush_put_backs()
+        settled = await asyncio.gather(*[self._settle(shard, timeout) for shard in self.shards])
         self._is_settled = all(settled)
         return self._is_settled
 
-    async def _stop_peers(self) -> None:
-        for place in self._places:
-            if place.peers is not None:
-                await place.peers.stop()
-
-    async def _settle(self, place: _Place, timeout: float) -> bool:
-        if not await place.shard.settle(timeout if place.shard.is_up else 0):
+    async def _settle(self, shard: Shard, timeout: float) -> bool:
+        if not await shard.settle(timeout if shard.is_up else 0):
             return False
-        if place.peers is not None and place.shard.is_up:
+        if shard in self._peers and shard.is_up:
             with suppress(BackendError, TimeoutError):
                 async with asyncio.timeout(timeout):
-                    await place.peers.unregister()
+                    await self._peers[shard].unregister()
         return True
 
     async def close(self) -> None:
         """Close every connection to the backend."""
         for backend in self._backends:
             await backend.stop_asking()
-        await self._stop_peers()
-        for place in self._places:
-            if place.backend.turns.are_used and place.link.is_up and self._is_settled:
-                await place.shard.role_turns.end_noted_turns()
+        for peers in self._peers.values():
+            await peers.stop()
+        for database in self._databases.values():
+            for shard, backend in zip(database.shards, self._backends, strict=True):
+                if backend.turns.are_used and shard.is_up and self._is_settled:
+                    await shard.role_turns.end_noted_turns()
         for backend in self._backends:
             await backend.close()
-        for place in self._places:
-            await place.link.close()
+        for shard in self.shards:
+            await shard.link.close()

@@ -7,7 +7,9 @@ several goes to each of theirs, and is not one step if these are several.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
+from math import inf
 from typing import Any, TypeVar
 
 from pressure_server.errors import (
@@ -91,15 +93,8 @@ class Database(QueueOperations):
         yield from found.items()
 
     def is_away(self, name: bytes) -> bool:
-        """Return whether the shard of the queue cannot be reached, but another one can.
-
-        Commands on several queues then do not wait for this one.
-        """
+        """Return whether the shard of the queue cannot be reached, but another one can."""
         return self.shard_of(name).is_away
-
-    def is_lost(self, name: bytes) -> bool:
-        """Return whether the backend of the queue cannot be reached."""
-        return self.shard_of(name).is_lost
 
     def common_shard(self, first: bytes, *others: bytes) -> Shard:
         """Return the shard of several queues. Raises CrossShardError if they are in different ones."""
@@ -129,10 +124,6 @@ class Database(QueueOperations):
         """See Shard.submit."""
         self.shard_of(operation.name).submit(operation)
 
-    def join(self, operation: Operation) -> None:
-        """See Shard.join."""
-        self.shard_of(operation.name).join(operation)
-
     def cancel(self, operation: Operation) -> None:
         """See Shard.cancel."""
         self.shard_of(operation.name).cancel(operation)
@@ -144,10 +135,6 @@ class Database(QueueOperations):
     async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
         """See Shard.attempt."""
         return await self.shard_of(operation.name).attempt(operation, owner)
-
-    def due_soon(self, name: bytes) -> float | None:
-        """See Shard.due_soon."""
-        return self.shard_of(name).due_soon(name)
 
     def waiting(self, names: Sequence[bytes] | None = None) -> dict[bytes, dict[Line, int]]:
         """See Shard.waiting."""
@@ -161,20 +148,21 @@ class Database(QueueOperations):
         client: Client | None = None,
     ) -> list[Any]:
         """See QueueOperations."""
-        if len(self.shards) == 1:
-            return await self.shards[0].run_each(verb, names, arguments, client)
-        by_shard = list(self.by_shard(names))
-        results = await asyncio.gather(
-            *(shard.run_each(verb, some, arguments, client) for shard, some in by_shard)
-        )
-        return _in_order(names, by_shard, results)
+        return await self._of_each(names, lambda shard, some: shard.run_each(verb, some, arguments, client))
+
+    async def _of_each(
+        self, names: Sequence[bytes], ask: Callable[[Shard, list[bytes]], Awaitable[list[_Result]]]
+    ) -> list[_Result]:
+        """Ask each shard for its queues. Return the results for the names, in their order."""
+        by_shard = dict(self.by_shard(names))
+        if len(by_shard) == 1:
+            return await ask(*by_shard.popitem())
+        results = await asyncio.gather(*itertools.starmap(ask, by_shard.items()))
+        left = dict(zip(by_shard, map(iter, results), strict=True))
+        return [next(left[self.shard_of(name)]) for name in names]
 
     async def take(
-        self,
-        names: Sequence[bytes],
-        timeout: float | None,
-        count: int = 1,
-        client: Client | None = None,
+        self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
     ) -> tuple[bytes, list[bytes]] | None:
         """Take up to `count` messages from the first queue that has any; wait `timeout` seconds for one.
 
@@ -185,24 +173,22 @@ class Database(QueueOperations):
         """
         options = WAITS if count == 1 else UP_TO_COUNT
 
-        async def take_now(some: Sequence[bytes]) -> tuple[bytes, list[bytes]] | None:
+        async def take_now(
+            some: Sequence[bytes], *, has_waited: bool = False
+        ) -> tuple[bytes, list[bytes]] | None:
+            """Take a message if there is one. A client that has waited gets no error of an outage."""
             for name in sorted(some, key=self.is_away):
                 try:
                     messages = await self.run(verbs.GET, name, [], count, Wait(0), client, options)
                 except QueueClosedError:
                     continue  # closed, and empty
+                except BACKEND_LOST as lost:
+                    if isinstance(lost, BackendDiedError) or not has_waited:
+                        raise
+                    return None
                 if messages:
                     return name, messages
             return None
-
-        async def take_left(some: Sequence[bytes]) -> tuple[bytes, list[bytes]] | None:
-            """Take a message if there is one. A client that has waited gets no error of an outage."""
-            try:
-                return await take_now(some)
-            except BACKEND_LOST as lost:
-                if isinstance(lost, BackendDiedError):
-                    raise
-                return None
 
         if timeout == 0:
             return await take_now(names)
@@ -211,22 +197,23 @@ class Database(QueueOperations):
         if len(names) == 1:
             messages = await self.run(verbs.GET, names[0], [], count, Wait(timeout), client, options)
             return (names[0], messages) if messages else None
+        deadline = inf if timeout is None else asyncio.get_running_loop().time() + timeout
         several = SeveralQueues(self, verbs.GET, options, client)
         try:
-            first = await several.first_ended(names, names, [], count, Wait(timeout))
+            first = await several.first_ended(names, names, [], count, Wait(), deadline)
         finally:
             again = several.end()
         if first is not None:
             if isinstance(first.error, QueueClosedError):
                 # A later queue may have a message.
-                found = await take_left([name for name in names if name != first.name])
+                found = await take_now([name for name in names if name != first.name], has_waited=True)
                 if found is not None:
                     return found
             if first.error is not None:
                 raise first.error
             if first.results:
                 return first.name, first.results
-        found = await take_left(again)
+        found = await take_now(again, has_waited=True)
         if found is None and (unblocked := several.take_unblocking_effect()) is not None:
             raise unblocked
         return found
@@ -249,20 +236,12 @@ class Database(QueueOperations):
 
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         """See QueueOperations. Queues of different shards are not read at one moment."""
-        if len(self.shards) == 1:
-            return await self.shards[0].ranges.read(names, first, last)
-        by_shard = list(self.by_shard(names))
-        results = await asyncio.gather(*(shard.ranges.read(some, first, last) for shard, some in by_shard))
-        return _in_order(names, by_shard, results)
+        return await self._of_each(names, lambda shard, some: shard.ranges.read(some, first, last))
 
     # Listing
 
     async def scan(self, cursor: bytes, count: int = SCAN_COUNT) -> tuple[bytes, list[bytes]]:
-        """Return the next cursor (b"0" at the end) and some names of queues, as Redis's SCAN does.
-
-        `count` is about how many keys the backend examines. A queue that exists during the whole scan is
-        returned at least once. The shards are scanned one after the other.
-        """
+        """Return the next cursor and some names: see StoredKeys.scan. The shards come one after the other."""
         within, number = divmod(int(cursor), len(self.shards))
         after, names = await self.shards[number].keys.scan(b"%d" % within, count)
         if after == b"0":
@@ -270,10 +249,9 @@ class Database(QueueOperations):
         return b"%d" % (0 if number == len(self.shards) else int(after) * len(self.shards) + number), names
 
     async def sample_queues(self) -> tuple[list[bytes], bool]:
-        """Return names of queues, each once, and whether these are all queues.
+        """Return names of queues, each once, and whether these are all: shards that are away are left out.
 
-        The number of SCAN steps is limited, so callers may ask every few seconds. Queues of shards that are
-        away are missing.
+        The number of SCAN steps is limited, so callers may ask every few seconds.
         """
         names: dict[bytes, None] = {}
         steps = max(_MAX_SCAN_STEPS // len(self.shards), 2)
@@ -288,10 +266,7 @@ class Database(QueueOperations):
         return list(names), is_complete
 
     async def queues(self, *, reachable: bool = False) -> AsyncIterator[bytes]:
-        """Yield the names of all queues, each once.
-
-        If a shard is away, raises BackendError; with `reachable`, leaves its queues out.
-        """
+        """Yield the names of all queues, each once. With `reachable`, leave out shards that are away."""
         for shard in self.shards:
             if reachable and shard.is_away:
                 continue
@@ -329,7 +304,7 @@ class Database(QueueOperations):
     @property
     def reconnects(self) -> int:
         """How many times the backend of a shard was lost, and is back."""
-        return sum(shard.reconnects for shard in self.shards)
+        return sum(shard.link.reconnects for shard in self.shards)
 
     @property
     def peer_count(self) -> int:
@@ -340,12 +315,3 @@ class Database(QueueOperations):
     def call_statistics(self) -> CallStatistics:
         """The totals of the calls of the library."""
         return CallStatistics.total(shard.call_statistics for shard in self.shards)
-
-
-def _in_order(
-    names: Sequence[bytes], by_shard: Sequence[tuple[Shard, list[bytes]]], results: Sequence[list[_Result]]
-) -> list[_Result]:
-    """Return the results for the names, which came for the names of each shard."""
-    left = {shard: iter(of_shard) for (shard, _), of_shard in zip(by_shard, results, strict=True)}
-    shard_of = {name: shard for shard, some in by_shard for name in some}
-    return [next(left[shard_of[name]]) for name in names]

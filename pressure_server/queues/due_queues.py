@@ -1,24 +1,22 @@
 """Due queues: use a queue that has dead letters when a delay or a reservation of its jobs ends.
 
-Clients may wait for the dead letters while no client waits on the queue itself or uses it. Without this
-module, the dead letters would come only when the queue is used. All servers do this: the first one moves the
-dead letters, and the others find nothing to do.
+Otherwise clients that wait for the dead letters would get them only when the queue itself is used. The first
+server moves them, and the others find nothing to do.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
-from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendReplyError, PressureError
-from pressure_server.queues.names import due_key
+from pressure_server.queues.names import DUE_QUEUES
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.owners import CoroutineOwner
+
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
 
 logger = logging.getLogger(__name__)
 
@@ -28,19 +26,14 @@ _PAUSE = 0.01
 # Seconds until the times are read again, if the backend does not report changes, or after an error.
 _RETRY_AFTER = 1.0
 
-Attempt = Callable[[Operation, CoroutineOwner], Awaitable[list[Any] | PressureError]]
-
 
 class DueQueues:
-    """The due queues of one database."""
+    """The due queues of one shard."""
 
-    def __init__(self, link: Link, watch: Watch, prefix: bytes, attempt: Attempt) -> None:
-        """`attempt` is Shard.attempt."""
-        self._link = link
+    def __init__(self, shard: Shard, watch: Watch) -> None:
+        self._shard = shard
         self._watch = watch
-        self._prefix = prefix
-        self._key = due_key(prefix)
-        self._attempt = attempt
+        self._key = shard.prefix + DUE_QUEUES
         # The queues that the last look has used, with the times at which they were due.
         self._used: dict[bytes, float] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -58,7 +51,7 @@ class DueQueues:
     def look(self) -> None:
         """Watch the times, and read the first."""
         if not self._is_stopped:
-            self._watch.arm(self._link.number, [self._key], self._armed)
+            self._watch.arm(self._shard.database_number, [self._key], self._armed)
 
     def stop(self) -> None:
         """Use no queues any longer: the server stops."""
@@ -79,7 +72,7 @@ class DueQueues:
         pause: float | None = _RETRY_AFTER
         self._has_changed = False
         try:
-            found, (seconds, microseconds) = await self._link.read_together(
+            found, (seconds, microseconds) = await self._shard.link.read_together(
                 ((b"ZRANGE", self._key, b"0", b"%d" % (_AT_ONCE - 1), b"WITHSCORES"), (b"TIME",))
             )
             if isinstance(found, Exception):
@@ -105,18 +98,13 @@ class DueQueues:
         # deleted the queue. Nothing is due there.
         outdated = [base for base, time in due.items() if self._used.get(base) == time]
         if outdated:
-            await self._link.command(b"ZREM", self._key, *outdated)
+            await self._shard.link.command(b"ZREM", self._key, *outdated)
         self._used = due
-        for result in await asyncio.gather(*map(self._use_one, due)):
+        names = [base[len(self._shard.prefix) + 1 :] for base in due]
+        # Any operation makes the library notice what has ended.
+        for result in await self._shard.run_each(verbs.EXISTS, names):
             if isinstance(result, PressureError):
                 raise result
-
-    async def _use_one(self, base: bytes) -> list[Any] | PressureError:
-        """Do any operation: it makes the script notice what has ended."""
-        owner = CoroutineOwner(None)
-        return await self._attempt(
-            Operation(verbs.EXISTS, base[len(self._prefix) + 1 :], [], 1, owner), owner
-        )
 
     def _set_timer(self, seconds: float | None) -> None:
         if self._timer is not None:

@@ -2,12 +2,16 @@
 
 A command that reserves from many queues looks at all of them, although few have changed since the last look.
 So what a look shows is kept until the watch tells of a change, or a delay, a reservation or a pause ends.
+
+A command that waits for one of very many queues is a *watcher* of what is kept: an operation in the line of
+each costs fifty microseconds a queue, for each job that a worker waits for. A watcher costs nothing for its
+queues. Operations in the line of a queue are served first.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush
 from math import inf
 from typing import Any, NamedTuple
@@ -25,8 +29,8 @@ from pressure_server.queues.names import (
     RESERVED,
     SETTINGS,
     base_key,
+    portions,
 )
-from pressure_server.queues.waiting.watchers import Watcher, Watchers
 
 # Looking at so few queues costs less than watching them.
 _FEW = 16
@@ -80,6 +84,62 @@ class _FirstJob(NamedTuple):
 _NOTHING = _FirstJob(NO_RANK, inf, False, False)
 
 
+class Watcher:
+    """A command that waits. `news` are the queues that have changed and of which it alone was told."""
+
+    __slots__ = ("changed", "names", "news")
+
+    def __init__(self, names: Iterable[bytes], changed: Callable[[], None]) -> None:
+        self.names = frozenset(names)
+        self.changed = changed
+        self.news: set[bytes] = set()
+
+    def tell(self, name: bytes) -> None:
+        """Note that a queue has changed; wake the command up."""
+        self.news.add(name)
+        self.changed()
+
+
+class Watchers:
+    """The watchers of the queues of one shard."""
+
+    def __init__(self) -> None:
+        self._watchers: dict[Watcher, None] = {}
+
+    def add(self, watcher: Watcher) -> None:
+        """Add a watcher."""
+        self._watchers[watcher] = None
+
+    def remove(self, watcher: Watcher) -> None:
+        """Remove a watcher: it looks at its queues. If it then takes a job, tell others of its news."""
+        self._watchers.pop(watcher, None)
+
+    def tell(self, name: bytes) -> None:
+        """Tell the first watcher that has not been told of anything else: there may be a job for it."""
+        for has_news in (False, True):
+            for watcher in self._watchers:
+                if bool(watcher.news) is has_news and name in watcher.names:
+                    watcher.tell(name)
+                    return
+
+    def tell_all(self) -> None:
+        """Wake all watchers up."""
+        for watcher in list(self._watchers):
+            watcher.changed()
+
+    def have(self, name: bytes) -> bool:
+        """Return whether a watcher waits for this queue."""
+        return any(name in watcher.names for watcher in self._watchers)
+
+    def count(self, names: Collection[bytes] | None) -> dict[bytes, int]:
+        """Return how many wait for each of these queues, or for all. Those with none are left out."""
+        found: dict[bytes, int] = {}
+        for watcher in self._watchers:
+            for name in watcher.names if names is None else watcher.names.intersection(names):
+                found[name] = found.get(name, 0) + 1
+        return found
+
+
 class FirstJobs:
     """The first jobs of the queues of one shard."""
 
@@ -97,17 +157,14 @@ class FirstJobs:
         self._loop = asyncio.get_running_loop()
 
     async def look(self, names: Sequence[bytes]) -> View:
-        """Look at these queues. Of queues with equal ranks, the first is the best.
-
-        Changes that were made before are included, whichever client made them. Raises BackendError.
-        """
+        """Look at these queues; changes made before are included. The first of equal rank is the best."""
         if len(names) > _FEW and self._watch.is_up:
             try:
                 return await self._look_at_changed(names)
             except BackendError:
                 pass  # the watch has just been lost, or the node does not know the script
         found: dict[bytes, _FirstJob] = {}
-        for some in _in_steps(names):
+        for some in portions(names, _QUEUES_AT_ONCE):
             asked_at, keys = self._loop.time(), [base_key(self._prefix, name) for name in some]
             reply = await self._link.call(script_named("kinds/first_jobs"), keys, [], once=False)
             found.update(_parse(some, reply, asked_at))
@@ -159,7 +216,7 @@ class FirstJobs:
         """Read the first jobs of queues, and keep those that do not change meanwhile."""
         found: dict[bytes, _FirstJob] = {}
         number, script, reading = self._link.number, script_named("kinds/first_jobs"), self._reading
-        for some in _in_steps(names):
+        for some in portions(names, _QUEUES_AT_ONCE):
             asked_at, keys = self._loop.time(), [base_key(self._prefix, name) for name in some]
             call = object()
             reading.update(dict.fromkeys(some, call))
@@ -216,11 +273,6 @@ def _view(found: dict[bytes, _FirstJob]) -> View:
         {name for name, first in found.items() if first.is_of_group},
         [],
     )
-
-
-def _in_steps(names: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for first in range(0, len(names), _QUEUES_AT_ONCE):
-        yield names[first : first + _QUEUES_AT_ONCE]
 
 
 def _parse(

@@ -7,19 +7,18 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
-from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
 from pressure_server.lua.scripts import script_named
-from pressure_server.queues.names import BOUND, base_key
+from pressure_server.queues.names import BOUND, base_key, portions
+
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
 
 logger = logging.getLogger(__name__)
-
-# Queues in one call: they keep the backend busy for about two milliseconds.
-MAX_AT_ONCE = 200
 
 # At most this many queues are watched, with names of at most this many bytes.
 _MAX_WATCHED = 20_000
@@ -27,33 +26,30 @@ _MAX_WATCHED_NAME = 256
 
 
 class Housekeeping:
-    """The housekeeping of one database."""
+    """The housekeeping of one shard."""
 
-    def __init__(self, link: Link, prefix: bytes, identity: bytes) -> None:
-        self._link = link
-        self._prefix = prefix
-        self._identity = identity
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
         self._script = script_named("upkeep/housekeeping")
         self._gone: dict[bytes, None] = {}
         self._cleaning: asyncio.Task[None] | None = None
 
     async def expire(self, names: Sequence[bytes], seconds: float) -> list[int | BackendError]:
-        """Delete queues that a put created, if they have been empty and unused for `seconds`.
-
-        Returns for each 1 if it has been deleted, else 0; or an error. Raises BackendError.
-        """
+        """Delete queues that have been empty and unused. Return 1 for each if so, else 0, or an error."""
         return await self._call(b"expire", names, b"%g" % seconds)
 
     async def delete(self, names: Sequence[bytes]) -> list[int | BackendError]:
-        """Delete those of the queues whose roles are free.
+        """Delete those of the queues whose roles are free. Raises BackendError.
 
-        Returns for each 1 if it has been deleted; 0 if there is no such queue; -1 if a native client holds a
-        role, so that an operation must delete it; or an error. Raises BackendError.
+        Returns for each: 1 if it is deleted; 0 if there is none; -1 if an operation must delete it, as a
+        native client holds a role; or an error.
         """
         return await self._call(b"delete", names, b"")
 
     def clean(self, name: bytes) -> None:
-        """Delete the extension keys of a queue if a native client has deleted it, in a call with others."""
+        """Delete the extension keys of a queue that a native client has deleted, in a call with others."""
+        if not self._shard.is_up:
+            return
         self._gone[name] = None
         if self._cleaning is None:
             self._cleaning = asyncio.create_task(self._clean())
@@ -70,20 +66,13 @@ class Housekeeping:
         self._cleaning = None
 
     async def _call(self, verb: bytes, names: Sequence[bytes], argument: bytes) -> list[Any]:
-        keys = [base_key(self._prefix, name) for name in names]
-        results: list[Any] = await self._link.call(
-            self._script, keys, (self._identity, verb, b"", argument, self._prefix + b"!"), once=False
-        )
+        keys = [base_key(self._shard.prefix, name) for name in names]
+        arguments = (self._shard.identity, verb, b"", argument, self._shard.prefix + b"!")
+        results: list[Any] = await self._shard.link.call(self._script, keys, arguments, once=False)
         return [
             BackendError(f"the backend answered: {result}") if isinstance(result, Exception) else result
             for result in results
         ]
-
-
-def portions(names: Sequence[bytes]) -> Iterable[Sequence[bytes]]:
-    """Yield the names in portions for one call each."""
-    for first in range(0, len(names), MAX_AT_ONCE):
-        yield names[first : first + MAX_AT_ONCE]
 
 
 class DeletionWatch:
@@ -130,9 +119,6 @@ class DeletionWatch:
         return False
 
     def forget_all(self) -> None:
-        """Forget which queues are watched, as the watch was lost.
-
-        The backend still tracks their keys, so they are disarmed.
-        """
+        """Forget which queues are watched, as the watch was lost; the backend still tracks their keys."""
         self._watch.disarm(self._number, map(self._key, self._watched))
         self._watched.clear()

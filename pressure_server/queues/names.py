@@ -6,8 +6,13 @@ would be those of another queue), and because waiting operations watch some of t
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
+from typing import TypeVar
+
 from pressure_server.errors import QueueNameError
 from pressure_server.text import printable
+
+_Item = TypeVar("_Item")
 
 BOUND = b":bound"
 PRODUCER_FREE = b":producer_free"
@@ -49,6 +54,12 @@ EXTENSION_SUFFIXES = tuple(
         b"single", b"blocks", b"outcomes", b"outcome_times", b"groups", b"offsets",
     )
 )  # fmt: skip
+# Ends of keys that belong to no queue: the set of queues that servers have created (registry.lua); the set
+# of those with dead letters, by the time of their next job (jobs.lua); the set of collections that deleted
+# queues have left (garbage.lua); and a key that never exists, in the slot of the queues' keys.
+QUEUES, DUE_QUEUES, GARBAGE, ABSENT = b"!queues", b"!due", b"!garbage", b"!absent"
+# Queues in one call: they keep the backend busy for about two milliseconds.
+MAX_AT_ONCE = 200
 # Watched for commands on many queues only (first_jobs.py).
 UNAWAITED = (DELAYED, RESERVED, SETTINGS)
 _WATCHED = (BOUND, PRODUCER_FREE, CONSUMER_FREE, NOT_FULL, CLOSED, READY, DUE, *UNAWAITED)
@@ -61,10 +72,7 @@ def is_queue_name(name: bytes) -> bool:
 
 
 def base_key(prefix: bytes, name: bytes) -> bytes:
-    """Return the key of the queue's list, from which the scripts derive all others.
-
-    Raises QueueNameError if keys of that name could be keys of another queue.
-    """
+    """Return the key of the queue's list, from which scripts derive the others. Raises QueueNameError."""
     if not is_queue_name(name):
         raise QueueNameError(
             f"'{printable(name)}' cannot be a queue's name: a name must not contain :ext:, or end in :ext "
@@ -87,38 +95,19 @@ def records_key(prefix: bytes, identity: bytes) -> bytes:
     return prefix + b"!calls:" + identity
 
 
-def queues_key(prefix: bytes) -> bytes:
-    """Return the key of the set of queues that servers have created (lua/core/life.lua)."""
-    return prefix + b"!queues"
-
-
-def due_key(prefix: bytes) -> bytes:
-    """Return the key of the set of queues with dead letters, by the time of their next job (jobs.lua)."""
-    return prefix + b"!due"
-
-
-def garbage_key(prefix: bytes) -> bytes:
-    """Return the key of the set of collections that deleted queues have left (keys.lua)."""
-    return prefix + b"!garbage"
-
-
-def absent_key(prefix: bytes) -> bytes:
-    """Return a key that never exists. On a cluster, it is in the slot of the queues' keys."""
-    return prefix + b"!absent"
-
-
 def keys_pattern(prefix: bytes, suffix: bytes) -> bytes:
     """Return the glob that matches, for every queue, the key with that suffix."""
     escaped = b"".join(b"\\" + c if c in b"*?[]^-\\" else c for c in (bytes([b]) for b in prefix))
     return escaped + b":*" + suffix
 
 
-def existence_pattern(prefix: bytes) -> bytes:
-    """Return the glob that matches the :bound key of every queue. A queue exists if that key does."""
-    return keys_pattern(prefix, BOUND)
-
-
 def queue_name(prefix: bytes, existence_key: bytes) -> bytes | None:
     """Return the name of the queue with this :bound key; None if it is not a valid name."""
     name = existence_key[len(prefix) + 1 : -len(BOUND)]
     return name if is_queue_name(name) else None
+
+
+def portions(items: Sequence[_Item], most: int = MAX_AT_ONCE) -> Iterator[Sequence[_Item]]:
+    """Yield the items in portions, such as the names of queues for one call each."""
+    for first in range(0, len(items), most):
+        yield items[first : first + most]

@@ -1,9 +1,8 @@
 """Peers: the other servers on this backend, and recovery of messages that a dead one had taken.
 
-Each server's heartbeat increments a counter under the server's name in one hash. A server whose counter has
-stood still for too long is dead, and what it had taken and not delivered is put back. Observers measure the
-time with their own monotonic clock, so a clock that jumps does no harm. A server that was only suspended may
-deliver messages that have been put back: these come twice, but none is lost.
+A server whose counter, which its heartbeats increment, has stood still for too long is dead. Observers
+measure the time with their own monotonic clock, so a clock that jumps does no harm. A server that was only
+suspended may deliver messages that have been put back: these come twice, but none is lost.
 """
 
 from __future__ import annotations
@@ -87,10 +86,10 @@ class Peers:
         self._warned: set[bytes] = set()
 
     def heartbeat(self, epoch: int | None = None) -> tuple[Script, Sequence[bytes], Sequence[bytes]]:
-        """Return the call that is this server's heartbeat. It goes first on each new connection.
+        """Return the call that is the heartbeat: the first on each new connection, whose number is `epoch`.
 
-        `epoch` is the number of a new connection; the backend then refuses calls of earlier connections. A
-        heartbeat needs the rights of scripts: if it is refused, calls on queues may be refused, too.
+        The backend then refuses calls of earlier ones. It needs the rights of scripts, as calls on queues
+        do.
         """
         self._count += 1
         self.overdue_at = monotonic() + _OVERDUE_AFTER * self._timeout
@@ -200,14 +199,6 @@ class Peers:
                     await self._is_to_search.wait()
             self._is_to_search.clear()
 
-    def _warn_once(self, name: bytes, failed: int, why: bytes) -> None:
-        if name not in self._warned:
-            self._warned.add(name)
-            logger.warning(
-                "server '%s' has died: %s of its messages cannot be put back yet; trying again (%s)",
-                printable(name), counted(failed, "record"), printable(why),
-            )  # fmt: skip
-
     async def _dead(self) -> list[tuple[bytes, bytes]]:
         found: list[bytes] = await self._link.command(b"HGETALL", self._key)
         signs = dict(zip(found[::2], found[1::2], strict=True))
@@ -231,10 +222,7 @@ class Peers:
         ]
 
     async def _recover_peer(self, shard: Shard, name: bytes, signed: bytes) -> None:
-        """Put back what a dead server had taken, and remove it, unless it has sent a heartbeat since.
-
-        Raises BackendError.
-        """
+        """Put back what a dead server had taken, and remove it, unless it has sent a heartbeat since."""
         if not await self._link.call(*self._call(b"bury", name, signed), once=False):
             return
         counts: Counter[bytes] = Counter()
@@ -245,7 +233,12 @@ class Peers:
         self._seen.pop(name, None)
         if failed:
             # The server will be found dead again, and this is tried again.
-            self._warn_once(name, failed, why)
+            if name not in self._warned:
+                self._warned.add(name)
+                logger.warning(
+                    "server '%s' has died: %s of its messages cannot be put back yet; trying again (%s)",
+                    printable(name), counted(failed, "record"), printable(why),
+                )  # fmt: skip
             return
         if not await self._link.call(*self._call(b"forget", name, signed), once=False):
             return

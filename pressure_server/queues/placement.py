@@ -47,11 +47,8 @@ def _tags(shards: int) -> list[int]:
     """Return a number for each shard, whose slot is near the beginning of the shard's part of all slots."""
     tags: dict[int, int] = {}
     for number in count():
-        shard, distance = divmod(_slot_of(number) * shards, _SLOTS)
+        slot = crc_hqx(b"%d" % number, 0) % _SLOTS
+        shard, distance = divmod(slot * shards, _SLOTS)
         if distance < _NEAR * shards and tags.setdefault(shard, number) == number and len(tags) == shards:
             return [tags[one] for one in range(shards)]
     raise AssertionError
-
-
-def _slot_of(number: int) -> int:
-    return crc_hqx(b"%d" % number, 0) % _SLOTS

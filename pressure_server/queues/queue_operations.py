@@ -1,4 +1,7 @@
-"""Operations on queues as coroutines, for callers that need not know whether a transaction does them."""
+"""Operations on queues as coroutines, for callers that need not know whether a transaction does them.
+
+`kick`, `purge` and `redrive` work on all messages of a queue, in steps that are short for the backend.
+"""
 
 from __future__ import annotations
 
@@ -6,13 +9,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
-from pressure_server.errors import PressureError
+from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
+from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Wait
+
+READY, DELAYED, RESERVED, BURIED = b"ready", b"delayed", b"reserved", b"buried"
+QUEUED = (READY, DELAYED)
 
 
 class QueueOperations(ABC):
@@ -38,11 +45,10 @@ class QueueOperations(ABC):
         client: Client | None = None,
         options: Options = DEFAULT,
     ) -> list[Any]:
-        """Do one operation and wait for its end.
+        """Do one operation, and return its `results`; a single value in a list. Raises PressureError.
 
-        Returns the operation's `results`; for verbs with a single value, a list with that value. Raises a
-        PressureError. If the coroutine is cancelled while the operation waits, the operation is not done.
-        `client` is told when the operation waits, and takes over what it has taken.
+        If the coroutine is cancelled while the operation waits, it is not done. `client` is told when it
+        waits, and takes over what it has taken.
         """
         call = CoroutineOwner(client)
         outcome = await self.attempt(
@@ -86,11 +92,11 @@ class QueueOperations(ABC):
         timeout: float | None = 0,
         client: Client | None = None,
     ) -> bytes | None:
-        """Move the oldest message, or the given one, from one queue to another in one step.
+        """Move the oldest message, or the given one, to another queue. Return it; None if there is none.
 
-        With `unique`, a message that the destination already has is removed from the source only. `timeout`
-        is the number of seconds to wait for a message: 0 does not wait, None waits forever. The operation
-        waits for room as a put does. Returns the message, or None if there is none. Raises a PressureError.
+        With `unique`, a message that the destination has is only removed. `timeout` is the seconds to wait
+        for a message (0: not, None: for ever). The operation waits for room as a put does. Raises a
+        PressureError.
         """
         arguments = [base_key(self.prefix_of(source, destination), destination)]
         if message is not None:
@@ -105,3 +111,44 @@ class QueueOperations(ABC):
             options=Options(unique=unique, waits=timeout != 0),
         )
         return moved[0] if moved else None
+
+
+async def kick(queues: QueueOperations, name: bytes, most: int, client: Client | None) -> int:
+    """Make up to `most` buried jobs ready, or if there are none, delayed ones. Return how many."""
+    count, state, is_more = 0, b"", True
+    while is_more:
+        try:
+            some, state = (
+                await queues.run(verbs.KICK, name, [b"%d" % (most - count), state], client=client)
+            )[0]
+        except QueueDoesNotExistError:
+            if count:
+                break
+            raise
+        count += some
+        is_more = bool(state)
+    return count
+
+
+async def purge(queues: QueueOperations, name: bytes, states: Sequence[bytes], client: Client | None) -> int:
+    """Delete the messages in these states (all of a plain list are ready). Return how many."""
+    count, is_more = 0, 1
+    while is_more:
+        some, is_more = (await queues.run(verbs.PURGE, name, list(states), client=client))[0]
+        count += some
+    return count
+
+
+async def redrive(queues: QueueOperations, name: bytes, to: bytes, most: int, client: Client | None) -> int:
+    """Put up to `most` dead letters back where they came from, or to the base key `to`. Return how many.
+
+    Raises a PressureError if none can go.
+    """
+    count, skipped, reason = 0, 0, b""
+    while skipped >= 0 and count < most:
+        arguments = [to, b"%d" % (most - count), b"%d" % skipped]
+        (some, skipped, failed) = (await queues.run(verbs.REDRIVE, name, arguments, client=client))[0]
+        count, reason = count + some, failed or reason
+    if reason and not count:
+        raise exception_for(name, reason.decode("utf-8", "replace"))
+    return count

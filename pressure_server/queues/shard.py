@@ -1,7 +1,6 @@
 """A shard: the lanes of the queues whose keys are together on one node, and what they need from the backend.
 
-A database on one node has one shard. On a cluster it has several, each with a prefix and connections of its
-own (placement.py).
+A database has one shard; on a cluster several, each with a prefix and connections of its own (placement.py).
 """
 
 from __future__ import annotations
@@ -19,11 +18,8 @@ from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from pressure_server.backend.watch import Watch
 from pressure_server.compiled import mypyc_attr
-from pressure_server.errors import (
-    PressureError,
-)
+from pressure_server.errors import PressureError
 from pressure_server.lua.layout import BY_NAME
-from pressure_server.queues.calls.call import Block
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.calls.statistics import CallStatistics
 from pressure_server.queues.due_queues import DueQueues
@@ -31,13 +27,7 @@ from pressure_server.queues.first_jobs import FirstJobs
 from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.lanes.reservations import Reservations
-from pressure_server.queues.names import (
-    BOUND,
-    UNAWAITED,
-    base_key,
-    records_key,
-    split_key,
-)
+from pressure_server.queues.names import BOUND, UNAWAITED, base_key, portions, records_key, split_key
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.owners import Answers, Client, CoroutineOwner
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition, WaiterCount
@@ -46,6 +36,7 @@ from pressure_server.queues.ranges import Ranges
 from pressure_server.queues.stored_keys import StoredKeys
 from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
+from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 
 # The most idle lanes, of about 500 bytes, and the longest name of a queue that has one, in bytes.
 _MOST_IDLE: Final = 10_000
@@ -58,10 +49,7 @@ _RETRY_AFTER: Final = 1.0
 
 @mypyc_attr(allow_interpreted_subclasses=True)
 class Shard:
-    """The queues of one shard of a database. A lane is made when a queue first needs one.
-
-    Lanes have no event loop, socket or clock: they use their shard's.
-    """
+    """The queues of one shard of a database. A lane is made when a queue first needs one."""
 
     def __init__(
         self,
@@ -86,7 +74,7 @@ class Shard:
         self.peer_count = 0
         # Whether other shards of the database are up; None if there are none.
         self.others_are_up: Callable[[], bool] | None = None
-        self._link = link
+        self.link = link
         self._durability = durability
         # Whether changes must be durable before clients are answered.
         self.is_durable = durability.is_enabled
@@ -98,25 +86,25 @@ class Shard:
         records = records_key(prefix, identity) if link.heartbeats is not None else b""
         self._records_key = records
         self._set_policy(policy)
-        self._courier = Courier(link, self, self._callers[0], most_in_flight)
+        self.courier = Courier(link, self, self._callers[0], most_in_flight)
         # Lanes that have something to do, and others, which keep what they know of their queues.
         self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
         self._in_use = 0  # of the lanes
         self.answers = answers
         # Only servers that keep records look after jobs.
-        self.due_queues = DueQueues(link, watch, prefix, self.attempt) if records else None
+        self.due_queues = DueQueues(self, watch) if records else None
         self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
         # End a client's read: the operations that it has added may be sent.
-        self.end_of_read = self._courier.end_of_read
-        self.housekeeping = Housekeeping(link, prefix, identity)
+        self.end_of_read = self.courier.end_of_read
+        self.housekeeping = Housekeeping(self)
         self.reservations = Reservations(self)
         self.notifications = KeyNotifications(watch, link.number, prefix)
         self.first_jobs = FirstJobs(link, watch, prefix)
         self.role_turns = RoleTurns(self, turns)
         link.is_back = self._backend_is_back
-        self.keys = StoredKeys(link, durability, prefix)
-        self.ranges = Ranges(self, link)
-        self._loop = asyncio.get_running_loop()
+        self.keys = StoredKeys(self)
+        self.ranges = Ranges(self)
+        self.loop = asyncio.get_running_loop()
 
     def _set_policy(self, policy: Policy) -> None:
         self.policy = policy
@@ -130,57 +118,44 @@ class Shard:
 
     def change_policy(self, policy: Policy) -> None:
         """Use other settings for all queues from now on."""
-        is_reached = self._courier.caller is self._callers[1]
+        is_reached = self.courier.caller is self._callers[1]
         self._set_policy(policy)
         self.limit_storage(is_reached=is_reached)
 
     def limit_storage(self, *, is_reached: bool) -> None:
         """Refuse puts while the backend holds more bytes than it may."""
-        self._courier.caller = self._callers[is_reached]
+        self.courier.caller = self._callers[is_reached]
 
     @property
     def is_up(self) -> bool:
         """Whether the backend can be reached."""
-        return self._link.is_up
-
-    @property
-    def is_lost(self) -> bool:
-        """Whether the backend of these lanes cannot be reached. Operations that wait are not tried then."""
-        return not self._link.is_up
+        return self.link.is_up
 
     @property
     def is_away(self) -> bool:
         """Whether this server cannot reach this shard, but can reach another one of the database."""
-        return self.others_are_up is not None and not self._link.is_up and self.others_are_up()
+        return self.others_are_up is not None and not self.link.is_up and self.others_are_up()
 
     @property
     def route(self) -> Route:
         """The route to the node that has the keys."""
-        return self._link.route
-
-    @property
-    def reconnects(self) -> int:
-        """How many times the backend was lost, and is back."""
-        return self._link.reconnects
+        return self.link.route
 
     @property
     def call_statistics(self) -> CallStatistics:
         """The totals of the calls of the library."""
-        return self._courier.statistics
+        return self.courier.statistics
 
     def submit(self, operation: Operation) -> None:
-        """Do an operation after those submitted for its queue before; tell its owner when it ends.
-
-        It goes with the next call, or with a later one if a call for its queue is in flight. Raises
-        QueueNameError.
-        """
+        """Add an operation, and send it with the next call. Raises QueueNameError."""
         self.add(operation)
-        self._courier.send_soon()
+        self.courier.send_soon()
 
     def add(self, operation: Operation) -> Lane:
-        """Submit an operation as `submit` does, but without sending: for the commands of one read.
+        """Do an operation after those added for its queue before; tell its owner when it ends.
 
-        Call `end_of_read` after the last one. Return the queue's lane.
+        It leaves after `end_of_read`, or when its queue's call is back. Return the lane. Raises
+        QueueNameError.
         """
         name = operation.name
         lane = self._lanes.get(name)
@@ -189,17 +164,17 @@ class Shard:
         elif not lane.is_in_use:
             lane.is_in_use = lane.is_recent = True
             self._in_use += 1
-        if operation.wait is not None and operation.waits_for_message and self.is_lost:
+        if operation.wait is not None and operation.waits_for_message and not self.link.is_up:
             # Not at once: the owner does not expect an end before this returns.
-            self._loop.call_soon(self._join_while_lost, operation)
+            self.loop.call_soon(self._join_while_lost, operation)
             return lane
         if self.reservations.given_up and name in self.reservations.given_up:
             self.reservations.restore_to(name)
         lane.pending.append(operation)
-        self._courier.submitted += 1
+        self.courier.submitted += 1
         if lane.is_idle:
             lane.is_idle = False
-            self._courier.add(lane)
+            self.courier.add(lane)
         return lane
 
     def seal(self, name: bytes) -> None:
@@ -214,16 +189,13 @@ class Shard:
 
     def _join_while_lost(self, operation: Operation) -> None:
         """Let an operation wait until the backend is back, or try it if that has just come back."""
-        if self.is_lost:
+        if not self.link.is_up:
             self.join(operation)
         else:
             self.submit(operation)
 
     def due_soon(self, name: bytes) -> float | None:
-        """Return until when clients wait for a job of the queue that may come within milliseconds.
-
-        By the loop's clock; None if no client waits for such a job.
-        """
+        """See WaitingOperations.due_soon; None if no client waits on the queue."""
         lane = self._lanes.get(name)
         return lane.waiting.due_soon if lane is not None and lane.waiting is not None else None
 
@@ -254,29 +226,20 @@ class Shard:
             self._lanes.move_to_end(name)
 
     def cancel(self, operation: Operation) -> None:
-        """Cancel an operation whose client has gone.
-
-        It is not done if it waits, or if it takes messages and has not been sent.
-        """
+        """Cancel an operation whose client has gone. A take that has been sent is done and put back."""
         operation.cancelled = True
         lane = self._lanes.get(operation.name)
         if lane is not None:
             lane.cancel(operation)
 
     def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
-        """End an operation that waits, as if its time were up.
-
-        If it is in flight, it ends when its reply arrives, and may have got something.
-        """
+        """End an operation as if its time were up; one that is in flight ends when its reply arrives."""
         lane = self._lanes.get(operation.name)
         if lane is not None:
             lane.unblock(operation, unblocking)
 
     async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
-        """Do an operation, and wait until it ends; `owner` is told of its progress.
-
-        Return its `results`, or the error with which it ended.
-        """
+        """Do an operation for `owner`. Return its `results`, or the error with which it ended."""
         try:
             self.submit(operation)
         except PressureError as error:
@@ -298,10 +261,7 @@ class Shard:
                 lane.wake_up()
 
     def waiting(self, names: Collection[bytes] | None) -> dict[bytes, dict[Line, int]]:
-        """Return how many operations of this process's clients wait, by queue and line.
-
-        Look at the queues with these names, or at all. Queues on which none waits are left out.
-        """
+        """Return how many operations of this process wait in these queues, or in all, if any do."""
         lanes = self._lanes.values() if names is None else filter(None, map(self._lanes.get, names))
         counts = {
             lane.name: {line: lane.waiting.count(line) for line in Line}
@@ -312,47 +272,42 @@ class Shard:
             counts.setdefault(name, dict.fromkeys(Line, 0))[Line.CONSUMERS] += count
         return counts
 
+    @property
+    def _all_waiting(self) -> list[WaitingOperations]:
+        return [lane.waiting for lane in self._lanes.values() if lane.waiting is not None]
+
     def end_waits(self) -> None:
         """End all waiting operations with StoppingError, and from now on all that would have to wait."""
         self.is_stopping = True
         if self.due_queues is not None:
             self.due_queues.stop()
-        for lane in list(self._lanes.values()):
-            lane.stop_waits()
+        for waiting in self._all_waiting:
+            waiting.stop_all()
         self.notifications.watch_lost()
         self.first_jobs.watchers.tell_all()
 
-    def send_put_backs(self) -> None:
-        """Send all pending put-backs at once."""
-        for lane in list(self._lanes.values()):
-            if lane.has_put_backs:
-                lane.put_backs.restore()
-        self.reservations.restore()
-
     async def settle(self, timeout: float) -> bool:
-        """Drop the records of delivered messages, and wait until no operation and no record is left.
-
-        Return False if some are left after `timeout` seconds.
-        """
-        self._courier.records.drop()
+        """Drop the records of delivered messages. Return whether all is done within `timeout` seconds."""
+        self.courier.records.drop()
         try:
             async with asyncio.timeout(timeout):
-                while self._in_use or len(self._courier.records) or len(self.reservations):
+                while self._in_use or len(self.courier.records) or len(self.reservations):
                     self._dropped.clear()
                     await self._dropped.wait()
         except TimeoutError:
             return False
         return True
 
-    def flush_put_backs(self, names: Iterable[bytes]) -> None:
-        """Send the pending put-backs of these queues before a request that bypasses their lanes."""
-        for name in names:
+    def flush_put_backs(self, names: Iterable[bytes] | None = None) -> None:
+        """Send the pending put-backs of these queues, or of all, before a request that bypasses the lanes."""
+        given_up = self.reservations.given_up
+        for name in [*self._lanes, *given_up] if names is None else names:
             lane = self._lanes.get(name)
             if lane is not None and lane.has_put_backs:
                 lane.put_backs.restore()
-            if name in self.reservations.given_up:
+            if name in given_up:
                 self.reservations.restore_to(name)
-        self._courier.flush()
+        self.courier.flush()
 
     async def run_each(
         self,
@@ -368,9 +323,9 @@ class Shard:
             return self.attempt(Operation(verb, name, list(arguments or []), 1, call), call)
 
         results: list[Any] = []
-        for first in range(0, len(names), _AT_ONCE):
+        for some in portions(names, _AT_ONCE):
             # `attempt` returns errors: raised ones would keep their frames in memory.
-            results += await asyncio.gather(*map(one, names[first : first + _AT_ONCE]))
+            results += await asyncio.gather(*map(one, some))
         return [result if isinstance(result, PressureError) else result[0] for result in results]
 
     # For the courier.
@@ -378,7 +333,7 @@ class Shard:
     def put_back(self, operation: Operation) -> None:
         """Put back the messages of an operation whose client has gone."""
         for delivery, _ in operation.deliveries or ():
-            self._courier.records.note_put_back(delivery.number)
+            self.courier.records.note_put_back(delivery.number)
         self._lane(operation.name).put_backs.put_back(operation)
 
     def messages_are_back(self, bases: Sequence[bytes]) -> None:
@@ -398,59 +353,33 @@ class Shard:
 
     # For lanes.
 
-    def send(self, block: Block) -> None:
-        """Send a block with the next call, independently of the lanes' own blocks."""
-        self._courier.ready(block)
-
     def note_existence(self, name: bytes, *, exists: bool) -> bool:
         """Note whether a queue exists. Return False if this must be noted again with the next reply."""
         return self._deletions.note(name, exists=exists)
 
-    def ready(self, lane: Lane, *, goes_first: bool = False) -> None:
-        """Ask the lane for a block when the next call is sent; if it `goes_first`, before all others."""
-        self._courier.ready(lane, goes_first=goes_first)
-
-    def send_ahead(self, lane: Lane) -> None:
-        """Send the lane's block at once, unless too many calls are in flight."""
-        self._courier.send_ahead(lane)
-
     def when_durable(self, follows: Follows) -> None:
         """Call `follows` when the backend's last replies are as durable as configured, or with an error."""
-        self._durability.when_durable(self._link.run_id, follows)
+        self._durability.when_durable(self.link.run_id, follows)
 
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call `follows` when the backend is back; if it is up but has refused something, after a pause."""
-        if self._link.is_up:
-            self.call_later(max(_RETRY_AFTER, self._link.pause_after_deaths), follows)
+        if self.link.is_up:
+            self.loop.call_later(max(_RETRY_AFTER, self.link.pause_after_deaths), follows)
         else:
             self._when_back_callbacks[follows] = None
-
-    def call_later(self, seconds: float, follows: Callable[[], None]) -> asyncio.TimerHandle:
-        """Call `follows` after a number of seconds."""
-        return self._loop.call_later(seconds, follows)
-
-    def call_at(
-        self, when: float, follows: Callable[[Operation], None], operation: Operation
-    ) -> asyncio.TimerHandle:
-        """Call `follows` with the operation at the time `when`, by the loop's clock."""
-        return self._loop.call_at(when, follows, operation)
-
-    def time(self) -> float:
-        """Return the time of the loop's clock, in seconds."""
-        return self._loop.time()
 
     def after_iterations(self, iterations: int, follows: Callable[[], None]) -> None:
         """Call `follows` after a number of iterations of the event loop."""
         if iterations:
-            self._loop.call_soon(self.after_iterations, iterations - 1, follows)
+            self.loop.call_soon(self.after_iterations, iterations - 1, follows)
         else:
             follows()
 
     def take_turn(self, name: bytes, role: WaitCondition) -> None:
-        """Begin the turn of a queue's lane in a role. Give the role back if the lane is gone."""
+        """Begin the turn of a queue's lane in a role. Give the role back if no operation waits there."""
         lane = self._lanes.get(name)
-        if lane is not None and lane.is_in_use:
-            lane.take_turn(role)
+        if lane is not None and lane.waiting is not None:
+            lane.waiting.take_turn(role)
         else:
             self.role_turns.give_back(name)
 
@@ -474,14 +403,14 @@ class Shard:
         when_back, self._when_back_callbacks = self._when_back_callbacks, {}
         # The operations that wait have not been tried meanwhile.
         for follows in (*when_back, self._try_waiting):
-            if self._link.pause_after_deaths:
-                self.call_later(self._link.pause_after_deaths, follows)
+            if self.link.pause_after_deaths:
+                self.loop.call_later(self.link.pause_after_deaths, follows)
             else:
                 follows()
 
     def _try_waiting(self) -> None:
-        for lane in list(self._lanes.values()):
-            lane.try_waiting()
+        for waiting in self._all_waiting:
+            waiting.try_all()
 
     def changed(self, key: bytes) -> None:
         """Note that a watched key has changed, maybe in another database."""
@@ -498,7 +427,7 @@ class Shard:
             if lane is not None:
                 lane.forget_queue()
             if self._deletions.forget(name):
-                self._clean(name)
+                self.housekeeping.clean(name)
         if lane is not None and lane.waiting is not None:
             lane.waiting.changed(existence=suffix == BOUND)
         self.notifications.notify(name)
@@ -514,17 +443,12 @@ class Shard:
             lane.forget_queue()
             if not lane.is_in_use:
                 del self._lanes[lane.name]
-            if lane.waiting is not None:
-                lane.waiting.watch_lost()
+        for waiting in self._all_waiting:
+            waiting.watch_lost()
 
     def _queue_is_gone(self, name: bytes) -> None:
         """Note that a queue had been deleted when the watch for that began."""
         lane = self._lanes.get(name)
         if lane is not None:
             lane.forget_queue()
-        self._clean(name)
-
-    def _clean(self, name: bytes) -> None:
-        """Remove the server's keys of a deleted queue: the Delete of a native client leaves them."""
-        if self._link.is_up:
-            self.housekeeping.clean(name)
+        self.housekeeping.clean(name)

@@ -1,28 +1,26 @@
-"""The keys of one shard's queues, as the backend has them: names, sizes, idle times, and handlers' scripts.
-
-What is asked here bypasses the lanes.
-"""
+"""Names, sizes and idle times of one shard's queues, as the backend has them, without the lanes."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from pressure_server.backend.durability import Durability
-from pressure_server.backend.link import Link
 from pressure_server.errors import BackendError, BackendReplyError
 from pressure_server.lua.scripts import Script, script_named
 from pressure_server.queues.names import (
+    ABSENT,
     BOUND,
     EXTENSION_SUFFIXES,
     MADE,
     PROTOCOL_SUFFIXES,
-    absent_key,
     base_key,
-    existence_pattern,
+    keys_pattern,
     queue_name,
 )
+
+if TYPE_CHECKING:
+    from pressure_server.queues.shard import Shard
 
 # The suffixes of all keys of a queue, and of the keys that puts and gets use.
 _STORED = (b"", *PROTOCOL_SUFFIXES, *EXTENSION_SUFFIXES)
@@ -36,16 +34,15 @@ _RUNS = 4096
 class StoredKeys:
     """The keys of one shard."""
 
-    def __init__(self, link: Link, durability: Durability, prefix: bytes) -> None:
-        self._link = link
-        self._durability = durability
-        self._prefix = prefix
+    def __init__(self, shard: Shard) -> None:
+        self._shard = shard
+        self._link = shard.link
+        self._prefix = shard.prefix
 
     async def stored_bytes_of(self, name: bytes, samples: int) -> int | None:
         """Return the bytes of all keys of a queue; None if there is no such queue.
 
-        The backend measures `samples` items of each collection, 0 for all. Raises QueueNameError, or
-        BackendError.
+        The backend measures `samples` items of each, 0 for all. Raises QueueNameError, BackendError.
         """
         sizes, exists = await asyncio.gather(
             self._each_key(name, _STORED, b"MEMORY", b"USAGE", after=(b"SAMPLES", b"%d" % samples)),
@@ -54,10 +51,7 @@ class StoredKeys:
         return sum(sizes) if exists else None
 
     async def idle_seconds_of(self, name: bytes) -> int | None:
-        """Return the seconds since the keys of a queue were used; None if there is no such queue.
-
-        Raises QueueNameError, or BackendError.
-        """
+        """Return for how long the keys of a queue have not been used; None without one. Raises as above."""
         try:
             idle = await self._each_key(name, _USED, b"OBJECT", b"IDLETIME")
         except BackendReplyError as error:
@@ -82,13 +76,10 @@ class StoredKeys:
     async def call_script(
         self, script: Script, keys: Sequence[bytes], arguments: Sequence[bytes], *, once: bool
     ) -> Any:
-        """Call a script of a handler on the handler's own keys, which begin with the prefix and a `!`.
+        """Call a script on keys that begin with the prefix and a `!`. Raises BackendError or a subclass.
 
-        If the script changes something, pass `once`: it is not sent again, and its reply is returned when the
-        change has the durability asked for. Without `once`, the script is called again if its reply was lost.
-
-        Raises OutcomeUnknownError if the script may have been done, NotSafeError if it has been done but may
-        not be durable, BackendReplyError for an error reply, and BackendError otherwise.
+        Pass `once` if it changes something: it is not sent again (OutcomeUnknownError), and its reply comes
+        when the change is durable (else NotSafeError). Otherwise it is called again if its reply was lost.
         """
         reply = await self._link.call(script, keys, arguments, once=once)
         if once:
@@ -103,30 +94,28 @@ class StoredKeys:
             if not known.done():
                 known.set_result(error)
 
-        self._durability.when_durable(self._link.run_id, told)
+        self._shard.when_durable(told)
         if error := await known:
             raise error
 
     async def scan(self, cursor: bytes, count: int = SCAN_COUNT) -> tuple[bytes, list[bytes]]:
         """Return the next cursor (b"0" at the end) and some names of queues, as Redis's SCAN does.
 
-        `count` is about how many keys the backend examines. A queue that exists during the whole scan is
-        returned at least once.
+        The backend examines about `count` keys. A queue that exists all the time is returned at least once.
         """
-        after, keys = await self.scan_keys(cursor, existence_pattern(self._prefix), count)
+        after, keys = await self.scan_keys(cursor, keys_pattern(self._prefix, BOUND), count)
         names = [queue_name(self._prefix, key) for key in keys]
         return after, [name for name in names if name is not None]
 
     async def scan_keys(self, cursor: bytes, pattern: bytes, count: int) -> tuple[bytes, list[bytes]]:
         """Return the next cursor and some keys that match a pattern, as Redis's SCAN does.
 
-        While the keys move to another node of a cluster, wait until they are together. The scan begins anew
-        if they are on another node than before, or the backend has restarted.
+        If the keys are on another node of a cluster than before, or it has restarted, the scan begins anew.
         """
         at, run = divmod(int(cursor), _RUNS)
         its_run, after, keys = await self.call_script(
             script_named("upkeep/scan"),
-            [absent_key(self._prefix)],
+            [self._prefix + ABSENT],
             [b"%d" % at, pattern, b"%d" % count, b"%d" % run],
             once=False,
         )

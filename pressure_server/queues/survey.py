@@ -18,13 +18,12 @@ from typing import NamedTuple
 from pressure_server.errors import BackendError
 from pressure_server.lua.scripts import script_named
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.names import base_key, is_queue_name
+from pressure_server.queues.names import base_key, is_queue_name, portions
 from pressure_server.queues.shard import Shard
 
 logger = logging.getLogger(__name__)
 
-# Queues in one call, and the seconds of pause for each queue: a queue takes 5 microseconds of the backend's
-# time,
+# Queues in one call, and the seconds of pause for each queue: one takes 5 microseconds of the backend's time,
 # and as many of the server's. The first round must not take long: metrics are incomplete until it has ended.
 _AT_ONCE = 200
 _PAUSE_PER_QUEUE = 1e-3
@@ -95,11 +94,10 @@ _FLOW = slice(Figures._fields.index("put"), None)
 
 
 class Ages:
-    """Tells since when the oldest message of a queue has been there at least.
+    """Tells since when the oldest message of a queue has been there at least: messages have no time.
 
-    Messages of a list have no time. But a message that was put before a look, and has not been taken since,
-    is at least as old as that look. So a few looks are kept as marks: the time, and how many messages had
-    been put.
+    One that was put before a look, and has not been taken since, is as old as that look. So a few looks are
+    kept as marks: the time, and how many messages had been put.
     """
 
     __slots__ = ("_marks",)
@@ -108,10 +106,7 @@ class Ages:
         self._marks: list[tuple[float, int]] = []
 
     def look(self, now: float, put: int, taken: int) -> float:
-        """Note a look at the queue. Return the age in seconds of its oldest message; 0 if it is empty.
-
-        The result is too small by the time between two marks at most: marks that are old are further apart.
-        """
+        """Note a look. Return the age of the oldest message, too small by the time between marks at most."""
         marks = self._marks
         # The oldest message is the one after `taken`. All marks before it was put are obsolete, but for one.
         while marks and marks[0][1] <= taken:
@@ -211,10 +206,7 @@ class Survey:
         self.looked = monotonic()
 
     async def look_at(self, queues: Iterable[tuple[int, bytes]]) -> None:
-        """Look at these queues now, unless that was done in the last second.
-
-        Raises BackendError, after the other shards, if one fails. Does not wait for shards that are away.
-        """
+        """Look at these queues, unless that was done in the last second. Raise BackendError at the end."""
         now = monotonic()
         wanted: dict[int, list[bytes]] = {}
         failed: BackendError | None = None
@@ -225,8 +217,8 @@ class Survey:
         for database in self._broker.databases:
             for shard, names in database.by_shard(wanted.get(database.database_number, [])):
                 try:
-                    for first in range(0, len(names) if shard.is_up else 0, _AT_ONCE):
-                        await self._look(shard, names[first : first + _AT_ONCE])
+                    for some in portions(names if shard.is_up else [], _AT_ONCE):
+                        await self._look(shard, some)
                 except BackendError as error:
                     failed = error
         if failed is not None:
@@ -248,10 +240,7 @@ class Survey:
             await asyncio.sleep(max(_ROUND - self.seconds, _ROUND / 10))
 
     async def _round(self, began: float, pause: float) -> None:
-        """Look at all queues, and pause for so many seconds for each.
-
-        Raises BackendError, after the other shards, if a shard is away. Its queues keep their figures.
-        """
+        """Look at all queues, and pause for so many seconds for each. Raise BackendError at the end."""
         away: dict[Shard, BackendError] = {}
         for shard in self._broker.shards:
             try:

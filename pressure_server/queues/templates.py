@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pressure_server.queues.operations.creation import Creation
+from pressure_server.queues.operations.queue_options import Creation
 from pressure_server.queues.policy import Policy
 from pressure_server.text import Glob
 
@@ -18,10 +18,7 @@ _BYTES = 256
 
 @dataclass(frozen=True)
 class QueueTemplate:
-    """The settings of the queues whose names match a pattern.
-
-    `options` are the options of PRESSURE.CREATE in the section; `creation` has the defaults, too.
-    """
+    """The settings of queues that match a pattern: the section's options, and all, with defaults."""
 
     pattern: str
     glob: Glob
@@ -30,10 +27,7 @@ class QueueTemplate:
 
 
 def packed_templates(policy: Policy, prefix: bytes) -> bytes:
-    """Return the templates as the library takes them; all keys of the shard begin with `prefix`.
-
-    The last one matches all names, and has the defaults.
-    """
+    """Return the templates as the library takes them. The last one matches all names, with the defaults."""
     packed = []
     default = QueueTemplate("*", Glob(b"*"), {}, Creation(policy.create_bound or 0))
     for template in (*policy.templates, default):

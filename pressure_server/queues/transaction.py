@@ -22,12 +22,12 @@ from pressure_server.errors import (
     StoppingError,
 )
 from pressure_server.queues.calls.direct import call_directly
-from pressure_server.queues.database import Database
+from pressure_server.queues.database import UP_TO_COUNT, Database
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.block_reply import Refused
 from pressure_server.queues.operations.operation import Delivery, Line, Operation, Verb
-from pressure_server.queues.operations.options import WAITS, Options
+from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
 from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition
@@ -45,7 +45,7 @@ def _split_waiting(run: list[Operation]) -> list[list[Operation]]:
 class Transaction(QueueOperations):
     """Operations that `commit` does in one call; coroutines that have asked for one wait until then.
 
-    Each coroutine that uses it must submit all its operations before it first waits.
+    Each coroutine must submit all its operations before it first waits.
     """
 
     can_wait = False
@@ -73,39 +73,33 @@ class Transaction(QueueOperations):
 
     async def attempt(self, operation: Operation, owner: CoroutineOwner) -> list[Any] | PressureError:
         """See QueueOperations. The operation is done at `commit`."""
-        try:
-            self.submit(operation)
-        except PressureError as error:
-            return error
+        self._begin(operation, owner)
         try:
             await owner.first_ended
         finally:
             owner.end()
         return operation.error or operation.results
 
+    def _begin(self, operation: Operation, owner: CoroutineOwner) -> None:
+        """Submit an operation. It ends at once if it has no place in the transaction."""
+        try:
+            self.submit(operation)
+        except PressureError as error:
+            operation.error = error
+            owner.completed(operation)
+
     async def run_each(
-        self,
-        verb: Verb,
-        names: Sequence[bytes],
-        arguments: list[bytes] | None = None,
-        client: object = None,
+        self, verb: Verb, names: Sequence[bytes], arguments: list[bytes] | None = None, client: object = None
     ) -> list[Any]:
         """See QueueOperations. `client` is not used, as nothing waits."""
-        results: list[Any] = []
-        submitted: list[tuple[Operation, CoroutineOwner]] = []
+        begun: list[tuple[Operation, CoroutineOwner]] = []
         for name in names:
-            call = CoroutineOwner(None)
-            operation = Operation(verb, name, list(arguments or []), 1, call)
-            try:
-                self.submit(operation)
-            except PressureError as error:
-                operation.error = error
-                call.completed(operation)
-            submitted.append((operation, call))
-        for operation, call in submitted:
-            await call.first_ended
-            results.append(operation.error or operation.results[0])
-        return results
+            owner = CoroutineOwner(None)
+            begun.append((Operation(verb, name, list(arguments or []), 1, owner), owner))
+            self._begin(*begun[-1])
+        for _, owner in begun:
+            await owner.first_ended
+        return [operation.error or operation.results[0] for operation, _ in begun]
 
     async def take(
         self, names: Sequence[bytes], timeout: float | None, count: int = 1, client: Client | None = None
@@ -113,7 +107,7 @@ class Transaction(QueueOperations):
         """See Database.take. This one never waits."""
         for name in names:
             base_key(self.prefix_of(name), name)  # raise before any operation is submitted
-        first = WAITS if count == 1 else Options(waits=True, wait_for_first=True)
+        first = WAITS if count == 1 else UP_TO_COUNT
         operations: list[Operation] = []
         calls: list[CoroutineOwner] = []
         for name in names:
@@ -145,11 +139,10 @@ class Transaction(QueueOperations):
     async def commit(self, versions: Mapping[bytes, bytes] | None = None) -> None:
         """Do all submitted operations, if the queues in `versions` still have these versions (verb VERSION).
 
-        Raises QueueChangedError if a queue has another version, QueueInUseError if a role is not free in
-        time, StoppingError if the server stops while it waits for a role, CrossShardError if the queues are
-        in different shards; then nothing has been done. Raises BackendError: after an OutcomeUnknownError the
-        operations may have been done, after a NotSafeError they have been. If it is cancelled after the call
-        was done, the messages taken are put back.
+        Nothing is done after a QueueChangedError, a QueueInUseError (a role is not free in time), a
+        StoppingError or a CrossShardError. After an OutcomeUnknownError all may have been done, after a
+        NotSafeError all has been. If it is cancelled after the call was done, the messages taken are put
+        back.
         """
         names = list(dict.fromkeys([*(versions or {}), *(operation.name for operation in self._operations)]))
         if not names:
@@ -177,18 +170,20 @@ class Transaction(QueueOperations):
 
         shard.flush_put_backs(names)
         changes = any(operation.verb.changes for operation in operations)
-        await self._call(shard, list(dict.fromkeys(keys)), arguments, share, undo, changes=changes)
+        self._until = self._loop.time() + self._database.policy.role_timeout
+        while True:
+            reply = await call_directly(shard, keys, arguments, share, undo, changes=changes)
+            if not isinstance(reply, Refused):
+                break
+            await self._wait_until_callable(shard, reply)
         deletes = [operation for operation in operations if operation.verb is verbs.FINISH_DELETE]
         # Without an await before: owners get the messages before anything can be cancelled.
         for operation in operations:
             if operation in deletes:
                 continue
-            if (
-                operation.wait is not None
-                and operation.wait.condition is not None
-                and operation.wait.timeout_error
-            ):
-                operation.fail(operation.wait.timeout_error)
+            wait = operation.wait
+            if wait is not None and wait.condition is not None and wait.timeout_error is not None:
+                operation.fail(wait.timeout_error)
             operation.owner.completed(operation)
         for operation in deletes:
             await self._finish_delete(operation)
@@ -221,24 +216,6 @@ class Transaction(QueueOperations):
             runs += of_queue
         return runs, arguments
 
-    async def _call(
-        self,
-        shard: Shard,
-        keys: list[bytes],
-        arguments: list[bytes],
-        share: Callable[[list[Any], Delivery | None], None],
-        undo: Callable[[], None],
-        *,
-        changes: bool,
-    ) -> None:
-        """Call the library until no role that it needs is held: see `call_directly`."""
-        self._until = self._loop.time() + self._database.policy.role_timeout
-        while True:
-            reply = await call_directly(shard, keys, arguments, share, undo, changes=changes)
-            if not isinstance(reply, Refused):
-                return
-            await self._wait_until_callable(shard, reply)
-
     async def _wait_until_callable(self, shard: Shard, refused: Refused) -> None:
         """Wait until the call may be repeated. Raises QueueChangedError, QueueInUseError or StoppingError."""
         name, reason = refused.base[len(shard.prefix) + 1 :], refused.reason
@@ -249,23 +226,20 @@ class Transaction(QueueOperations):
         condition = condition_for(reason) or WaitCondition.REMOVED
         if condition in (WaitCondition.PRODUCER_ROLE, WaitCondition.CONSUMER_ROLE):
             shard.role_turns.ask(name, condition, for_listeners=True)
-        if not await self._wait_for_condition(shard, name, condition):
-            if shard.is_stopping:
-                raise StoppingError()
-            unblocked = self._unblocking.take_effect() if self._unblocking is not None else None
-            raise unblocked or exception_for(name, reason)
-
-    async def _wait_for_condition(self, shard: Shard, name: bytes, condition: WaitCondition) -> bool:
-        if shard.is_stopping:
-            return False
-        self._look_again = partial(shard.notifications.notify, name)
-        if self._client is not None:
-            self._client.begin_wait(self, (name,))
-        try:
-            return await shard.notifications.wait_for(name, condition, self._until - self._loop.time())
-        finally:
+        if not shard.is_stopping:
+            self._look_again = partial(shard.notifications.notify, name)
             if self._client is not None:
-                self._client.end_wait(self)
+                self._client.begin_wait(self, (name,))
+            try:
+                if await shard.notifications.wait_for(name, condition, self._until - self._loop.time()):
+                    return
+            finally:
+                if self._client is not None:
+                    self._client.end_wait(self)
+        if shard.is_stopping:
+            raise StoppingError()
+        unblocked = self._unblocking.take_effect() if self._unblocking is not None else None
+        raise unblocked or exception_for(name, reason)
 
     def unblock(self, unblocking: Unblocking) -> None:
         """See owners.Waiter. The call is tried once more."""

@@ -1,26 +1,29 @@
 """Upkeep: work on the backend that goes on in the background, whatever clients do.
 
 Garbage of deleted queues is freed in steps that are short for the backend, libraries of functions that no
-server has used for a day are deleted, and puts are refused while the backend uses too much memory.
+server has used for a day are deleted, puts are refused while the backend uses too much memory, and queues
+that a put has created are deleted after they have been empty and unused for some time (expiry).
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from contextlib import suppress
 from time import monotonic
 
 from pressure_server.errors import BackendError, BackendReplyError
+from pressure_server.log_limits import WarnOnce
 from pressure_server.lua.scripts import library, script_named
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.names import garbage_key
+from pressure_server.queues.names import GARBAGE, portions
 from pressure_server.queues.shard import Shard
+from pressure_server.text import printable
 
 logger = logging.getLogger(__name__)
 
-# Seconds between two looks for garbage, and between two steps: a step keeps the backend busy for 2
-# milliseconds.
+# Seconds between two looks for garbage, and between two steps, each of which takes 2 milliseconds.
 _SWEEP_EVERY = 1.0
 _PAUSE = 0.003
 # Each version of the server has a library of its own, and loads it when the backend does not have it.
@@ -29,6 +32,18 @@ _LOOK_FOR_LIBRARIES_EVERY = 3600.0
 _UNUSED_FOR = 86_400.0
 # Seconds between two looks at the backend's memory.
 _MEASURE_EVERY = 1.0
+# Scans in a time to live. The first finds a queue unused, a later one deletes it: so a queue is deleted after
+# 1 to 1.25 times its time to live, plus the time that two scans take.
+_LOOKS = 8
+# Seconds. Replaces a time to live of 0: queues may have their own.
+_OTHER_TTL = 3600.0
+# The least number of seconds between the beginnings of two scans.
+_LEAST_INTERVAL = 0.25
+# Keys in one step of a scan: those of about as many queues as one call takes.
+_SCANNED = 1500
+# The longest pause between two calls, in seconds. The pause is a quarter of the call's time, so that the
+# backend can serve others.
+_PAUSE_OF_EXPIRY = 0.01
 
 
 async def sweep(broker: Broker) -> None:
@@ -44,7 +59,7 @@ async def sweep(broker: Broker) -> None:
 
 async def _sweep(shard: Shard) -> None:
     """Free what there is. Raise a BackendError."""
-    key = garbage_key(shard.prefix)
+    key = shard.prefix + GARBAGE
     while True:
         if not await shard.keys.call_script(script_named("upkeep/sweep"), [key], [], once=False):
             return
@@ -71,10 +86,7 @@ class Libraries:
                 logger.debug("unused libraries of functions are not deleted: %s", error)
 
     async def look(self) -> None:
-        """Delete the libraries that have not been used for long enough. Raises BackendError.
-
-        Servers with another prefix may use them: these load them again.
-        """
+        """Delete unused libraries, which servers with another prefix may load again. Raises BackendError."""
         used, now = {library().name} | self._broker.libraries_of_peers, monotonic()
         unused: dict[tuple[Shard, bytes], float] = {}
         for shard in self._broker.default_database.shards:
@@ -119,10 +131,7 @@ async def stored_bytes(broker: Broker) -> int:
 
 
 async def memory_fields(broker: Broker) -> dict[str, str]:
-    """Return the fields of the backend's INFO memory: of a cluster, its fullest node's.
-
-    Raises BackendError if no node can be reached.
-    """
+    """Return the backend's INFO memory; a cluster's fullest node's. Raises BackendError if none is up."""
     found: list[dict[str, str]] = []
     for shard in broker.default_database.reachable_shards:
         try:
@@ -138,3 +147,61 @@ async def memory_fields(broker: Broker) -> dict[str, str]:
 
 def _used(fields: dict[str, str]) -> int:
     return int(fields.get("used_memory", 0))
+
+
+class Expiry:
+    """Expiry: deletes queues that are empty and unused.
+
+    The backend stores with each queue since when it is unused, so it does not matter which server looks, or
+    when it was started. Puts, gets and waiting clients count as use.
+
+    Those that a put has created after `ttl` seconds, 0 for never; others after their own time to live, if
+    any.
+    """
+
+    def __init__(self, broker: Broker, ttl: float) -> None:
+        self._broker = broker
+        self._ttl = ttl
+        self._warnings = WarnOnce(logger, "will not be deleted when it is unused")
+
+    async def run(self) -> None:
+        """Scan the queues at regular intervals, until cancelled."""
+        loop = asyncio.get_running_loop()
+        interval = max(_LEAST_INTERVAL, (self._ttl or _OTHER_TTL) / _LOOKS)
+        while True:
+            began = loop.time()
+            for shard in self._broker.shards:
+                shard.retry_all_waiting()
+                try:
+                    await self._expire_in(shard)
+                except BackendError as error:
+                    logger.debug("cannot look for unused queues at present: %s", error)
+            await asyncio.sleep(began + interval - loop.time())
+
+    async def _expire_in(self, shard: Shard) -> None:
+        cursor, names = await shard.keys.scan(b"0", _SCANNED)
+        while cursor != b"0":
+            # The backend does the next step of the scan while this one's queues are expired.
+            scanning = asyncio.create_task(shard.keys.scan(cursor, _SCANNED))
+            try:
+                await self._expire(shard, names)
+            finally:
+                cursor, names = await scanning
+        await self._expire(shard, names)
+
+    async def _expire(self, shard: Shard, names: Sequence[bytes]) -> None:
+        loop = asyncio.get_running_loop()
+        for some in portions(names):
+            began = loop.time()
+            results = await shard.housekeeping.expire(some, self._ttl)
+            for name, result in zip(some, results, strict=True):
+                if isinstance(result, BackendError):
+                    # Raises BackendError if the backend is unavailable, instead of only this queue.
+                    await shard.keys.command(b"PING")
+                    self._warnings.warn(shard.database_number, name, result)
+                elif result:
+                    shown = printable(name)
+                    logger.debug(
+                        "queue '%s' was empty and unused, and has been deleted", shown, extra={"queue": shown}
+                    )
+            await asyncio.sleep(min(_PAUSE_OF_EXPIRY, (loop.time() - began) / 4))

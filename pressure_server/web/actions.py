@@ -18,7 +18,7 @@ from aiohttp import web
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.database import Database
-from pressure_server.queues.repair.doctor import Doctor
+from pressure_server.queues.repair import Doctor
 from pressure_server.text import counted
 from pressure_server.web.http_requests import (
     CONTEXT,

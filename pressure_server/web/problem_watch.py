@@ -10,7 +10,7 @@ from time import monotonic
 
 from pressure_server.errors import BackendError
 from pressure_server.queues.broker import Broker
-from pressure_server.queues.repair.doctor import Doctor
+from pressure_server.queues.repair import Doctor
 from pressure_server.queues.survey import Survey, Surveyed
 
 # Seconds for which a native client must be inactive to count as dead.

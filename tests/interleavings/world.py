@@ -340,7 +340,7 @@ class World:
                 self._check_wait(operation, what)
             if client.unblocking is not None:
                 self._check_unblocked(client, client.unblocking, what)
-        assert not len(self._lanes._courier.records), "records are left"
+        assert not len(self._lanes.courier.records), "records are left"
         assert not self._backend.records, "records are left on the backend"
         unfinished = {client.operation.name for client in self._clients if not client.ends}
         in_use = {name for name, lane in self._lanes._lanes.items() if lane.is_in_use}

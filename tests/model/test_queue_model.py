@@ -29,10 +29,10 @@ from hypothesis.stateful import (
 from pressure_server.errors import PressureError
 from pressure_server.lua.scripts import Library, library
 from pressure_server.queues.database import Database
-from pressure_server.queues.operations.creation import OVERWRITE
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.owners import CoroutineOwner
 from pressure_server.queues.operations.queue_info import QueueInfo
+from pressure_server.queues.operations.queue_options import OVERWRITE
 from pressure_server.queues.operations.wait import Wait
 from pressure_server.queues.policy import Policy
 from tests.model.keys import STATISTICS, ask_for_queue, fields_of_queue

@@ -9,9 +9,7 @@ import pytest
 import redis
 
 from pressure_server.errors import BackendError
-from pressure_server.queues.repair.auto_repair import AutoRepair
-from pressure_server.queues.repair.case import Case
-from pressure_server.queues.repair.doctor import Doctor
+from pressure_server.queues.repair import AutoRepair, Case, Doctor
 from tests.operators.test_doctor_command import BASE, QUEUE, kill_a_producer
 from tests.support.brokers import default_broker
 from tests.support.native import NativeClient, NativeSteps, run

@@ -123,7 +123,7 @@ def test_classes_that_are_not_compiled_derive_from_compiled_ones_only_if_these_a
                     derived += 1
                     allowed = "mypyc_attr(allow_interpreted_subclasses=True)"
                     assert allowed in map(ast.unparse, base.decorator_list), (path, name)
-    assert derived >= 4
+    assert derived >= 2
 
 
 def test_no_compiled_coroutine_waits_while_it_handles_an_exception() -> None:

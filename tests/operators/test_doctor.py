@@ -15,7 +15,7 @@ import pytest
 from pressure_server.errors import BackendError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.options import UNIQUE
-from pressure_server.queues.repair.case import Case, Finding, Snapshot
+from pressure_server.queues.repair import Case, Finding, Snapshot
 from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, Client, StartServer, Valkey, keys_left

@@ -133,7 +133,7 @@ class Queue:
         """Return when no call is in flight."""
         database = self._broker.default_database
         # Otherwise put-backs are sent a few loop iterations later, perhaps after the reply below.
-        database.shards[0].send_put_backs()
+        database.shards[0].flush_put_backs()
         self.do(database.run(verbs.EXISTS, b"q"))
 
     def close(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 import redis
 
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.creation import Creation
+from pressure_server.queues.operations.queue_options import Creation
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.templates import QueueTemplate
 from pressure_server.text import Glob

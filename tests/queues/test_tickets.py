@@ -84,7 +84,7 @@ def test_a_try_that_was_not_sent_keeps_nobody_from_a_job(backend: Valkey, client
         operation = Operation(
             verbs.RESERVE, b"q", [b"=token"], 1, CoroutineOwner(None), wait=wait, options=WAITS
         )
-        database.join(operation)
+        database.shards[0].join(operation)
         return operation
 
     async def play() -> bool:

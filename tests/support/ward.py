@@ -13,8 +13,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Options
 from pressure_server.queues.policy import ERROR, Policy
-from pressure_server.queues.repair.case import Case, Finding
-from pressure_server.queues.repair.doctor import Doctor
+from pressure_server.queues.repair import Case, Doctor, Finding
 from tests.support.brokers import default_broker
 from tests.support.native import VERSIONS, NativeError, NativeSteps, QueueClosedError, Steps, run
 from tests.support.programs import Client, Valkey

@@ -15,12 +15,12 @@ from handlers.beanstalk.parser import Request
 from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import UINT32, command
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError
-from pressure_server.queues.in_steps import kick as kick_jobs
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import ReservedJob, claim, id_of, owned, released, word_of
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.queue_operations import kick as kick_jobs
 
 # In the last second of a reservation, its client is not made to wait for another job.
 _SAFETY_MARGIN = 1.0

@@ -11,10 +11,10 @@ from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import command, is_tube
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.creation import Creation
 from pressure_server.queues.operations.jobs import id_of
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import Options
+from pressure_server.queues.operations.queue_options import Creation
 
 _JOB = Options(is_job=True)
 

@@ -15,8 +15,8 @@ from handlers.memcached.replies import END, OK, ClientError
 from handlers.memcached.session import MemcachedSession
 from handlers.memcached.table import queue_command
 from pressure_server.errors import PressureError, QueueDoesNotExistError
-from pressure_server.queues.in_steps import QUEUED, purge
 from pressure_server.queues.operations import verbs
+from pressure_server.queues.queue_operations import QUEUED, purge
 
 _AT_ONCE = (b"0", PAST)
 

@@ -18,7 +18,7 @@ from pressure_server.errors import PressureError
 from pressure_server.net.command_statistics import CommandStatistics
 from pressure_server.net.workers import Waiting
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import queues_key
+from pressure_server.queues.names import QUEUES
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Line
 from pressure_server.queues.operations.queue_info import QueueInfo
@@ -230,7 +230,7 @@ async def _limits(client: RespSession) -> _Fields:
     broker, shards = client.context.broker, client.database.reachable_shards
     policy = broker.policy
     return {
-        "queues": sum([await shard.keys.command(b"SCARD", queues_key(shard.prefix)) for shard in shards]),
+        "queues": sum([await shard.keys.command(b"SCARD", shard.prefix + QUEUES) for shard in shards]),
         "max_queues": policy.max_queues,
         "default_bound": policy.create_bound or 0,
         "default_max_bytes": policy.max_bytes,

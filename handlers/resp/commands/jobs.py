@@ -14,8 +14,6 @@ from handlers.resp.replies import OK, NullArray
 from handlers.resp.session import Caller
 from pressure_server.errors import CommandError
 from pressure_server.queues.database import UP_TO_COUNT
-from pressure_server.queues.in_steps import BURIED, DELAYED, READY, RESERVED, purge, redrive
-from pressure_server.queues.in_steps import kick as kick_jobs
 from pressure_server.queues.names import base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import (
@@ -32,6 +30,8 @@ from pressure_server.queues.operations.jobs import (
 from pressure_server.queues.operations.operation import Encode, Verb
 from pressure_server.queues.operations.options import DEFAULT, WAITS
 from pressure_server.queues.operations.wait import Wait
+from pressure_server.queues.queue_operations import BURIED, DELAYED, READY, RESERVED, purge, redrive
+from pressure_server.queues.queue_operations import kick as kick_jobs
 from pressure_server.queues.transaction import Transaction
 from pressure_server.words import count_from_zero, positive_count, seconds_of, timeout_of
 

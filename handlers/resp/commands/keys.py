@@ -14,7 +14,7 @@ from handlers.resp.replies import OK
 from handlers.resp.session import Caller
 from pressure_server.errors import PressureError, QueueDoesNotExistError
 from pressure_server.queues.database import Database
-from pressure_server.queues.housekeeping import portions
+from pressure_server.queues.names import portions
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.queue_operations import QueueOperations
 from pressure_server.text import Glob

@@ -14,7 +14,6 @@ from handlers.resp.replies import OK
 from handlers.resp.session import Caller, RespSession
 from pressure_server.errors import CommandError, QueueAlreadyExistsError
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.creation import Alteration, Creation
 from pressure_server.queues.operations.jobs import job_to_put
 from pressure_server.queues.operations.operation import Encode, Line
 from pressure_server.queues.operations.options import OnFull, Options
@@ -24,6 +23,7 @@ from pressure_server.queues.operations.queue_options import (
     ALTER_OPTIONS,
     CREATE_OPTIONS,
     IF_NOT_EXISTS,
+    Alteration,
     alteration_of,
     creation_of,
 )
@@ -97,9 +97,7 @@ async def create(client: Caller, words: Words) -> str | int:
     return 1 if may_exist else OK
 
 
-def _arguments(
-    client: Caller, queue: bytes, settings: Creation | Alteration, dead_letter: bytes | None
-) -> list[bytes]:
+def _arguments(client: Caller, queue: bytes, settings: Alteration, dead_letter: bytes | None) -> list[bytes]:
     """Return the settings as the library takes them. Raise CrossShardError.
 
     Raise CommandError unless the queue's dead letters may go to the queue `dead_letter`; None for none.

@@ -32,10 +32,9 @@ class Part(ABC):
 
     @abstractmethod
     def received(self, reply: Any, delivery: Delivery | None) -> None:
-        """Take the reply to the block that was added last.
+        """Take the reply to the block that was added last: a value, an error reply, or a BackendError.
 
-        It is a value, an exception for an error reply, or a BackendError if there is no reply. `delivery` has
-        the messages that the call took; None if the call has no record or takes nothing.
+        `delivery` has the messages that the call took; None if it has no record or takes nothing.
         """
 
 

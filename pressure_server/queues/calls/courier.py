@@ -48,11 +48,7 @@ class Courier:
     """The courier of one shard."""
 
     def __init__(
-        self,
-        link: Link,
-        shard: Shard,
-        caller: Caller,
-        most_in_flight: int = MOST_IN_FLIGHT,
+        self, link: Link, shard: Shard, caller: Caller, most_in_flight: int = MOST_IN_FLIGHT
     ) -> None:
         """`caller` goes with each call, and may be replaced later."""
         self._link = link
@@ -91,10 +87,7 @@ class Courier:
             self._loop.call_soon(self._send)
 
     def end_of_read(self) -> None:
-        """Send the blocks that are ready after a client's read.
-
-        If operations come one at a time, send at once: no other operation is likely to join the call.
-        """
+        """Send the blocks that are ready after a client's read: at once if operations come one at a time."""
         if (self._ready or self._first) and not self._is_about_to_send:
             if not self._in_flight and self.submitted == self._submitted_before == 1:
                 self.send_some()

@@ -1,10 +1,10 @@
-"""Calls with a block of their own, which bypass the lanes: for transactions and for recovery."""
+"""Calls with a block of their own, which bypass the lanes: for transactions, reads and recovery."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError, UnansweredError
 from pressure_server.lua.layout import RECOVER
@@ -20,20 +20,19 @@ async def call_directly(
     shard: Shard,
     keys: list[bytes],
     arguments: list[bytes],
-    share: Callable[[list[Any], Delivery | None], None],
-    undo: Callable[[], None],
+    share: Callable[[list[Any], Delivery | None], None] = lambda _reply, _delivery: None,
+    undo: Callable[[], None] = lambda: None,
     *,
     changes: bool,
     how: bytes = b"",
 ) -> list[Any] | Refused:
-    """Call the library with a block of its own, independently of the queues' lanes, and return its reply.
+    """Call the library with a block of its own, independently of the lanes, and return its reply.
 
     `how` is in layout.py: READ exempts a block that only reads from the limit of a transaction's work.
 
-    `share` is called with the reply as soon as it arrives, unless it is a refusal or an error. It must
-    register the operations that got some of the messages of the delivery, which other blocks of the call
-    share, so that it is not kept here. If this coroutine is cancelled, or raises, after that, `undo` is
-    called: put these messages back. Raises BackendError.
+    `share` gets the reply when it arrives, unless it is a refusal or an error. It must register what the
+    operations got of the delivery, which other blocks of the call share. If this coroutine is cancelled, or
+    raises, after that, `undo` must put these messages back. Raises BackendError.
     """
     ended: asyncio.Future[list[Any] | Refused | Exception] = asyncio.get_running_loop().create_future()
 
@@ -58,7 +57,7 @@ async def call_directly(
         else:
             ended.set_result(value)
 
-    shard.send(Block([*dict.fromkeys(keys)], how, arguments, received, changes))
+    shard.courier.ready(Block([*dict.fromkeys(keys)], how, arguments, received, changes))
     try:
         value = await ended
     except asyncio.CancelledError:
@@ -72,27 +71,17 @@ async def call_directly(
         raise UnansweredError
     if isinstance(value, BackendError):
         raise value
-    raise BackendError(f"the backend answered: {value}")
+    raise BackendReplyError(f"the backend answered: {value}") from value
 
 
 async def recover(shard: Shard, key: bytes) -> tuple[bool, int, bytes, dict[bytes, int]]:
-    """Put back messages that a dead server had taken, as many as fit into one call.
+    """Put back messages that a dead server had taken, as many as fit into one call; `key` has its records.
 
-    `key` is the key of that server's records. Return whether there is more; how many records could not be
-    put back, and why; and how many messages went back, by the queue's base key. Raises BackendError.
+    Return whether there is more; how many records could not be put back, and why; and how many messages went
+    back, by the queue's base key. Raises BackendError.
     """
-    ended: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-
-    def received(reply: Any, _delivery: Delivery | None) -> None:
-        if not ended.done():
-            ended.set_result(reply)
-
-    shard.send(Block((key,), RECOVER, [b""], received, changes=False))
-    reply = await ended
-    if isinstance(reply, BackendError):
-        raise reply
-    if isinstance(reply, Exception):
-        raise BackendReplyError(f"the backend answered: {reply}") from reply
+    # It is not refused: only transactions are.
+    reply = cast("list[Any]", await call_directly(shard, [key], [b""], changes=False, how=RECOVER))
     more, _, failed, why = reply[:4]
     back = dict(zip(reply[4::2], reply[5::2], strict=True))
     shard.messages_are_back(list(back))

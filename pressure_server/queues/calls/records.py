@@ -1,8 +1,7 @@
 """Records: what this server's calls have left in one shard's backend, until it is not needed (records.lua).
 
-A call that has changed something has a record: its replies, and the messages that it took. It is dropped,
-along with a later call, when all these messages have been delivered. If it is not known whether a call was
-done, its record is recovered: that tells, and puts the messages back.
+A record is dropped, along with a later call, when all its messages have been delivered. If it is not known
+whether a call was done, its record is recovered: that tells, and puts the messages back.
 """
 
 from __future__ import annotations
@@ -11,7 +10,7 @@ import asyncio
 import logging
 import re
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
@@ -21,7 +20,6 @@ from pressure_server.backend.resp import wait_for_reply
 from pressure_server.errors import BackendReplyError, OutcomeUnknownError
 from pressure_server.lua.layout import CUT, RECOVER, REPLY_SIZE
 from pressure_server.queues.calls.call import MAX_BLOCKS, Block, Call
-from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
 from pressure_server.queues.operations.operation import Delivery
 from pressure_server.text import counted
 
@@ -40,6 +38,8 @@ _DROP_AFTER: Final = 0.02
 _DROP_RETRY_AFTER: Final = 1.0
 # The most lost calls that are counted. A replica lags behind by a second at most, or serves no purpose.
 _MOST_ANSWERED: Final = 50_000
+# Seconds between two looks at deliveries that are not complete.
+_CHECK_EVERY: Final = 1.0
 # The end of the field `last` of the records: the number of a call (records.lua).
 _NUMBER: Final = re.compile(rb"\d+\Z")
 
@@ -145,10 +145,9 @@ class Records:
         self._went_back.append(b"%d" % number)
 
     def _recover(self, fields: Sequence[bytes], follows: Callable[[int], None] = lambda _: None) -> None:
-        """Put back the messages in records of this server. Keep trying while the backend is away.
+        """Put back the messages in these records, latest first. Keep trying while the backend is away.
 
-        `fields` are the records, latest first. `follows` is called with the number of blocks that the call of
-        the first record had done; 0 if there is no such record.
+        `follows` is called with how many blocks the call of the first had done; 0 if there is no such record.
         """
         self._courier.ready(self._recovery_of(fields, follows), goes_first=True)
 
@@ -164,11 +163,10 @@ class Records:
         return Block((self.key,), RECOVER, list(fields), received)
 
     async def count_lost(self, channel: Channel) -> None:
-        """Count the calls that another run of the backend lacks, although they had been answered.
+        """Count the answered calls that another run of the backend lacks. Raises BackendError.
 
-        It may also have records that were dropped: messages in them are in no queue. If some had gone back,
-        all go back again, before a call that is sent again drops the record; otherwise they had been
-        delivered, and the record is dropped again. Raises BackendError.
+        It may also have records that were dropped. If messages in one had gone back, all go back again,
+        before a call that is sent again drops the record; otherwise the record is dropped again.
         """
         fields = set(filter(bytes.isdigit, await channel.command(b"HKEYS", self.key)))
         went_back = fields & set(self._went_back)
@@ -207,3 +205,52 @@ class Records:
             for part, value in zip(call.parts, done, strict=False):
                 part.received(value, None)
             fields = fields[len(done) :]
+
+
+class SlowDeliveries:
+    """The deliveries of one shard that are not complete: their records are cut down to what is missing.
+
+    Otherwise a client that does not read would keep whole records, which come again if the server dies.
+    """
+
+    def __init__(self, prefix: bytes, cut: Callable[[int, list[bytes]], None]) -> None:
+        """`cut(number, left)` cuts the record of a call down to what is left, as recovery.lua knows it.
+
+        `left` has for each queue its base key, the number of its messages, and the messages.
+        """
+        self._prefix = prefix
+        self._cut = cut
+        # For each delivery, how many operations have messages in the record, and how many of them had not
+        # received theirs at the last check.
+        self._slow: dict[Delivery, tuple[int, int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+        self._loop = asyncio.get_running_loop()
+
+    def add(self, delivery: Delivery) -> None:
+        """Check the delivery from now on, until it is complete."""
+        missing = len(delivery.undelivered)
+        self._slow[delivery] = missing, missing
+        if self._timer is None:
+            self._timer = self._loop.call_later(_CHECK_EVERY, self._check)
+
+    def _check(self) -> None:
+        before, self._slow = self._slow, {}
+        for delivery, (recorded, seen) in before.items():
+            missing = len(delivery.undelivered)
+            if not missing:
+                continue
+            if missing > recorded:
+                recorded = seen = missing
+            # While deliveries go on, each cut at least halves the record, so all cuts together stay cheap.
+            if missing < recorded and (2 * missing <= recorded or seen == missing):
+                self._cut(delivery.number, list(self._left_of(delivery)))
+                recorded = missing
+            self._slow[delivery] = recorded, missing
+        self._timer = self._loop.call_later(_CHECK_EVERY, self._check) if self._slow else None
+
+    def _left_of(self, delivery: Delivery) -> Iterator[bytes]:
+        for operation, returning in delivery.undelivered.items():
+            words = dict(operation.taken_by_delivery()).get(delivery, []) if returning is None else returning
+            yield self._prefix + b":" + operation.name
+            yield b"%d" % len(words)
+            yield from words

@@ -20,11 +20,9 @@ from pressure_server.errors import (
     UnblockedError,
 )
 from pressure_server.queues.calls.call import Call, Part
-from pressure_server.queues.lanes import pops
 from pressure_server.queues.lanes.put_backs import PutBacks
 from pressure_server.queues.operations import batch
 from pressure_server.queues.operations.operation import Delivery, Operation
-from pressure_server.queues.operations.options import Custody
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
@@ -44,22 +42,8 @@ class Lane(Part):
     """A queue's operations: packs them into blocks, one at a time, and hands out the replies."""
 
     __slots__ = (
-        "_ended_count",
-        "_is_woken",
-        "_put_backs",
-        "_runs",
-        "_shard",
-        "base",
-        "bound_state",
-        "is_idle",
-        "is_in_flight",
-        "is_in_use",
-        "is_recent",
-        "keeps",
-        "may_be_bounded",
-        "name",
-        "pending",
-        "waiting",
+        "_ended_count", "_is_woken", "_put_backs", "_runs", "_shard", "base", "bound_state", "is_idle",
+        "is_in_flight", "is_in_use", "is_recent", "keeps", "may_be_bounded", "name", "pending", "waiting",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, name: bytes, base: bytes) -> None:
@@ -85,7 +69,7 @@ class Lane(Part):
 
     def pack_into(self, call: Call) -> None:
         """See Part."""
-        if self.is_in_flight or (self._put_backs is not None and self._put_backs.are_pending):
+        if self.is_in_flight or (self._put_backs is not None and self._put_backs.pending):
             return  # the reply, or the put-back, asks for the next block
         pending = self.pending
         if len(pending) == 1 and self.waiting is None and not self._shard.peer_count and self.keeps is None:
@@ -125,7 +109,7 @@ class Lane(Part):
             self._schedule()
             return
         if self.keeps is not None:
-            finished = pops.adapt(operations, self.name, keeps=self.keeps)
+            finished = batch.adapt_pops(operations, self.name, keeps=self.keeps)
             if finished:
                 operations.insert(0, self._shard.reservations.ending(self.name, finished))
         self._runs = runs = batch.fold(operations)
@@ -156,14 +140,13 @@ class Lane(Part):
             self._is_woken = True
             return taken
         fresh = [
-            o for o in taken if not (o.cancelled and _dropped(o)) and (o.wait is None or self._admits(o))
+            o
+            for o in taken
+            if not (o.cancelled and _dropped(o))
+            and (o.wait is None or o.wait.ticket is None or self._ensure_waiting().admits(o))
         ]
         woken, self._is_woken = self._is_woken, False
         return self.waiting.next_operations(fresh, woken=woken) if self.waiting else fresh
-
-    def _admits(self, operation: Operation) -> bool:
-        wait = operation.wait
-        return wait is None or wait.ticket is None or self._ensure_waiting().admits(operation)
 
     def _ensure_waiting(self) -> WaitingOperations:
         if self.waiting is None:
@@ -209,8 +192,8 @@ class Lane(Part):
 
     def _go_on(self, runs: Sequence[list[Operation]], progress: batch.Progress, *, has_failed: bool) -> None:
         """End operations, or let them wait or be sent again, after the reply to their block."""
-        if progress.keeps is not None:
-            self.keeps = progress.keeps
+        if progress.news is not None and progress.news.keeps is not None:
+            self.keeps = progress.news.keeps
         if progress.resend:
             self.pending[:0] = progress.resend
             for operation in progress.resend:
@@ -264,22 +247,19 @@ class Lane(Part):
         self.bound_state = None
 
     def _send_ahead(self, progress: batch.Progress) -> None:
-        """Send the next block before the operations of the last one end.
-
-        But messages for clients that have gone go back before others are taken.
-        """
+        """Send the next block before the last operations end, unless some of their messages go back first."""
         is_free = not (self.waiting or self._shard.is_durable)
         if is_free and not any(operation.cancelled for operation in progress.ended):
-            self._shard.send_ahead(self)
+            self._shard.courier.send_ahead(self)
 
     def _register_deliveries(self, runs: Sequence[list[Operation]], delivery: Delivery) -> None:
         """Note that these messages are in flight to their clients, until delivered or acknowledged."""
         for run in runs:
-            custody = run[0].verb.custody
-            if custody is Custody.NONE:
+            verb = run[0].verb
+            if not verb.may_go_back:
                 continue
             for operation in run:
-                if operation.results and custody is Custody.UNTIL_DELIVERED:
+                if operation.results and not verb.reserves:
                     delivery.add(operation)
                 elif operation.results and operation.deliveries is None:
                     self._shard.reservations.deliver(operation)
@@ -310,11 +290,13 @@ class Lane(Part):
         if self.is_in_flight:
             return  # the next block has left already
         if self.pending or self._is_woken:
-            self._shard.ready(self, goes_first=bool(self.pending) and self.pending[0].verb.is_put_back)
+            self._shard.courier.ready(
+                self, goes_first=bool(self.pending) and self.pending[0].verb.is_put_back
+            )
             return
         self.is_idle = True
         if self.waiting is not None:
-            self.waiting.end_unneeded_turns()
+            self.waiting.turns.end()
         if self.waiting is None and self._put_backs is None:
             self._shard.drop(self)
         else:
@@ -343,11 +325,6 @@ class Lane(Part):
         if self.waiting is not None:
             self.waiting.unblock(operation, unblocking)
 
-    def stop_waits(self) -> None:
-        """End all waiting operations, because the server stops."""
-        if self.waiting is not None:
-            self.waiting.stop_all()
-
     def wake_up(self) -> None:
         """Try the waiting operations again, with the next block."""
         if not self.waiting and not self.is_in_flight:
@@ -355,16 +332,12 @@ class Lane(Part):
         self._is_woken = True
         if self.is_idle:
             self.is_idle = False
-            self._shard.ready(self)
+            self._shard.courier.ready(self)
 
     def try_waiting(self) -> None:
         """Try all waiting operations again: the backend is back."""
         if self.waiting is not None:
             self.waiting.try_all()
-
-    def take_turn(self, role: WaitCondition) -> None:
-        """Begin a turn in `role`: its token has been parked for the operations that wait here."""
-        self._ensure_waiting().take_turn(role)
 
     @property
     def put_backs(self) -> PutBacks:
@@ -376,7 +349,7 @@ class Lane(Part):
     @property
     def has_put_backs(self) -> bool:
         """Whether messages are about to be put back. Until then the lane sends nothing else."""
-        return self._put_backs is not None and self._put_backs.are_pending
+        return self._put_backs is not None and bool(self._put_backs.pending)
 
     def join(self, operation: Operation) -> None:
         """Let an operation wait for a message, without trying it now."""
@@ -388,7 +361,7 @@ class Lane(Part):
         self.pending[:0] = operations
         self.is_idle = False
         if not self.is_in_flight:
-            self._shard.ready(self, goes_first=True)
+            self._shard.courier.ready(self, goes_first=True)
 
 
 def _dropped(operation: Operation) -> bool:
@@ -399,10 +372,9 @@ def _dropped(operation: Operation) -> bool:
 
 
 def _waits_through(operation: Operation, error: Exception) -> bool:
-    """Return whether an operation goes on waiting, although the backend was lost while it was tried.
+    """Return whether an operation that has not been done waits on, although the backend was lost meanwhile.
 
-    It waits for a message, or for room. It has not been done, or what it has taken goes back to the queue. It
-    is tried again later, but not for ever if it may be the reason for the loss.
+    It is tried again later, but not for ever if it may be the reason for the loss.
     """
     wait, verb = operation.wait, operation.verb
     if wait is None or (verb.takes and operation.results):

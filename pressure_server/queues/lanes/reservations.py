@@ -6,13 +6,15 @@ server dies, another one gives up its reservations (recovery.lua).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pressure_server.errors import BackendError
+from pressure_server.queues.names import portions
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import ReservedJob, given_up
-from pressure_server.queues.operations.operation import Delivery, Operation, Owner
+from pressure_server.queues.operations.operation import Delivery, Operation, Verb
+from pressure_server.queues.operations.owners import WithoutClient
 
 if TYPE_CHECKING:
     from pressure_server.queues.shard import Shard
@@ -51,9 +53,7 @@ class Reservations:
     def give_up(self, name: bytes, jobs: Iterable[tuple[int, int]], owner: bytes) -> None:
         """Give up jobs of a queue, together with others, but before any later command on the queue.
 
-        Each is an id, and how often the job had been reserved then: a later reservation does not end.
-        In a fifo they go back to the head of the list, of those that go together the ones first that were
-        reserved last.
+        Each is an id, and how often it was reserved: a later reservation does not end.
         """
         self._shard.seal(name)
         begins = not self.given_up
@@ -69,49 +69,25 @@ class Reservations:
     def restore_to(self, name: bytes) -> None:
         """Give up the jobs of one queue that have gathered."""
         jobs = sorted(self.given_up.pop(name), reverse=True)  # by id, the latest first
-        for first in range(0, len(jobs), _AT_ONCE):
-            self._send(name, [given_up(*job) for job in jobs[first : first + _AT_ONCE]])
+        for some in portions(jobs, _AT_ONCE):
+            self._shard.submit(self._lasting(verbs.GIVE_UP, name, [given_up(*job) for job in some]))
 
     def ending(self, name: bytes, jobs: list[bytes]) -> Operation:
-        """Return the operation that deletes jobs that clients have finished; it is tried until it is done.
+        """Return the operation that deletes finished jobs (see DELETE_JOB), and is tried until it is done."""
+        return self._lasting(verbs.DELETE_JOB, name, jobs)
 
-        `jobs` are arguments of DELETE_JOB.
-        """
+    def _lasting(self, verb: Verb, name: bytes, jobs: list[bytes]) -> Operation:
         self._unconfirmed += 1
-        return Operation(verbs.DELETE_JOB, name, jobs, len(jobs), _GivenUp(self._has_deleted))
+        return Operation(verb, name, jobs, len(jobs), WithoutClient(self._ended))
 
-    def _has_deleted(self, operation: Operation) -> None:
+    def _ended(self, one: Operation) -> None:
+        """Try again if the backend was away: nothing is given up or deleted twice."""
         self._unconfirmed -= 1
-        if _may_be_undone(operation):
-            self._shard.when_back(lambda: self._shard.submit(self.ending(operation.name, operation.messages)))
-
-    def _send(self, name: bytes, jobs: list[bytes]) -> None:
-        self._unconfirmed += 1
-        self._shard.submit(Operation(verbs.GIVE_UP, name, jobs, len(jobs), _GivenUp(self._ended)))
-
-    def _ended(self, operation: Operation) -> None:
-        """Try again if the backend was away: nothing is given up twice."""
-        self._unconfirmed -= 1
-        if _may_be_undone(operation):
-            self._shard.when_back(lambda: self._send(operation.name, operation.messages))
-
-
-def _may_be_undone(operation: Operation) -> bool:
-    return any(isinstance(error, BackendError) for error in (operation.error, *operation.results))
+        if any(isinstance(error, BackendError) for error in (one.error, *one.results)):
+            self._shard.when_back(lambda: self._shard.submit(self._lasting(one.verb, one.name, one.messages)))
 
 
 def owner_of(operation: Operation) -> bytes:
     """Return the owner of the jobs that an operation has reserved."""
     claim = operation.messages[1 if operation.verb is verbs.RESERVE_JOB else 0]
     return claim.split(b" ", 1)[0]
-
-
-class _GivenUp(Owner):
-    """The owner of an operation that gives up jobs, for which no client waits."""
-
-    def __init__(self, ended: Callable[[Operation], None]) -> None:
-        self._ended = ended
-
-    def completed(self, operation: Operation) -> None:
-        """See Owner."""
-        self._ended(operation)

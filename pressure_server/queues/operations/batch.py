@@ -13,9 +13,11 @@ from typing import Any, Final
 from pressure_server.backend.resp import packed
 from pressure_server.errors import QueueDoesNotExistError
 from pressure_server.lua.layout import NUMBERS, BlockField
-from pressure_server.queues.operations.block_reply import NO_NEWS, Due, News
+from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations.block_reply import NO_NEWS, News
+from pressure_server.queues.operations.jobs import claim
 from pressure_server.queues.operations.operation import Operation, Owner
-from pressure_server.queues.operations.options import Options
+from pressure_server.queues.operations.options import Options, taking_for_good
 from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait import Wait, WaitCondition
 
@@ -32,11 +34,9 @@ _what = attrgetter("verb", "options")
 
 
 def take_batch(waiting: list[Operation]) -> list[Operation]:
-    """Remove from the front of `waiting` the operations of the next call, and return them.
+    """Remove from the front of `waiting` the operations of the next call, at least one, and return them.
 
-    The call has at least one operation, and more while MAX_MESSAGES and MAX_BYTES permit. Of an operation
-    that is larger than that, and can be split, it does a portion; the operation comes back. No more commands
-    can become part of an operation that is in a call.
+    A large operation that can be split does a portion, and comes back. What is in a call is sealed.
     """
     messages = size = count = 0
     kind = (False, False)
@@ -67,11 +67,36 @@ def _portion(operation: Operation) -> int | None:
     return MAX_MESSAGES if can_split else None
 
 
-def fold(batch: Sequence[Operation]) -> list[list[Operation]]:
-    """Group neighbouring operations with the same verb and options; keep those that do not fold apart.
+def adapt_pops(operations: Sequence[Operation], name: bytes, *, keeps: bool) -> list[bytes]:
+    """Make pops of the gets from the queue `name` if it `keeps` what is popped, otherwise gets of the pops.
 
-    Operations that may overtake those of other owners go first: workers that reserve and delete would
-    otherwise make a run of each operation, which takes the backend twice as long.
+    A pop is a get until the library says that its queue has ACK NEXT; then it is sent again. Gets that an
+    option makes final, and those without a client, stay gets; so does what has got something. Return what
+    the clients have finished.
+    """
+    finished: list[bytes] = []
+    for operation in operations:
+        if keeps and operation.verb is verbs.GET and not operation.options.final:
+            begun = None if operation.results else operation.owner.begin_pop(name)
+            if begun is None:
+                operation.options = taking_for_good(operation.options)
+                continue
+            owner, some = begun
+            operation.verb, operation.messages = verbs.POP, [claim(owner)]
+            finished += some
+        elif operation.verb is verbs.POP and not keeps:
+            if operation.results:
+                operation.wanted = len(operation.results)
+            else:
+                operation.verb, operation.messages = verbs.GET, []
+    return finished
+
+
+def fold(batch: Sequence[Operation]) -> list[list[Operation]]:
+    """Group neighbouring operations with the same verb and options, if they fold.
+
+    Those that may overtake other owners' go first: workers that reserve and delete would otherwise make a run
+    of each operation, which takes the backend twice as long.
     """
     groups = [list(group) for _, group in groupby(batch, _what)]
     if len(groups) > 2 and any(group[0].verb.overtakes for group in groups):
@@ -99,8 +124,7 @@ def _overtaken(batch: Sequence[Operation]) -> list[Operation]:
 def share_mode(operations: Sequence[Operation], *, limit_to_share: bool) -> bytes:
     """Return SHARE for a call that puts and whose takes all may wait, if `limit_to_share`; otherwise NOTE.
 
-    SHARE limits takes to this server's share of the messages. A take that may not wait must not be limited:
-    it would report that the queue is empty.
+    A take that may not wait must not be limited to a share: it would report that the queue is empty.
     """
     puts = any(operation.verb.puts for operation in operations)
     all_wait = all(o.wait is None or o.wait.timeout != 0 for o in operations if o.verb.takes)
@@ -138,41 +162,27 @@ def packed_head(verb: bytes, options: Options, count: int) -> bytes:
     return head
 
 
-_NOTHING_DUE: Final = Due()
-
-
 class Progress:
     """What the reply to a block means for its operations.
 
-    `ended` have ended. `resend` must be sent again at once, before other operations. `must_wait` have to
-    wait, and their `wait` says for what. `held_roles` are roles that native clients hold and that waiting
-    operations need, too. If `left_for_others` is set, messages were left for clients of other servers; this
-    server may take those that the others do not take. `due` says when the queue may have another job; None if
-    no reply could say it. `room_after` says in how many seconds a message expires that is in the way of
-    puts; None if none does. If the queue belongs to a group, waiting operations need messages of the queue
-    `source`, too. `keeps` is whether pops must reserve, if the lane did not know. `is_limited`: see News.
+    `ended` have ended. `resend` must be sent again at once, before others. `must_wait` wait for what their
+    `wait` says. `held_roles` are roles that native clients hold and waiting operations need. `news` is None
+    if no reply could say it. Operations that wait in the queue of a group need messages of the log `source`.
     """
 
     # What nearly every reply means: all has ended, and nothing is due.
     resend: Sequence[Operation] = ()
     must_wait: Sequence[Operation] = ()
     held_roles: Collection[WaitCondition] = ()
-    left_for_others = False
-    due: Due | None = _NOTHING_DUE
-    room_after: float | None = None
+    news: News | None = NO_NEWS
     source: bytes | None = None
-    keeps: bool | None = None
-    is_limited = False
 
     def __init__(self, ended: list[Operation]) -> None:
         self.ended = ended
 
 
 def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | None:
-    """Distribute a reply of batch.lua among the operations of its runs.
-
-    Return None if there is one run, all of it has ended, and nothing is due: nearly all replies say so.
-    """
+    """Distribute a reply of batch.lua among runs. Return None if there is one, it has ended, and no news."""
     left, executed = reply[0], len(reply) - 1
     news = NO_NEWS
     if type(left) is list:
@@ -193,8 +203,7 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | 
             if operation.wait is not None:
                 operation.wait.condition = None
         _distribute_run(runs[number - 1], result)
-    progress.left_for_others, progress.room_after = news.left_for_others, news.room_after
-    progress.due, progress.keeps, progress.is_limited = news.due or _NOTHING_DUE, news.keeps, news.is_limited
+    progress.news = news
     progress.source = runs[0][0].name[: -news.log_suffix] if news.log_suffix else None
     for number, run in enumerate(runs[:executed], 1):
         in_part = left > 0 and number == executed
@@ -211,18 +220,16 @@ def distribute(runs: Sequence[list[Operation]], reply: list[Any]) -> Progress | 
 
 
 def progress_after_refusal(runs: Sequence[Sequence[Operation]], error: str) -> Progress:
-    """Return what becomes of a call that the backend has refused as a whole with this error.
+    """Return what becomes of a call that the backend has refused as a whole, before anything was done.
 
-    Out of memory, the backend refuses puts. With a full disk or too few replicas, it refuses all changes. It
-    refuses the call before anything is done. `ended` are the operations that caused the refusal; they must
-    fail with the error. The others are sent again. If no operation caused the refusal, all are in `ended`.
+    `ended` are the operations that caused it, or if none did, all; they must fail. Others are sent again.
     """
     ended: list[Operation] = []
     others: list[Operation] = []
     for operation in (operation for run in runs for operation in run):
         (ended if _is_refused(operation, error) else others).append(operation)
     progress = Progress(ended or others)
-    progress.due = None
+    progress.news = None
     if ended:
         progress.resend = others
     return progress

@@ -1,7 +1,6 @@
-"""The library's reply to one block (lua/core/batch.lua), as a type that tells its forms apart.
+"""The library's reply to one block (lua/core/batch.lua), as a type that tells its forms apart. Pure.
 
-Pure. A caller that calls the library has one of three answers, and has to say what it does with each. What
-else the reply says of the queue is in its `News`. Nothing else reads the words of a reply.
+Nothing else reads the words of a reply. A caller has to say what it does with each of the three forms.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""Messages with more than their text: flags, a number that some clients store with a message; a reservation.
-
-Pure. Both are bytes, so whoever does not ask for more has the message itself.
-"""
+"""Messages, as bytes, with more than their text: flags, which some clients store; a reservation. Pure."""
 
 from __future__ import annotations
 
@@ -43,10 +40,7 @@ def flags_of(message: bytes) -> bytes:
 
 
 def attach_flags(reply: list[bytes]) -> list[bytes]:
-    """Return the messages of a reply, with the flags that get.lua puts after the last message.
-
-    `reply` is changed.
-    """
+    """Return the messages of a reply, with the flags that get.lua puts after the last. Changes `reply`."""
     if not reply or type(reply[0]) is Popped:
         return reply
     flags = reply.pop()

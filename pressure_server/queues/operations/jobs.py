@@ -20,11 +20,9 @@ def job_to_put(
     key: bytes | None = None,
     expire: float = 0,
 ) -> bytes:
-    """Return a message with what makes it a job, for a put with `is_job`; times in seconds.
+    """Return a message with what makes it a job, for a put with `is_job` (and `has_key`); times in seconds.
 
     If it is not taken within `expire` seconds, it is dropped; 0: never.
-
-    With a `key`, the put also needs `has_key`.
     """
     if key is not None:
         return b"%d %b%b" % (len(key), key, job_to_put(message, priority, delay, ttr, expire=expire))

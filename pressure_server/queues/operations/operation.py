@@ -1,14 +1,13 @@
-"""Operations: what a client wants done on one queue, its progress, and its messages in transit.
+"""Operations: what a client wants done on one queue, its progress, and its messages in transit. Pure.
 
-Pure. An operation is a verb (verbs.py) with options (options.py). It stands for one or more equal commands of
-one client. Its owner is told of its progress.
+An operation is a verb (verbs.py) with options (options.py), and stands for equal commands of one client.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
@@ -16,13 +15,8 @@ from typing import Any
 
 from pressure_server.compiled import mypyc_attr
 from pressure_server.errors import PressureError, StoppingError
-from pressure_server.queues.operations.options import (
-    DEFAULT,
-    Custody,
-    Options,
-    requiring_destination,
-    requiring_queue,
-)
+from pressure_server.queues.operations.flagged import recovery_form
+from pressure_server.queues.operations.options import DEFAULT, Options, requiring_destination, requiring_queue
 from pressure_server.queues.operations.wait import Wait
 
 # Encodes the replies to an operation that has ended.
@@ -48,67 +42,44 @@ class Owner(ABC):
         return
 
     def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
-        """Begin a pop from the queue `name`, which has ACK NEXT.
+        """Begin a pop from the queue `name` with ACK NEXT; return None to take the messages for good.
 
-        Return the owner of the reservations, and the jobs that the owner has finished in this queue, as
-        arguments of DELETE_JOB (jobs.py). Return None if the messages are taken for good.
+        Return the owner of the reservations, and the jobs that it has finished here, for DELETE_JOB.
         """
         return None
 
     @abstractmethod
     def completed(self, operation: Operation) -> None:
-        """Take over the ended operation and the messages that it has taken.
+        """Take over the ended operation, whose `results` and `error` are final, with what it has taken.
 
-        Its `results` and `error` are final. If it `has_taken` messages, call its `acknowledge` after they
-        have been handed over, or its `put_back`, exactly once. Until then the backend keeps a record of them.
+        If it `has_taken` messages, call its `acknowledge` or `put_back` once: a record is kept until then.
         """
 
 
 class Operation:
     """One or more equal commands on one queue.
 
-    `sizes` has one number per command: how many messages it brings (put, contains, remove) or wants (get).
-    `messages` has the messages of all commands, in order. Other verbs have their arguments in `messages`.
-
-    When the operation has ended, either `error` is set, or `results` has:
+    `sizes` has one number per command: how many of the `messages` it brings (put, contains, remove), or how
+    many it wants (get). Other verbs have their arguments in `messages`. When it has ended, either `error` is
+    set, or `results` has:
 
     * put: an entry per command: the length of the queue after it; with `unique`, how many of its messages
       were new; or the error of that command alone
     * contains, remove, events of jobs: a 1 or 0 per message, or the error of that message alone
-    * get, move: the messages, fewer than wanted if the queue was empty or the time was up
-    * reserve: the jobs, fewer than wanted if too few were ready; see jobs.py
+    * get, move, reserve: the messages or jobs (jobs.py), fewer than wanted if there were no more in time
     * other verbs: the single value, once per command
 
-    `encode` makes the replies of all commands, in order. `encoded_reply` keeps these replies while earlier
-    operations are not answered yet. `end_order` is the operation's position in the order in which
-    operations on the queue ended. If it `is_sealed`, it cannot be extended. `commands_in_call` is how many
-    of the commands that are left go with the call in flight; None means all. Pass a `Wait` to override how
-    the operation waits.
+    `encode` makes the replies of all commands; `encoded_reply` keeps them while earlier operations are not
+    answered yet. `end_order` is its place in the order in which operations on the queue ended.
+    `commands_in_call` is how many of the commands that are left go with the call in flight; None for all. If
+    it `is_sealed`, it cannot be extended. Pass a `Wait` to override how it waits.
     """
 
     __slots__ = (
-        "cancelled",
-        "command",
-        "commands_in_call",
-        "deliveries",
-        "encode",
-        "encoded_reply",
-        "end_order",
-        "error",
-        "has_errors",
-        "is_sealed",
-        "measured_from",
-        "messages",
-        "messages_handed_over",
-        "name",
-        "options",
-        "owner",
-        "results",
-        "sizes",
-        "verb",
-        "wait",
-        "wanted",
-    )
+        "cancelled", "command", "commands_in_call", "deliveries", "encode", "encoded_reply", "end_order",
+        "error", "has_errors", "is_sealed", "measured_from", "messages", "messages_handed_over", "name",
+        "options", "owner", "results", "sizes", "verb", "wait", "wanted",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -166,10 +137,7 @@ class Operation:
         self.wanted += size * commands
 
     def require_existing(self, *, at_destination: bool = False) -> None:
-        """Wait only on the present queue from now on: do not create the queue or wait for its creation.
-
-        With `at_destination`, this is about the destination of a move.
-        """
+        """From now on, wait only on the present queue, or destination of a move: do not create it."""
         self.options = (
             requiring_destination(self.options) if at_destination else requiring_queue(self.options)
         )
@@ -183,10 +151,7 @@ class Operation:
                 delivery.may_be_complete()
 
     def note_handed_over(self, size: int) -> None:
-        """Note that only the first `size` bytes of the replies were handed over before the connection ended.
-
-        `put_back` then leaves out the messages of the commands whose replies are complete.
-        """
+        """Let `put_back` leave out the commands whose replies are in the first `size` bytes of all."""
         if size <= 0 or len(self.sizes) == 1:
             return
         first = Operation(self.verb, self.name, self.messages, 0, self.owner, options=self.options)
@@ -204,14 +169,22 @@ class Operation:
         """Put back the messages taken, if any: there is no client to receive them."""
         if self.deliveries is not None and self.has_taken:
             delivery = self.deliveries[0][0]
-            if self.verb.custody is Custody.UNTIL_ACKNOWLEDGED:
+            if self.verb.reserves:
                 self.deliveries = None
             delivery.put_back(self)
+
+    def taken_by_delivery(self) -> Iterator[tuple[Delivery, list[bytes]]]:
+        """Yield by delivery what it has taken and not handed over, as recovery.lua identifies it."""
+        first = 0
+        for delivery, end in self.deliveries or ():
+            messages = self.results[max(first, self.messages_handed_over) : end]
+            yield delivery, list(map(recovery_form, messages)) if self.options.has_flags else messages
+            first = end
 
     @property
     def has_taken(self) -> bool:
         """Whether it has taken messages that are in no queue now."""
-        return bool(self.results) and self.verb.custody is not Custody.NONE
+        return bool(self.results) and self.verb.may_go_back
 
     @property
     def waits_for_message(self) -> bool:
@@ -296,12 +269,11 @@ class Operation:
 
 
 class Delivery:
-    """The messages that one call has taken, until all of them have arrived.
+    """The messages that the call with this `number` has taken, until all of them have arrived.
 
-    The backend keeps the record of the call with this `number` until then. `undelivered` has the operations
-    that still have some of the messages, in the order in which they got them. The value is None, or the
-    messages on their way back to the queue, in the form in which recovery.lua identifies them. A new delivery
-    is being shared out. Its creator ends that when all operations that have some of it are registered.
+    `undelivered` has the operations that still have some, in order; the value is None, or the messages on
+    their way back to the queue, as recovery.lua identifies them. A new delivery is being shared out until
+    all its operations are registered.
     """
 
     __slots__ = ("_on_arrival", "is_shared_out", "number", "put_back", "undelivered")
@@ -316,11 +288,6 @@ class Delivery:
         self.undelivered: dict[Operation, list[bytes] | None] = {}
         self.is_shared_out = False
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether all messages have arrived."""
-        return self.is_shared_out and not self.undelivered
-
     def add(self, operation: Operation) -> None:
         """Note that the operation has some of the messages: those just added to its `results`."""
         self.undelivered[operation] = None
@@ -329,10 +296,6 @@ class Delivery:
         else:
             operation.deliveries.append((self, len(operation.results)))
 
-    def begin_put_back(self, operation: Operation, recovery_forms: list[bytes]) -> None:
-        """Note that these messages are being put back; call `complete_part` when that is done."""
-        self.undelivered[operation] = recovery_forms
-
     def complete_part(self, operation: Operation) -> None:
         """Note that the operation's messages have been handed over, or are back in the queue."""
         del self.undelivered[operation]
@@ -340,11 +303,11 @@ class Delivery:
 
     def may_be_complete(self) -> None:
         """Note that messages have left: these may have been the last ones."""
-        if self.is_complete:
+        if self.is_shared_out and not self.undelivered:
             self._on_arrival()
 
     def end_sharing_out(self) -> bool:
-        """Note that all operations with messages of the call are registered. Return `is_complete`."""
+        """Note that all operations with its messages are registered. Return whether all have arrived."""
         self.is_shared_out = True
         self.may_be_complete()
         return not self.undelivered
@@ -361,16 +324,16 @@ class Line(Enum):
 class Verb:
     """How operations of one verb are packed for the script, and how a reply is distributed among them.
 
-    `pack` returns the run's arguments. `distribute` adds the run's reply to the operations' results; it
-    returns whether an operation may have to wait, and that operation's `wait` then says for what.
-    `units_left` returns how much of an operation is not done, in the units in which the script reports it.
+    `pack` returns a run's arguments. `distribute` adds its reply to the operations' results; it returns
+    whether one may have to wait, whose `wait` then says for what. `units_left` returns how much of an
+    operation is not done, in the units of the script.
 
-    `line` is the line in which operations wait. `wakes` are the lines of which operations may go on after
-    this one: as many as it has messages, or all if `wakes_all` is set. `can_fold`: equal operations share a
-    run. `can_split`: many messages may be done in several calls. `overtakes`: may be done before operations
-    of other owners that came first. `reserves`: takes jobs until the client acknowledges them. `changes`: the
-    operation must not be done twice. `is_put_back`: its messages exist nowhere else. `gives_up`: waiting
-    operations are tried only after all that is given up.
+    `line` is where operations wait. `wakes` are the lines of which operations may go on after this one: as
+    many as it has messages, or all with `wakes_all`. `can_fold`: equal operations share a run. `can_split`:
+    many messages may take several calls. `overtakes`: may be done before operations of other owners that
+    came first. `reserves`: takes jobs until the client acknowledges them. `changes`: must not be done twice.
+    `is_put_back`: its messages exist nowhere else. `gives_up`: waiting operations are tried after all that
+    is given up.
     """
 
     name: bytes
@@ -390,13 +353,12 @@ class Verb:
     line: Line | None = None
     wakes: tuple[Line, ...] = ()
     wakes_all: bool = False
-    # How long the backend keeps a record of the messages that these operations take.
-    custody: Custody = field(init=False)
+    # Whether what these operations take goes back if it does not arrive.
+    may_go_back: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Derive the custody."""
-        taken = Custody.UNTIL_ACKNOWLEDGED if self.reserves else Custody.UNTIL_DELIVERED
-        object.__setattr__(self, "custody", taken if self.takes and not self.moves else Custody.NONE)
+        """Derive `may_go_back`."""
+        object.__setattr__(self, "may_go_back", self.takes and not self.moves)
 
     def __repr__(self) -> str:
         """Return the verb's name."""

@@ -1,4 +1,4 @@
-"""Options: how an operation does what its verb says; custody: how long the backend keeps what it takes.
+"""Options: how an operation does what its verb says.
 
 Pure. The heads of get.lua, put.lua and move.lua in lua/core/ explain the library's words for the options.
 """
@@ -19,14 +19,6 @@ class OnFull(Enum):
     FAIL = b"now"
     EXCEED_BOUND = b"overfill"
     OVERWRITE = b"overwrite"  # drop the oldest messages
-
-
-class Custody(Enum):
-    """How long the backend keeps a record of what an operation has taken."""
-
-    NONE = "none"  # it takes nothing, or moves it to another queue
-    UNTIL_DELIVERED = "until delivered"
-    UNTIL_ACKNOWLEDGED = "until acknowledged"
 
 
 _WORDS: Final = {

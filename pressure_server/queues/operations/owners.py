@@ -1,7 +1,7 @@
 """Owners of operations other than a client's connection: they are told of waits and of the end.
 
-When an operation ends, its owner gets the messages in the same step. From then on the owner must call
-`acknowledge` or `put_back` exactly once, even if it is cancelled. Before that, the lane has the messages.
+An owner gets the messages in the step in which the operation ends, and must then call `acknowledge` or
+`put_back` exactly once, even if it is cancelled. Before that, the lane has the messages.
 """
 
 from __future__ import annotations
@@ -61,11 +61,12 @@ class Answers:
     loop. `clients` is None at other times: then a client writes its replies itself.
     """
 
-    __slots__ = ("_ends_later", "_has_ended", "clients")
+    __slots__ = ("_has_ended", "clients", "end")
 
     def __init__(self, *, several_shards: bool = False) -> None:
-        self._ends_later = several_shards
         self._has_ended = False
+        # Let the clients write their replies: the reply to a call has been shared out.
+        self.end: Callable[[], None] = self._end_soon if several_shards else self._flush
         self.clients: dict[AnsweredClient, None] | None = None
 
     def begin(self) -> None:
@@ -73,11 +74,8 @@ class Answers:
         if self.clients is None:
             self.clients = {}
 
-    def end(self) -> None:
-        """Let the clients write their replies: the reply to a call has been shared out."""
-        if not self._ends_later:
-            self._flush()
-        elif not self._has_ended:
+    def _end_soon(self) -> None:
+        if not self._has_ended:
             self._has_ended = True
             asyncio.get_running_loop().call_soon(self._flush)
 
@@ -99,16 +97,9 @@ class CoroutineOwner(Owner):
     """
 
     __slots__ = (
-        "_client",
-        "_has_ended",
-        "_loop",
-        "_tried",
-        "_waits",
-        "_was_tried",
-        "first_ended",
-        "on_unblock",
+        "_client", "_has_ended", "_loop", "_tried", "_waits", "_was_tried", "first_ended", "on_unblock",
         "tries_more",
-    )
+    )  # fmt: skip
 
     def __init__(self, client: Client | None) -> None:
         """`client` is told when the coroutine waits and what was taken; None if there is no client."""
@@ -141,13 +132,10 @@ class CoroutineOwner(Owner):
             self._client.begin_wait(self, self._waits)
         self._has_tried()
 
-    def waits_on(self, names: Iterable[bytes]) -> None:
-        """Note that the coroutine waits for queues in whose lines it has no operation."""
-        self._waits += names
-
-    def all_are_tried(self) -> None:
-        """Note that no more queues will be tried: if none had anything, the client waits now."""
+    def all_are_tried(self, watched: Iterable[bytes] = ()) -> None:
+        """Note that no more are tried: if none had anything, the client waits, for the `watched`, too."""
         self.tries_more = False
+        self._waits += watched
         if self._client is not None and self._waits and not self.first_ended.done():
             self._client.begin_wait(self, self._waits)
 
@@ -192,15 +180,14 @@ class CoroutineOwner(Owner):
             self._tried.set_result(None)
 
 
-class NotifyOnSuccess(Owner):
-    """The owner of an operation without a client; it calls a function if the operation succeeds."""
+class WithoutClient(Owner):
+    """The owner of an operation without a client: it calls a function when the operation has ended."""
 
     __slots__ = ("_follows",)
 
-    def __init__(self, on_success: Callable[[bytes], None] = lambda _: None) -> None:
-        self._follows = on_success
+    def __init__(self, follows: Callable[[Operation], None] = lambda _: None) -> None:
+        self._follows = follows
 
     def completed(self, operation: Operation) -> None:
-        """Call the function with the queue's name, unless the operation failed."""
-        if operation.error is None:
-            self._follows(operation.name)
+        """See Owner."""
+        self._follows(operation)

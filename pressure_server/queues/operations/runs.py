@@ -104,8 +104,7 @@ def _hand_out(operations: Sequence[Operation], values: list[Any]) -> None:
 def distribute_values(operations: Sequence[Operation], reply: list[Any]) -> bool:
     """Give each operation as many values as it asked for, in order, while there are any.
 
-    An error among the values is about one message: the others are not affected. Of an operation that has been
-    split, the rest is left.
+    An error among them is about one message. Of an operation that has been split, the rest is left.
     """
     is_split = any(operation.commands_in_call is not None for operation in operations)
     if not any(map(_is_error, reply)):
@@ -128,9 +127,8 @@ def _is_error(value: object) -> bool:
 def distribute_removed(operations: Sequence[Operation], reply: list[int]) -> bool:
     """Give the only operation the number of copies that it has removed.
 
-    If there may be more, the reply has a second number, and the operation is sent again for the others. It
-    keeps the number so far as its result, also if it fails then. An empty reply says that the copies cannot
-    be found yet.
+    A second number says that there may be more: the operation is sent again, and keeps the number, also if it
+    fails then. An empty reply says that the copies cannot be found yet.
     """
     (operation,) = operations
     if reply:
@@ -149,7 +147,7 @@ def copies_left(operation: Operation) -> int:
 def distribute_peeked(operations: Sequence[Operation], reply: list[bytes] | None) -> bool:
     """Give every command the list of the oldest message, with its flags; empty if there is none.
 
-    Operations that wait, and got no message, wait for one. The reply is None if there is no such queue.
+    The reply is None if there is no such queue. Operations that wait, and got no message, wait for one.
     """
     if reply or not operations[0].options.waits:
         return repeat_value(operations, attach_flags(reply or []))
@@ -176,8 +174,7 @@ def _wait_of_next(operations: Sequence[Operation]) -> Wait | None:
 def distribute_counts(operations: Sequence[Operation], reply: Any) -> bool:
     """Give each command a number: the queue's length, or with `unique` how many messages were new.
 
-    If all messages were put, the reply is one value: the length before the first, or b"new" if all were new.
-    See `_distribute_counts` for other replies.
+    One value says that all were put: the length before the first, or b"new" if all were new.
     """
     if reply == b"new":
         for operation in operations:
@@ -249,10 +246,7 @@ def _set_condition(operation: Operation, condition: WaitCondition) -> Wait:
 
 
 def distribute_messages(operations: Sequence[Operation], reply: list[Any] | None) -> bool:
-    """Give out messages; the reply is None if there is no such queue.
-
-    Operations that wait, and got no message, wait for one.
-    """
+    """Give out messages; None if there is no such queue. Those that wait, and got none, wait for one."""
     options = operations[0].options
     if options.has_flags and reply:
         reply = attach_flags(reply)

@@ -26,10 +26,7 @@ def _share_info(operations: Sequence[Operation], reply: list[Any]) -> bool:
 
 
 def _asking(
-    name: bytes,
-    pack: Callable[[Sequence[Operation]], list[bytes]] = runs.pack_nothing,
-    *,
-    folds: bool = True,
+    name: bytes, pack: Callable[[Sequence[Operation]], list[bytes]] = runs.pack_nothing, *, folds: bool = True
 ) -> Verb:
     return Verb(name, pack, runs.repeat_value, can_fold=folds, changes=False)
 
@@ -47,86 +44,44 @@ def _living(
 
 
 PUT: Final = Verb(
-    b"put",
-    runs.pack_commands,
-    runs.distribute_counts,
-    Operation.commands_left,
-    puts=True,
-    line=Line.PRODUCERS,
-    wakes=(Line.CONSUMERS,),
+    b"put", runs.pack_commands, runs.distribute_counts, Operation.commands_left,
+    puts=True, line=Line.PRODUCERS, wakes=(Line.CONSUMERS,),
+)  # fmt: skip
+
+# Verbs that make room, and wait for a message or for the consumer role.
+REMOVE: Final = Verb(
+    b"remove", runs.pack_messages, runs.distribute_values, Operation.messages_left,
+    can_split=True, line=Line.CONSUMERS, wakes=(Line.PRODUCERS,),
+)  # fmt: skip
+GET: Final = replace(
+    REMOVE, name=b"get", pack=runs.pack_count, distribute=runs.distribute_messages, takes=True
 )
-GET: Final = Verb(
-    b"get",
-    runs.pack_count,
-    runs.distribute_messages,
-    Operation.messages_left,
-    takes=True,
-    can_split=True,
-    line=Line.CONSUMERS,
-    wakes=(Line.PRODUCERS,),
-)
-RESERVE: Final = Verb(
-    b"reserve",
-    runs.pack_messages,
-    runs.distribute_reserved,
-    Operation.messages_left,
-    takes=True,
-    reserves=True,
-    line=Line.CONSUMERS,
-    wakes=(Line.PRODUCERS,),
+RESERVE: Final = replace(
+    REMOVE, name=b"reserve", distribute=runs.distribute_reserved, takes=True, reserves=True, can_split=False
 )
 # What a get becomes in a queue with ACK NEXT.
 POP: Final = replace(
     RESERVE, name=b"pop", pack=runs.pack_claims, distribute=runs.distribute_popped, can_split=True
 )
-RESERVE_JOB: Final = Verb(
-    b"reserve_job",
-    runs.pack_arguments,
-    runs.distribute_messages,
-    takes=True,
-    reserves=True,
-    can_fold=False,
-    wakes=(Line.PRODUCERS,),
-)
-CLAIM: Final = replace(RESERVE_JOB, name=b"claim", distribute=runs.distribute_reserved)
-MOVE: Final = Verb(
-    b"move",
-    runs.pack_arguments,
-    runs.distribute_moved,
-    Operation.messages_left,
-    takes=True,
-    moves=True,
-    can_fold=False,
-    line=Line.CONSUMERS,
-    wakes=(Line.PRODUCERS,),
-)
-REMOVE: Final = Verb(
-    b"remove",
-    runs.pack_messages,
-    runs.distribute_values,
-    Operation.messages_left,
-    can_split=True,
-    line=Line.CONSUMERS,
-    wakes=(Line.PRODUCERS,),
-)
-REMOVE_COPIES: Final = Verb(
-    b"remove_copies",
-    runs.pack_arguments,
-    runs.distribute_removed,
-    runs.copies_left,
-    can_fold=False,
-    line=Line.CONSUMERS,
-    wakes=(Line.PRODUCERS,),
+_ALONE: Final = replace(REMOVE, pack=runs.pack_arguments, can_fold=False, can_split=False)
+MOVE: Final = replace(_ALONE, name=b"move", distribute=runs.distribute_moved, takes=True, moves=True)
+REMOVE_COPIES: Final = replace(
+    _ALONE,
+    name=b"remove_copies",
+    distribute=runs.distribute_removed,
+    units_left=runs.copies_left,
     wakes_all=True,
 )
+# Verbs that do not wait.
+RESERVE_JOB: Final = Verb(
+    b"reserve_job", runs.pack_arguments, runs.distribute_messages,
+    takes=True, reserves=True, can_fold=False, wakes=(Line.PRODUCERS,),
+)  # fmt: skip
+CLAIM: Final = replace(RESERVE_JOB, name=b"claim", distribute=runs.distribute_reserved)
 PUT_BACK: Final = Verb(
-    b"put_back",
-    runs.pack_arguments,
-    runs.repeat_value,
-    is_put_back=True,
-    can_fold=False,
-    wakes=(Line.CONSUMERS,),
-)
+    b"put_back", runs.pack_arguments, runs.repeat_value,
+    is_put_back=True, can_fold=False, wakes=(Line.CONSUMERS,),
+)  # fmt: skip
 
 
 def _job_event(name: bytes, *wakes: Line) -> Verb:
@@ -144,23 +99,14 @@ BURY: Final = _job_event(b"bury")
 TOUCH: Final = _job_event(b"touch")
 KICK_JOB: Final = _job_event(b"kick_job", Line.CONSUMERS)
 KICK: Final = Verb(
-    b"kick",
-    runs.pack_arguments,
-    runs.repeat_value,
-    can_fold=False,
-    wakes=(Line.CONSUMERS,),
-    wakes_all=True,
-)
+    b"kick", runs.pack_arguments, runs.repeat_value,
+    can_fold=False, wakes=(Line.CONSUMERS,), wakes_all=True,
+)  # fmt: skip
 
-# Verbs that change nothing.
-CONTAINS: Final = Verb(
-    b"contains",
-    runs.pack_messages,
-    runs.distribute_values,
-    Operation.messages_left,
-    can_split=True,
-    changes=False,
-)
+# Verbs that change nothing. AT and FROM read messages of a log: one for each offset; those from an offset on.
+AT: Final = Verb(b"at", runs.pack_messages, runs.distribute_values, Operation.messages_left, changes=False)
+FROM: Final = _asking(b"from", runs.pack_arguments, folds=False)
+CONTAINS: Final = replace(AT, name=b"contains", can_split=True)
 LENGTH: Final = _asking(b"length")
 EXISTS: Final = _asking(b"exists")
 INFO: Final = replace(_asking(b"info"), distribute=_share_info)
@@ -170,20 +116,12 @@ RANGE: Final = _asking(b"range", runs.pack_arguments, folds=False)
 SCAN: Final = _asking(b"scan", runs.pack_arguments, folds=False)
 POSITIONS: Final = _asking(b"positions", runs.pack_arguments, folds=False)
 SAMPLE: Final = _asking(b"sample", runs.pack_arguments, folds=False)
-# Messages of a log: one for each offset; and those from an offset on.
-AT: Final = Verb(b"at", runs.pack_messages, runs.distribute_values, Operation.messages_left, changes=False)
-FROM: Final = _asking(b"from", runs.pack_arguments, folds=False)
 OUTCOME: Final = _asking(b"outcome", runs.pack_arguments, folds=False)
 # Peek drops expired messages, which makes room. It may be done twice without harm.
 PEEK: Final = Verb(
-    b"peek",
-    runs.pack_nothing,
-    runs.distribute_peeked,
-    changes=False,
-    line=Line.CONSUMERS,
-    wakes=(Line.PRODUCERS,),
-)
-
+    b"peek", runs.pack_nothing, runs.distribute_peeked,
+    changes=False, line=Line.CONSUMERS, wakes=(Line.PRODUCERS,),
+)  # fmt: skip
 PENDING: Final = _asking(b"pending", runs.pack_arguments, folds=False)
 PEEK_JOB: Final = _asking(b"peek_job", runs.pack_arguments, folds=False)
 JOB_INFO: Final = _asking(b"job_info", runs.pack_arguments, folds=False)

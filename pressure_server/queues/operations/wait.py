@@ -1,8 +1,4 @@
-"""Waits: how long an operation waits, for what, and how far it has come; how many operations may wait.
-
-Pure: the lane keeps the lines of waiting operations, and the watch reports changes of the keys for which a
-wait condition waits. Tickets are for waits on several queues.
-"""
+"""Waits: how long an operation waits, for what, and how far it has come; how many may wait. Pure."""
 
 from __future__ import annotations
 
@@ -58,10 +54,7 @@ def shows_existence(watched: list[bytes], mask: int) -> bool:
 
 
 def may_proceed(conditions: Iterable[WaitCondition], watched: list[bytes], mask: int, existed: bool) -> bool:
-    """Return whether an operation may go on, by the mask of keys that exist.
-
-    `existed` is whether the queue existed when the operation was tried.
-    """
+    """Return whether an operation may go on: by the mask of keys, and whether the queue `existed` before."""
     present = {suffix for place, suffix in enumerate(watched) if mask & (1 << place)}
     if (_EXISTENCE in present) is not existed:
         return True
@@ -99,10 +92,9 @@ class WaiterCount:
 
 @dataclass
 class Unblocking:
-    """A request to end the waits of a client at once, as if their time were up.
+    """A request to end the waits of a client as if their time were up, or with `error` if it is set.
 
-    They end with `error` if it is set, otherwise as after their timeout. `has_ended_wait` is set when one has
-    ended for this reason, and has got nothing.
+    `has_ended_wait` is set when one has ended for this reason, and has got nothing.
     """
 
     error: PressureError | None = None
@@ -162,20 +154,21 @@ class Wait:
     # Why it ends before its time, if it does.
     unblocking: Unblocking | None = None
 
-    def end(self, *, served: bool) -> None:
-        """End the wait, as the operation has ended. `served` is whether it got something."""
+    def cancel_timer(self) -> None:
+        """Cancel the timer, if there is one."""
         if self.timer is not None:
             self.timer.cancel()
             self.timer = None
+
+    def end(self, *, served: bool) -> None:
+        """End the wait, as the operation has ended. `served` is whether it got something."""
+        self.cancel_timer()
         if self.ticket is not None:
             self.ticket.served = self.ticket.served or served
             self.ticket.release()
 
     def deadline(self, now: float, timeout: float | None, role_timeout: float) -> float | None:
-        """Return when the operation has waited long enough: None for never, `now` if it must not wait.
-
-        The first call starts the timeouts, which are in seconds.
-        """
+        """Return until when to wait: None for ever, `now` not at all. The first call starts the timeouts."""
         if self.deadline_at is None and timeout is not None:
             self.deadline_at = now + timeout
         if self.condition in (WaitCondition.MESSAGE, WaitCondition.ROOM):
@@ -209,10 +202,7 @@ class Ticket:
     look_again: Callable[[], None] | None = None
 
     def try_acquire(self, wait: Wait, on_release: Callable[[], None]) -> bool:
-        """Return whether the operation with this wait may be sent. If not, call `on_release` when it may be.
-
-        A ticket that has been served never calls `on_release`.
-        """
+        """Return whether this wait may be tried. If not, call `on_release` when it may, if it ever may."""
         if self.holder is wait:
             return True  # the caller sends it again; a later reply ends it
         if self.served:

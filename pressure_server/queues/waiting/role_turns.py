@@ -13,7 +13,7 @@ from pressure_server.queues.names import CONSUMER_TURN, PRODUCER_TURN, base_key
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Progress
 from pressure_server.queues.operations.operation import Line, Operation
-from pressure_server.queues.operations.owners import CoroutineOwner, NotifyOnSuccess
+from pressure_server.queues.operations.owners import CoroutineOwner, WithoutClient
 from pressure_server.queues.operations.wait import WaitCondition
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 
@@ -40,10 +40,7 @@ class RoleTurns:
         self._to_give_back: set[bytes] = set()
 
     def ask(self, name: bytes, condition: WaitCondition, *, for_listeners: bool = False) -> None:
-        """Wait for a role in line with native clients, then begin the turn of the queue's lane.
-
-        With `for_listeners`, tell the listeners to the queue instead; they act at once.
-        """
+        """Wait for a role in line with native clients. Then the lane has its turn, or listeners are told."""
         base = base_key(self._shard.prefix, name)
         token, parked = base + condition.value[0], base + _PARKED[condition]
 
@@ -65,18 +62,19 @@ class RoleTurns:
         )
 
     def give_back(self, name: bytes) -> None:
-        """End this server's turns on a queue.
-
-        Operations that wait there act in the same call, before a native client gets the role.
-        """
+        """End this server's turns on a queue; operations that wait there act in the same call."""
         self._to_give_back.add(name)
         if self._shard.is_up:
-            self._shard.submit(Operation(verbs.TURN, name, [], 1, NotifyOnSuccess(self._given_back)))
+            self._shard.submit(Operation(verbs.TURN, name, [], 1, WithoutClient(self._ended)))
 
     def backend_is_back(self) -> None:
         """Give back the turns that could not be given back while the backend was away."""
         for name in list(self._to_give_back):
             self.give_back(name)
+
+    def _ended(self, turn: Operation) -> None:
+        if turn.error is None:
+            self._given_back(turn.name)
 
     def _given_back(self, name: bytes) -> None:
         self._to_give_back.discard(name)
@@ -85,10 +83,7 @@ class RoleTurns:
             self._turns.forget_note(self._shard.database_number, base + suffix)
 
     async def end_noted_turns(self) -> None:
-        """End all turns that are noted in the backend: a server that died may have left them.
-
-        If a live server had the turn, it asks again.
-        """
+        """End all turns noted in the backend: dead servers may have left them, and live ones ask again."""
         prefix = self._shard.prefix + b":"
         for parked in await self._turns.noted_keys(self._shard.database_number):
             for suffix in _PARKED.values():
@@ -114,8 +109,7 @@ class QueueTurns:
     def ask(self, progress: Progress) -> None:
         """Ask for the roles that native clients hold and waiting operations need, after a call.
 
-        This includes a role whose holder waits for the same message or room: Redis would always serve the
-        holder first.
+        If the holder waits for the same message or room, too, Redis would always serve the holder first.
         """
         for role in progress.held_roles:
             if self._is_wanted(role):

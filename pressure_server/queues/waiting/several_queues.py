@@ -6,11 +6,12 @@ The operations share a ticket, an owner, and a place in the order in which comma
 from __future__ import annotations
 
 import asyncio
-import math
 from collections.abc import Collection, Iterable, Sequence
+from math import inf
 from typing import TYPE_CHECKING
 
-from pressure_server.errors import PressureError
+from pressure_server.errors import PressureError, StoppingError, WaitLimitError
+from pressure_server.queues.first_jobs import Watcher
 from pressure_server.queues.operations.operation import Operation, Verb
 from pressure_server.queues.operations.options import Options
 from pressure_server.queues.operations.owners import Client, CoroutineOwner
@@ -18,6 +19,7 @@ from pressure_server.queues.operations.wait import Ticket, Unblocking, Wait
 
 if TYPE_CHECKING:
     from pressure_server.queues.database import Database
+    from pressure_server.queues.shard import Shard
 
 # Queues whose operations begin or end before other clients have their turn: about a millisecond.
 _QUEUES_AT_ONCE = 250
@@ -38,6 +40,8 @@ class SeveralQueues:
         self._operations: dict[bytes, Operation] = {}
         # The queues whose operation has neither been tried nor joined a line.
         self._left: dict[bytes, None] = {}
+        self._watchers: list[tuple[Shard, Watcher]] = []
+        self._watch = Wait(None)  # is counted while there are watchers
         self._timer: asyncio.TimerHandle | None = None
         # The request to end the wait before its time, if there is one.
         self.unblocking: Unblocking | None = None
@@ -49,51 +53,76 @@ class SeveralQueues:
         arguments: list[bytes],
         size: int,
         how: Wait,
+        deadline: float,
         watched: Sequence[bytes] = (),
     ) -> Operation | None:
         """Return the operation that ends; None when the time is up, or when the queues are to be looked at.
 
-        The command waits for the `watched` queues, too, but without operations in their lines.
-
-        Call `end` afterwards, in any case.
+        The command waits for the `watched` queues, too, but without operations in their lines. Call `end`
+        afterwards, in any case. Raises WaitLimitError and StoppingError.
 
         Queues in `to_try` are tried in turn, unless their backend is lost. The others are assumed to have
         nothing when this is called: their operations join the lines untried. `how` says how the operations
-        wait; its timeout is for all of them together.
+        wait, apart from the time: the `deadline` is that of all of them together, by the loop's clock.
         """
         loop, first = asyncio.get_running_loop(), self._owner.first_ended
         if not to_try:
             self._ticket.look_again = self.look_again
-        deadline = math.inf if how.timeout is None else loop.time() + how.timeout
+        if watched:
+            due_at = self._begin_watch(watched)
+            if due_at is None:
+                return None
+            deadline = min(deadline, due_at)
         self._left = dict.fromkeys(names)
         self._owner.tries_more = True
         self._owner.on_unblock = self._unblock
         for number, name in enumerate(list(self._left), 1):
-            operation = self._operation(name, arguments, size, how)
-            if name in to_try and not self._database.is_lost(name):
-                self._database.submit(operation)
+            shard, operation = self._database.shard_of(name), self._operation(name, arguments, size, how)
+            if name in to_try and shard.is_up:
+                shard.submit(operation)
                 await self._owner.wait_until_tried()
             else:
-                self._database.join(operation)
+                shard.join(operation)
             if first.done() or loop.time() >= deadline:
                 break
             del self._left[name]
             if number % _QUEUES_AT_ONCE == 0:
                 await asyncio.sleep(0)
-        self._owner.waits_on(watched)
-        self._owner.all_are_tried()
-        if how.timeout is not None:
+        self._owner.all_are_tried(watched)
+        if deadline < inf:
             # A timer and not a `timeout`, which would cancel the future.
             self._timer = loop.call_at(deadline, self._time_is_up)
         return self._operations.get(await first)
 
+    def _begin_watch(self, names: Sequence[bytes]) -> float | None:
+        """Watch queues; see FirstJobs.add_watcher."""
+        if self._database.is_stopping:
+            raise StoppingError
+        waiters = self._database.shards[0].waiters
+        if not waiters.try_add(self._watch):
+            raise WaitLimitError(waiters.limit)
+        first_due = inf
+        for shard, some in self._database.by_shard(names):
+            watcher = Watcher(some, self.look_again)
+            due_at = shard.first_jobs.add_watcher(watcher)
+            if due_at is None:
+                return None
+            self._watchers.append((shard, watcher))
+            first_due = min(first_due, due_at)
+        return first_due
+
     def _time_is_up(self) -> None:
         """End the wait; but if jobs are due within milliseconds, wait for these."""
-        soon = [at for name in self._operations if (at := self._database.due_soon(name)) is not None]
+        soon = self._due_soon()
         if soon:
-            self._timer = asyncio.get_running_loop().call_at(max(soon), self.look_again)
+            self._timer = asyncio.get_running_loop().call_at(max(soon.values()), self.look_again)
         else:
             self.look_again()
+
+    def _due_soon(self) -> dict[bytes, float]:
+        """Return the queues that may have a job within milliseconds, and until when, by the loop's clock."""
+        due = ((name, self._database.shard_of(name).due_soon(name)) for name in self._operations)
+        return {name: until for name, until in due if until is not None}
 
     def look_again(self) -> None:
         """End the wait, unless an operation is in flight: it ends the wait, and may bring messages."""
@@ -129,13 +158,22 @@ class SeveralQueues:
         if self._timer is not None:
             self._timer.cancel()
         self._owner.end()
-        is_worth_it = (name for name in self._operations if self._database.due_soon(name) is not None)
-        again = [*self._left, *is_worth_it]
+        self._database.shards[0].waiters.remove(self._watch)
+        for shard, watcher in self._watchers:
+            shard.first_jobs.watchers.remove(watcher)
+        again = [*self._left, *self._due_soon()]
         self._cancel()
         return again
 
+    def hand_on(self) -> None:
+        """Tell other commands of the changes that only this one was told of: it takes one job at most."""
+        for shard, watcher in self._watchers:
+            for name in watcher.news:
+                shard.first_jobs.watchers.tell(name)
+
     def _cancel(self) -> None:
         for _ in range(min(_QUEUES_AT_ONCE, len(self._operations))):
-            self._database.cancel(self._operations.popitem()[1])
+            name, operation = self._operations.popitem()
+            self._database.shard_of(name).cancel(operation)
         if self._operations:
             asyncio.get_running_loop().call_soon(self._cancel)

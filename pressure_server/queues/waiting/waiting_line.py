@@ -6,7 +6,7 @@ Pure: it knows the order of the operations and what they lack. `WaitingOperation
 from __future__ import annotations
 
 from bisect import insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from pressure_server.queues.operations.batch import MAX_BYTES, MAX_MESSAGES
 from pressure_server.queues.operations.operation import Operation
@@ -22,12 +22,11 @@ _ORDINARY: tuple[bytes, ...] = ()
 class WaitingLine:
     """One of the two lines of a queue. The `wait` of each operation in it says what the operation lacks.
 
-    The conditions are counted as operations come and go: with 5000 in line, looking at each of them for every
-    message took two thirds of the time.
+    Conditions are counted: with 5000 in line, looking at each for every message took two thirds of the time.
     """
 
     __slots__ = (
-        "_allowance", "_at_destinations", "_conditions", "_for_existence", "_name", "_operations",
+        "_allowance", "_name", "_operations", "at_destinations", "conditions", "for_existence",
     )  # fmt: skip
 
     def __init__(self, name: bytes) -> None:
@@ -35,9 +34,10 @@ class WaitingLine:
         self._name = name
         self._operations: list[Operation] = []
         self._allowance = _FIRST_ALLOWANCE
-        self._conditions: dict[tuple[bytes, WaitCondition], int] = {}
-        self._for_existence = 0
-        self._at_destinations = 0  # moves that wait for something at their destination
+        # The conditions for which operations wait, with the queue that does not meet them, and how many do.
+        self.conditions: dict[tuple[bytes, WaitCondition], int] = {}
+        self.for_existence = 0  # operations that have found no queue, and wait for one
+        self.at_destinations = 0  # moves that have found a message, and wait at their destination
 
     def __len__(self) -> int:
         """Return how many operations wait."""
@@ -52,21 +52,6 @@ class WaitingLine:
         """The operation that is tried first; None if none waits."""
         return self._operations[0] if self._operations else None
 
-    @property
-    def conditions(self) -> Iterable[tuple[bytes, WaitCondition]]:
-        """The conditions for which operations wait, each once, with the queue that does not meet it."""
-        return self._conditions
-
-    @property
-    def has_moves_at_destinations(self) -> bool:
-        """Whether moves have found a message, and wait at their destinations."""
-        return self._at_destinations > 0
-
-    @property
-    def waits_for_existence(self) -> bool:
-        """Whether an operation has found no queue, and waits for one."""
-        return self._for_existence > 0
-
     def add(self, operation: Operation) -> None:
         """Add an operation, in the order in which commands have come."""
         insort(self._operations, operation, key=_arrival_of)
@@ -77,7 +62,7 @@ class WaitingLine:
         wait = _wait_of(operation)
         if wait.condition is not None and wait.found_queue and not operation.options.must_exist:
             wait.found_queue = False
-            self._for_existence += 1
+            self.for_existence += 1
 
     def remove(self, operation: Operation) -> bool:
         """Remove an operation; return False if it is not in the line."""
@@ -91,8 +76,8 @@ class WaitingLine:
     def clear(self) -> list[Operation]:
         """Remove and return all operations."""
         gone, self._operations = self._operations, []
-        self._conditions.clear()
-        self._for_existence = self._at_destinations = 0
+        self.conditions.clear()
+        self.for_existence = self.at_destinations = 0
         return gone
 
     def take_first(self, served: int, on_admitted: Callable[[], None]) -> list[Operation]:
@@ -108,7 +93,7 @@ class WaitingLine:
         passed_over: list[Operation] = []
         looked_at = 0
         for operation in self._operations:
-            if (left_for[_ORDINARY] <= 0 and not self._at_destinations) or size > MAX_BYTES:
+            if (left_for[_ORDINARY] <= 0 and not self.at_destinations) or size > MAX_BYTES:
                 break
             looked_at += 1
             wait, need = _wait_of(operation), _need_of(operation)
@@ -137,13 +122,12 @@ class WaitingLine:
     def requeue(self, again: Sequence[Operation], new: Sequence[Operation], ended_count: int) -> bool:
         """Return operations tried in vain to the head of the line, and add the new ones.
 
-        `ended_count` is how many of the operations that were tried have ended. Return whether to try more at
-        once.
+        `ended_count` operations have gone on. Return whether to try more at once.
         """
         in_vain = {_need_of(operation) for operation in again}
         rest = bool(self._operations) and (
             not in_vain
-            or (self._at_destinations > 0 and any(_need_of(one) not in in_vain for one in self._operations))
+            or (self.at_destinations > 0 and any(_need_of(one) not in in_vain for one in self._operations))
         )
         self._operations[:0] = again
         for operation in again:
@@ -162,21 +146,18 @@ class WaitingLine:
         wait = _wait_of(operation)
         if wait.condition is not None:
             condition = (wait.destination if wait.at_destination else self._name, wait.condition)
-            self._at_destinations += change if wait.at_destination else 0
-            count = self._conditions.get(condition, 0) + change
+            self.at_destinations += change if wait.at_destination else 0
+            count = self.conditions.get(condition, 0) + change
             if count:
-                self._conditions[condition] = count
+                self.conditions[condition] = count
             else:
-                del self._conditions[condition]
+                del self.conditions[condition]
         if not (operation.options.must_exist or wait.found_queue):
-            self._for_existence += change
+            self.for_existence += change
 
 
 def _need_of(operation: Operation) -> tuple[bytes, ...]:
-    """Return what the operation shares with others that wait for the same.
-
-    A move that waits at its destination shares the destination and, if it has one, the wanted message.
-    """
+    """Return what a move shares with others that wait at its destination; nothing for other operations."""
     return tuple(operation.messages) if _wait_of(operation).at_destination else _ORDINARY
 
 

@@ -1,7 +1,4 @@
-"""The waiting operations of one queue: how long they wait, and in which order they are tried again.
-
-Pure. There are two lines, one for each role. The package's docstring says when a line is tried again.
-"""
+"""The waiting operations of one queue: how long they wait, and in which order they are tried again. Pure."""
 
 from __future__ import annotations
 
@@ -14,11 +11,11 @@ from pressure_server.queues.operations.batch import Progress
 from pressure_server.queues.operations.block_reply import Due
 from pressure_server.queues.operations.operation import Line, Operation
 from pressure_server.queues.operations.options import OnFull
-from pressure_server.queues.operations.owners import NotifyOnSuccess
+from pressure_server.queues.operations.owners import WithoutClient
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Unblocking, Wait, WaitCondition
+from pressure_server.queues.waiting.key_notifications import WakeUp
 from pressure_server.queues.waiting.role_turns import QueueTurns
 from pressure_server.queues.waiting.waiting_line import WaitingLine
-from pressure_server.queues.waiting.wake_up import WakeUp
 
 if TYPE_CHECKING:
     from pressure_server.queues.lanes.lane import Lane
@@ -41,15 +38,15 @@ class WaitingOperations:
 
     __slots__ = (
         "_due", "_due_at", "_has_left_messages", "_is_limited", "_joined", "_lane", "_lines", "_room",
-        "_shard", "_source", "_tries_line", "_turns", "_wake_up", "due_note", "leaves_share",
+        "_shard", "_source", "_tries_line", "_wake_up", "due_note", "leaves_share", "turns",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, shard: Shard) -> None:
         self._lane = lane
         self._shard = shard
         self._lines = {line: WaitingLine(lane.name) for line in Line}
-        self._turns = QueueTurns(lane.name, self._lines, shard.role_turns)
-        self._wake_up: WakeUp | None = None
+        self.turns = QueueTurns(lane.name, self._lines, shard.role_turns)
+        self._wake_up = WakeUp(lane, self, shard.notifications)
         # The next try: when a delay, a reservation or a pause ends. Each reply says when that is; the
         # backend's note shows changes by others.
         self._due: asyncio.TimerHandle | None = None
@@ -85,7 +82,7 @@ class WaitingOperations:
         for line in self._lines.values():
             for name, condition in line.conditions:
                 conditions.setdefault(name, set()).add(condition)
-        if self._lines[Line.CONSUMERS].has_moves_at_destinations:
+        if self._lines[Line.CONSUMERS].at_destinations:
             conditions.setdefault(self._lane.name, set()).add(WaitCondition.MESSAGE_GONE)
         if self._source is not None and self._lines[Line.CONSUMERS]:
             conditions.setdefault(self._source, set()).add(WaitCondition.MESSAGE)
@@ -94,13 +91,10 @@ class WaitingOperations:
     @property
     def existed(self) -> bool:
         """Whether the queue existed when the waiting operations were tried."""
-        return not any(line.waits_for_existence for line in self._lines.values())
+        return not any(line.for_existence for line in self._lines.values())
 
     def next_operations(self, fresh: list[Operation], *, woken: bool) -> list[Operation]:
-        """Return the operations for the next block: waiting ones that may go on, and the `fresh` ones.
-
-        If `woken`, try both lines; otherwise only those that a new operation can serve.
-        """
+        """Return the next block: waiting operations that may go on (all if `woken`), and the `fresh` ones."""
         served: dict[Line, int] = {}
         for operation in fresh:
             lines = operation.verb.wakes
@@ -112,7 +106,7 @@ class WaitingOperations:
         self._tries_line = woken or Line.CONSUMERS in served
         operations: list[Operation] = []
         for line, in_line in self._lines.items():
-            if in_line and (woken or line in served) and not self._shard.is_lost:
+            if in_line and (woken or line in served) and self._shard.is_up:
                 operations += in_line.take_first(served.get(line, 0), self._lane.wake_up)
         if self._lines[Line.PRODUCERS]:
             # New puts join the line after the operations that already wait for room.
@@ -127,18 +121,12 @@ class WaitingOperations:
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
 
     def note_sent(self) -> None:
-        """Note that a call leaves that may change the queue, and so cause the next notification.
-
-        Moves that wait at their destinations are tried after such a change too.
-        """
-        if self._wake_up is not None and not self._lines[Line.CONSUMERS].has_moves_at_destinations:
+        """Note that a call leaves that may cause the next notification; moves at destinations need that."""
+        if not self._lines[Line.CONSUMERS].at_destinations:
             self._wake_up.may_be_own_change = True
 
     def requeue(self, progress: Progress) -> bool:
-        """Requeue unfinished operations; add those that may not wait to `progress.ended`.
-
-        Return whether to try more operations at once.
-        """
+        """Requeue what must wait; add what may not to `progress.ended`. Return whether to try more now."""
         again: dict[Line, list[Operation]] = {line: [] for line in Line}
         new: dict[Line, list[Operation]] = {line: [] for line in Line}
         for operation in progress.must_wait:
@@ -150,7 +138,7 @@ class WaitingOperations:
                     wait.ticket.release()
                 if wait.condition is WaitCondition.REMOVED:
                     # The last keys that a Delete removes are not watched.
-                    self._shard.call_later(_LOOK_AGAIN_AFTER, self._lane.wake_up)
+                    self._shard.loop.call_later(_LOOK_AGAIN_AFTER, self._lane.wake_up)
             else:
                 _fail_unserved(operation, wait)
                 progress.ended.append(operation)
@@ -165,27 +153,26 @@ class WaitingOperations:
     def watch(self, progress: Progress) -> None:
         """Watch the keys that waiting operations need, and ask for roles that native clients hold."""
         if self:
-            if self._wake_up is None:
-                self._wake_up = WakeUp(self._lane, self, self._shard.notifications)
-            # Blocks in which no operation waits do not tell.
-            self._is_limited = self._is_limited or progress.is_limited
-            if progress.left_for_others:
-                self._wake_up.forget_attempts()
-                if not self._has_left_messages:
-                    self._has_left_messages = True
-                    self._shard.call_later(_FOR_OTHERS, self._take_what_is_left)
-            if progress.due is not None:
+            news = progress.news
+            if news is not None:
+                # Blocks in which no operation waits do not tell.
+                self._is_limited = self._is_limited or news.is_limited
+                if news.left_for_others:
+                    self._wake_up.forget_attempts()
+                    if not self._has_left_messages:
+                        self._has_left_messages = True
+                        self._shard.loop.call_later(_FOR_OTHERS, self._take_what_is_left)
                 self._source = progress.source
-                due = progress.due
+                due = news.due or Due()
                 if not self._tries_line and due.note != self.due_note and self.due_soon is not None:
                     # A job is ready, and has not been offered to those in line.
                     due = due._replace(seconds=0.0)
                 self._set_due(due)
-            if progress.room_after is not None:
-                self._await_expiry(progress.room_after)
+                if news.room_after is not None:
+                    self._await_expiry(news.room_after)
             self._wake_up.watch()
-            self._turns.ask(progress)
-        self._turns.end(progress.ended)
+            self.turns.ask(progress)
+        self.turns.end(progress.ended)
 
     def _set_due(self, due: Due) -> None:
         self.due_note = due.note
@@ -193,18 +180,18 @@ class WaitingOperations:
             self._due.cancel()
             self._due = self._due_at = None
         if due.seconds is not None:
-            self._due_at = self._shard.time() + due.seconds
-            self._due = self._shard.call_later(due.seconds, self._lane.wake_up)
+            self._due_at = self._shard.loop.time() + due.seconds
+            self._due = self._shard.loop.call_later(due.seconds, self._lane.wake_up)
 
     def _await_expiry(self, seconds: float | None) -> None:
         if self._room is not None:
             self._room.cancel()
-        self._room = None if seconds is None else self._shard.call_later(seconds, self._lane.wake_up)
+        self._room = None if seconds is None else self._shard.loop.call_later(seconds, self._lane.wake_up)
 
     @property
     def due_soon(self) -> float | None:
         """Until when to wait, by the loop's clock, if the queue may have another job now or soon."""
-        now = self._shard.time()
+        now = self._shard.loop.time()
         return (
             None
             if self._due_at is None or self._due_at > now + _SOON
@@ -218,8 +205,6 @@ class WaitingOperations:
         self.append_untried(operation, WaitCondition.MESSAGE, None)
         if wait.in_line:
             self._joined.append(operation)
-            if self._wake_up is None:
-                self._wake_up = WakeUp(self._lane, self, self._shard.notifications)
             # Those that were tried in vain, or were passed over, may have left.
             self._wake_up.forget_attempts()
             self._wake_up.check()
@@ -250,7 +235,7 @@ class WaitingOperations:
 
     def _set_timer(self, operation: Operation, wait: Wait) -> bool:
         """Set the operation's timer to its deadline; return False if the deadline has passed."""
-        now, policy, timeout = self._shard.time(), self._shard.policy, wait.timeout
+        now, policy, timeout = self._shard.loop.time(), self._shard.policy, wait.timeout
         if timeout == AS_CONFIGURED:
             timeout = policy.put_timeout if operation.verb.puts or operation.verb.moves else None
         deadline = wait.deadline(now, timeout, policy.role_timeout)
@@ -259,22 +244,19 @@ class WaitingOperations:
             if not self._extend(operation, wait):
                 return False
             deadline = wait.deadline_at
-        if wait.timer is not None:
-            if wait.timer_at == deadline:
-                return True
-            wait.timer.cancel()
-            wait.timer = None
+        if wait.timer is not None and wait.timer_at == deadline:
+            return True
+        wait.cancel_timer()
         if deadline is not None:
             wait.out_of_time = deadline == wait.deadline_at
             wait.timer_at = deadline
-            wait.timer = self._shard.call_at(deadline, self._expire, operation)
+            wait.timer = self._shard.loop.call_at(deadline, self._expire, operation)
         return True
 
     def append_untried(self, operation: Operation, condition: WaitCondition, like: Wait | None) -> None:
-        """Append an operation to its line without trying it, or end it if it may not wait.
+        """Append an operation to its line without trying it, or end it if it may not wait for `condition`.
 
-        `condition` is that for which it waits. `like` is the wait of an operation ahead of it in the line
-        that waits for the same thing; None if there is none.
+        `like` is the wait of an operation ahead of it that waits for the same thing, if there is one.
         """
         wait = operation.wait = operation.wait or Wait()
         wait.condition, wait.timeout_error = (
@@ -323,8 +305,7 @@ class WaitingOperations:
     def unblock(self, operation: Operation, unblocking: Unblocking) -> None:
         """End an operation as if its time were up. One that is in flight ends when its reply arrives."""
         wait, _ = _place_of(operation)
-        if wait.timer is not None:
-            wait.timer.cancel()
+        wait.cancel_timer()
         wait.unblocking, wait.out_of_time = unblocking, operation.options.waits
         self._expire(operation)
 
@@ -349,21 +330,16 @@ class WaitingOperations:
         was_next = line is not None and operation is self._lines[line].next
         if line is not None and self._lines[line].remove(operation):
             wait, _ = _place_of(operation)
-            if wait.timer is not None:
-                wait.timer.cancel()
-                wait.timer = None
+            wait.cancel_timer()
             self.finish_delete(operation)
             self._after_leaving(operation, was_next=was_next)
 
     def finish_delete(self, given_up: Operation) -> None:
-        """If the operation is the rest of a Delete, submit it again, to wait for the roles without a limit.
-
-        Do nothing if the server stops, or if operations never wait for roles (role timeout 0).
-        """
+        """If it is the rest of a Delete that may wait for roles, submit it again, to wait without a limit."""
         may_wait = self._shard.policy.role_timeout and not self._shard.is_stopping
         if given_up.verb is verbs.FINISH_DELETE and may_wait:
             wait = Wait(None, waits_forever_for_role=True)
-            self._shard.submit(Operation(given_up.verb, self._lane.name, [], 1, NotifyOnSuccess(), wait=wait))
+            self._shard.submit(Operation(given_up.verb, self._lane.name, [], 1, WithoutClient(), wait=wait))
 
     def _after_leaving(self, left: Operation, *, was_next: bool) -> None:
         following = self._lines[Line.PRODUCERS].next
@@ -374,7 +350,7 @@ class WaitingOperations:
 
     def _stop_if_done(self) -> None:
         if not self._lane.is_in_flight:
-            self._turns.end()
+            self.turns.end()
         self._lane.drop_if_done()
 
     def stop_all(self) -> None:
@@ -391,22 +367,17 @@ class WaitingOperations:
 
     def take_turn(self, role: WaitCondition) -> None:
         """Begin a turn in `role`, until an operation that needs the role has ended, or none needs it."""
-        self._turns.begin(role)
+        self.turns.begin(role)
         self._lane.wake_up()
         if not self._lane.is_in_flight:
-            self._turns.end()
-
-    def end_unneeded_turns(self) -> None:
-        """End the turns that no operation needs any longer: the lane is idle."""
-        self._turns.end()
+            self.turns.end()
 
     def try_all(self) -> None:
-        """Try the operations again, although nothing is known of the queue.
+        """Try the operations again, although nothing is known of the queue; not before the backend is back.
 
-        Operations that share a ticket would be tried one after the other, so their command looks instead. If
-        the backend is lost, all are tried when it is back.
+        Operations that share a ticket would be tried one after the other, so their command looks instead.
         """
-        if self._shard.is_lost:
+        if not self._shard.is_up:
             return
         are_others = False
         for operation in [operation for line in self._lines.values() for operation in line]:
@@ -443,13 +414,10 @@ class WaitingOperations:
             self._lane.wake_up()
 
     def changed(self, *, existence: bool) -> None:
-        """Note that the queue has changed.
+        """Note that the queue has changed; with `existence`, that it was created or deleted.
 
-        `existence` says that it was created or deleted, or that another server asks for waiting clients
-        before the queue expires (housekeeping.lua).
+        Other servers also touch its key before it expires, to ask for waiting clients (housekeeping.lua).
         """
-        if self._wake_up is None:
-            return
         if existence and not self.need_queue:
             self._wake_up.check()
             return
@@ -459,16 +427,14 @@ class WaitingOperations:
 
     def watch_lost(self) -> None:
         """Note that no key is watched any longer."""
-        if self._wake_up is not None:
-            self._wake_up.watch_lost()
+        self._wake_up.watch_lost()
 
     def stop(self) -> None:
         """Stop listening to queues, and to the clock: the lane is dropped."""
         self._set_due(Due())
         self._await_expiry(None)
-        if self._wake_up is not None:
-            self._wake_up.stop()
-            self._wake_up = None
+        self._wake_up.stop()
+        del self._wake_up  # it refers to this: see Lane.drop_if_done
 
 
 def _place_of(operation: Operation) -> tuple[Wait, Line]:
@@ -478,10 +444,7 @@ def _place_of(operation: Operation) -> tuple[Wait, Line]:
 
 
 def _stop(operation: Operation, wait: Wait) -> None:
-    """Let the wait end with StoppingError: what was waited for is not done.
-
-    A Delete whose rest waits has begun. It ends as if its time were up.
-    """
+    """Let the wait end with StoppingError; a Delete that has begun ends as if its time were up."""
     wait.unblocking, wait.out_of_time = None, False
     if operation.verb is not verbs.FINISH_DELETE or wait.timeout_error is None:
         wait.timeout_error = StoppingError()
@@ -495,8 +458,7 @@ def _waits_for_room(operation: Operation) -> bool:
 def _fail_unserved(operation: Operation, wait: Wait) -> None:
     """Fail an operation that has waited in vain, with the reason for which it waited.
 
-    A get that has waited long enough ends without a message instead. A move that has found a message, but no
-    room for it, fails as a put does. An unblocked operation may have an error of its own.
+    A get whose time is up ends without a message instead; so does a move, unless it lacks room.
     """
     unblocked = wait.unblocking.take_effect() if wait.unblocking is not None else None
     if unblocked is not None:

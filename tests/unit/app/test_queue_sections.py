@@ -8,9 +8,8 @@ import pytest
 
 from pressure_server.app.queue_sections import read_templates
 from pressure_server.net.listener import SettingsError
-from pressure_server.queues.operations.creation import Creation
 from pressure_server.queues.operations.queue_info import QueueInfo
-from pressure_server.queues.operations.queue_options import ALTER_OPTIONS, CREATE_OPTIONS
+from pressure_server.queues.operations.queue_options import ALTER_OPTIONS, CREATE_OPTIONS, Creation
 from pressure_server.queues.policy import Policy
 from tests.support.guards import settings_of
 

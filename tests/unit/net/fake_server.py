@@ -106,7 +106,7 @@ class Server:
 
     def send(self) -> None:
         """Send what is ready, as a call of its own."""
-        self.shard._courier.flush()
+        self.shard.courier.flush()
 
     def close(self) -> None:
         self.clients._ticking.cancel()

@@ -98,7 +98,7 @@ def test_messages_for_a_client_that_has_left_go_back(server: Server, runner: asy
         server.link.reply([1, [0, [b"x"]], [0, [b"y"]]])
         for _ in range(10):
             await asyncio.sleep(0)
-        server.shard.send_put_backs()
+        server.shard.flush_put_backs()
         server.send()
 
     runner.run(leave())

@@ -13,8 +13,7 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
 from pressure_server.queues import first_jobs
-from pressure_server.queues.first_jobs import NO_RANK, FirstJobs
-from pressure_server.queues.waiting.watchers import Watcher
+from pressure_server.queues.first_jobs import NO_RANK, FirstJobs, Watcher
 
 NAMES = [b"q%d" % number for number in range(20)]
 EMPTY: tuple[object, ...] = (NO_RANK, None, [], set())

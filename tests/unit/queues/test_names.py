@@ -14,17 +14,16 @@ from pressure_server.queues.names import (
     CLOSED,
     DELAYED,
     DUE,
+    DUE_QUEUES,
     EXTENSION_SUFFIXES,
+    GARBAGE,
     PROTOCOL_SUFFIXES,
+    QUEUES,
     READY,
     base_key,
-    due_key,
-    existence_pattern,
-    garbage_key,
     is_queue_name,
     keys_pattern,
     queue_name,
-    queues_key,
     records_key,
     split_key,
 )
@@ -71,9 +70,9 @@ def test_a_watched_key_is_split_into_name_and_suffix(prefix: bytes, name: bytes,
 def test_a_queue_is_known_by_the_key_that_shows_its_existence(prefix: bytes, name: bytes) -> None:
     key = base_key(prefix, name) + BOUND
     assert queue_name(prefix, key) == name
-    assert Glob(existence_pattern(prefix)).matches(key)
-    assert not Glob(existence_pattern(prefix)).matches(b"x" + key)
-    assert not Glob(existence_pattern(prefix)).matches(key + b"x")
+    assert Glob(keys_pattern(prefix, BOUND)).matches(key)
+    assert not Glob(keys_pattern(prefix, BOUND)).matches(b"x" + key)
+    assert not Glob(keys_pattern(prefix, BOUND)).matches(key + b"x")
 
 
 @pytest.mark.parametrize("suffix", [*PROTOCOL_SUFFIXES, *EXTENSION_SUFFIXES])
@@ -89,6 +88,6 @@ def test_a_pattern_takes_the_prefix_as_it_is() -> None:
 
 
 def test_keys_of_servers_are_those_of_no_queue() -> None:
-    keys = [records_key(b"p", b"me"), queues_key(b"p"), due_key(b"p"), garbage_key(b"p")]
+    keys = [records_key(b"p", b"me"), b"p" + QUEUES, b"p" + DUE_QUEUES, b"p" + GARBAGE]
     assert keys == [b"p!calls:me", b"p!queues", b"p!due", b"p!garbage"]
     assert not any(key.startswith(base_key(b"p", b"")) for key in keys)

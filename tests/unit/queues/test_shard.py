@@ -59,7 +59,7 @@ class Harness:
     def use(self, name: bytes, bound_state: int = NO_BOUND) -> object:
         """Do an operation on a queue; return its lane."""
         lane = self.lanes.add(Operation(verbs.LENGTH, name, [], 1, Ended()))
-        self.lanes._courier.flush()
+        self.lanes.courier.flush()
         self.link.reply([0, [bound_state, 1]])
         return lane
 
@@ -107,7 +107,7 @@ def test_a_lane_with_a_long_name_is_not_kept(harness: Harness) -> None:
 
 def test_a_lane_that_knows_nothing_is_not_kept(harness: Harness) -> None:
     harness.lanes.add(Operation(verbs.LENGTH, b"q", [], 1, Ended()))
-    harness.lanes._courier.flush()
+    harness.lanes.courier.flush()
     harness.link.reply(OutcomeUnknownError())
     assert not harness.idle
 
@@ -139,12 +139,12 @@ def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_l
     harness.lanes.reservations.give_up(b"q", [(1, 3), (2, 1)], b"+7")
     for _ in range(2):
         harness.lanes.add(Operation(verbs.GET, b"q", [], 1, Ended()))
-    harness.lanes._courier.flush()
+    harness.lanes.courier.flush()
     (call,) = harness.link.calls
     jobs = [given_up(2, 1, b"+7"), given_up(1, 3, b"+7")]
     assert call.arguments.unpacked()[-4:] == [verbs.GIVE_UP.name, b"2", *jobs]
     harness.link.reply([0, [NO_BOUND, [1, 1]]])
-    harness.lanes._courier.flush()
+    harness.lanes.courier.flush()
     assert verbs.GET.name in harness.link.calls[0].arguments.unpacked()
 
 
@@ -153,18 +153,18 @@ def test_messages_of_a_block_that_also_puts_are_in_flight_until_they_are_deliver
     get = Operation(verbs.GET, b"q", [], 1, Ended())
     for operation in (put, get):
         harness.lanes.add(operation)
-    harness.lanes._courier.flush()
+    harness.lanes.courier.flush()
     harness.link.reply([1, [NO_BOUND, 0, [b"m"]]])
     assert (put.results, get.results) == ([1], [b"m"])
     assert get.deliveries is not None
-    assert len(harness.lanes._courier.records)
+    assert len(harness.lanes.courier.records)
 
 
 def test_a_lane_stays_while_messages_for_a_client_that_has_gone_are_on_their_way_back(
     harness: Harness,
 ) -> None:
     harness.lanes.add(Operation(verbs.GET, b"q", [], 1, Gone()))
-    harness.lanes._courier.flush()
+    harness.lanes.courier.flush()
     harness.link.reply([1, [NO_BOUND, [b"m"]]])
     lane = harness.lanes._lanes[b"q"]
     assert lane.has_put_backs

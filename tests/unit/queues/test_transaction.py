@@ -53,7 +53,7 @@ class Backend:
         # Called when a transaction waits.
         self.when_waiting: Callable[[], None] = lambda: None
         self.is_stopping = False
-        self.notifications = self.role_turns = self
+        self.notifications = self.role_turns = self.courier = self
 
     def common_shard(self, *_names: bytes) -> Self:
         return self
@@ -76,7 +76,7 @@ class Backend:
     def notify(self, name: bytes) -> None:
         self.notified.append(name)
 
-    def send(self, block: Block) -> None:
+    def ready(self, block: Block) -> None:
         self.calls.append((list(block.keys), list(block.arguments), block.changes))
         delivery = Delivery(1, self._arrived, self.back.append)
         block.received(self.replies.pop(0), delivery)

@@ -22,7 +22,7 @@ from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
-from pressure_server.queues.operations.owners import Answers, NotifyOnSuccess
+from pressure_server.queues.operations.owners import Answers, WithoutClient
 from pressure_server.queues.operations.wait import WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
@@ -88,7 +88,7 @@ class Harness:
         def received(reply: Any, delivery: Delivery | None) -> None:
             self.received.append((key, reply))
             if delivery is not None and gets:
-                operation = Operation(verbs.GET, key, [], 1, NotifyOnSuccess())
+                operation = Operation(verbs.GET, key, [], 1, WithoutClient())
                 operation.results = [b"m"]
                 delivery.add(operation)
                 self.got.append(operation)

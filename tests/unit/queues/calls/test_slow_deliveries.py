@@ -7,11 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from pressure_server.queues.calls.slow_deliveries import SlowDeliveries
+from pressure_server.queues.calls.records import SlowDeliveries
+from pressure_server.queues.lanes.put_backs import put_back_operations
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation
-from pressure_server.queues.operations.owners import NotifyOnSuccess
-from pressure_server.queues.operations.put_back import put_back_operations
+from pressure_server.queues.operations.owners import WithoutClient
 
 
 class SlowDelivery:
@@ -22,7 +22,7 @@ class SlowDelivery:
         self.completed = 0
         self.slow = SlowDeliveries(b"p", lambda _number, left: self.cuts.append(left))
         self.delivery = Delivery(7, self._complete, lambda _: None)
-        self.operations = [Operation(verbs.GET, b"q", [], 1, NotifyOnSuccess()) for _ in range(4)]
+        self.operations = [Operation(verbs.GET, b"q", [], 1, WithoutClient()) for _ in range(4)]
 
     def _complete(self) -> None:
         self.completed += 1

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -20,7 +19,8 @@ from pressure_server.errors import (
     UnansweredError,
 )
 from pressure_server.lua.layout import BlockField
-from pressure_server.queues.calls.call import Block
+from pressure_server.queues.calls.call import Block, Part
+from pressure_server.queues.calls.courier import Courier
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation
@@ -34,8 +34,29 @@ from tests.unit.queues.operations_of import Recorder, get, put
 NO_BOUND, BOUND, NO_QUEUE = 0, -1, -2
 
 
+class FakeCourier(Courier):
+    """A courier that notes what lanes ask for."""
+
+    def __init__(self) -> None:
+        # Blocks of lanes that are asked for: whether each goes before all others.
+        self.asked: list[bool] = []
+        self.sent_ahead: list[Part] = []
+        self.sent: list[Block] = []
+
+    def ready(self, part: Part, *, goes_first: bool = False) -> None:
+        if isinstance(part, Block):
+            self.sent.append(part)
+        else:
+            self.asked.append(goes_first)
+
+    def send_ahead(self, part: Part) -> None:
+        self.sent_ahead.append(part)
+
+
 class FakeShard(Shard):
     """A shard that notes what its lane asks for."""
+
+    courier: FakeCourier
 
     def __init__(self, *, is_durable: bool) -> None:
         self.is_stopping = False
@@ -43,23 +64,24 @@ class FakeShard(Shard):
         self.is_durable = is_durable
         self.peer_count = 0
         self.waiters = WaiterCount(10)
-        # Blocks that are asked for: whether each goes before all others.
-        self.asked: list[bool] = []
+        self.courier = FakeCourier()
         self.dropped = 0
-        self.sent_ahead: list[Lane] = []
         self.existence: list[tuple[bytes, bool]] = []
         self.woken: list[bytes] = []
         self.later: list[Callable[[], None]] = []
         self.followers_of_durability: list[Callable[[BackendError | None], None]] = []
         self.followers_of_return: list[Callable[[], None]] = []
-        self.sent: list[Block] = []
         self.notifications = self.role_turns = cast(Any, self)
+        # No time passes.
+        self.loop = cast(
+            Any, SimpleNamespace(time=lambda: 0.0, call_at=lambda *_: SimpleNamespace(cancel=lambda: None))
+        )
 
     @property
-    def is_lost(self) -> bool:
-        return False
+    def is_up(self) -> bool:
+        return True
 
-    # Nothing changes, no role is handed over, and no time is up.
+    # Nothing changes, and no role is handed over.
 
     def arm(self, *_watched: object, own: bool = False) -> None: ...
 
@@ -67,25 +89,10 @@ class FakeShard(Shard):
 
     def ask(self, *_role: object) -> None: ...
 
-    def time(self) -> float:
-        return 0.0
-
-    def call_at(self, _when: float, _follows: object, _operation: object) -> asyncio.TimerHandle:
-        return cast(asyncio.TimerHandle, SimpleNamespace(cancel=lambda: None))
-
     # What is noted.
-
-    def ready(self, _lane: Lane, *, goes_first: bool = False) -> None:
-        self.asked.append(goes_first)
 
     def drop(self, _lane: Lane) -> None:
         self.dropped += 1
-
-    def send_ahead(self, lane: Lane) -> None:
-        self.sent_ahead.append(lane)
-
-    def send(self, block: Block) -> None:
-        self.sent.append(block)
 
     def note_existence(self, name: bytes, *, exists: bool) -> bool:
         self.existence.append((name, exists))
@@ -170,7 +177,7 @@ def test_all_pending_operations_go_in_one_block_and_none_while_it_is_in_flight(d
     assert driven.pack() == []
     driven.reply(NO_BOUND, 0, [b"a"])
     assert ended(first, second, third) == [True, True, False]
-    assert driven.shard.asked == [False]
+    assert driven.shard.courier.asked == [False]
     assert driven.pack() == [b"get", b"1", b"1"]
     assert driven.shard.dropped == 0
     driven.reply(NO_BOUND, [])
@@ -230,11 +237,11 @@ def test_with_many_operations_pending_the_next_block_leaves_before_the_last_is_h
     driven.pack()
     driven.submit(*[length() for _ in range(15)])
     driven.reply(NO_BOUND, 1)
-    assert driven.shard.sent_ahead == []
+    assert driven.shard.courier.sent_ahead == []
     driven.pack()
     driven.submit(*[length() for _ in range(16)])
     driven.reply(NO_BOUND, 1)
-    assert driven.shard.sent_ahead == [driven.lane]
+    assert driven.shard.courier.sent_ahead == [driven.lane]
 
 
 def test_no_block_leaves_ahead_of_messages_that_go_back(driven: Driven) -> None:
@@ -244,7 +251,7 @@ def test_no_block_leaves_ahead_of_messages_that_go_back(driven: Driven) -> None:
     driven.lane.cancel(gone)
     driven.submit(*[length() for _ in range(20)])
     driven.reply(NO_BOUND, [b"a"])
-    assert driven.shard.sent_ahead == []
+    assert driven.shard.courier.sent_ahead == []
 
 
 # ---------------------------------------------------------------- what replies say of the queue
@@ -296,17 +303,17 @@ def test_a_wake_up_tries_waiting_operations_even_if_it_comes_during_a_call(drive
     driven.pack()
     driven.reply(NO_BOUND, [])
     driven.lane.wake_up()
-    assert driven.shard.asked == [False]
+    assert driven.shard.courier.asked == [False]
     assert driven.pack() == [b"get existing waits", b"1", b"1"]
     driven.lane.wake_up()
     driven.reply(NO_BOUND, [])
-    assert driven.shard.asked == [False, False]
+    assert driven.shard.courier.asked == [False, False]
     assert driven.pack() == [b"get existing waits", b"1", b"1"]
 
 
 def test_a_wake_up_of_a_lane_on_which_no_operation_waits_does_nothing(driven: Driven) -> None:
     driven.lane.wake_up()
-    assert driven.shard.asked == []
+    assert driven.shard.courier.asked == []
 
 
 # ---------------------------------------------------------------- errors
@@ -409,7 +416,7 @@ def test_messages_go_back_together_and_those_of_later_calls_first(driven: Driven
     assert driven.pack() == [], "nothing is sent until all have gathered"
     (follows,) = driven.shard.later
     follows()
-    assert driven.shard.asked[-1] is True
+    assert driven.shard.courier.asked[-1] is True
     backs = driven.pack()
     assert backs == [word for number in (b"3", b"2", b"1") for word in (b"put_back", b"2", number, number)]
     driven.reply(NO_BOUND, 1, 1, 1)
@@ -441,14 +448,14 @@ def test_a_put_back_without_a_reply_is_sent_again_if_it_was_not_done(driven: Dri
     driven.pack()
     call = driven.call
     driven.lane.received(OutcomeUnknownError(), None)
-    assert driven.shard.sent == []
+    assert driven.shard.courier.sent == []
     call.resolve(1 if is_done else 0)
-    assert len(driven.shard.sent) == (0 if is_done else 1)
+    assert len(driven.shard.courier.sent) == (0 if is_done else 1)
     if not is_done:
-        (block,) = driven.shard.sent
+        (block,) = driven.shard.courier.sent
         assert list(block.arguments) == [b"put_back", b"2", b"1", b"m"]
         block.received([NO_BOUND, 1], None)
-    assert delivery.is_complete
+    assert not delivery.undelivered
     assert driven.shard.woken == [b"q"]
 
 
@@ -482,6 +489,6 @@ def test_a_put_back_that_is_refused_is_sent_again_when_the_backend_is_back(drive
     driven.shard.later.pop()()
     driven.pack()
     driven.lane.received(hiredis.ReplyError("MISCONF no"), None)
-    assert driven.shard.sent == []
+    assert driven.shard.courier.sent == []
     driven.shard.followers_of_return.pop()()
-    assert len(driven.shard.sent) == 1
+    assert len(driven.shard.courier.sent) == 1

@@ -28,7 +28,7 @@ from pressure_server.queues.operations.batch import (
     share_mode,
     take_batch,
 )
-from pressure_server.queues.operations.block_reply import Due
+from pressure_server.queues.operations.block_reply import NO_NEWS, Due, News
 from pressure_server.queues.operations.operation import Operation, Owner, Verb
 from pressure_server.queues.operations.options import UNIQUE, WAITS, OnFull, Options
 from pressure_server.queues.operations.wait import Wait, WaitCondition
@@ -262,7 +262,7 @@ def test_a_reply_names_roles_that_native_clients_hold_and_that_waiting_operation
     progress = distribute([[get(options=WAITS)]], [[0, 0, b"producer", 0, b"consumer"], []])
     assert progress is not None
     assert progress.held_roles == {WaitCondition.PRODUCER_ROLE, WaitCondition.CONSUMER_ROLE}
-    assert not progress.left_for_others
+    assert progress.news == NO_NEWS._replace(held=(b"producer", b"consumer"))
 
 
 def test_a_reply_says_when_there_may_be_another_job_and_what_was_left_for_others() -> None:
@@ -270,13 +270,12 @@ def test_a_reply_says_when_there_may_be_another_job_and_what_was_left_for_others
     more = [0, b"others", 0, b"due 1500 note of it", 0, b"room 250", 0, b"source 6"]
     progress = distribute([[first]], [[0, *more], []])
     assert progress is not None
-    assert progress.left_for_others
-    assert progress.due == Due(1.5, b"note of it")
-    assert progress.room_after == 0.25
+    due = Due(1.5, b"note of it")
+    assert progress.news == News(left_for_others=True, due=due, room_after=0.25, log_suffix=6)
     assert progress.source == b"log"
     nothing = distribute([[get(options=WAITS)]], [0, []])
     assert nothing is not None
-    assert (nothing.due, nothing.source, nothing.left_for_others) == (Due(), None, False)
+    assert (nothing.news, nothing.source) == (NO_NEWS, None)
 
 
 # ---------------------------------------------------------------- errors
@@ -378,7 +377,7 @@ def test_a_call_that_is_refused_fails_only_what_caused_it(text: str, refused: se
     progress = progress_after_refusal(fold(operations), text)
     assert [o.verb for o in progress.ended] == [o.verb for o in operations if o.verb in refused]
     assert [o.verb for o in progress.resend] == [o.verb for o in operations if o.verb not in refused]
-    assert progress.due is None
+    assert progress.news is None
     reading = of(verbs.LENGTH)
     assert progress_after_refusal([[reading]], "OOM").ended == [reading]
 

@@ -7,7 +7,6 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from pressure_server.queues.operations import groups, outcomes
-from pressure_server.queues.operations.creation import JOBS, OVERWRITE, Alteration, Creation
 from pressure_server.queues.operations.flagged import flags_of
 from pressure_server.queues.operations.jobs import (
     NO_DEADLINE,
@@ -27,6 +26,7 @@ from pressure_server.queues.operations.jobs import (
     word_of,
 )
 from pressure_server.queues.operations.options import OnFull, Options, requiring_destination, requiring_queue
+from pressure_server.queues.operations.queue_options import JOBS, OVERWRITE, Alteration, Creation
 from pressure_server.queues.policy import Policy
 
 

@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from pressure_server.errors import QueueClosedError
+from pressure_server.queues.lanes.put_backs import put_back_operations
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.flagged import Flagged
 from pressure_server.queues.operations.operation import Delivery, Operation, Verb
-from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Custody, Options
-from pressure_server.queues.operations.put_back import messages_by_delivery, put_back_operations
+from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Options
 from pressure_server.queues.operations.wait import Wait
 from tests.unit.queues.operations_of import Recorder, get, put, taken_by
 
@@ -87,18 +87,18 @@ def test_the_bytes_of_a_call_are_those_of_its_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "custody"),
+    ("verb", "may_go_back"),
     [
-        (verbs.GET, Custody.UNTIL_DELIVERED),
-        (verbs.RESERVE, Custody.UNTIL_ACKNOWLEDGED),
-        (verbs.RESERVE_JOB, Custody.UNTIL_ACKNOWLEDGED),
-        (verbs.MOVE, Custody.NONE),
-        (verbs.PUT, Custody.NONE),
-        (verbs.PEEK, Custody.NONE),
+        (verbs.GET, True),
+        (verbs.RESERVE, True),
+        (verbs.RESERVE_JOB, True),
+        (verbs.MOVE, False),
+        (verbs.PUT, False),
+        (verbs.PEEK, False),
     ],
 )
-def test_the_backend_keeps_what_is_taken_until_it_has_arrived(verb: Verb, custody: Custody) -> None:
-    assert verb.custody is custody
+def test_the_backend_keeps_what_is_taken_until_it_has_arrived(verb: Verb, may_go_back: bool) -> None:
+    assert verb.may_go_back is may_go_back
 
 
 # ---------------------------------------------------------------- failures
@@ -148,11 +148,11 @@ def test_a_call_is_done_when_the_last_of_its_messages_has_arrived() -> None:
     call.bring(first, b"a")
     call.bring(second, b"b")
     first.acknowledge()
-    assert not call.delivery.is_complete
+    assert call.delivery.undelivered
     call.delivery.end_sharing_out()
     assert call.arrivals == 0
     second.acknowledge()
-    assert (call.arrivals, call.delivery.is_complete) == (1, True)
+    assert (call.arrivals, call.delivery.undelivered) == (1, {})
     second.acknowledge()
     assert call.arrivals == 1
 
@@ -201,7 +201,7 @@ def test_only_messages_in_incomplete_replies_go_back(digits: list[list[int]], da
     complete = whole[:size].count(b"\n")
     kept = sum(operation.sizes[:complete])
     assert operation.messages_handed_over == kept
-    assert [m for _, some in messages_by_delivery(operation) for m in some] == messages[kept:]
+    assert [m for _, some in operation.taken_by_delivery() for m in some] == messages[kept:]
 
 
 def test_messages_go_back_by_the_call_that_brought_them() -> None:
@@ -221,7 +221,7 @@ def test_messages_go_back_by_the_call_that_brought_them() -> None:
     ]  # fmt: skip
     for _, back in backs:
         back.owner.completed(back)
-    assert all(delivery.is_complete for delivery in deliveries)
+    assert not any(delivery.undelivered for delivery in deliveries)
 
 
 def test_messages_that_could_not_go_back_stay_in_the_record(caplog: pytest.LogCaptureFixture) -> None:
@@ -231,5 +231,5 @@ def test_messages_that_could_not_go_back_stay_in_the_record(caplog: pytest.LogCa
     back.error = CLOSED
     with caplog.at_level(logging.ERROR):
         back.owner.completed(back)
-    assert not delivery.is_complete
+    assert delivery.undelivered
     assert "could not put back 2 messages" in caplog.text

@@ -7,9 +7,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from pressure_server.errors import QueueFullError
 from pressure_server.queues.operations.operation import Delivery, Operation
-from pressure_server.queues.operations.owners import Answers, CoroutineOwner, NotifyOnSuccess, Waiter
+from pressure_server.queues.operations.owners import Answers, CoroutineOwner, Waiter, WithoutClient
 from pressure_server.queues.operations.wait import Unblocking
 from tests.unit.queues.operations_of import get, put
 
@@ -198,9 +197,8 @@ def test_a_client_waits_when_all_its_queues_were_tried_in_vain() -> None:
         owner = CoroutineOwner(client)
         owner.tries_more = True
         owner.wait_began(get(owner=owner, name=b"a"))
-        owner.waits_on([b"b", b"c"])
         assert client.waits == []
-        owner.all_are_tried()
+        owner.all_are_tried([b"b", b"c"])
         assert (client.waits, owner.tries_more) == ([[b"a", b"b", b"c"]], False)
 
     asyncio.run(run())
@@ -261,12 +259,9 @@ def test_an_operation_is_unblocked_by_its_lane_until_the_coroutine_ends() -> Non
     asyncio.run(run())
 
 
-def test_a_function_is_told_of_success_only() -> None:
-    told: list[bytes] = []
-    owner = NotifyOnSuccess(told.append)
-    failed, done = put(b"m", owner=owner), put(b"m", owner=owner, name=b"r")
-    failed.error = QueueFullError("q")
-    owner.completed(failed)
-    owner.completed(done)
-    assert told == [b"r"]
-    NotifyOnSuccess().completed(done)
+def test_a_function_is_told_of_the_end() -> None:
+    told: list[Operation] = []
+    done = put(b"m", owner=WithoutClient(told.append))
+    done.owner.completed(done)
+    WithoutClient().completed(done)
+    assert told == [done]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from math import inf
 from typing import cast
 
 import pytest
@@ -14,14 +15,18 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.owners import Waiter
-from pressure_server.queues.operations.wait import Unblocking, Wait
+from pressure_server.queues.operations.wait import Unblocking, Wait, WaiterCount
 from pressure_server.queues.waiting.several_queues import SeveralQueues
 
 
 class Lanes:
     """Lanes in which nothing is done."""
 
+    is_up = True
+    waiters = WaiterCount(10)
+
     def __init__(self) -> None:
+        self.shards = [self]
         self.joined: list[Operation] = []
         self.cancelled: list[Operation] = []
 
@@ -37,8 +42,8 @@ class Lanes:
     def due_soon(self, _name: bytes) -> float | None:
         return None
 
-    def is_lost(self, _name: bytes) -> bool:
-        return False
+    def shard_of(self, _name: bytes) -> Lanes:
+        return self
 
 
 class RecordingClient:
@@ -72,7 +77,8 @@ class World:
         self.client = RecordingClient()
         self.put_back: list[Operation] = []
         self.several = SeveralQueues(cast(Database, self.lanes), verbs.GET, WAITS, self.client)
-        waiting = self.several.first_ended([b"a", b"b"], to_try, [], 1, Wait(timeout))
+        deadline = inf if timeout is None else asyncio.get_running_loop().time() + timeout
+        waiting = self.several.first_ended([b"a", b"b"], to_try, [], 1, Wait(), deadline)
         self.task = asyncio.create_task(waiting)
 
     async def try_in_vain(self, number: int) -> None:

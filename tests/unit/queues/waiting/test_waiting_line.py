@@ -214,26 +214,26 @@ def test_an_operation_that_found_no_queue_waits_for_one() -> None:
     found, missing = waiting_get(), waiting_get()
     wait_of(missing).found_queue = False
     line = line_of([found])
-    assert not line.waits_for_existence
+    assert not line.for_existence
     line.add(missing)
-    assert line.waits_for_existence
+    assert line.for_existence
     line.remove(missing)
-    assert not line.waits_for_existence
+    assert not line.for_existence
     line.note_missing(found)
-    assert line.waits_for_existence
+    assert line.for_existence
     line.note_missing(found)
     line.remove(found)
-    assert not line.waits_for_existence
+    assert not line.for_existence
 
 
 def test_an_operation_that_needs_the_present_queue_waits_for_no_other() -> None:
     operation = get(wait=Wait(None), options=Options(must_exist=True))
     wait_of(operation).condition = WaitCondition.MESSAGE
     line = line_of([operation])
-    assert not line.waits_for_existence
+    assert not line.for_existence
     wait_of(operation).found_queue = True
     line.note_missing(operation)
-    assert not line.waits_for_existence
+    assert not line.for_existence
 
 
 def test_a_move_waits_for_room_at_its_destination() -> None:
@@ -319,7 +319,7 @@ class Conditions(RuleBasedStateMachine):
         waits = [(operation, wait_of(operation)) for operation in self.line]
         expected = {(b"d" if wait.at_destination else b"q", wait.condition) for _, wait in waits}
         assert set(self.line.conditions) == expected
-        assert self.line.waits_for_existence is any(
+        assert bool(self.line.for_existence) is any(
             not (operation.options.must_exist or wait.found_queue) for operation, wait in waits
         )
 

@@ -18,10 +18,10 @@ from pressure_server.errors import (
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.batch import Progress
-from pressure_server.queues.operations.block_reply import Due
+from pressure_server.queues.operations.block_reply import Due, News
 from pressure_server.queues.operations.operation import Line, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, OnFull, Options
-from pressure_server.queues.operations.owners import NotifyOnSuccess
+from pressure_server.queues.operations.owners import WithoutClient
 from pressure_server.queues.operations.wait import Ticket, Unblocking, Wait, WaitCondition, WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
@@ -82,14 +82,15 @@ class FakeLane:
 class FakeShard:
     """A shard whose queues do not change, and whose roles nobody hands over."""
 
-    is_stopping = is_lost = False
+    is_stopping = False
+    is_up = True
     policy = Policy(put_timeout=3.0, role_timeout=2.0)
 
     def __init__(self, clock: Clock, limit: int) -> None:
         self._clock = clock
         self.waiters = WaiterCount(limit)
         self.submitted: list[Operation] = []
-        self.notifications = self.role_turns = self
+        self.notifications = self.role_turns = self.loop = self
 
     def time(self) -> float:
         return self._clock.now
@@ -165,7 +166,7 @@ class World:
 
     def wait(self, timeout: float, due: Due) -> Operation:
         """Begin a wait by a try in vain."""
-        operation = Operation(verbs.GET, b"q", [], 1, NotifyOnSuccess(), wait=Wait(timeout), options=WAITS)
+        operation = Operation(verbs.GET, b"q", [], 1, WithoutClient(), wait=Wait(timeout), options=WAITS)
         self.replied([operation], due)
         return operation
 
@@ -175,7 +176,7 @@ class World:
             assert operation.wait is not None
             operation.wait.condition, operation.wait.found_queue = WaitCondition.MESSAGE, True
         progress = Progress([])
-        progress.must_wait, progress.due = in_vain, due
+        progress.must_wait, progress.news = in_vain, News(due=due)
         self.waiting.requeue(progress)
         for operation in progress.ended:
             self.lane.end(operation)
@@ -188,7 +189,7 @@ class World:
 def expiring(world: World, seconds: float | None) -> None:
     """Take a reply that says when a message expires that is in the way of the puts."""
     progress = Progress([])
-    progress.room_after = seconds
+    progress.news = News(room_after=seconds)
     world.waiting.watch(progress)
 
 
@@ -275,7 +276,7 @@ def test_the_reply_to_a_question_says_anew_when_a_job_is_due(verb: Verb, has_tic
     world.replied([], Due(0.2, b"note"))
     world.clock.run_to(100.3)
     refused = Progress([])
-    refused.due = None
+    refused.news = None
     world.waiting.watch(refused)
     assert world.lane.wake_ups == 0
     world.clock.run_to(100.41)
@@ -293,7 +294,7 @@ def test_a_job_that_was_taken_elsewhere_wakes_nobody() -> None:
 
 
 def _waiting_put(world: World, *messages: bytes) -> Operation:
-    put = Operation(verbs.PUT, b"q", list(messages), len(messages), NotifyOnSuccess(), options=UNIQUE)
+    put = Operation(verbs.PUT, b"q", list(messages), len(messages), WithoutClient(), options=UNIQUE)
     assert world.waiting.next_operations([put], woken=False) in ([], [put])
     return put
 
@@ -573,7 +574,7 @@ def test_messages_left_for_other_servers_are_taken_if_those_do_not_take_them() -
     world = World()
     world.waiting_gets(1)
     progress = Progress([])
-    progress.left_for_others = True
+    progress.news = News(left_for_others=True)
     for _ in range(2):
         world.waiting.watch(progress)
     assert world.waiting.leaves_share
@@ -626,12 +627,12 @@ def test_the_operations_of_one_command_are_not_tried_one_after_the_other() -> No
 def test_operations_that_wait_are_not_tried_while_the_backend_is_lost() -> None:
     world = World()
     (waiting,) = world.waiting_gets(1)
-    world.shard.is_lost = True
+    world.shard.is_up = False
     world.waiting.try_all()
     assert world.lane.wake_ups == 0
     fresh = get()
     assert world.waiting.next_operations([fresh], woken=True) == [fresh]
-    world.shard.is_lost = False
+    world.shard.is_up = True
     world.waiting.try_all()
     assert world.lane.wake_ups == 1
     assert world.waiting.next_operations([], woken=True) == [waiting]

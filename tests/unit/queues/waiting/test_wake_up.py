@@ -10,9 +10,8 @@ import pytest
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.names import CLOSED, NOT_FULL, READY
 from pressure_server.queues.operations.wait import WaitCondition, watched_suffixes
-from pressure_server.queues.waiting.key_notifications import KeyListener, KeyNotifications
+from pressure_server.queues.waiting.key_notifications import KeyListener, KeyNotifications, WakeUp
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
-from pressure_server.queues.waiting.wake_up import WakeUp
 
 MESSAGE, ROOM = WaitCondition.MESSAGE, WaitCondition.ROOM
 SUFFIXES = watched_suffixes([MESSAGE])

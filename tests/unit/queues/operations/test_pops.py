@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from pressure_server.queues.lanes import pops
-from pressure_server.queues.operations import verbs
+from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.flagged import Popped
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import DEFAULT, Options
@@ -23,14 +22,14 @@ def of_client(size: int = 1, options: Options = DEFAULT) -> Operation:
 
 def test_a_get_reserves_for_its_client_and_ends_what_it_has_finished() -> None:
     one, other = of_client(2), of_client()
-    assert pops.adapt([one, other], b"q", keeps=True) == [b"1 =7 of q"] * 2
+    assert batch.adapt_pops([one, other], b"q", keeps=True) == [b"1 =7 of q"] * 2
     assert (one.verb, one.messages, other.messages) == (verbs.POP, [b"=7"], [b"=7"])
 
 
 def test_a_pop_that_is_sent_again_ends_nothing_more() -> None:
     one = of_client()
-    pops.adapt([one], b"q", keeps=True)
-    assert pops.adapt([one], b"q", keeps=True) == []
+    batch.adapt_pops([one], b"q", keeps=True)
+    assert batch.adapt_pops([one], b"q", keeps=True) == []
     assert one.verb is verbs.POP
 
 
@@ -38,7 +37,7 @@ def test_gets_that_stay_gets() -> None:
     final, without_client, begun = of_client(options=Options(final=True)), get(), of_client(2)
     begun.results = [b"m"]
     some = put(b"m", owner=Client())
-    assert pops.adapt([final, without_client, begun, some], b"q", keeps=True) == []
+    assert batch.adapt_pops([final, without_client, begun, some], b"q", keeps=True) == []
     assert [one.verb for one in (final, without_client, begun)] == [verbs.GET] * 3
     assert all(one.options.final for one in (final, without_client, begun))
     assert some.verb is verbs.PUT
@@ -46,14 +45,14 @@ def test_gets_that_stay_gets() -> None:
 
 def test_a_pop_becomes_a_get_again() -> None:
     one = of_client(2)
-    pops.adapt([one], b"q", keeps=True)
-    assert pops.adapt([one], b"q", keeps=False) == []
+    batch.adapt_pops([one], b"q", keeps=True)
+    assert batch.adapt_pops([one], b"q", keeps=False) == []
     assert (one.verb, one.messages, one.wanted) == (verbs.GET, [], 2)
 
 
 def test_a_pop_that_has_taken_some_ends_with_these() -> None:
     one = of_client(2)
-    pops.adapt([one], b"q", keeps=True)
+    batch.adapt_pops([one], b"q", keeps=True)
     one.results = [Popped.of(b"%013x 0 0 1 m" % 1)]
-    assert pops.adapt([one], b"q", keeps=False) == []
+    assert batch.adapt_pops([one], b"q", keeps=False) == []
     assert (one.verb, one.messages_left()) == (verbs.POP, 0)

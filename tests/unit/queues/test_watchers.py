@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pressure_server.queues.waiting.watchers import Watcher, Watchers
+from pressure_server.queues.first_jobs import Watcher, Watchers
 
 
 class World:

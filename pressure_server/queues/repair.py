@@ -1,17 +1,24 @@
-"""The doctor: examines queues over some time, reports problems that last, and fixes them."""
+"""Repair: finds the problems that dead native clients have left in queues, and fixes those that last."""
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from pressure_server.errors import BackendError
+from pressure_server.errors import BackendError, PressureError
+from pressure_server.log_limits import WarnOnce
+from pressure_server.queues.broker import Broker
 from pressure_server.queues.database import Database
-from pressure_server.queues.names import BOUND, PROTOCOL_SUFFIXES, existence_pattern, is_queue_name
+from pressure_server.queues.names import BOUND, PROTOCOL_SUFFIXES, is_queue_name, keys_pattern, portions
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.repair.case import Case, Finding, Snapshot
 from pressure_server.queues.shard import Shard
+from pressure_server.text import printable
+
+logger = logging.getLogger(__name__)
 
 # Examinations in `wait` seconds: enough that a client in a tight loop is not seen with a role in all of them.
 LOOKS = 10
@@ -23,6 +30,79 @@ _SCAN_COUNT = 1000
 _MAX_UNREADABLE = 100
 # The problem that is repaired only if the operator names the queue: the list may belong to another program.
 _LONE_LIST = "a list alone"
+# Of auto-repair: the shortest pause in seconds, and queues with problems that are watched at the same time;
+# further ones after some of these have been fixed.
+_SHORTEST_PAUSE = 0.5
+_MAX_CASES = 10_000
+
+
+# Seconds by which the event loop may wake up a task too early.
+_CLOCK = 0.001
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A problem in the table of lua/upkeep/doctor.lua. `sign` changes if a live client acts."""
+
+    name: str
+    sign: bytes
+    evidence: str
+    means: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """A queue at one moment. `bound` is None if the queue does not exist."""
+
+    bound: int | None
+    length: int
+    findings: dict[str, Finding]
+
+    @classmethod
+    def of(cls, reply: Sequence[Any]) -> Snapshot:
+        """Make a snapshot from a reply of `examine` in doctor.lua."""
+        bound, length, *problems = reply
+        findings = (
+            Finding(name.decode(), sign, printable(evidence, len(evidence)), means.decode(), remedy.decode())
+            for name, sign, evidence, means, remedy in problems
+        )
+        return cls(bound, length, {finding.name: finding for finding in findings})
+
+
+@dataclass
+class Case:
+    """A queue with problems, for as long as it has any.
+
+    `since` has the problems on which the last two examinations agree, and when each was seen first.
+    `examined_at` is the time of the last examination. Times are in seconds, by the event loop's clock.
+    """
+
+    name: bytes
+    snapshot: Snapshot
+    examined_at: float
+    since: dict[str, float] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.since = dict.fromkeys(self.snapshot.findings, self.examined_at)
+
+    def update(self, snapshot: Snapshot, now: float) -> None:
+        """Note a new examination of the queue."""
+        before = self.snapshot.findings
+        self.since = {
+            name: self.since.get(name, self.examined_at)
+            for name, finding in snapshot.findings.items()
+            if name in before and before[name].sign == finding.sign
+        }
+        self.snapshot, self.examined_at = snapshot, now
+
+    def lasting(self, seconds: float) -> list[Finding]:
+        """Return the problems that have lasted for that time."""
+        return [
+            self.snapshot.findings[name]
+            for name, since in self.since.items()
+            if self.examined_at - since >= seconds - _CLOCK
+        ]
 
 
 class Doctor:
@@ -43,9 +123,8 @@ class Doctor:
         self._loop = asyncio.get_running_loop()
 
     async def queues(self) -> AsyncIterator[list[bytes]]:
-        """Yield the names of all queues, and of incomplete ones without :bound, some at a time.
+        """Yield the names of all queues, and of incomplete ones without :bound, some at a time, maybe twice.
 
-        A queue comes once, unless SCAN returns it twice; an incomplete one may come once for each key.
         `missing` then has the reason for each shard that is away.
         """
         self.missing = []
@@ -60,7 +139,7 @@ class Doctor:
 
     async def _queues_of(self, shard: Shard) -> AsyncIterator[list[bytes]]:
         prefix, cursor = shard.prefix + b":", b""
-        pattern = existence_pattern(shard.prefix).removesuffix(BOUND)
+        pattern = keys_pattern(shard.prefix, b"")
         while cursor != b"0":
             cursor, keys = await shard.keys.scan_keys(cursor or b"0", pattern, _SCAN_COUNT)
             names = {name for key in keys if is_queue_name(name := _owner(key[len(prefix) :]))}
@@ -77,10 +156,7 @@ class Doctor:
         return [name for name, bound in zip(names, bounds, strict=True) if bound is None]
 
     async def look_for(self, names: Iterable[bytes]) -> int:
-        """Examine queues for the first time, and add a case for each that may have a problem.
-
-        Returns how many of the names are queues.
-        """
+        """Examine new queues, and add cases of those that may have a problem. Return how many exist."""
         now, queues = self._loop.time(), 0
         for name, snapshot in await self._examine(list(names)):
             queues += snapshot.bound is not None
@@ -123,10 +199,7 @@ class Doctor:
         return [found for found in case.lasting(self.wait) if found.name != _LONE_LIST or is_named]
 
     async def repair(self, report: Callable[[Case, list[Finding], list[str]], None]) -> None:
-        """Fix problems and examine again, until none is left that can be fixed.
-
-        After each attempt `report` is called with the case, its findings, and what was done, in words.
-        """
+        """Fix what can be fixed, and examine again. `report` gets a case, its findings, and what was done."""
         failed: set[bytes] = set()
         for _ in range(_ROUNDS):
             fixable = [case for case in self.cases.values() if self.fixable(case) and case.name not in failed]
@@ -152,8 +225,7 @@ class Doctor:
 
     async def _examine(self, names: Sequence[bytes]) -> list[tuple[bytes, Snapshot]]:
         examined: list[tuple[bytes, Snapshot]] = []
-        for first in range(0, len(names), _AT_ONCE):
-            some = names[first : first + _AT_ONCE]
+        for some in portions(names, _AT_ONCE):
             for name, reply in zip(some, await self._database.run_each(verbs.EXAMINE, some), strict=True):
                 if not isinstance(reply, BaseException):
                     examined.append((name, Snapshot.of(reply)))
@@ -171,3 +243,69 @@ def _owner(key: bytes) -> bytes:
         return name
     suffix = next((suffix for suffix in PROTOCOL_SUFFIXES if key.endswith(suffix)), b"")
     return key.removesuffix(suffix)
+
+
+class AutoRepair:
+    """A background task that fixes problems of queues after `seconds`; 0 disables it.
+
+    It examines all queues every `seconds` / 2, and those with problems every `seconds` / 10.
+    """
+
+    def __init__(self, broker: Broker, seconds: float) -> None:
+        self._broker = broker
+        self._seconds = seconds
+        self._warnings = WarnOnce(logger, "could not be repaired")
+        self._doctors: dict[Database, Doctor] = {}
+        self._next_round = 0.0
+
+    async def run(self) -> None:
+        """Examine queues at regular intervals, until cancelled."""
+        loop = asyncio.get_running_loop()
+        pause = max(_SHORTEST_PAUSE, self._seconds / 10)
+        while self._seconds:
+            is_round = loop.time() >= self._next_round
+            if is_round:
+                self._next_round = loop.time() + max(_SHORTEST_PAUSE, self._seconds / 2)
+            for database in self._broker.databases:
+                doctor = self._doctors.setdefault(database, Doctor(database, self._seconds))
+                try:
+                    await self._visit(database, doctor, is_round)
+                except PressureError as error:
+                    # Queues may change while they cannot be examined.
+                    doctor.cases.clear()
+                    logger.debug(
+                        "auto-repair cannot examine database %d: %s", database.database_number, error
+                    )
+                except Exception:
+                    doctor.cases.clear()
+                    logger.exception("auto-repair of database %d failed", database.database_number)
+            # Random, so as not to be in step with a client that acts at regular intervals.
+            await asyncio.sleep(pause * random.uniform(0.8, 1.2))
+
+    async def _visit(self, database: Database, doctor: Doctor, is_round: bool) -> None:
+        await doctor.look_again()
+        for name, case in list(doctor.cases.items()):
+            findings = doctor.fixable(case)
+            if not findings:
+                continue
+            del doctor.cases[name]
+            try:
+                done = await doctor.fix(case)
+            except BackendError as error:
+                # Raises BackendError if the backend is unavailable, instead of only this queue.
+                await database.shard_of(name).keys.command(b"PING")
+                self._warnings.warn(database.database_number, name, error)
+                continue
+            if done:
+                logger.warning(
+                    "queue '%s' had a problem for %.1f seconds: %s. Auto-repair %s",
+                    printable(name),
+                    case.examined_at - min(case.since[finding.name] for finding in findings),
+                    "; ".join(finding.evidence for finding in findings),
+                    ", ".join(done),
+                    extra={"queue": printable(name)},
+                )
+        if is_round:
+            async for names in doctor.queues():
+                if len(doctor.cases) < _MAX_CASES:
+                    await doctor.look_for(names)

@@ -1,1 +1,0 @@
-"""Repair: finds the problems that dead native clients have left in queues, and fixes them."""
