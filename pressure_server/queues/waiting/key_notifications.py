@@ -86,10 +86,8 @@ class KeyNotifications:
         """Wait until `condition` may be satisfied on a queue; return False after `timeout` seconds."""
         if timeout <= 0:
             return False
-        news, watched = (
-            _ConditionListener(condition, self._loop.create_future()),
-            watched_suffixes([condition]),
-        )
+        news = _ConditionListener(condition, self._loop.create_future())
+        watched = watched_suffixes([condition])
         self.arm(news, name, watched)
         try:
             done, _ = await asyncio.wait([news.reached], timeout=timeout)
