@@ -22,9 +22,8 @@ from pressure_server.errors import PressureError
 from pressure_server.lua.layout import BY_NAME
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.calls.statistics import CallStatistics
-from pressure_server.queues.due_queues import DueQueues
 from pressure_server.queues.first_jobs import FirstJobs
-from pressure_server.queues.housekeeping import DeletionWatch, Housekeeping
+from pressure_server.queues.housekeeping import DeletionWatch, DueQueues, Housekeeping
 from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.lanes.reservations import Reservations
 from pressure_server.queues.names import BOUND, UNAWAITED, base_key, portions, records_key, split_key
@@ -91,8 +90,7 @@ class Shard:
         self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
         self._in_use = 0  # of the lanes
         self.answers = answers
-        # Only servers that keep records look after jobs.
-        self.due_queues = DueQueues(self, watch) if records else None
+        self._due_queues = DueQueues(self, watch, is_active=bool(records))
         self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
         # End a client's read: the operations that it has added may be sent.
         self.end_of_read = self.courier.end_of_read
@@ -279,8 +277,7 @@ class Shard:
     def end_waits(self) -> None:
         """End all waiting operations with StoppingError, and from now on all that would have to wait."""
         self.is_stopping = True
-        if self.due_queues is not None:
-            self.due_queues.stop()
+        self._due_queues.stop()
         for waiting in self._all_waiting:
             waiting.stop_all()
         self.notifications.watch_lost()
@@ -414,7 +411,7 @@ class Shard:
 
     def changed(self, key: bytes) -> None:
         """Note that a watched key has changed, maybe in another database."""
-        if self.due_queues is not None and self.due_queues.changed(key):
+        if self._due_queues.changed(key):
             return
         if not key.startswith(self.prefix + b":"):
             return
@@ -434,8 +431,7 @@ class Shard:
 
     def watch_lost(self) -> None:
         """Note that no key is watched any longer."""
-        if self.due_queues is not None:
-            self.due_queues.look()
+        self._due_queues.look()
         self._deletions.forget_all()
         self.first_jobs.forget_all()
         self.notifications.watch_lost()

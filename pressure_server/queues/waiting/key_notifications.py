@@ -87,15 +87,13 @@ class KeyNotifications:
         if timeout <= 0:
             return False
         news = _ConditionListener(condition, self._loop.create_future())
-        self.arm(news, name, watched_suffixes([condition]))
+        watched = watched_suffixes([condition])
+        self.arm(news, name, watched)
         try:
-            async with asyncio.timeout(timeout):
-                await news.reached
-        except TimeoutError:
-            return False
+            done, _ = await asyncio.wait([news.reached], timeout=timeout)
         finally:
-            self.leave(news, name, watched_suffixes([condition]))
-        return True
+            self.leave(news, name, watched)
+        return bool(done)
 
 
 class _ConditionListener:
