@@ -8,6 +8,9 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import click
+
+from pressure_server.app.option_types import Seconds
 from pressure_server.errors import CommandError, PatternError, QueueNameError
 from pressure_server.net.listener import SettingsError
 from pressure_server.queues.operations.queue_options import CREATE_OPTIONS, creation_of
@@ -16,6 +19,8 @@ from pressure_server.text import Glob, reason_of
 
 # The key of the configuration file that has the sections.
 QUEUES = "queues"
+# Options that are times: they may have a unit, as the server's options have.
+_TIMES = (b"TTL", b"ACK-TTR", b"RETRY-DELAY", b"RETRY-DELAY-MAX")
 
 
 def read_config(path: Path) -> tuple[dict[str, Any], str]:
@@ -70,7 +75,11 @@ def _option(key: str, value: object, where: str) -> dict[bytes, Any]:
     try:
         if type(value) not in (str, int, float):
             raise CommandError("ERR write a number, or a text in quotes")
+        if name in _TIMES:
+            value = Seconds().convert(value, None, None)
         return {name: parse(str(value).encode())}
+    except click.BadParameter as error:
+        raise SettingsError(f"{where}: invalid value for {key}: write a time such as 300 or 5m") from error
     except CommandError as error:
         raise SettingsError(f"{where}: invalid value for {key}: {_text_of(error)}") from error
 

@@ -77,6 +77,7 @@ def test_settings_have_the_sections_and_the_defaults(tmp_path: Path) -> None:
         ("bound = 1\n[queues.b]\n[queues.a]\nbound = 'x'", "line 4, [queues.\"a\"]: invalid value for bou"),
         ("[queues.a]\nbound = true", "line 2, [queues.\"a\"]: invalid value for bound: write a number"),
         ("[queues.a]\nttl = [1]", "invalid value for ttl"),
+        ("[queues.a]\nttl = '5 minutes'", "invalid value for ttl: write a time such as 300 or 5m"),
         ("[queues.a]\noverflow = 'drop'", "invalid value for overflow: 'drop' is none of BLOCK, ERROR"),
         ("\n[queues.a]\noverflow = 'overwrite'", "line 2, [queues.\"a\"]: OVERFLOW OVERWRITE needs a BOUND"),
         ("[queues.a]\ndead-letter = 'b'", "DEAD-LETTER needs MAX-DELIVERIES"),
@@ -97,6 +98,13 @@ def test_what_is_refused_is_named(tmp_path: Path, text: str, error: str) -> None
         read_templates(config(tmp_path, text))
     assert str(refused.value).startswith(str(tmp_path))
     assert error in str(refused.value)
+
+
+def test_times_may_have_a_unit(tmp_path: Path) -> None:
+    text = "[queues.a]\nack = 'next'\nack-ttr = '5m'\nttl = 1.5\ntype = 'jobs'\nretry-delay = '250ms'"
+    (template,) = read_templates(config(tmp_path, text))
+    creation = template.creation
+    assert (creation.ack_ttr, creation.ttl, creation.retry_delay) == (300, 1.5, 0.25)
 
 
 def test_each_option_of_create_is_known_of_a_queue() -> None:
