@@ -288,6 +288,8 @@ class Durability:
     async def _open(self) -> BackendConnection:
         connection = await self._route.connect(BackendConnection(self._timeouts.answer), self._greet)
         self._connection = connection
+        if self._command is None:
+            self._say(None)
         self._cover()
         return connection
 

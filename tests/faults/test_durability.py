@@ -206,6 +206,9 @@ def test_a_put_that_the_backend_does_not_sync_fails_after_the_grace(
         direct.config_set("appendfsync", "no")
         wait_for(lambda: "which has `no`" in server.log, "the change to be noticed")
         assert "not known to be safe" in str(waiting("LPUSH", "q", "unsafe"))
+        direct.config_set("appendfsync", "always")
+        wait_for(lambda: "the backend confirms durability fsync again" in server.log, "the return")
+        assert waiting("LPUSH", "q", "safe") == 2
 
 
 def test_without_durability_no_confirmation_is_asked_for(
