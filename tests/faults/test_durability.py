@@ -230,7 +230,7 @@ def test_without_durability_no_confirmation_is_asked_for(
 
 
 def is_confirmation(data: bytes) -> bool:
-    """Return whether bytes from the backend are a reply to WAIT, maybe with the one to the write before it."""
+    """Return whether bytes from the backend are a reply to WAIT, maybe after the one to the write."""
     return re.fullmatch(rb"(\$-1\r\n|_\r\n)?:1\r\n", data) is not None
 
 
