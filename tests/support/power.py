@@ -78,6 +78,14 @@ class Disk:
             os.truncate(file, kept)
             self._synced[found.st_ino] = kept
 
+    def has_unsynced(self, *ignored: str) -> bool:
+        """Return whether a cut would remove something, as long as the program is stopped."""
+        self._read_log()
+        sizes = {
+            file.stat().st_ino: file.stat().st_size for file in self._files() if file.name not in ignored
+        }
+        return any(size > self._synced.get(inode, 0) for inode, size in sizes.items())
+
     def _files(self) -> Iterator[Path]:
         return (path for path in sorted(self._folder.rglob("*")) if path.is_file())
 
