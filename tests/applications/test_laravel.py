@@ -9,8 +9,8 @@ import pytest
 
 from tests.support.client_scripts import TIMEOUT, need_php_files
 from tests.support.faults import stopped
-from tests.support.nodes import free_ports
 from tests.support.paths import ROOT
+from tests.support.ports import free_ports
 from tests.support.programs import BackgroundProgram, Client, Server, StartServer, Valkey
 from tests.support.waiters import create
 

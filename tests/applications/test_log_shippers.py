@@ -17,7 +17,7 @@ from tests.support.log_shippers import (
     start_rsyslog,
     start_syslog_ng,
 )
-from tests.support.nodes import free_ports
+from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, Client, StartServer, StartValkey, Valkey, wait_for
 from tests.support.stores import serves
 from tests.support.waiters import wait_for_waiting

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.installed_applications import Stand, in_python
 from tests.support.memcached_wire import ValuesWire
-from tests.support.nodes import free_ports
+from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, StartServer, Valkey, wait_for
 from tests.support.requirements import need
 

@@ -11,7 +11,8 @@ import pytest
 
 from tests.support.cluster import Cluster, LegacyMove
 from tests.support.measures import processor_seconds
-from tests.support.nodes import free_ports, wait_until
+from tests.support.nodes import wait_until
+from tests.support.ports import free_ports
 from tests.support.programs import StartServer, refused_start
 from tests.support.traffic import KEY, PREFIX, start_on_cluster
 from tests.support.waiters import Waiter, create, is_refused, wait_for_waiting

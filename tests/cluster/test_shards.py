@@ -28,7 +28,8 @@ from tests.support.http_requests import request
 from tests.support.ledger import Ledger
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.native import NativeClient
-from tests.support.nodes import LOCAL, Engine, free_ports
+from tests.support.nodes import LOCAL, Engine
+from tests.support.ports import free_ports
 from tests.support.programs import (
     Client,
     Server,

@@ -15,7 +15,7 @@ import pytest
 import redis
 
 from tests.documents import DOCS
-from tests.support.nodes import free_ports
+from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, BackgroundProgram, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
 from tests.support.requirements import need

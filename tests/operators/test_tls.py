@@ -15,7 +15,7 @@ import redis
 
 from pressure_server.auth.access_policy import AccessError
 from tests.support.guards import Authority, reload, settings_of
-from tests.support.nodes import free_ports
+from tests.support.ports import free_ports
 from tests.support.programs import (
     TIMEOUT,
     Server,

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from tests.support.nodes import free_ports
+from tests.support.ports import free_ports
 from tests.support.programs import Program
 from tests.support.requirements import need
 

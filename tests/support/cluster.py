@@ -12,15 +12,8 @@ from typing import Any, NamedTuple
 from redis.crc import key_slot
 
 from tests.support.network import Network
-from tests.support.nodes import (
-    Engine,
-    Node,
-    NodeSet,
-    addresses_of,
-    free_ports,
-    start_all,
-    wait_until,
-)
+from tests.support.nodes import Engine, Node, NodeSet, addresses_of, start_all, wait_until
+from tests.support.ports import free_ports
 
 SLOTS = 16_384
 # Milliseconds that MIGRATE may take.

@@ -7,8 +7,8 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from tests.support.nodes import free_ports
 from tests.support.paths import ROOT
+from tests.support.ports import free_ports
 from tests.support.programs import BackgroundProgram
 from tests.support.requirements import require
 

