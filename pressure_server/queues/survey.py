@@ -240,7 +240,7 @@ class Survey:
             await asyncio.sleep(max(_ROUND - self.seconds, _ROUND / 10))
 
     async def _round(self, began: float, pause: float) -> None:
-        """Look at all queues, and pause for so many seconds for each. Raise BackendError at the end."""
+        """Look at all queues, and pause for these seconds after each. Raise BackendError at the end."""
         away: dict[Shard, BackendError] = {}
         for shard in self._broker.shards:
             try:

@@ -260,7 +260,7 @@ def _count(rest: bytes) -> tuple[int]:
 
 @command("kick <bound>", needs="get", parse=_count)
 async def kick(client: BeanstalkSession, most: int) -> bytes:
-    """Makes up to so many buried jobs of the used tube ready, or delayed jobs if none are buried.
+    """Makes at most `bound` buried jobs of the used tube ready, or delayed jobs if none are buried.
 
     The reply is `KICKED <count>`.
     """

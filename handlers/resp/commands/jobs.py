@@ -228,7 +228,7 @@ def touch(client: Caller, words: Words) -> None:
     flags="write fast",
 )
 def release(client: Caller, words: Words) -> None:
-    """Gives a reserved job back: it is ready again, with a DELAY after so many seconds. Replies 1; 0 if the
+    """Gives a reserved job back: it is ready again at once, or after the DELAY. Replies 1; 0 if the
     caller has not reserved it.
     """
     # A priority or a delay makes the queue one of the type jobs.
@@ -284,7 +284,7 @@ async def purge_(client: Caller, words: Words) -> int:
 
 @command("PRESSURE.PAUSE key seconds", needs="administer", flags="write")
 async def pause(client: Caller, words: Words) -> str:
-    """Lets nobody take or reserve jobs of the queue for so many seconds; 0 ends the pause."""
+    """Pauses a queue: for these seconds, nobody takes or reserves its jobs. 0 ends the pause."""
     # The queue becomes one of the type jobs.
     pause_for = round(seconds_of(words[2]) * 1000)
     await client.database.run(verbs.PAUSE, words[1], [b"%d" % pause_for])
