@@ -16,8 +16,8 @@ from pressure_server.backend.resp import (
     CRLF,
     LENGTHS,
     BackendConnection,
-    PackedWords,
     Received,
+    add_packed,
     joined,
     packed,
 )
@@ -133,15 +133,12 @@ class BackendRequest(ABC):
     whether it has been done.
     """
 
-    __slots__ = ("changes", "deaths", "epoch", "epoch_retries", "may_be_done", "once")
-
-    def __init__(self, *, changes: bool = True, once: bool = False) -> None:
-        self.changes = changes
-        self.once = once
-        self.epoch = 0  # of the channel on which it was last sent
-        self.epoch_retries = 0  # how often it was refused because its epoch had ended
-        self.may_be_done = False  # whether it was sent, and its reply was lost
-        self.deaths = 0  # how often the backend died then
+    changes: bool = True
+    once: bool = False
+    epoch: int = 0  # of the channel on which it was last sent
+    epoch_retries: int = 0  # how often it was refused because its epoch had ended
+    may_be_done: bool = False  # whether it was sent, and its reply was lost
+    deaths: int = 0  # how often the backend died then
 
     @abstractmethod
     def send(self, channel: Channel, answered: Received) -> None:
@@ -171,34 +168,41 @@ class Caller:
     def __init__(self, words: Sequence[bytes], records: bytes) -> None:
         self.words = words
         self.records = records
-        self._epoch = -1
-        self._packed = (0, b"")
+        # Packed once an epoch (of the 10 microseconds that a lone request takes, that saves one): how many
+        # keys there are, and these with the header up to EPOCH, as they are sent.
+        self.epoch = -1
+        self.key_count = 0
+        self.packed = b""
 
-    def packed_for(self, channel: Channel) -> tuple[int, bytes]:
-        """Return the number of the last keys, and these with the header up to EPOCH, as they are sent."""
-        if channel.epoch != self._epoch:
-            # Once an epoch: of the 10 microseconds that a lone request takes, it saves one.
-            keys = [key for key in (channel.guard, self.records) if key]
-            self._packed = (len(keys), packed((*keys, *self.words, b"%d" % channel.epoch)))
-            self._epoch = channel.epoch
-        return self._packed
+    def pack_for(self, channel: Channel) -> None:
+        """Pack for the epoch of the channel."""
+        keys = [key for key in (channel.guard, self.records) if key]
+        self.key_count = len(keys)
+        self.packed = packed((*keys, *self.words, b"%d" % channel.epoch))
+        self.epoch = channel.epoch
 
 
 class LibraryCall(BackendRequest):
-    """A call of the library: its header (layout.py), and the keys and arguments of its blocks."""
+    """A call of the library: its header (layout.py), and the keys and packed arguments of its blocks."""
 
-    __slots__ = ("arguments", "caller", "dropped", "function", "keys", "loads", "record", "size")
+    record: bytes = b""  # the number of the call and of its record; empty for none
+    dropped: bytes = b""  # the records that are not needed any longer, as one word
+    size: int = 0  # bytes in the arguments of its blocks
+    function: bytes = b""  # was called last
+    loads: int = 0  # how often the library was loaded as the backend did not know it
 
     def __init__(self, caller: Caller) -> None:
-        super().__init__()
         self.caller = caller
-        self.record = b""  # the number of the call and of its record; empty for none
-        self.dropped = b""  # the records that are not needed any longer, as one word
-        self.keys = PackedWords()
-        self.arguments = PackedWords()
-        self.size = 0  # bytes in the arguments of its blocks
-        self.function = b""  # was called last
-        self.loads = 0  # how often the library was loaded as the backend did not know it
+        self.keys: list[bytes] = []
+        self.pieces: list[bytes] = []
+        self.word_count = 0  # of the pieces
+
+    def arguments(self) -> list[bytes]:
+        """Return the arguments of its blocks."""
+        reader = hiredis.Reader()
+        reader.feed(b"*%d\r\n" % self.word_count + b"".join(self.pieces))
+        words: list[bytes] = reader.gets()
+        return words
 
     def send(
         self, channel: Channel, answered: Received, function: bytes = b"", refusal: tuple[bytes, ...] = ()
@@ -206,20 +210,21 @@ class LibraryCall(BackendRequest):
         """See BackendRequest. Call `function` instead of the usual one, which has given the `refusal`."""
         self.function = function = function or channel.library.name
         self.epoch = channel.epoch
-        caller, keys, arguments = self.caller, self.keys, self.arguments
-        record, dropped = self.record, self.dropped
-        key_count, begin = caller.packed_for(channel)
-        key_count += keys.word_count
-        count = 3 + key_count + HEADER_SIZE + arguments.word_count + len(refusal)
-        number = NUMBERS[key_count]
-        words = [
-            _FCALL % (count, len(function), function, len(number), number), *keys.pieces, begin,
-            LENGTHS[len(record)], record, _MAY_BE_DONE if self.may_be_done else _IS_NEW,
-            LENGTHS[len(dropped)], dropped, CRLF, *arguments.pieces,
-        ]  # fmt: skip
-        if refusal:
-            words.append(packed(refusal))
-        channel.send_packed(answered, list(joined(words)) if self.size > _LARGE else (b"".join(words),))
+        caller, record, dropped = self.caller, self.record, self.dropped
+        if caller.epoch != channel.epoch:
+            caller.pack_for(channel)
+        number = NUMBERS[len(self.keys) + caller.key_count]
+        count = 3 + len(self.keys) + caller.key_count + HEADER_SIZE + self.word_count + len(refusal)
+        pieces = [_FCALL % (count, len(function), function, len(number), number)]
+        for key in self.keys:
+            pieces += (LENGTHS[len(key)], key, CRLF)
+        pieces += (
+            caller.packed, LENGTHS[len(record)], record, _MAY_BE_DONE if self.may_be_done else _IS_NEW,
+            LENGTHS[len(dropped)], dropped, CRLF,
+        )  # fmt: skip
+        pieces += self.pieces
+        add_packed(pieces, refusal)
+        channel.send_packed(answered, list(joined(pieces)) if self.size > _LARGE else (b"".join(pieces),))
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:
         """Return the error of the whole call, or the errors of its blocks."""
@@ -252,12 +257,11 @@ class LibraryCall(BackendRequest):
 class AwaitedRequest(BackendRequest):
     """A request without a record: `write` sends it, again if not `once`, and `tell` gets the reply."""
 
-    __slots__ = ("tell", "write")
-
     def __init__(
         self, write: Callable[[Channel, Received], None], tell: Received, *, changes: bool, once: bool = False
     ) -> None:
-        super().__init__(changes=changes, once=once)
+        self.changes = changes
+        self.once = once
         self.write = write
         self.tell = tell
 

@@ -52,37 +52,19 @@ def joined(pieces: Sequence[bytes]) -> Iterator[bytes]:
             yield from some
 
 
-class PackedWords:
-    """Words of a command, as they are sent: `pieces` that have only to be joined, for `word_count` words."""
-
-    __slots__ = ("pieces", "word_count")
-
-    def __init__(self) -> None:
-        self.pieces: list[bytes] = []
-        self.word_count = 0
-
-    def add(self, words: Sequence[bytes]) -> None:
-        """Append words: many small ones as one piece, as `packed` makes it, others in three pieces each."""
-        pieces = self.pieces
-        self.word_count += len(words)
-        if len(words) <= _MANY:
-            for word in words:
+def add_packed(pieces: list[bytes], words: Sequence[bytes]) -> None:
+    """Append words of a command as pieces that have only to be joined: many small words are one piece."""
+    if len(words) <= _MANY:
+        for word in words:
+            pieces += (LENGTHS[len(word)], word, CRLF)
+        return
+    for first in range(0, len(words), _MANY):
+        some = tuple(words[first : first + _MANY])
+        if sum(map(len, some)) <= _JOINED:
+            pieces.append(packed(some))
+        else:
+            for word in some:
                 pieces += (LENGTHS[len(word)], word, CRLF)
-            return
-        for first in range(0, len(words), _MANY):
-            some = tuple(words[first : first + _MANY])
-            if sum(map(len, some)) <= _JOINED:
-                pieces.append(packed(some))
-            else:
-                for word in some:
-                    pieces += (LENGTHS[len(word)], word, CRLF)
-
-    def unpacked(self) -> list[bytes]:
-        """Return the words."""
-        reader = hiredis.Reader()
-        reader.feed(b"*%d\r\n" % self.word_count + b"".join(self.pieces))
-        words: list[bytes] = reader.gets()
-        return words
 
 
 def packed(words: tuple[bytes, ...]) -> bytes:

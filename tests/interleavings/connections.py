@@ -60,8 +60,8 @@ class ModelLink(LinkInMemory):
         for sent in self._in_flight:
             if sent.reply is _NOTHING:
                 call = sent.call
-                words = [*header_of(call), *call.arguments.unpacked()]
-                sent.reply = self._backend.call([*call.keys.unpacked(), call.caller.records], words)
+                words = [*header_of(call), *call.arguments()]
+                sent.reply = self._backend.call([*call.keys, call.caller.records], words)
                 return True
         return False
 

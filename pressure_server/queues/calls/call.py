@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from pressure_server.backend.requests import LibraryCall
+from pressure_server.backend.resp import add_packed
 from pressure_server.compiled import mypyc_attr
 from pressure_server.lua.layout import NUMBERS, BlockField
 from pressure_server.queues.operations.operation import Delivery
@@ -78,15 +79,17 @@ class Block(Part):
 class Call(LibraryCall):
     """A call: it collects the blocks of its parts, is sent, and has its reply shared out among them."""
 
+    has_changes: bool = False
+    takes: bool = False
+    number: int = 0
+    done: Sequence[bytes] = ()  # the records that it drops
+    sent: float = 0.0  # when, by perf_counter
+
     def __init__(self, courier: Courier) -> None:
         """Make a call without blocks, for this courier."""
         super().__init__(courier.caller)
         self._courier = courier
         self.parts: list[Part] = []
-        self.has_changes = self.takes = False
-        self.number = 0
-        self.done: Sequence[bytes] = ()  # the records that it drops
-        self.sent = 0.0
         self._resolved: dict[int, Callable[[bool], None]] = {}  # of some parts, by their place
 
     def add(
@@ -103,9 +106,10 @@ class Call(LibraryCall):
         if resolved is not None:
             self._resolved[len(self.parts)] = resolved
         self.parts.append(part)
-        self.keys.add(keys)
-        self.arguments.add((NUMBERS[len(keys)], NUMBERS[len(arguments)], how))
-        self.arguments.add(arguments)
+        self.keys += keys
+        add_packed(self.pieces, (NUMBERS[len(keys)], NUMBERS[len(arguments)], how))
+        add_packed(self.pieces, arguments)
+        self.word_count += _BLOCK_SIZE + len(arguments)
         self.size += sum(map(len, arguments))
         self.has_changes = self.has_changes or changes
         self.takes = self.takes or takes
@@ -117,14 +121,14 @@ class Call(LibraryCall):
     def blocks_from(self, first: int) -> Iterator[Block]:
         """Yield the blocks from the place `first` on, for another call."""
         at = key = 0
-        all_keys, words = self.keys.unpacked(), self.arguments.unpacked()
+        words = self.arguments()
         for place, part in enumerate(self.parts):
             begin = at + _BLOCK_SIZE
             keys = int(words[at + BlockField.KEYS])
             end = begin + int(words[at + BlockField.ARGUMENTS])
             if place >= first:
                 yield Block(
-                    all_keys[key : key + keys],
+                    self.keys[key : key + keys],
                     words[at + BlockField.HOW],
                     words[begin:end],
                     part.received,

@@ -131,14 +131,13 @@ class Courier:
 
     def _log_call(self, call: Call, seconds: float, reply: Any) -> None:
         """Log a call that has been answered, with some of its queues."""
-        bases = call.keys.unpacked()
-        queues = ", ".join(printable(base[self._prefix_size :]) for base in bases[:_MAX_LOGGED])
-        more = f" and {len(bases) - _MAX_LOGGED} more" if len(bases) > _MAX_LOGGED else ""
+        queues = ", ".join(printable(base[self._prefix_size :]) for base in call.keys[:_MAX_LOGGED])
+        more = f" and {len(call.keys) - _MAX_LOGGED} more" if len(call.keys) > _MAX_LOGGED else ""
         logger.debug(
             "call %d: %s on %s %s%s took %.6f seconds%s",
             call.number,
             counted(len(call.parts), "block"),
-            "queue" if len(bases) == 1 else "queues",
+            "queue" if len(call.keys) == 1 else "queues",
             queues,
             more,
             seconds,
@@ -169,7 +168,8 @@ class Courier:
                 self.records.failed(call, reply)
                 replies = [reply] * len(call.parts)
             answers = self._shard.answers
-            answers.begin()
+            if answers.clients is None:
+                answers.clients = {}
             for part, value in zip(call.parts, replies, strict=False):
                 try:
                     part.received(value, delivery)

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
-from pressure_server.backend.resp import CRLF, LENGTHS
+from pressure_server.backend.resp import CRLF, LENGTHS, add_packed
 from pressure_server.backend.trouble import MAX_DEATHS
 from pressure_server.errors import (
     BackendAwayError,
@@ -87,19 +87,18 @@ class Lane(Part):
                 operation.is_sealed, operation.commands_in_call = True, None
                 words = verb.pack(pending)
                 call.parts.append(self)
-                call.keys.pieces += (LENGTHS[len(self.base)], self.base, CRLF)
-                call.keys.word_count += 1
-                arguments = call.arguments
-                arguments.word_count += batch.HEAD_SIZE
-                pieces = arguments.pieces
+                call.keys.append(self.base)
+                call.word_count += batch.HEAD_SIZE + len(words)
+                pieces = call.pieces
                 pieces.append(batch.packed_head(verb.name, operation.options, len(words)))
-                if len(words) <= 2:  # most blocks: the call of `add` would take a tenth of the time
-                    arguments.word_count += len(words)
+                if (
+                    len(words) <= 2
+                ):  # most blocks: the call of the other branch would take a tenth of the time
                     for word in words:
                         pieces += (LENGTHS[len(word)], word, CRLF)
                         call.size += len(word)
                 else:
-                    arguments.add(words)
+                    add_packed(pieces, words)
                     call.size += sum(map(len, words))
                 call.has_changes = call.has_changes or verb.changes
                 call.takes = call.takes or verb.takes
@@ -188,7 +187,11 @@ class Lane(Part):
                 self._ended_count += 1
                 operation.end_order = self._ended_count
                 operation.owner.completed(operation)
-        self._schedule()
+        if self.pending or self._is_woken:
+            self._schedule()
+        else:
+            self.is_idle = True
+            self._shard.drop(self)
 
     def _go_on(self, runs: Sequence[list[Operation]], progress: batch.Progress, *, has_failed: bool) -> None:
         """End operations, or let them wait or be sent again, after the reply to their block."""

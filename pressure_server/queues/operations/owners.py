@@ -58,7 +58,7 @@ class Answers:
     """The clients that a call has answered so far: when its reply has been shared out, each writes once.
 
     With `several_shards`, each writes once for all calls that are answered in one iteration of the event
-    loop. `clients` is None at other times: then a client writes its replies itself.
+    loop. `clients` is None except while replies are shared out: then a client writes its replies itself.
     """
 
     __slots__ = ("_has_ended", "clients", "end")
@@ -68,11 +68,6 @@ class Answers:
         # Let the clients write their replies: the reply to a call has been shared out.
         self.end: Callable[[], None] = self._end_soon if several_shards else self._flush
         self.clients: dict[AnsweredClient, None] | None = None
-
-    def begin(self) -> None:
-        """Begin to share out the reply to a call."""
-        if self.clients is None:
-            self.clients = {}
 
     def _end_soon(self) -> None:
         if not self._has_ended:

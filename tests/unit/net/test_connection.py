@@ -104,8 +104,8 @@ def test_messages_for_a_client_that_has_left_go_back(server: Server, runner: asy
     runner.run(leave())
     assert to_client.written == []
     (call,) = server.link.calls
-    assert set(call.keys.unpacked()) == {b"p:a", b"p:b"}
-    assert {word for word in call.arguments.unpacked() if word in (b"x", b"y")} == {b"x", b"y"}
+    assert set(call.keys) == {b"p:a", b"p:b"}
+    assert {word for word in call.arguments() if word in (b"x", b"y")} == {b"x", b"y"}
 
 
 def play(runner: asyncio.Runner, *steps: Callable[[], object]) -> None:

@@ -138,13 +138,13 @@ async def _play(kinds: list[list[str]], seed: int) -> None:
 
 def _answer(server: Server, backend: Backend) -> None:
     call = server.link.calls[0]
-    words = [*header_of(call), *call.arguments.unpacked()]
-    server.link.reply(backend.call(call.keys.unpacked(), words))
+    words = [*header_of(call), *call.arguments()]
+    server.link.reply(backend.call(call.keys, words))
 
 
 def _queues(call: Call) -> int:
     """Return how many queues the call is about."""
-    return len([key for key in call.keys.unpacked() if key != b"p!calls:me"])
+    return len([key for key in call.keys if key != b"p!calls:me"])
 
 
 @settings(deadline=None)
@@ -185,8 +185,8 @@ async def test_a_command_that_runs_alone_waits_for_the_replies_before_it_and_hol
     await asyncio.sleep(0)
     server.send()
     (call,) = server.link.calls
-    assert b"none" not in b"".join(call.keys.unpacked())
-    assert call.arguments.unpacked().count(b"put") == 1
+    assert b"none" not in b"".join(call.keys)
+    assert call.arguments().count(b"put") == 1
     for _ in range(20):
         while server.link.calls:
             _answer(server, backend)
@@ -204,7 +204,7 @@ async def test_equal_commands_in_a_row_are_one_operation_and_have_their_own_repl
     client.data_received(packed("LPUSH", "q", "x", "y"))
     server.send()
     (call,) = server.link.calls
-    assert call.arguments.unpacked()[-6:] == [b"1 1 1 2", b"0", b"1", b"2", b"x", b"y"]
+    assert call.arguments()[-6:] == [b"1 1 1 2", b"0", b"1", b"2", b"x", b"y"]
     _answer(server, backend)
     assert to_client.written == [b":1\r\n:2\r\n:3\r\n:5\r\n"]
 

@@ -142,10 +142,10 @@ def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_l
     harness.lanes.courier.flush()
     (call,) = harness.link.calls
     jobs = [given_up(2, 1, b"+7"), given_up(1, 3, b"+7")]
-    assert call.arguments.unpacked()[-4:] == [verbs.GIVE_UP.name, b"2", *jobs]
+    assert call.arguments()[-4:] == [verbs.GIVE_UP.name, b"2", *jobs]
     harness.link.reply([0, [NO_BOUND, [1, 1]]])
     harness.lanes.courier.flush()
-    assert verbs.GET.name in harness.link.calls[0].arguments.unpacked()
+    assert verbs.GET.name in harness.link.calls[0].arguments()
 
 
 def test_messages_of_a_block_that_also_puts_are_in_flight_until_they_are_delivered(harness: Harness) -> None:
@@ -169,4 +169,4 @@ def test_a_lane_stays_while_messages_for_a_client_that_has_gone_are_on_their_way
     lane = harness.lanes._lanes[b"q"]
     assert lane.has_put_backs
     harness.lanes.flush_put_backs([b"q"])
-    assert verbs.PUT_BACK.name in harness.link.calls[0].arguments.unpacked()
+    assert verbs.PUT_BACK.name in harness.link.calls[0].arguments()

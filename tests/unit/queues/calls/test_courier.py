@@ -75,7 +75,7 @@ class Harness:
     @property
     def keys(self) -> list[list[bytes]]:
         """The queues' keys in each call in flight."""
-        return [call.keys.unpacked() for call in self.link.calls]
+        return [call.keys for call in self.link.calls]
 
     @property
     def dropped(self) -> bytes:
@@ -178,9 +178,9 @@ def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None
     harness.add(b"a", b"b")
     harness.run_loop()
     (call,) = harness.link.calls
-    assert (call.keys.unpacked(), call.caller.records) == ([b"a", b"b"], RECORDS)
+    assert (call.keys, call.caller.records) == ([b"a", b"b"], RECORDS)
     block = [b"1", b"4", b"", b"put unique", b"2", b"", b"m"]
-    assert (header_of(call), call.arguments.unpacked()) == ([*HEADER, b"0", b"1", b"", b""], block + block)
+    assert (header_of(call), call.arguments()) == ([*HEADER, b"0", b"1", b"", b""], block + block)
     harness.link.reply([1, [0, b"new"], hiredis.ReplyError("OOM no")])
     (a, first), (b, second) = harness.received
     assert (a, first, b) == (b"a", [0, b"new"], b"b")
@@ -308,7 +308,7 @@ def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
     harness.add(b"a", changes=False)
     harness.run_loop()
     (call,) = harness.link.calls
-    assert (call.keys.unpacked(), call.record) == ([b"a"], b"")
+    assert (call.keys, call.record) == ([b"a"], b"")
     assert not len(harness.courier.records)
 
 
@@ -343,8 +343,8 @@ def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> No
     harness.link.called.get_nowait()
     harness.wait_for_call()
     (call,) = harness.link.calls
-    assert call.keys.unpacked() == []
-    assert not call.arguments.word_count
+    assert call.keys == []
+    assert not call.word_count
     # The record may not have been dropped, so a later call drops it again.
     harness.link.reply(OutcomeUnknownError())
     harness.run_loop()
@@ -376,8 +376,8 @@ def test_messages_of_an_unanswered_call_are_put_back(harness: Harness, done: int
     assert not harness.resolved
     harness.run_loop()
     (call,) = harness.link.calls
-    assert call.keys.unpacked() == [RECORDS]
-    assert call.arguments.unpacked() == [b"1", b"1", RECOVER, b"1"]
+    assert call.keys == [RECORDS]
+    assert call.arguments() == [b"1", b"1", RECOVER, b"1"]
     harness.link.reply([0, [0, done, 0, b"", b"a", 1]])
     assert harness.resolved == [done > 0, done > 1]
     assert harness.shard.back == [b"a"]

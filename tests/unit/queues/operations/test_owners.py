@@ -28,9 +28,7 @@ class Client:
 
 def answer(answers: Answers, *clients: Client) -> None:
     """Share out the reply to a call that answers these clients."""
-    answers.begin()
-    assert answers.clients is not None
-    answers.clients |= dict.fromkeys(clients)
+    answers.clients = (answers.clients or {}) | dict.fromkeys(clients)
     answers.end()
 
 
