@@ -9,6 +9,7 @@ import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 from pressure_server.backend.durability import Durability, Follows
@@ -37,9 +38,12 @@ from pressure_server.queues.waiting.key_notifications import KeyNotifications
 from pressure_server.queues.waiting.role_turns import RoleTurns
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 
-# The most idle lanes, of about 500 bytes, and the longest name of a queue that has one, in bytes.
-_MOST_IDLE: Final = 10_000
-_LONGEST_KEPT: Final = 256
+# The most lanes, of about 500 bytes if idle, before each new one looks at the oldest for idle ones to forget.
+# With four looks, idle lanes beyond that stay fewer than lanes in use.
+_MOST_KEPT: Final = 10_000
+_LOOKS: Final = 4
+# Seconds between two looks whether all is done, when the server stops.
+_SETTLES_EVERY: Final = 0.01
 # Queues that are operated on, or read from, at the same time: each takes some memory.
 _AT_ONCE: Final = 100
 # Seconds before a put-back or recovery that the backend has refused is tried again.
@@ -80,7 +84,6 @@ class Shard:
         self.identity = identity
         # Callbacks for when the backend is back; a dict keeps their order, and each only once.
         self._when_back_callbacks: dict[Callable[[], None], None] = {}
-        self._dropped = asyncio.Event()
         # Without heartbeats no other server would recover the records, so none are kept.
         records = records_key(prefix, identity) if link.heartbeats is not None else b""
         self._records_key = records
@@ -88,7 +91,6 @@ class Shard:
         self.courier = Courier(link, self, self._callers[0], most_in_flight)
         # Lanes that have something to do, and others, which keep what they know of their queues.
         self._lanes: OrderedDict[bytes, Lane] = OrderedDict()
-        self._in_use = 0  # of the lanes
         self.answers = answers
         self._due_queues = DueQueues(self, watch, is_active=bool(records))
         self._deletions = DeletionWatch(watch, link.number, prefix, self._queue_is_gone)
@@ -156,12 +158,8 @@ class Shard:
         QueueNameError.
         """
         name = operation.name
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._new_lane(name)
-        elif not lane.is_in_use:
-            lane.is_in_use = lane.is_recent = True
-            self._in_use += 1
+        lane = self._lanes.get(name) or self._new_lane(name)
+        lane.is_recent = True
         if operation.wait is not None and operation.waits_for_message and not self.link.is_up:
             # Not at once: the owner does not expect an end before this returns.
             self.loop.call_soon(self._join_while_lost, operation)
@@ -199,29 +197,24 @@ class Shard:
 
     def _lane(self, name: bytes) -> Lane:
         """Return the queue's lane, for use. Raises QueueNameError."""
-        lane = self._lanes.get(name)
-        if lane is None:
-            lane = self._new_lane(name)
-        elif not lane.is_in_use:
-            lane.is_in_use = lane.is_recent = True
-            self._in_use += 1
+        lane = self._lanes.get(name) or self._new_lane(name)
+        lane.is_recent = True
         return lane
 
     def _new_lane(self, name: bytes) -> Lane:
+        looks = _LOOKS if len(self._lanes) >= _MOST_KEPT else 0
+        for oldest in list(islice(self._lanes.values(), looks)):
+            if oldest.is_in_use or oldest.is_recent:
+                oldest.is_recent = False
+                self._lanes.move_to_end(oldest.name)
+            else:
+                del self._lanes[oldest.name]
         lane = self._lanes[name] = Lane(self, name, base_key(self.prefix, name))
-        lane.is_in_use = True
-        self._in_use += 1
         return lane
 
-    def _forget_idle(self) -> None:
-        """Forget the oldest idle lane that has not been used again since this looked at it last."""
-        while True:
-            name, lane = next(iter(self._lanes.items()))
-            if not (lane.is_in_use or lane.is_recent):
-                del self._lanes[name]
-                return
-            lane.is_recent = False
-            self._lanes.move_to_end(name)
+    @property
+    def _in_use(self) -> list[Lane]:
+        return [lane for lane in self._lanes.values() if lane.is_in_use]
 
     def cancel(self, operation: Operation) -> None:
         """Cancel an operation whose client has gone. A take that has been sent is done and put back."""
@@ -288,9 +281,9 @@ class Shard:
         self.courier.records.drop()
         try:
             async with asyncio.timeout(timeout):
-                while self._in_use or len(self.courier.records) or len(self.reservations):
-                    self._dropped.clear()
-                    await self._dropped.wait()
+                # With an event, each request would take a call more.
+                while self._in_use or len(self.courier.records) or len(self.reservations):  # noqa: ASYNC110
+                    await asyncio.sleep(_SETTLES_EVERY)
         except TimeoutError:
             return False
         return True
@@ -337,10 +330,6 @@ class Shard:
         """Try the operations that wait on the queues with these base keys: messages are back."""
         self.wake_up(base[len(self.prefix) + 1 :] for base in bases)
 
-    def records_are_gone(self) -> None:
-        """Note that the backend has no records of this server left."""
-        self._dropped.set()
-
     def wake_up(self, names: Iterable[bytes]) -> None:
         """Try the operations that wait on these queues again."""
         for name in names:
@@ -380,18 +369,10 @@ class Shard:
         else:
             self.role_turns.give_back(name)
 
-    def drop(self, lane: Lane) -> None:
-        """Keep a lane that has nothing to do for the next operation on its queue, if it knows anything."""
-        if not lane.is_in_use:
-            return
-        lane.is_in_use = False
-        self._in_use -= 1
-        if lane.bound_state is None or len(lane.name) > _LONGEST_KEPT:
+    def forget(self, lane: Lane) -> None:
+        """Forget a lane that has nothing to do, and knows nothing for the next operation on its queue."""
+        if self._lanes.get(lane.name) is lane:
             del self._lanes[lane.name]
-        elif len(self._lanes) - self._in_use > _MOST_IDLE:
-            self._forget_idle()
-        if not self._in_use:
-            self._dropped.set()
 
     # Called by the link and the watch.
 

@@ -131,8 +131,6 @@ class Records:
     def _forget(self, fields: Sequence[bytes]) -> None:
         """Forget records that do not exist any longer."""
         self._kept.difference_update(fields)
-        if not self._kept:
-            self._shard.records_are_gone()
 
     def _cut(self, number: int, left: list[bytes]) -> None:
         arguments = [b"%d" % number, *left]

@@ -36,6 +36,8 @@ _ENOUGH_TO_SEND: Final = 16
 # What the first value of a reply says of the queue if nothing is left undone (batch.lua).
 _NO_BOUND: Final = 0
 _NO_QUEUE: Final = -2
+# The longest name of a queue, in bytes, whose lane is kept when it has nothing to do.
+_LONGEST_KEPT: Final = 256
 
 
 class Lane(Part):
@@ -43,7 +45,7 @@ class Lane(Part):
 
     __slots__ = (
         "_ended_count", "_is_woken", "_put_backs", "_runs", "_shard", "base", "bound_state", "is_idle",
-        "is_in_flight", "is_in_use", "is_recent", "keeps", "may_be_bounded", "name", "pending", "waiting",
+        "is_in_flight", "is_recent", "keeps", "may_be_bounded", "name", "pending", "waiting",
     )  # fmt: skip
 
     def __init__(self, shard: Shard, name: bytes, base: bytes) -> None:
@@ -57,7 +59,6 @@ class Lane(Part):
         self._runs: Sequence[list[Operation]] = ()
         self.is_idle = True  # nothing to send, nothing in flight
         self.is_in_flight = False
-        self.is_in_use = False  # it has something to do, or its operations wait: for the shard
         self.is_recent = False  # it was used again since the shard looked last
         # Whether pops reserve (ACK NEXT); None if the queue has not been known to have that.
         self.keeps: bool | None = None
@@ -187,11 +188,10 @@ class Lane(Part):
                 self._ended_count += 1
                 operation.end_order = self._ended_count
                 operation.owner.completed(operation)
-        if self.pending or self._is_woken:
+        if self.pending or self._is_woken or self.waiting is not None or self.bound_state is None:
             self._schedule()
         else:
             self.is_idle = True
-            self._shard.drop(self)
 
     def _go_on(self, runs: Sequence[list[Operation]], progress: batch.Progress, *, has_failed: bool) -> None:
         """End operations, or let them wait or be sent again, after the reply to their block."""
@@ -241,7 +241,10 @@ class Lane(Part):
         if state > 0:
             return
         self.may_be_bounded = state != _NO_BOUND
-        if self._shard.note_existence(self.name, exists=state != _NO_QUEUE):
+        if (
+            self._shard.note_existence(self.name, exists=state != _NO_QUEUE)
+            and len(self.name) <= _LONGEST_KEPT
+        ):
             self.bound_state = state
 
     def forget_queue(self) -> None:
@@ -275,6 +278,7 @@ class Lane(Part):
                 operation.results = []
                 operation.fail(error)
             self.end(operation)
+        self.rest_if_done()
 
     def end(self, operation: Operation) -> None:
         """End an operation, and hand it to its owner."""
@@ -300,20 +304,23 @@ class Lane(Part):
         self.is_idle = True
         if self.waiting is not None:
             self.waiting.turns.end()
-        if self.waiting is None and self._put_backs is None:
-            self._shard.drop(self)
-        else:
-            self.drop_if_done()
+        self.rest_if_done()
 
-    def drop_if_done(self) -> None:
-        """Drop the lane if it has nothing to send or to put back, and no operation waits."""
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the lane has something to send or to put back, or its operations wait."""
+        return not self.is_idle or self.waiting is not None or self._put_backs is not None
+
+    def rest_if_done(self) -> None:
+        """Let the lane rest if it has nothing to send or to put back, and no operation waits."""
         if self.is_idle and not (self.pending or self.waiting or self.has_put_backs):
             if self.waiting is not None:
                 self.waiting.stop()
             # Break the reference cycles, so that the memory is freed without the garbage collector.
             self.waiting = None
             self._put_backs = None
-            self._shard.drop(self)
+            if self.bound_state is None:
+                self._shard.forget(self)
 
     def cancel(self, operation: Operation) -> None:
         """Cancel an operation whose client has gone."""
@@ -357,7 +364,7 @@ class Lane(Part):
     def join(self, operation: Operation) -> None:
         """Let an operation wait for a message, without trying it now."""
         self._ensure_waiting().join(operation)
-        self.drop_if_done()
+        self.rest_if_done()
 
     def send_first(self, operations: list[Operation]) -> None:
         """Send these operations, in this order, before all others of the queue."""

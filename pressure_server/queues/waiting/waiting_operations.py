@@ -351,7 +351,7 @@ class WaitingOperations:
     def _stop_if_done(self) -> None:
         if not self._lane.is_in_flight:
             self.turns.end()
-        self._lane.drop_if_done()
+        self._lane.rest_if_done()
 
     def stop_all(self) -> None:
         """End all waiting operations, because the server stops."""
@@ -434,7 +434,7 @@ class WaitingOperations:
         self._set_due(Due())
         self._await_expiry(None)
         self._wake_up.stop()
-        del self._wake_up  # it refers to this: see Lane.drop_if_done
+        del self._wake_up  # it refers to this: see Lane.rest_if_done
 
 
 def _place_of(operation: Operation) -> tuple[Wait, Line]:

@@ -87,16 +87,16 @@ def test_an_idle_lane_is_used_again(harness: Harness) -> None:
 
 @pytest.mark.interpreted
 def test_the_lanes_that_were_used_last_are_kept(harness: Harness, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(shard, "_MOST_IDLE", 3)
-    for name in (b"a", b"b", b"c", b"a", b"d"):
+    monkeypatch.setattr(shard, "_MOST_KEPT", 3)
+    for name in (b"a", b"b", b"c", b"d", b"a", b"e"):
         harness.use(name)
-    assert harness.idle == [b"c", b"d", b"a"]
+    assert harness.idle == [b"a", b"d", b"e"]
 
 
 def test_a_million_queues_leave_a_bounded_number_of_lanes(harness: Harness) -> None:
-    for number in range(2 * shard._MOST_IDLE):
+    for number in range(2 * shard._MOST_KEPT):
         harness.use(b"%d" % number)
-    assert len(harness.idle) == shard._MOST_IDLE
+    assert len(harness.idle) <= shard._MOST_KEPT + 4
     assert not harness.lanes._in_use
 
 

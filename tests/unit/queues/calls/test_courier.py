@@ -42,7 +42,6 @@ class FakeShard(Shard):
         self.prefix = b"p"
         self.answers = Answers()
         self.back: list[bytes] = []
-        self.times_without_records = 0
 
     def put_back(self, _operation: Operation) -> None:
         raise AssertionError("nothing was taken")
@@ -52,9 +51,6 @@ class FakeShard(Shard):
 
     def messages_are_back(self, bases: Sequence[bytes]) -> None:
         self.back += bases
-
-    def records_are_gone(self) -> None:
-        self.times_without_records += 1
 
 
 class Harness:
@@ -333,7 +329,6 @@ def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harnes
     assert len(harness.courier.records)
     link.reply([0, 1])
     assert not len(harness.courier.records)
-    assert harness.shard.times_without_records == 1
 
 
 def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> None:

@@ -65,7 +65,6 @@ class FakeShard(Shard):
         self.peer_count = 0
         self.waiters = WaiterCount(10)
         self.courier = FakeCourier()
-        self.dropped = 0
         self.existence: list[tuple[bytes, bool]] = []
         self.woken: list[bytes] = []
         self.later: list[Callable[[], None]] = []
@@ -89,10 +88,9 @@ class FakeShard(Shard):
 
     def ask(self, *_role: object) -> None: ...
 
-    # What is noted.
+    def forget(self, _lane: Lane) -> None: ...
 
-    def drop(self, _lane: Lane) -> None:
-        self.dropped += 1
+    # What is noted.
 
     def note_existence(self, name: bytes, *, exists: bool) -> bool:
         self.existence.append((name, exists))
@@ -179,9 +177,9 @@ def test_all_pending_operations_go_in_one_block_and_none_while_it_is_in_flight(d
     assert ended(first, second, third) == [True, True, False]
     assert driven.shard.courier.asked == [False]
     assert driven.pack() == [b"get", b"1", b"1"]
-    assert driven.shard.dropped == 0
+    assert driven.lane.is_in_use
     driven.reply(NO_BOUND, [])
-    assert (driven.shard.dropped, driven.lane.is_idle) == (1, True)
+    assert not driven.lane.is_in_use
 
 
 def test_the_keys_of_a_move_are_those_of_both_queues(driven: Driven) -> None:
@@ -290,11 +288,11 @@ def test_an_operation_waits_and_is_tried_with_the_put_that_serves_it(driven: Dri
     driven.reply(NO_BOUND, [])
     assert isinstance(waiting.owner, Recorder)
     assert waiting.owner.waiting == [waiting]
-    assert driven.shard.dropped == 0
+    assert driven.lane.is_in_use
     driven.submit(put(b"a"))
     assert driven.pack() == [b"get existing waits", b"1", b"1", b"put", b"2", b"", b"a"]
     driven.reply([NO_BOUND, 1, [b"a"]], [], 0)
-    assert (waiting.results, driven.shard.dropped) == ([b"a"], 1)
+    assert (waiting.results, driven.lane.is_in_use) == ([b"a"], False)
 
 
 def test_a_wake_up_tries_waiting_operations_even_if_it_comes_during_a_call(driven: Driven) -> None:

@@ -75,7 +75,7 @@ class FakeLane:
     def end(self, operation: Operation) -> None:
         self.ended.append(operation)
 
-    def drop_if_done(self) -> None:
+    def rest_if_done(self) -> None:
         self.drops += 1
 
 
