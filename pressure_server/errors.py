@@ -1,4 +1,4 @@
-"""Exceptions: one for each error of pressure 0.15, and those of the server and the backend."""
+"""Exceptions: one for each error of pressure 0.15, and others for the server and the backend."""
 
 from __future__ import annotations
 
@@ -115,10 +115,10 @@ class QueueTypeError(PressureError):
 _REASONS_OF_TYPE = {
     "has-groups": "is read by groups: take its messages from 'queue+group'",
     "has-returned": "has messages that came back to it: take these first, then add groups",
-    "is-group": "is that of a group: put into the log that it reads",
-    "is-group-no-index": "is that of a group: only the log that it reads has an index",
-    "is-group-no-policy": "is that of a group, which has no RETRY-DELAY, IN-FLIGHT or RATE",
-    "is-group-no-removal": "is that of a group: nothing leaves it from the middle",
+    "is-group": "belongs to a group: put into the log that it reads",
+    "is-group-no-index": "belongs to a group: only the log that it reads has an index",
+    "is-group-no-policy": "belongs to a group, which has no RETRY-DELAY, IN-FLIGHT or RATE",
+    "is-group-no-removal": "belongs to a group: nothing leaves it from the middle",
     "is-log": "is a log: nothing leaves it from the middle",
     "newer": "is of the kind '{}', which only newer versions of pressure-server know",
     "no-groups": "has no groups: they need a queue of the type log",

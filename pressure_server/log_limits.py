@@ -16,8 +16,8 @@ _MAX_QUEUES = 1000
 class LogThrottle:
     """A throttle for warnings of one `kind`, such as "failed login"; `kinds` is the plural (see `counted`).
 
-    After a warning was logged, those of the next `every` seconds are counted. Then one summary gives their
-    number and the text of the last.
+    After a warning was logged, the warnings of the next `every` seconds are only counted. Then one
+    summary gives their number and the text of the last.
     """
 
     def __init__(

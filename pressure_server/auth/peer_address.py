@@ -20,8 +20,8 @@ def address_of(transport: asyncio.BaseTransport) -> str:
 class Addresses(NamedTuple):
     """The addresses of a connection, taken when it opens: a closed transport no longer tells them.
 
-    `client` and `server` are in Redis's format, in which that of a Unix socket is its path; `shown` is the
-    client's address in logs.
+    `client` and `server` are in Redis's format, which shows the path of a Unix socket; logs name the
+    client as `shown`.
     """
 
     client: str

@@ -23,8 +23,8 @@ from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnkno
 _CHECKS_PER_TIMEOUT: Final = 2
 # The most characters of an error reply that are shown.
 _MAX_ERROR: Final = 200
-# Each write to the socket costs the transport as much as hundreds of small words. So words are joined if so
-# many of them have at most so many bytes; larger ones are sent from where they are.
+# Each write to the socket costs the transport as much as hundreds of small words. So words are joined if
+# _MANY of them have at most _JOINED bytes; larger ones are sent from where they are.
 _MANY: Final = 256
 _JOINED: Final = 64 << 10
 

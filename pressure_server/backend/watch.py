@@ -20,7 +20,7 @@ from pressure_server.errors import BackendError, BackendReplyError
 
 logger = logging.getLogger(__name__)
 
-# The most watched keys that are no longer needed. Above it the oldest half is released, so many in a call.
+# The most watched keys that are no longer needed. Above it the oldest half is released in one call.
 _MAX_UNNEEDED = 10_000
 _RELEASED_AT_ONCE = 500
 # Redis stops watching a key only when it reports a change. So this script changes keys without a lasting
@@ -40,7 +40,7 @@ end
 
 Armed = Callable[[int | None, bytes | None], None]
 # If the backend does not report changes, each waiting operation polls after this many seconds. All operations
-# together poll at most so many times a second.
+# together poll at most this many times a second.
 _POLL = 0.1
 _POLLS_PER_SECOND = 2000
 # Seconds before a backend that has refused is asked again: its ACL may have changed.

@@ -220,7 +220,7 @@ class AsyncJobQueue(AsyncServerQueue):
         return int(await self._do("KICK", checked_number(count, "a count")))
 
     async def pause(self, seconds: float) -> None:
-        """Let nobody reserve jobs for so many seconds. If `seconds` is 0, end the pause."""
+        """Let nobody reserve jobs for this many seconds. If `seconds` is 0, end the pause."""
         await self._do("PAUSE", seconds_word(seconds, "a pause"))
 
     async def _reserve(self, words: list[Word], token: str | bytes | None) -> AsyncJob:

@@ -303,7 +303,7 @@ class _BlockingQueue(AsyncQueue):
 class Queue(Synchronous):
     """A pressure queue in the Redis at `url`, used directly. Threads may share it.
 
-    AsyncQueue explains the arguments, times and errors. Its methods are those of AsyncQueue.
+    It has the methods of AsyncQueue, which explains the arguments, times and errors.
     """
 
     def __init__(

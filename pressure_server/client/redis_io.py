@@ -86,7 +86,7 @@ class AsyncRedis:
 
 
 class BlockingRedis(AsyncRedis):
-    """The same for threads. Its coroutines block where those of AsyncRedis suspend: see synchronous.py."""
+    """The same for threads: its coroutines block, and never suspend (synchronous.py)."""
 
     def __init__(self, url: str, options: Mapping[str, Any], *, is_patient: bool = False) -> None:
         self._redis = open_blocking(url, options, is_patient=is_patient)

@@ -1,7 +1,7 @@
-"""How a synchronous client runs the coroutines of an asyncio one: `Queue` those of `AsyncQueue`, and so on.
+"""How a synchronous client runs an asyncio client's coroutines, as `Queue` does with `AsyncQueue`.
 
-A synchronous client holds an asyncio client whose connections are `BlockingRedis`. A coroutine of that one
-never suspends, so its first step is also the last one, and no event loop is needed.
+A synchronous client holds an asyncio client whose connections are `BlockingRedis`. Their coroutines
+never suspend, so the first step of each is also its last, and no event loop is needed.
 """
 
 from __future__ import annotations

@@ -82,7 +82,7 @@ def script_named(name: str) -> Script:
 
 
 def _joined(name: str) -> bytes:
-    """Return a module's text after those of all that it requires, directly or not."""
+    """Return the texts of all that a module requires, directly or not, and then its own."""
     parts: list[bytes] = []
     begun: list[str] = []
 

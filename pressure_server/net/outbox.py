@@ -36,10 +36,10 @@ _PAUSE_FOR_EACH: Final = 20e-6
 class _Evidence(Enum):
     """What tells which bytes the kernel has accepted."""
 
-    BUFFER = "those that are not in the transport's buffer"
-    ACKNOWLEDGED = "those that the client's kernel has acknowledged: the client has closed its side"
+    BUFFER = "bytes that are not in the transport's buffer"
+    ACKNOWLEDGED = "bytes that the client's kernel has acknowledged: the client has closed its side"
     # The buffer of TLS does not tell its size.
-    RECORDS = "those of TLS records that are complete"
+    RECORDS = "bytes of complete TLS records"
     WRITABLE = "all if the socket is writable: the records of this kind of TLS cannot be counted"
 
 

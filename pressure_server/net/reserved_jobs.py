@@ -55,7 +55,7 @@ class ReservedJobs:
 
     def __init__(self) -> None:
         self._jobs: dict[int, Held] = {}
-        # Jobs of other databases than those of the same ids in `_jobs`.
+        # Jobs whose ids `_jobs` has for another database.
         self._elsewhere: list[Pop] = []
         # A heap of deadlines and ids. Entries of jobs that have ended, or have another deadline, stay in it.
         self._deadlines: list[tuple[float, int]] = []

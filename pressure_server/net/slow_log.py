@@ -48,7 +48,7 @@ class SlowLog:
         )
 
     def latest(self, most: int) -> list[SlowCommand]:
-        """Return at most so many commands, latest first."""
+        """Return up to `most` of the commands, latest first."""
         return list(self._commands)[: -most - 1 : -1]
 
     def reset(self) -> None:

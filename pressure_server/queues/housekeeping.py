@@ -47,7 +47,7 @@ class Housekeeping:
         return await self._call(b"expire", names, b"%g" % seconds)
 
     async def delete(self, names: Sequence[bytes]) -> list[int | BackendError]:
-        """Delete those of the queues whose roles are free. Raises BackendError.
+        """Delete the queues whose roles are free. Raises BackendError.
 
         Returns for each: 1 if it is deleted; 0 if there is none; -1 if an operation must delete it, as a
         native client holds a role; or an error.

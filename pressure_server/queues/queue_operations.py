@@ -75,7 +75,7 @@ class QueueOperations(ABC):
     async def ranges(self, names: Sequence[bytes], first: int, last: int) -> list[list[bytes] | None]:
         """Return the messages of several queues at one moment, oldest first, from `first` to `last`.
 
-        Positions are those of LRANGE. A queue that does not exist has None. Raises a PressureError.
+        Positions count as in LRANGE. A queue that does not exist has None. Raises a PressureError.
         """
 
     async def exists(self, name: bytes) -> bool:

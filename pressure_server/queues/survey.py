@@ -127,8 +127,8 @@ class Surveyed:
     """A queue that the survey has seen: its figures, and what follows from earlier ones.
 
     `at` is when it was looked at last, by time.monotonic(). `put_rate` and `taken_rate` are messages a second
-    between the latest two looks. `age` is that of its oldest message in seconds; see Ages. `lengths` are
-    those of the latest looks, or None if it has not changed.
+    between the latest two looks. `age` is how many seconds old its oldest message is; see Ages. `lengths`
+    is what the latest looks have found, or None if it has not changed.
     """
 
     __slots__ = ("_ages", "age", "at", "database", "figures", "lengths", "name", "put_rate", "taken_rate")

@@ -39,7 +39,7 @@ _LOOKS = 8
 _OTHER_TTL = 3600.0
 # The least number of seconds between the beginnings of two scans.
 _LEAST_INTERVAL = 0.25
-# Keys in one step of a scan: those of about as many queues as one call takes.
+# Keys in one step of a scan: one call can take about as many queues as have them.
 _SCANNED = 1500
 # The longest pause between two calls, in seconds. The pause is a quarter of the call's time, so that the
 # backend can serve others.

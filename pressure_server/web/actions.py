@@ -82,8 +82,8 @@ def _queue_of(request: web.Request, body: Body) -> tuple[Database, bytes]:
 async def _private_client(request: web.Request, body: Body) -> AsyncIterator[Execute]:
     """Yield a function that executes a command on the queue of the body, and returns its reply.
 
-    The commands go over a RESP connection inside the process, as those of the request's user. The function
-    raises hiredis.ReplyError for an error reply; or ConnectionError or TimeoutError.
+    The commands go over a RESP connection inside the process, with the rights of the request's user. The
+    function raises hiredis.ReplyError for an error reply; or ConnectionError or TimeoutError.
     """
     context, (database, queue) = request.app[CONTEXT], _queue_of(request, body)
     connection = context.resp.connect()
@@ -118,7 +118,7 @@ async def _private_client(request: web.Request, body: Body) -> AsyncIterator[Exe
 class _Command:
     """An action that is one command on a queue, and what it says; {} stands for the reply to the command.
 
-    The command has `arguments`, and then those of the `options` that are given.
+    The command has `arguments`, and then the given ones of the `options`.
     """
 
     command: str

@@ -243,7 +243,7 @@ def _shard_metrics(broker: Broker) -> Iterator[Metric]:
 
 
 async def _backend_metrics(context: HttpContext) -> list[Metric]:
-    """Return the families about the backend, without those of its memory while it is away."""
+    """Return the families about the backend; while it is away, none about its memory."""
     broker, embedded = context.server.broker, context.embedded
     about = {"version": broker.version, "embedded": "no" if embedded is None else "yes"}
     families: list[Metric] = [InfoMetricFamily("pressure_backend", "The backend.", about)]

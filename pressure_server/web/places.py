@@ -1,4 +1,4 @@
-"""Places for connections and streams: their number is limited, and nobody can take those of all others."""
+"""Places for connections and streams: their number is limited, and no client can take all."""
 
 from __future__ import annotations
 

@@ -91,7 +91,8 @@ async def _info(database: Database, name: bytes) -> dict[str, Any]:
 def _as_text(data: bytes, size: int) -> dict[str, str]:
     """Return the beginning of a message: text if it is UTF-8 without control characters, else digits in hex.
 
-    `size` is that of the whole message. If this is not all, it may end in the middle of a character.
+    `size` is how many bytes the whole message has. A part of it may end in the middle of
+    a character.
     """
     try:
         text = _Utf8Decoder().decode(data, final=len(data) == size)

@@ -76,7 +76,7 @@ class _Worker:
 
 
 class Crew:
-    """The workers of the server with these settings. `own`, `clients` and `broker` are those of this process.
+    """The workers of the server with these settings. `own`, `clients` and `broker` belong to this process.
 
     `is_lost` is whether no worker can start again; then the crew has called `give_up`.
     """

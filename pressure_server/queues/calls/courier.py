@@ -34,8 +34,8 @@ logger = logging.getLogger(__name__)
 # 4 to 15 % more operations than 2, and 6 handled fewer. Shards of one database share them, as their calls are
 # small: with 16 shards on three nodes, one each makes 24 operations a call instead of 10.
 MOST_IN_FLIGHT: Final = 3
-# The calls that may leave share the ready blocks, but each gets at least so many: a call costs as much as two
-# or three blocks.
+# The calls that may leave share the ready blocks, but each gets at least this number: a call costs as much as
+# two or three blocks.
 _MIN_BLOCKS: Final = 8
 # The most bytes of a call's arguments. The library ends a call after about two milliseconds (call.lua).
 _MAX_BYTES: Final = 1 << 20

@@ -30,7 +30,7 @@ from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 if TYPE_CHECKING:
     from pressure_server.queues.shard import Shard
 
-# With so many operations pending, the next block leaves before the replies to the last one are handed out.
+# With this many operations pending, the next block leaves before the last one's replies are handed out.
 # One queue, pipelines of 16: 50 % more puts of jobs, 16 % more reserves; 50 lone clients: 10 %.
 _ENOUGH_TO_SEND: Final = 16
 # What the first value of a reply says of the queue if nothing is left undone (batch.lua).

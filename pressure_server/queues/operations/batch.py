@@ -108,7 +108,7 @@ def fold(batch: Sequence[Operation]) -> list[list[Operation]]:
 
 
 def _overtaken(batch: Sequence[Operation]) -> list[Operation]:
-    """Return the operations in another order, which keeps that of each owner."""
+    """Return the operations in another order. Operations of one owner keep their order."""
     ahead: list[Operation] = []
     rest: list[Operation] = []
     owners: set[Owner] = set()

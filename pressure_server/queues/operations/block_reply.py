@@ -29,9 +29,9 @@ class News(NamedTuple):
 
     `later` are results that waiting runs have got since, each with the number of its run, from 1 on. Native
     clients hold the roles that `held` names, and waiting operations need them. `left_for_others`: messages
-    were left for clients of other servers. `due` is None if the queue has no jobs. `room_after`: in so many
-    seconds a message expires that is in the way of puts. `log_suffix` is how many bytes a group's name is
-    longer than the name of its log; 0 if the queue is not a group's. `keeps` is whether pops must reserve
+    were left for clients of other servers. `due` is None if the queue has no jobs. `room_after`: the
+    seconds until a message expires that is in the way of puts. `log_suffix` is how many bytes a group's name
+    is longer than the name of its log; 0 if the queue is not a group's. `keeps` is whether pops must reserve
     (ACK NEXT), if the caller did not know. `is_limited`: the queue may limit how many jobs are reserved, so
     the end of a reservation may serve operations that wait.
     """

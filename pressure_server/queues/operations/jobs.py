@@ -90,7 +90,7 @@ def released(
 class ReservedJob(NamedTuple):
     """A job that a client has reserved. `ttr` is how long the reservation lasts, in seconds; 0: no limit.
 
-    `offset` is that of its message in a log, if the queue is that of a group.
+    If the queue belongs to a group, `offset` says where the log has the job's message.
     """
 
     id: int

@@ -17,7 +17,7 @@ def first_word(policy: Policy, transaction: bytes) -> bytes:
 class Outcome(NamedTuple):
     """What became of a put with a transaction id.
 
-    DONE: it has been done; `offset` is that of its first message, if the queue is a log. UNKNOWN: it has not
+    DONE: it has been done; if the queue is a log, its first message is at `offset`. UNKNOWN: it has not
     been done. FORGOTTEN: it is not among those that the queue remembers; it has not been done if it was sent
     less than `seconds` ago.
     """

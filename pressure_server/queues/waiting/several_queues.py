@@ -63,7 +63,7 @@ class SeveralQueues:
 
         Queues in `to_try` are tried in turn, unless their backend is lost. The others are assumed to have
         nothing when this is called: their operations join the lines untried. `how` says how the operations
-        wait, apart from the time: the `deadline` is that of all of them together, by the loop's clock.
+        wait, apart from the time: the `deadline`, by the loop's clock, holds for all of them together.
         """
         loop, first = asyncio.get_running_loop(), self._owner.first_ended
         if not to_try:
