@@ -86,7 +86,7 @@ _FAMILIES = (
 _COMMANDS = [command.name for family in _FAMILIES for command in family.commands]
 
 
-class _Measured(NamedTuple):
+class Measured(NamedTuple):
     """The results of one command: requests per second, and per request microseconds and script calls."""
 
     rate: float
@@ -104,7 +104,7 @@ def run(plan: Plan) -> list[Table]:
         for _ in plan.each_round("throughput"):
             for case in plan.cases:
                 for subject in subjects:
-                    for command, measured in _measure(subject, case):
+                    for command, measured in measure(subject, case):
                         samples.add((command, case), subject.name, measured.rate)
                         for name, value in measured._asdict().items():
                             samples.add((command, case), f"{subject.name}, {name}", value)
@@ -125,7 +125,7 @@ def run(plan: Plan) -> list[Table]:
     ]
 
 
-def _measure(subject: Subject, case: Case) -> Iterator[tuple[str, _Measured]]:
+def measure(subject: Subject, case: Case) -> Iterator[tuple[str, Measured]]:
     """Measure every command on new queues, and yield it with its results."""
     _flush(subject)
     for family in _FAMILIES:
@@ -144,7 +144,7 @@ def _measure(subject: Subject, case: Case) -> Iterator[tuple[str, _Measured]]:
     _flush(subject)
 
 
-def _do(subject: Subject, case: Case, prefix: str, command: _Command) -> _Measured:
+def _do(subject: Subject, case: Case, prefix: str, command: _Command) -> Measured:
     numbers = MAX_NUMBERS if case.queues == 1 else case.queues
     key = f"{prefix}{0:012}" if case.queues == 1 else prefix + RANDOM
     words = [_message(numbers) if word == _MESSAGE else word for word in command.arguments]
@@ -157,7 +157,7 @@ def _do(subject: Subject, case: Case, prefix: str, command: _Command) -> _Measur
         statistics = client("INFO", "commandstats").decode()
     calls = sum(map(int, re.findall(r"^cmdstat_(?:evalsha|fcall):calls=(\d+)", statistics, re.MULTILINE)))
     each = 1e6 / case.load.requests
-    return _Measured(
+    return Measured(
         rate=rate,
         user=(after.user - before.user) * each,
         server=(after.total - before.total) * each,

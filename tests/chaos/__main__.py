@@ -36,6 +36,11 @@ def main() -> int:
         kinds, backend = plan.KINDS_OF_CLUSTER, partial(ClusterBackend, Engine(arguments.cluster))
     elif arguments.sentinel:
         kinds, backend = plan.KINDS_OF_SENTINEL, SentinelBackend
+    if arguments.workers > 1:
+        kinds = [*kinds, *plan.KINDS_OF_WORKERS]
+    stays = plan.STAYING[arguments.stays] if arguments.stays else None
+    if stays is not None:
+        kinds = [kind for kind in kinds if kind.target is not stays.target]
     grace = arguments.backend_grace or (TIMEOUTS.grace if backend is SingleBackend else _LONG_GRACE)
     timeouts = plan.Timeouts(arguments.proxy_timeout, arguments.backend_timeout, grace)
     settings = Settings(
@@ -46,6 +51,8 @@ def main() -> int:
         folder=arguments.folder or Path(tempfile.mkdtemp(prefix="chaos-")),
         seed=arguments.seed,
         backend=backend,
+        workers=arguments.workers,
+        stays=stays,
     )
     print(f"seed {arguments.seed}, logs and data in {settings.folder}", flush=True)
     began = time.monotonic()
@@ -53,7 +60,7 @@ def main() -> int:
         run(settings, lambda text: print(f"{time.monotonic() - began:6.0f} s  {text}", flush=True))
     )
     print("", *report.lines(outcome), sep="\n")
-    failures = report.failures(outcome)
+    failures = report.failures(outcome, all_reached=arguments.reached)
     print(f"\nfailed: {', '.join(failures)}" if failures else "\nnothing lost, every duplicate has a cause")
     return 1 if failures else 0
 
@@ -79,6 +86,17 @@ def _arguments() -> argparse.Namespace:
         "--sentinel",
         action="store_true",
         help="a master, a replica and Sentinels, whose network breaks; as root",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=1, help="processes of each server; with several, some die and hang"
+    )
+    parser.add_argument(
+        "--stays",
+        choices=list(plan.STAYING),
+        help="a fault that lasts until all messages are put; others break something else",
+    )
+    parser.add_argument(
+        "--reached", action="store_true", help="fail if a rare state is not reached; for long runs"
     )
     for option, default in (
         ("--proxy-timeout", TIMEOUTS.proxy),

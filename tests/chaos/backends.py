@@ -100,6 +100,7 @@ class ClusterBackend(FailoverBackend):
         self.network = stack.enter_context(Network())
         self.cluster = Cluster(
             folder,
+            *("--appendonly", "yes"),
             masters=MASTERS,
             replicas=1,
             engine=engine,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
+import os
 import random
 import signal
 import socket
@@ -54,6 +56,7 @@ class Faults:
         self._hang_ups = hang_ups
         # A target is not broken again before it has been repaired.
         self._locks: dict[tuple[Target, int], asyncio.Lock] = {}
+        self._stay_is_over = asyncio.Event()
 
     async def all(self, faults: Sequence[Fault]) -> None:
         """Do the faults as planned. Return when everything is repaired."""
@@ -65,6 +68,25 @@ class Faults:
                 doing = overlapping.create_task(self._do(fault, lock))
                 if not fault.overlaps:
                     await asyncio.wait((doing,))
+
+    async def stay(self, kind: Kind | None, seed: int) -> None:
+        """Do a fault of this kind, if any, at the first server. Return when it has been repaired."""
+        if kind is not None:
+            fault = Fault(kind, place=0, pause=0.0, seconds=math.inf, overlaps=True, seed=seed)
+            lock = self._lock(fault)
+            await lock.acquire()
+            await self._do(fault, lock)
+
+    def end_stay(self) -> None:
+        """Let the fault that stays be repaired."""
+        self._stay_is_over.set()
+
+    async def _last(self, fault: Fault) -> None:
+        """Wait until the fault is to be repaired."""
+        if math.isinf(fault.seconds):
+            await self._stay_is_over.wait()
+        else:
+            await asyncio.sleep(fault.seconds)
 
     def _log(self, incident: Incident) -> None:
         """Append the incident to a file, with the time of day as in the servers' logs."""
@@ -94,12 +116,23 @@ class Faults:
     async def _end_proxy(self, fault: Fault, _chance: random.Random) -> None:
         proxy = self._proxy(fault)
         await proxy.end(signal.SIGTERM if fault.kind is plan.PROXY_ENDED else signal.SIGKILL)
-        await asyncio.sleep(fault.seconds)
+        await self._last(fault)
         await proxy.start()
+
+    async def _break_worker(self, fault: Fault, chance: random.Random) -> None:
+        """Kill or stop one of the processes of a server. The supervisor starts another if it dies."""
+        workers = self._proxy(fault).workers
+        if not workers:
+            return  # the last one has died, and the next one has not started
+        worker = chance.choice(workers)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(worker, signal.SIGKILL if fault.kind is plan.WORKER_KILLED else signal.SIGSTOP)
+            await self._last(fault)
+            os.kill(worker, signal.SIGCONT)
 
     async def _stop_proxy(self, fault: Fault, _chance: random.Random) -> None:
         async with _in_a_thread(stopped(self._proxy(fault).process)):
-            await asyncio.sleep(fault.seconds)
+            await self._last(fault)
 
     @property
     def _valkey(self) -> Valkey:
@@ -108,7 +141,7 @@ class Faults:
 
     async def _break_backend(self, fault: Fault, _chance: random.Random) -> None:
         async with _in_a_thread(_BACKEND_FAULTS[fault.kind](self._valkey)):
-            await asyncio.sleep(fault.seconds)
+            await self._last(fault)
 
     async def _break_cluster(self, fault: Fault, chance: random.Random) -> None:
         backend = self._stand.backend
@@ -129,9 +162,22 @@ class Faults:
         cuts = [(node, other) if out else (other, node) for other in far for out in ways]
         await asyncio.to_thread(backend.network.cut, cuts)
         try:
-            await asyncio.sleep(fault.seconds)
+            await self._last(fault)
         finally:
             await asyncio.to_thread(backend.network.heal, cuts)
+        await backend.wait_until_healed()
+
+    async def _lose_shards(self, fault: Fault, chance: random.Random) -> None:
+        """Kill a master and its replica, so that nobody has the queues of its shards."""
+        backend = self._stand.backend
+        assert isinstance(backend, ClusterBackend)
+        master = chance.choice(await backend.cluster.masters())
+        nodes = [master, *await backend.cluster.replicas_of(master)]
+        for node in nodes:
+            node.kill()
+        await self._last(fault)
+        for node in nodes:
+            await node.start()
         await backend.wait_until_healed()
 
     async def _hang_up(self, fault: Fault, chance: random.Random) -> None:
@@ -144,7 +190,7 @@ class Faults:
         relay = proxy.backend_relay if fault.kind.target is Target.BACKEND_LINE else proxy.client_relay
         try:
             _LINE_FAULTS[fault.kind](relay, chance)
-            await asyncio.sleep(fault.seconds)
+            await self._last(fault)
         finally:
             relay.heal()
 
@@ -354,6 +400,8 @@ _ACTIONS: dict[Kind, Callable[[Faults, Fault, random.Random], Awaitable[None]]] 
     **dict.fromkeys(_BACKEND_FAULTS, Faults._break_backend),
     **dict.fromkeys(_CLUSTER_FAULTS, Faults._break_cluster),
     plan.PARTITION: Faults._partition,
+    plan.SHARDS_LOST: Faults._lose_shards,
+    **dict.fromkeys(plan.KINDS_OF_WORKERS, Faults._break_worker),
     plan.CLIENTS_HANG_UP: Faults._hang_up,
     **dict.fromkeys(_LINE_FAULTS, Faults._break_line),
     plan.GARBAGE: Faults._send_garbage,

@@ -43,6 +43,10 @@ PROXY_DEAD = Kind("proxy killed for long", Target.PROXY, 1.5, 2.0, "proxy", brea
 PROXY_ENDED = Kind("proxy terminated", Target.PROXY, 0.0, 0.5, breaks_a_process=True)
 PROXY_STOPPED = Kind("proxy stopped", Target.PROXY, 0.1, 0.6, "proxy", breaks_a_process=True)
 PROXY_ZOMBIE = Kind("proxy stopped for long", Target.PROXY, 1.5, 2.0, "proxy", breaks_a_process=True)
+# One process of a server that has several. The supervisor kills one that hangs after ten seconds.
+WORKER_KILLED = Kind("worker killed", Target.PROXY, 0.0, 0.0, breaks_a_process=True)
+WORKER_STOPPED = Kind("worker stopped", Target.PROXY, 0.1, 0.6, "proxy", breaks_a_process=True)
+WORKER_HANGS = Kind("worker stopped for long", Target.PROXY, 11.0, 14.0, breaks_a_process=True)
 POWER_CUT = Kind("backend's power cut", Target.BACKEND, 0.0, 0.4, "grace", breaks_a_process=True)
 LONG_POWER_CUT = Kind(
     "backend's power cut for long", Target.BACKEND, 1.2, 1.6, "grace", breaks_a_process=True
@@ -67,6 +71,7 @@ CLIENTS_REFUSED = Kind("client line refused", Target.CLIENT_LINE, 0.2, 1.0)
 SLOT_MOVED = Kind("slot moved", Target.BACKEND, 0.0, 0.5)
 FAILED_OVER = Kind("failover asked for", Target.BACKEND, 0.0, 0.0)
 MASTER_KILLED = Kind("master killed", Target.BACKEND, 0.0, 1.0, breaks_a_process=True)
+SHARDS_LOST = Kind("master and replica killed", Target.BACKEND, 0.0, 0.0, breaks_a_process=True)
 PARTITION = Kind("network partition", Target.BACKEND, 0.5, 5.0, breaks_a_process=True)
 GARBAGE = Kind("garbage sent", Target.PROXY, 0.0, 0.0)
 BURST = Kind("burst of connections", Target.PROXY, 0.0, 0.0)
@@ -80,6 +85,7 @@ KINDS = (
     CLIENTS_CUT, CLIENTS_HALF_CUT, CLIENTS_STALLED, CLIENTS_SLOW, CLIENTS_REFUSED,
     GARBAGE, BURST,
 )  # fmt: skip
+KINDS_OF_WORKERS = (WORKER_KILLED, WORKER_KILLED, WORKER_STOPPED, WORKER_HANGS)
 # The kinds for a cluster. Each stands here as often as it comes before all kinds come again.
 KINDS_OF_CLUSTER = (
     *[SLOT_MOVED] * 6, *[FAILED_OVER] * 2, *[PARTITION] * 6, MASTER_KILLED,
@@ -96,6 +102,8 @@ FORGED = Kind("message forged", Target.BACKEND, 0.0, 0.0)
 COPIED_ONCE = Kind("message with an id copied", Target.BACKEND, 0.0, 0.0)
 COPIED_IN_LOG = Kind("message copied in a log", Target.BACKEND, 0.0, 0.0)
 STOLEN_FROM_GROUP = Kind("message stolen from a group", Target.BACKEND, 0.0, 0.0)
+# What may last while all messages are put.
+STAYING = {kind.name: kind for kind in (PROXY_KILLED, CLIENTS_STALLED, PARTITION, SHARDS_LOST)}
 SABOTAGE = (STOLEN, COPIED, FORGED)
 SABOTAGE_OF_LOGS = (COPIED_ONCE, COPIED_IN_LOG, STOLEN_FROM_GROUP)
 

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from tests.chaos.causes import Incident, cause, cause_of_refusal, near
 from tests.chaos.evidence import follow
 from tests.chaos.ledger import Refusal
+from tests.chaos.reached import expected
 from tests.chaos.run import Outcome
 from tests.support.ledger import Doubled, Event, Lost, Strange
 
@@ -16,8 +17,8 @@ _EXAMPLES = 20
 _StepTexts = Mapping[bytes, list[str]]
 
 
-def failures(outcome: Outcome) -> list[str]:
-    """Return why the run has failed; nothing if it has not."""
+def failures(outcome: Outcome, *, all_reached: bool = False) -> list[str]:
+    """Return why the run has failed; nothing if it has not. With `all_reached`, no rare state may be 0."""
     ledgers, logs, wanted = outcome.ledgers, outcome.logs.values(), outcome.settings
     unexplained = [duplicate for duplicate, incident in explain(outcome) if incident is None]
     found = [
@@ -32,9 +33,15 @@ def failures(outcome: Outcome) -> list[str]:
         (len(outcome.journal.complaints), "complaints"),
         (len(outcome.left), "queues that were not drained"),
         (wanted.messages - outcome.acknowledged, "messages fewer than asked for"),
-        (len(wanted.faults) - len(outcome.incidents), "faults fewer than asked for"),
+        (len(wanted.faults) + bool(wanted.stays) - len(outcome.incidents), "faults fewer than asked for"),
+        (all_reached * len(missing(outcome)), "rare states that were not reached"),
     ]
     return [f"{count} {what}" for count, what in found if count > 0]
+
+
+def missing(outcome: Outcome) -> list[str]:
+    """Return the rare states that the run could reach, and has not."""
+    return [state for state in expected(outcome.settings.backend) if not outcome.reached[state]]
 
 
 def explain(outcome: Outcome) -> list[tuple[Doubled, Incident | None]]:
@@ -108,6 +115,9 @@ def lines(outcome: Outcome) -> Iterator[str]:
         f"at {pause.when - outcome.began:.1f} s"
     )
     yield from _counts("error replies", journal.errors.elements())
+    yield from _counts("rare states", outcome.reached.elements())
+    yield from (f"      0  {state}" for state in missing(outcome))
+    yield from (f"while it stayed, {line}" for line in outcome.said)
     yield from _details(outcome, lost, duplicates)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -29,16 +30,17 @@ from tests.chaos.maker import Maker
 from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.memcached_clients import Getter, Setter
 from tests.chaos.once import OnceProducer
-from tests.chaos.plan import Fault, Timeouts
+from tests.chaos.plan import Fault, Kind, Timeouts
 from tests.chaos.poppers import Popper
 from tests.chaos.producers import Pace, Producer, Sender
+from tests.chaos.reached import reached
 from tests.chaos.readers import Reader
 from tests.chaos.redis_workers import DetachedWorker, JobProducer, RedisKicker, RedisWorker
 from tests.chaos.ring_clients import RingClients
 from tests.chaos.stand import Stand
 from tests.chaos.tags import beside
 from tests.chaos.workers import Worker
-from tests.support.waiters import Words
+from tests.support.waiters import Waiter, Words
 
 # Queues with their bounds; 0 for none. Exchanges and moves are between those with the same tag.
 QUEUES = {"wide": 0, "{wide}r": 0, "narrow": 20, "{narrow}tight": 300, "{wide}stack": 300, "{narrow}bag": 300}
@@ -121,6 +123,9 @@ class Settings:
     folder: Path
     seed: int
     backend: MakeBackend = SingleBackend
+    workers: int = 1
+    # A kind of fault that lasts until the messages have been put.
+    stays: Kind | None = None
 
 
 @dataclass
@@ -141,6 +146,10 @@ class Outcome:
     append_only_files: list[Path] = field(default_factory=list)
     # Queues that were not drained, with their lengths.
     left: dict[str, int] = field(default_factory=dict)
+    # What each server said of its backend while a fault stayed.
+    said: list[str] = field(default_factory=list)
+    # Rare states, and how often they were reached.
+    reached: Counter[str] = field(default_factory=Counter)
 
     @property
     def ledgers(self) -> list[NamedLedger]:
@@ -175,7 +184,14 @@ class Outcome:
 async def run(settings: Settings, say: Say) -> Outcome:
     """Run the test. `say` receives lines of progress."""
     outcome = Outcome(settings)
-    stand = Stand(settings.folder, settings.proxies, settings.timeouts, outcome.journal, settings.backend)
+    stand = Stand(
+        settings.folder,
+        settings.proxies,
+        settings.timeouts,
+        outcome.journal,
+        settings.backend,
+        settings.workers,
+    )
     try:
         await stand.start()
         outcome.began = time.monotonic()
@@ -186,6 +202,7 @@ async def run(settings: Settings, say: Say) -> Outcome:
     outcome.append_only_files = stand.append_only_files
     for complaint in stand.complaints_in_logs():
         outcome.journal.complain(complaint)
+    outcome.reached = reached(settings.folder, outcome.journal)
     return outcome
 
 
@@ -231,6 +248,7 @@ class _Work:
         producers = [asyncio.create_task(producer.work()) for producer in makers]
         rings = [asyncio.create_task(client.work()) for client in self._ring_clients.clients()]
         breaking = asyncio.create_task(self._faults.all(self._settings.faults))
+        staying = asyncio.create_task(self._faults.stay(self._settings.stays, self._settings.seed))
         tasks = [
             *(asyncio.create_task(worker.work()) for worker in workers),
             asyncio.create_task(self._hang_ups.collect()),
@@ -238,10 +256,15 @@ class _Work:
             *producers,
             asyncio.create_task(self._report_progress()),
             breaking,
+            staying,
         ]
         try:
             while not breaking.done() or self._outcome.acknowledged < self._settings.messages:
                 await self._check(tasks)
+            if self._settings.stays is not None:
+                self._outcome.said = await self._backends_away()
+            self._faults.end_stay()
+            await staying
             for one in paces:
                 one.is_over = True
             while not all(task.done() for task in producers):
@@ -257,6 +280,21 @@ class _Work:
             for task in tasks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _backends_away(self) -> list[str]:
+        """Return what each server that runs says of the parts of its backend that are away."""
+        lines = []
+        for proxy in self._stand.proxies:
+            if proxy.is_running:
+                with Waiter(proxy.port) as asked:
+                    about = await asyncio.to_thread(asked, "INFO", "backend")
+                away = [
+                    line
+                    for line in about.decode().splitlines()
+                    if "status=down" in line or "status:down" in line
+                ]
+                lines.append(f"{proxy.name}: {'; '.join(away) or 'no part of the backend is away'}")
+        return lines
 
     async def _check(self, tasks: list[asyncio.Task[None]]) -> None:
         """Wait a little, then raise the exception of a task that failed."""
