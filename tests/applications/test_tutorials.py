@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from tests.support.client_scripts import need_library
+from tests.support.client_scripts import need_library, need_php_files
+from tests.support.installed_applications import INSTALLED, SCRIPTS
 from tests.support.paths import ROOT
 from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, wait_for
@@ -86,10 +89,10 @@ class Terminal:
 
 
 @contextmanager
-def terminals(folder: Path, *names: str) -> Iterator[dict[str, Terminal]]:
-    """Open terminals in the folder, for programs of this environment."""
+def terminals(folder: Path, *programs: Path) -> Iterator[dict[str, Terminal]]:
+    """Open two terminals in the folder. They find programs in these folders first."""
     variables = {
-        "PATH": os.pathsep.join((str(Path(sys.executable).parent), os.environ["PATH"])),
+        "PATH": os.pathsep.join((*map(str, programs), str(Path(sys.executable).parent), os.environ["PATH"])),
         "HOME": str(folder.parent),
         "LANG": "C.UTF-8",
         "TERM": "dumb",
@@ -99,7 +102,7 @@ def terminals(folder: Path, *names: str) -> Iterator[dict[str, Terminal]]:
     }
     opened: dict[str, Terminal] = {}
     try:
-        for name in names:
+        for name in ("Terminal 1", "Terminal 2"):
             opened[name] = Terminal(folder.parent / f"{name}.log".replace(" ", "-"), folder, variables)
         yield opened
     finally:
@@ -119,16 +122,43 @@ def follow(terminal: Terminal, transcript: str) -> None:
             terminal.expect(line)
 
 
-@pytest.mark.parametrize("page", ["php", "ruby", "python"])
+# Of Laravel, Debian has the components only.
+LARAVEL = {
+    "php-illuminate-queue": "Illuminate/Queue/autoload.php",
+    "php-illuminate-events": "Illuminate/Events/autoload.php",
+    "php-illuminate-console": "Illuminate/Console/autoload.php",
+    "php-pda-pheanstalk": "Pheanstalk/autoload.php",
+}
+
+
+def _need_celery() -> None:
+    if not (INSTALLED / "installed").exists():
+        pytest.fail("the applications are not installed: run make test-applications")
+
+
+# By page: what requires that its library is installed.
+PAGES: dict[str, Callable[[], None]] = {
+    "php": partial(need_library, "_.php"),
+    "ruby": partial(need_library, "_.rb"),
+    "python": lambda: None,
+    "celery": _need_celery,
+    "laravel": partial(need_php_files, LARAVEL),
+}
+
+
+@pytest.mark.parametrize("page", PAGES)
 def test_a_tutorial_does_what_it_says(page: str, tmp_path: Path) -> None:
-    need_library({"php": "_.php", "ruby": "_.rb"}.get(page, ""))
+    PAGES[page]()
     folder = tmp_path / "mails"
     folder.mkdir()
+    if page == "laravel":
+        shutil.copy(SCRIPTS / "artisan.php", folder / "artisan")
     text = (_TUTORIALS / f"{page}.md").read_text("utf-8")
     ports = dict(zip(_PORTS, map(str, free_ports(len(_PORTS))), strict=True))
     for old, new in ports.items():
         text = text.replace(old, new)
-    with terminals(folder, "Terminal 1", "Terminal 2") as opened:
+    programs = (INSTALLED / "python" / "bin",) if page == "celery" else ()
+    with terminals(folder, *programs) as opened:
         for title, content in _BLOCK.findall(text):
             if title in opened:
                 follow(opened[title], content)
@@ -139,5 +169,5 @@ def test_a_tutorial_does_what_it_says(page: str, tmp_path: Path) -> None:
         queue = _DEAD_LETTERS.search(text)
         assert queue
         url = f"http://127.0.0.1:{ports['4080']}/api/queue/events?id={queue[1]}"
-        with urllib.request.urlopen(url, timeout=TIMEOUT) as events:  # noqa: S310 # the scheme is http
-            assert b"nobody" in events.readline() + events.readline()
+        with urllib.request.urlopen(url, timeout=TIMEOUT) as events:
+            assert queue[1].encode() in events.readline() + events.readline()
