@@ -31,6 +31,7 @@ _BLOCK = re.compile(r'^```\w+ title="([^"\n]*)"\n(.*?)^```$', re.MULTILINE | re.
 _PORTS = ("4000", "4080", "11300")
 _DEAD_LETTERS = re.compile(r"click\s`(.*?)`")
 # What the shell prints of its jobs, at a moment of its choice.
+_COLOUR_OR_RETURN = re.compile(r"\x1b\[[\d;]*m|\r")
 _CTRL_C = "\x03"
 _PROMPT = "\n$\n"
 _OF_SHELL = re.compile(r"\[\d\]")
@@ -53,7 +54,7 @@ class Terminal:
         wait_for(lambda: self._session.exists() and self._session.read_text(), "the shell")
 
     def _output(self) -> str:
-        return self._log.read_text(errors="replace").replace("\r", "")
+        return _COLOUR_OR_RETURN.sub("", self._log.read_text(errors="replace"))
 
     def type(self, text: str) -> None:
         """Type a command and Enter, when the shell prompts for it; or Ctrl-C, at once."""
