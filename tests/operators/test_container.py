@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shlex
 import shutil
@@ -29,15 +28,13 @@ from pressure_server.backend.address import ClusterAddress, SentinelAddress, add
 from pressure_server.version import RELEASE
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for
-from tests.support.requirements import need, need_registry
+from tests.support.requirements import need, need_registry, registry_variables
 
 COMPOSE = ROOT / "deploy/docker-compose.yml"
 COMPOSE_CLUSTER = ROOT / "deploy/docker-compose.cluster.yml"
 COMPOSE_SENTINEL = ROOT / "deploy/docker-compose.sentinel.yml"
 IMAGE = ROOT / "deploy/image"
 REQUIREMENTS = IMAGE / "requirements.txt"
-# Variables that the build gets from the environment of the tests.
-PASSED_ON = ("PIP_", "SSL_", "REQUESTS_", "HTTP", "http", "NO_PROXY", "no_proxy", "LANG", "TMPDIR")
 
 
 @dataclass(frozen=True)
@@ -135,7 +132,7 @@ class Image:
         self.context = folder / "context"
         self.workdir = self.root
         self.environment = {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
-        self.environment |= {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        self.environment |= registry_variables()
         for name in context_files():
             (self.context / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, self.context / name)
