@@ -18,8 +18,11 @@ RUN python -m venv /venv && python -m venv /src/tools \
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY pressure_server pressure_server
 COPY handlers handlers
+# The commit that the image is made of: --build-arg REVISION=$(git rev-parse HEAD). Empty: the release.
+ARG REVISION=unknown
 # /venv/sbom.cdx.json lists what the image has of Python. pip itself is not needed there.
-RUN PRESSURE_COMPILE=1 tools/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . \
+RUN printf %.8s "${REVISION}" > pressure_server/commit.txt \
+    && PRESSURE_COMPILE=1 tools/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . \
     && /venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index dist/*.whl \
     && /venv/bin/pip check \
     && /venv/bin/pip uninstall --yes pip \
@@ -30,11 +33,10 @@ RUN PRESSURE_COMPILE=1 tools/bin/pip wheel --disable-pip-version-check --no-deps
 
 FROM ${PYTHON}
 ARG PYTHON
-# The commit that the image is made of: --build-arg REVISION=$(git rev-parse HEAD)
-ARG REVISION=
+ARG REVISION=unknown
 LABEL org.opencontainers.image.title=pressure-server \
     org.opencontainers.image.description="Bounded, reliable FIFO queues for Redis, memcached and beanstalk clients" \
-    org.opencontainers.image.version=0.2.0 \
+    org.opencontainers.image.version=1.0.0rc1 \
     org.opencontainers.image.revision=${REVISION} \
     org.opencontainers.image.licenses=MIT \
     org.opencontainers.image.base.name=docker.io/library/${PYTHON}

@@ -43,7 +43,7 @@ APPLICATION_FILES := $(addprefix tests/applications/,requirements.txt requiremen
 	package.json package-lock.json .npmrc)
 
 .PHONY: run demo test test-quick test-compiled test-on-redis test-on-cluster test-applications \
-	compile uncompile lint format bench chaos docs man lock sbom clean
+	compile uncompile lint format bench chaos docs man dist lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -141,6 +141,7 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/actionlint
 
 format: $(INSTALLED)
 	$(BIN)/ruff check --fix .
@@ -158,6 +159,14 @@ docs: $(INSTALLED)
 # The man pages, in build/man.
 man: $(INSTALLED)
 	$(BIN)/python -m tests.man_pages build/man
+
+# The packages, as the release workflow builds them but for the compiled wheels, in dist.
+dist: export PRESSURE_COMPILE := 0
+dist: $(INSTALLED)
+	rm -rf dist
+	$(BIN)/python -m build --outdir dist .
+	$(BIN)/python -m build --outdir dist client
+	$(BIN)/twine check --strict dist/*
 
 # The versions and hashes of what the image installs, and of what builds it; the versions of applications.
 lock: export CUSTOM_COMPILE_COMMAND = make lock

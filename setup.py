@@ -8,6 +8,7 @@ and an editable one does not. All modules are compiled, or none: see docs/intern
 from __future__ import annotations
 
 import os
+import runpy
 import sys
 import tomllib
 from hashlib import sha256
@@ -94,5 +95,14 @@ def get_requires_for_build_wheel(_config_settings: Any = None) -> list[str]:
     return ["mypy>=2.4,<3", *tomllib.loads(Path("pyproject.toml").read_text())["project"]["dependencies"]]
 
 
+def _version() -> str:
+    """Return the version. Note for the package of which commit it is; in an sdist, that is noted already."""
+    version = runpy.run_path("pressure_server/version.py")
+    if Path(".git").exists():
+        Path("pressure_server/commit.txt").write_text(version["commit"]())
+    told: str = version["VERSION"]
+    return told
+
+
 if __name__ == "__main__":
-    setup(ext_modules=_extensions(), cmdclass={"build_ext": BuildAll})
+    setup(version=_version(), ext_modules=_extensions(), cmdclass={"build_ext": BuildAll})

@@ -1,7 +1,7 @@
 """pressure-server: bounded, reliable FIFO queues in Redis or Valkey, for existing clients."""
 
-from pressure_server import compiled
+from pressure_server import compiled, version
 
-__version__ = "0.2.0"
+__version__ = version.VERSION
 
 compiled.check_sources()

@@ -15,6 +15,7 @@ import pytest
 
 import pressure_server
 from pressure_server.compiled import is_compiled
+from pressure_server.version import RELEASE
 from tests.support.paths import ROOT
 
 SOURCE = "pressure_server/queues/shard.py"
@@ -70,7 +71,7 @@ def test_without_a_compiler_the_server_is_interpreted_unless_that_is_forbidden(c
     assert "the server is not compiled, and will be interpreted: " in done.stderr
     assert not extensions(copy)
     version = run(copy, "-m", "pressure_server", "--version")
-    assert version.stdout == f"pressure-server, version {pressure_server.__version__} (interpreted)\n"
+    assert version.stdout == f"pressure-server, version {RELEASE} (interpreted)\n"
     done = run(copy, *build, CC="/bin/false", PRESSURE_COMPILE="1")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].startswith("PRESSURE_COMPILE=1, but the server cannot be compiled: ")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import re
 import shlex
 import shutil
@@ -25,19 +24,17 @@ import yaml  # type: ignore[import-untyped]
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from pressure_server import __version__
 from pressure_server.backend.address import ClusterAddress, SentinelAddress, address_of
+from pressure_server.version import RELEASE
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for
-from tests.support.requirements import need, need_registry
+from tests.support.requirements import need, need_registry, registry_variables
 
 COMPOSE = ROOT / "deploy/docker-compose.yml"
 COMPOSE_CLUSTER = ROOT / "deploy/docker-compose.cluster.yml"
 COMPOSE_SENTINEL = ROOT / "deploy/docker-compose.sentinel.yml"
 IMAGE = ROOT / "deploy/image"
 REQUIREMENTS = IMAGE / "requirements.txt"
-# Variables that the build gets from the environment of the tests.
-PASSED_ON = ("PIP_", "SSL_", "REQUESTS_", "HTTP", "http", "NO_PROXY", "no_proxy", "LANG", "TMPDIR")
 
 
 @dataclass(frozen=True)
@@ -86,6 +83,8 @@ def stages_of(text: str) -> list[Stage]:
         if name.upper() == "ARG":
             argument, _, default = value.partition("=")
             arguments[argument] = default
+            if stages:
+                stages[-1].instructions.append(Instruction("ARG", {}, value))
         elif name.upper() == "FROM":
             base, *rest = Template(value).substitute(arguments).split()
             stages.append(Stage(base, rest[1] if rest else ""))
@@ -133,7 +132,7 @@ class Image:
         self.context = folder / "context"
         self.workdir = self.root
         self.environment = {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
-        self.environment |= {name: value for name, value in os.environ.items() if name.startswith(PASSED_ON)}
+        self.environment |= registry_variables()
         for name in context_files():
             (self.context / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, self.context / name)
@@ -156,6 +155,9 @@ class Image:
             case "WORKDIR":
                 self.workdir = Path(self.mapped(instruction.value))
                 self.workdir.mkdir(parents=True)
+            case "ARG":
+                name, _, default = instruction.value.partition("=")
+                self.environment[name] = default
             case "ENV":
                 for pair in shlex.split(instruction.value):
                     name, _, value = pair.partition("=")
@@ -330,6 +332,9 @@ def test_the_image_is_healthy_stops_cleanly_and_keeps_its_data(image: Image, sta
     found = image.execute("python", "-c", "import pressure_server as p; print(p.__file__)")
     assert found.stdout.startswith(f"{image.root}/venv/lib/"), found.stdout + found.stderr
     assert_describes_the_image(image.root / "venv/sbom.cdx.json")
+    # Nobody has told the build its commit, as nobody does without --build-arg.
+    version = image.execute("pressure-server", "--version").stdout
+    assert version == f"pressure-server, version {RELEASE}+unknown (compiled)\n"
     final = stages[-1]
     port = int(image.environment["PRESSURE_LISTEN"].rpartition(":")[2])
     with running(image, final) as container:
@@ -404,7 +409,7 @@ def test_the_labels_of_the_image_are_those_of_the_project(stages: list[Stage]) -
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     prefix = "org.opencontainers.image"
     assert labels[f"{prefix}.title"] == project["name"]
-    assert labels[f"{prefix}.version"] == __version__
+    assert labels[f"{prefix}.version"] == RELEASE
     assert labels[f"{prefix}.licenses"] == project["license"]
     assert labels[f"{prefix}.base.name"] == "docker.io/library/${PYTHON}"
     assert labels[f"{prefix}.revision"] == "${REVISION}"

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from pressure_server import __version__
 from pressure_server.app.cli import cli
+from pressure_server.version import RELEASE
 from tests.documents import DOCS, GENERATED, TABLES, with_tables
 from tests.support.paths import ROOT
 
@@ -76,7 +76,7 @@ def test_the_page_of_options_names_all_commands() -> None:
 
 def test_the_version_is_the_newest_one_of_the_changelog() -> None:
     newest = re.findall(r"^## (\S+)", (ROOT / "CHANGELOG.md").read_text("utf-8"), re.MULTILINE)[0]
-    assert newest == __version__
+    assert newest == RELEASE
 
 
 def test_every_ability_names_a_test() -> None:

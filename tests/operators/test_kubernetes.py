@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml  # type: ignore[import-untyped]
 
-from pressure_server import __version__
 from pressure_server.app.queue_sections import read_templates
 from pressure_server.backend.address import ClusterAddress, SentinelAddress, address_of
+from pressure_server.version import RELEASE
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT
 from tests.support.requirements import need, require
@@ -245,7 +245,7 @@ def test_the_overlay_of_the_guide_works(tmp_path: Path) -> None:
     up = "/".join([".."] * (len(tmp_path.resolve().parts) - 1))
     (tmp_path / "kustomization.yaml").write_text(overlay.replace("- ../", f"- {up}{FOLDER}/"))
     manifests = rendered(tmp_path)
-    assert container_of(manifests)["image"] == f"registry.example.com/pressure-server:{__version__}"
+    assert container_of(manifests)["image"] == f"registry.example.com/pressure-server:{RELEASE}"
     assert "PRESSURE_PASSWORD_FILE" in variables_of(manifests)
 
 
@@ -299,4 +299,4 @@ def test_the_pods_run_as_the_user_of_the_image_and_have_time_to_stop(manifests: 
     assert context["fsGroup"] == context["runAsGroup"]
     assert pod["terminationGracePeriodSeconds"] >= 75
     assert pod["enableServiceLinks"] is False
-    assert container_of(manifests)["image"].endswith(f"pressure-server:{__version__}")
+    assert container_of(manifests)["image"].endswith(f"pressure-server:{RELEASE}")

@@ -27,6 +27,12 @@ def need_success(package: str, *command: str) -> None:
     require(found.returncode == 0, f"the Debian package {package}")
 
 
+def registry_variables() -> dict[str, str]:
+    """Return the variables of the environment that pip needs to reach its registry."""
+    prefixes = ("PIP_", "SSL_", "REQUESTS_", "HTTP", "http", "NO_PROXY", "no_proxy", "LANG", "TMPDIR")
+    return {name: value for name, value in os.environ.items() if name.startswith(prefixes)}
+
+
 def need_registry(output: str) -> None:
     """Require that pip, which has failed with this output, did not fail for lack of a registry."""
     require(not _NO_REGISTRY.search(output), f"a package registry for pip: {output[-500:]}")
