@@ -1,4 +1,4 @@
-"""An application moves to another backend, and one Redis becomes a master with Sentinels, as the guide says."""
+"""An application moves to another backend, and a Redis gets Sentinels, as the guide says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page docs/guides/move-from-redis.md: its programs copy a list, in order, also if one of them was killed."""
+"""The programs in docs/guides/move-from-redis.md copy a list, in order, also after one was killed."""
 
 from __future__ import annotations
 
