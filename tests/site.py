@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 
 _DOCS = ROOT / "docs"
 _LINK_UP = re.compile(r"\]\(((?:\.\./)+[^)#\s]*)")
-# A test may know a block of code by the words after its language: ```php worker
-_NAMED_FENCE = re.compile(r"^( *```\w+) .*$", re.MULTILINE)
+# A test may know a block of code by the words after its language: ```php worker. A title="…" is for readers.
+_NAMED_FENCE = re.compile(r"^( *```\w+) (?!title=).*$", re.MULTILINE)
 # A warning ends the build.
 _log = logging.getLogger("mkdocs.hooks.site")
 _pages: list[Page] = []

@@ -21,7 +21,14 @@ from tests.support.requirements import require
 PAGES = sorted(str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md"))
 _STRUCTURE = ("h1", "h2", "h3", "li", "ol", "pre", "table", "td", "ul")
 # Of each kind: lists of links, code, tables, pictures. Looking at all takes some minutes.
-_SHOWN = ("", "guides/workers", "guides/stuck-queue", "reference/options", "guides/console")
+_SHOWN = (
+    "",
+    "guides/workers",
+    "guides/stuck-queue",
+    "reference/options",
+    "guides/console",
+    "tutorials/python",
+)
 
 
 @pytest.fixture(scope="module")
