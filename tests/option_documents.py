@@ -41,7 +41,7 @@ def options_markdown() -> str:
     """Return the tables of docs/reference/options.md."""
     lines: list[str] = []
     for group, options in GROUPS.items():
-        lines += [f"## {group}", "", "| option | variable | default | |", "|---|---|---|---|"]
+        lines += [f"## {group}", "", "| option | variable | default | meaning |", "|---|---|---|---|"]
         for option in options:
             flags = "/".join([*option.opts, *option.secondary_opts])
             lines.append(f"| `{flags}` | `{option.envvar}` | {_default_of(option)} | {option.help} |")

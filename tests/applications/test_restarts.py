@@ -135,7 +135,6 @@ ROWS = {
         waits=False
     ),
     "Sidekiq": _redis(_SIDEKIQ, "queue:default", puts_left=True),
-    "README.md": _documented("python worker", "README.md", "text"),
     "workers.md, Python": _documented("python worker", _WORKERS, "json"),
     "workers.md, PHP": _documented("php worker", _WORKERS, "json"),
     "workers.md, Ruby": _documented("ruby worker", _WORKERS, "json"),

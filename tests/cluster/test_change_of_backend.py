@@ -1,4 +1,4 @@
-"""An application moves from the embedded backend to Sentinel, and then to a cluster, as the guide says."""
+"""An application moves to another backend, and a Redis gets Sentinels, as the guide says."""
 
 from __future__ import annotations
 
@@ -56,14 +56,19 @@ class Program:
 
 
 @contextmanager
-def started_sentinels(folder: Path) -> Iterator[str]:
-    """Start a master with a replica, and three Sentinels. Yield the URL."""
+def started_sentinels(folder: Path) -> Iterator[SentinelSet]:
+    """Start a master with a replica, and three Sentinels."""
     made = SentinelSet(folder)
     asyncio.run(made.__aenter__())
     try:
-        yield f"redis+sentinel://{made.addresses}/{NAME}/0"
+        yield made
     finally:
         asyncio.run(made.__aexit__(None, None, None))
+
+
+def url_of_sentinels(sentinels: SentinelSet) -> str:
+    """Return the URL for a server."""
+    return f"redis+sentinel://{sentinels.addresses}/{NAME}/0"
 
 
 def is_empty(store: tuple[str, str]) -> bool:
@@ -88,7 +93,7 @@ def test_an_application_moves_from_the_embedded_backend_to_sentinel_and_to_a_clu
         cluster = stack.enter_context(Cluster(tmp_path / "cluster").started())
         stores = [
             ("--data-dir", str(tmp_path / "data")),
-            ("--backend", sentinels),
+            ("--backend", url_of_sentinels(sentinels)),
             ("--backend", url_of(cluster)),
         ]
         server = start_server(*stores[0])
@@ -115,3 +120,29 @@ def test_an_application_moves_from_the_embedded_backend_to_sentinel_and_to_a_clu
         # Waiting workers notice the end of their connection.
         assert any(worker.errors.read_text() for worker in workers)
         assert not any("STOPPING" in worker.errors.read_text() for worker in workers)
+
+
+@pytest.mark.slow
+def test_a_redis_becomes_the_master_of_sentinels_and_is_switched_over_without_a_loss(
+    start_server: StartServer, tmp_path: Path
+) -> None:
+    with ExitStack() as stack:
+        sentinels = stack.enter_context(started_sentinels(tmp_path / "sentinels"))
+        master = sentinels.nodes[0]
+        server = start_server("--backend", f"redis://127.0.0.1:{master.port}/0")
+        producer = Program(tmp_path / "producer", "php", "producer.php", server)
+        stack.callback(producer.process.kill)
+        wait_for(partial(has_messages, server, MESSAGES), "messages")
+        worker = Program(tmp_path / "worker", "ruby", "worker.rb", server)
+        stack.callback(worker.process.kill)
+        newer = start_server("--backend", url_of_sentinels(sentinels))
+        producer.use(newer)
+        worker.use(newer)
+        assert server.stop() == 0
+        # As the guide says: without the pause, the old master answers until Sentinel demotes it.
+        asyncio.run(master.command("CLIENT", "PAUSE", 20_000, "WRITE"))
+        assert asyncio.run(sentinels.fail_over()) is not master
+        (put,) = producer.stop()
+        wait_for(lambda: not has_messages(newer, 0), "the worker to have taken all")
+        assert sorted(worker.stop()) == sorted(f"message {number}" for number in range(int(put)))
+        assert "lacks the last" not in newer.log

@@ -390,7 +390,9 @@ def test_the_production_example_cannot_fill_a_machine(
 ) -> None:
     (tmp_path / "password").write_text("secret")
     found = re.search(
-        r"^    pressure-server (--listen (?:.*\\\n)*.*)$", (ROOT / "README.md").read_text(), re.M
+        r"^    pressure-server (--listen (?:.*\\\n)*.*)$",
+        (ROOT / "docs/guides/checklist.md").read_text(),
+        re.M,
     )
     assert found
     words = shlex.split(

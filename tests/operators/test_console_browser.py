@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, BrowserContext, Page, expect, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from tests.operators.test_doctor_command import kill_a_producer
 from tests.support.cluster import Cluster
@@ -17,7 +17,6 @@ from tests.support.guards import users_toml
 from tests.support.nodes import run_in_a_thread
 from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
-from tests.support.requirements import need
 from tests.support.sharded import PLACEMENT, SHARDS, url_of
 from tests.support.waiters import Waiter
 
@@ -26,15 +25,6 @@ pytestmark = pytest.mark.clients
 _AXE = ROOT / "tests/support/axe/axe.min.js"
 # Everything that a script of an attacker would do.
 _EVIL = '"><img src=x onerror="window.harmed=1"><script>window.harmed=1</script><svg onload=window.harmed=1>'
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
-    path = need("chromium", "chromium")
-    with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield started
-        started.close()
 
 
 @pytest.fixture(scope="module")

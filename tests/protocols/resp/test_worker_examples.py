@@ -1,4 +1,4 @@
-"""The workers in README.md and docs/guides/workers.md, as written: they lose nothing, and survive restarts.
+"""The workers in docs/guides/workers.md, as written: they lose nothing, and survive restarts.
 
 A message that does not fit into the worker's output, a pipe, holds the worker in the middle of its job for
 as long as the test does not read.
@@ -26,7 +26,6 @@ pytestmark = [pytest.mark.clients, pytest.mark.slow]
 _PAGE = "docs/guides/workers.md"
 # By name: the language, the mark of its block of code, and the page.
 WORKERS = {
-    "README": ("python", "python worker", "README.md"),
     "moves": ("python", "python moving worker", _PAGE),
     "Python": ("python", "python worker", _PAGE),
     "PHP": ("php", "php worker", _PAGE),
