@@ -107,7 +107,11 @@ function records.finish()
     replies[1] = 1
     local number = the_call.arguments[HEADER_NUMBER]
     local packed = cmsgpack.pack({ FORMAT, replies, the_call.entries, the_call.reserved })
-    call('HSET', the_call.records, number, packed, 'last', LAST .. string.char(SHORT_STRING + #number) .. number)
+    local fields = { number, packed, 'last', LAST .. string.char(SHORT_STRING + #number) .. number }
+    for _, reserved in ipairs(the_call.reserved) do
+      fields[#fields + 1], fields[#fields + 2] = 'j' .. reserved[1], 1
+    end
+    commands.with_all('HSET', the_call.records, fields)
   end
   return replies
 end
