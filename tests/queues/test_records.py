@@ -316,21 +316,21 @@ def test_no_message_is_lost_or_doubled_whichever_command_of_a_call_fails(
 
 
 @pytest.mark.slow
-def test_no_popped_message_is_lost_or_doubled_whichever_command_of_the_next_pop_fails(
-    breakable: Client,
+@pytest.mark.parametrize("verb", ["pop", "reserve"])
+def test_no_message_of_a_worker_is_lost_or_doubled_whichever_command_fails(
+    breakable: Client, verb: str
 ) -> None:
-    """The pop acknowledges one message and takes two, on the fast path. Then the server dies."""
+    """It acknowledges one message and takes two, on the fast path. Then the server dies."""
+    settings = ("ack", "next") if verb == "pop" else ()
     direct, outcomes = breakable, set()
     for number in count(1):
         direct.flushall()
-        call(
-            direct, on(A, ("create", "0", "block", "", "ack", "next"), ("put unique", "", "a", "b", "c", "d"))
-        )
+        call(direct, on(A, ("create", "0", "block", "", *settings), ("put unique", "", "a", "b", "c", "d")))
         direct.hset(RECORDS, "epoch", 1)
-        ((_, (popped,)),) = call(direct, on(A, ("pop", "=1")), number=1)
+        ((_, (popped,)),) = call(direct, on(A, (verb, "=1")), number=1)
         with failing(direct, number):
             try:
-                runs = ("delete_job", f"{popped[:13].decode()} =1"), ("pop", "=1", "=2")
+                runs = ("delete_job", f"{popped[:13].decode()} =1"), (verb, "=1", "=2")
                 (reply,) = call(direct, on(A, *runs), number=2)
             except redis.ResponseError as error:
                 reply = error

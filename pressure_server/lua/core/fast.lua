@@ -1,7 +1,7 @@
 -- The fast path: the most frequent blocks, most of one run, without the parts of the general path (batch.lua), which can
 -- do all blocks. The queue is a list, its roles are free, and only this server uses it. Of a log, only plain puts are
--- done here, and only while no group reads it; of a list with ACK NEXT only what kinds/kept.lua says. docs/performance.md
--- says what that saves.
+-- done here, and only while no group reads it; of a list with reserved messages, what kinds/list_worker.lua says.
+-- docs/performance.md says what that saves.
 --
 -- Returns  the reply of the block (batch.lua), or nil for any other block; 'new' replaces the counts if all
 --          messages were new

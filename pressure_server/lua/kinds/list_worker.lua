@@ -1,6 +1,5 @@
--- Lists with ACK NEXT on the fast path (core/fast.lua): pops that acknowledge what their clients had before.
---
--- The general path does the same, and all other blocks: it takes twice the time.
+-- Lists on the fast path (core/fast.lua): workers delete the jobs that they have finished, and take the next messages, by pops
+-- (ACK NEXT) or reserves. The general path does the same, and all other blocks: it takes nearly twice the time.
 
 local records = require 'core/records'
 local recovery = require 'core/recovery'
@@ -8,8 +7,8 @@ local fast = require 'core/fast'
 local job_gets = require 'kinds/job_gets'
 local jobs = require 'kinds/jobs'
 
-local kept = {}
--- Limits of a pop, as those of a fast get.
+local list_worker = {}
+-- Limits, as those of a fast get.
 local MESSAGES, BYTES = 1000, 1048576
 local NO_MARKS = {}
 local key_of = queue.key_of
@@ -33,15 +32,14 @@ end
 local function is_special(wanted)
   local base = queue.base
   local marks, copies, due = base .. ':ext:marks', base .. ':ext:copies', base .. ':ext:due'
-  return wanted < 1 or wanted > MESSAGES or wanted > queue.length or block.how ~= ''
-    or queue.consumer ~= the_call.identity or queue.index and not fast.is_exact()
+  return wanted > queue.length or queue.consumer ~= the_call.identity or queue.index and not fast.is_exact()
     or wanted > 1 and wanted * #call('LINDEX', base, -1) > BYTES
     or call('EXISTS', base .. ':consumer_free', base .. ':not_full', marks, marks, marks, copies, copies, copies,
       due, due, due) ~= 2
 end
 
--- Pop a message for each claim. Return the block's reply; `done` is the result of its first run.
-local function pop(done, claims)
+-- Reserve a message for each claim. Return the block's reply; `done` is the result of its first run.
+local function take(done, claims)
   local base, wanted = queue.base, #claims
   local messages = call('RPOP', base, wanted)
   if queue.index then try('SREM', base .. ':ext:members', unpack(messages)) end
@@ -61,26 +59,42 @@ local function pop(done, claims)
   return answer
 end
 
--- Do the block if it is a run that deletes jobs and a pop. Return its reply, or nil.
-function kept.fast()
+-- Return the words of a run that deletes jobs, and the claims of the only run after it: a pop, or a reserve for connections
+-- and without an end. Return nil for any other block.
+local function read_runs()
   local arguments, first = the_call.arguments, block.first
   local finished = arguments[first] == 'delete_job' and tonumber(arguments[first + 1])
   local at = finished and first + 2 + finished
-  if queue.word ~= 'kept' or not finished or finished > MESSAGES or at > block.last then return nil end
+  if not finished or finished > MESSAGES or at > block.last then return nil end
   local verb, options = block.read_name(arguments[at])
   local wanted = tonumber(arguments[at + 1])
-  if verb ~= 'pop' or options.otherwise or at + 1 + wanted ~= block.last or is_special(wanted) then return nil end
+  if wanted < 1 or wanted > MESSAGES or at + 1 + wanted ~= block.last or options.otherwise
+    or not (verb == 'pop' and queue.word == 'kept' or verb == 'reserve') then
+    return nil
+  end
+  local claims = { unpack(arguments, at + 2, block.last) }
+  for i = 1, verb == 'reserve' and wanted or 0 do
+    if not string.find(claims[i], '^=%d+$') then return nil end
+  end
+  return { unpack(arguments, first + 2, at - 1) }, claims
+end
+
+-- Do the block if workers delete jobs and take the next messages. Return its reply, or nil.
+function list_worker.fast()
+  if queue.word == 'limited' or block.how ~= '' then return nil end
+  local words, claims = read_runs()
+  if not words or is_special(#claims) then return nil end
   local noted = call('HMGET', key_of('settings'), 'id', 'ack_ttr', 'max_bytes', 'policy')
   if not noted[1] or tonumber(noted[2] or 0) > 0 or noted[3] or noted[4] then return nil end
-  local ids, fields = still_held(commands.slice(arguments, first + 2, at - 1))
+  local ids, fields = still_held(words)
   if not ids then return nil end
   jobs.open()
   queue.jobs.last_id = tonumber(noted[1])
   call('ZREM', key_of('reserved'), unpack(ids))
-  local done = {}
-  for i = 1, finished do fields[finished + i], done[i] = ids[i], 1 end
+  local done, count = {}, #ids
+  for i = 1, count do fields[count + i], done[i] = ids[i], 1 end
   call('HDEL', key_of('jobs'), unpack(fields))
-  return pop(done, { unpack(arguments, at + 2, block.last) })
+  return take(done, claims)
 end
 
-return kept
+return list_worker
