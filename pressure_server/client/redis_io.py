@@ -97,7 +97,8 @@ class BlockingRedis(AsyncRedis):
         return self._redis.execute_command(*words)
 
     async def execute_together(self, commands: Sequence[Sequence[Word]]) -> Any:
-        """See AsyncRedis. A worker's loop calls this for each job: a pipeline of redis-py takes twice the time."""
+        """See AsyncRedis."""
+        # A worker's loop calls this for each job, and a pipeline of redis-py takes twice the time.
         pool = self._redis.connection_pool
         connection = pool.get_connection()
         try:
