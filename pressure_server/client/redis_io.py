@@ -15,6 +15,7 @@ import redis.asyncio.retry
 import redis.connection
 import redis.retry
 from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
 
 from pressure_server.client.arguments import Word
 
@@ -97,7 +98,14 @@ class BlockingRedis(AsyncRedis):
 
     async def execute_together(self, commands: Sequence[Sequence[Word]]) -> Any:
         """See AsyncRedis."""
-        return self._pipeline(commands).execute(raise_on_error=False)
+        # A worker's loop calls this for each job, and a pipeline of redis-py takes twice the time.
+        pool = self._redis.connection_pool
+        connection = pool.get_connection()
+        try:
+            connection.send_packed_command(connection.pack_commands(commands))
+            return [_reply_or_error(connection) for _ in commands]
+        finally:
+            pool.release(connection)
 
     def pubsub(self) -> Any:
         """See AsyncRedis."""
@@ -125,6 +133,13 @@ class BlockingRedis(AsyncRedis):
     async def settled(call: Awaitable[Result], undo: Callable[[Result], Awaitable[object]]) -> Result:
         """Return the result of a call: nothing cancels one."""
         return await call
+
+
+def _reply_or_error(connection: Any) -> Any:
+    try:
+        return connection.read_response()
+    except ResponseError as error:
+        return error
 
 
 class _Blocking(AbstractAsyncContextManager[Any]):

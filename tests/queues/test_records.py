@@ -316,6 +316,41 @@ def test_no_message_is_lost_or_doubled_whichever_command_of_a_call_fails(
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("verb", ["pop", "reserve"])
+def test_no_message_of_a_worker_is_lost_or_doubled_whichever_command_fails(
+    breakable: Client, verb: str
+) -> None:
+    """It acknowledges one message and takes two, on the fast path. Then the server dies."""
+    settings = ("ack", "next") if verb == "pop" else ()
+    direct, outcomes = breakable, set()
+    for number in count(1):
+        direct.flushall()
+        call(direct, on(A, ("create", "0", "block", "", *settings), ("put unique", "", "a", "b", "c", "d")))
+        direct.hset(RECORDS, "epoch", 1)
+        ((_, (popped,)),) = call(direct, on(A, (verb, "=1")), number=1)
+        with failing(direct, number):
+            try:
+                runs = ("delete_job", f"{popped[:13].decode()} =1"), (verb, "=1", "=2")
+                (reply,) = call(direct, on(A, *runs), number=2)
+            except redis.ResponseError as error:
+                reply = error
+        if not direct.delete("failed"):
+            break
+        while recovered(direct)[0]:
+            pass
+        is_acknowledged = isinstance(reply, list) and reply[1] == [1]
+        left = queued(direct, A)
+        assert left[-3:] == [b"b", b"c", b"d"], (number, reply)
+        assert left[:-3] == [] if is_acknowledged else left[:-3] in ([], [b"a"]), (number, reply)
+        outcomes.add((is_acknowledged, is_acknowledged and isinstance(reply[2], list)))
+        assert not records(direct)
+    # Nothing was done; only the message was acknowledged; all was done, because a count may fail.
+    assert outcomes == {(False, False), (True, False), (True, True)}
+    assert reply[0] == 0  # the general path would also say when the next job is due
+    assert number > 15
+
+
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", TAKING)
 def test_a_call_that_an_error_has_ended_leaves_nothing_for_the_next(breakable: Client, kind: str) -> None:
     """The library's variables live on between calls."""

@@ -1,6 +1,7 @@
 -- The fast path: the most frequent blocks, most of one run, without the parts of the general path (batch.lua), which can
 -- do all blocks. The queue is a list, its roles are free, and only this server uses it. Of a log, only plain puts are
--- done here, and only while no group reads it. docs/performance.md says what that saves.
+-- done here, and only while no group reads it; of a list with reserved messages, what kinds/list_worker.lua says.
+-- docs/performance.md says what that saves.
 --
 -- Returns  the reply of the block (batch.lua), or nil for any other block; 'new' replaces the counts if all
 --          messages were new
@@ -20,14 +21,14 @@ local function exact_index(length, consumer)
 end
 
 -- Return whether the mirror is exact, and no other client has acted since it was written.
-local function is_exact()
+function fast.is_exact()
   local consumer, identity = queue.consumer, the_call.identity
   return queue.producer == identity and (not consumer or consumer == identity)
     and queue.index == exact_index(queue.length, consumer)
 end
 
 -- Count messages, and write the index if there is one. Return the reply; `waits` says whether puts may wait for room.
-local function reply(result, verb, messages, bytes, length, waits)
+function fast.reply(result, verb, messages, bytes, length, waits)
   local base = queue.base
   local statistic = base .. (verb == 'produced' and ':stats:produced_' or ':stats:consumed_')
   if messages == 1 then
@@ -83,7 +84,7 @@ local function reply_to_put(result, messages, is_ring)
     if not queue.consumer then try('SET', base .. ':consumer', the_call.identity) end
     queue.consumer, queue.consumed = the_call.identity, queue.consumed + count
   end
-  return reply(result, 'produced', count, sum_of_bytes(messages), length, queue.bound > 0 and not is_ring)
+  return fast.reply(result, 'produced', count, sum_of_bytes(messages), length, queue.bound > 0 and not is_ring)
 end
 
 local function put(count)
@@ -112,7 +113,7 @@ local function put_offset(count) return queue.word and put(count) or nil end
 
 local function put_unique(count)
   local base, members = queue.base, queue.base .. ':ext:members'
-  if queue.word or not is_exact() then return nil end
+  if queue.word or not fast.is_exact() then return nil end
   local is_ring = may_replace(count)
   if not is_ring and not may_put(count) then
     return nil
@@ -141,7 +142,7 @@ local function take(least)
   local base, length, wanted = queue.base, queue.length, tonumber(the_call.arguments[block.first + 2])
   local marks, copies, identity = base .. ':ext:marks', base .. ':ext:copies', the_call.identity
   if length < least or wanted < 1 or wanted > GET_MESSAGES or (queue.consumer or identity) ~= identity
-    or queue.index and not is_exact()
+    or queue.index and not fast.is_exact()
     or wanted > 1 and wanted * #call('LINDEX', base, -1) > GET_BYTES
     or call('EXISTS', base .. ':consumer_free', base .. ':not_full', marks, marks, marks, copies, copies, copies) ~= 2 then
     return nil
@@ -157,7 +158,7 @@ local function take(least)
   records.note_taken(has_flags and { marked = 2 } or 2)
   if has_flags then messages[count + 1] = '' end -- no flags (get.lua)
   queue.consumed = queue.consumed + count
-  return reply(messages, 'consumed', count, bytes, length - count, queue.bound > 0)
+  return fast.reply(messages, 'consumed', count, bytes, length - count, queue.bound > 0)
 end
 
 local function get()
@@ -171,7 +172,7 @@ local function pass_on()
   local arguments, first, base, identity = the_call.arguments, block.first, queue.base, the_call.identity
   local name, closed = arguments[first + 3], base .. ':closed'
   if string.sub(arguments[first], 1, 18) ~= 'get existing waits' or block.last - first ~= 6 or arguments[first + 4] ~= '2'
-    or name ~= 'put' and name ~= 'put unique' or queue.index and not is_exact()
+    or name ~= 'put' and name ~= 'put unique' or queue.index and not fast.is_exact()
     or queue.producer ~= identity or queue.consumer ~= identity
     or call('EXISTS', base .. ':producer_free', base .. ':consumer_free', base .. ':not_full', closed, closed,
       closed, closed) ~= 3 then
@@ -182,7 +183,7 @@ local function pass_on()
   try('INCRBY', base .. ':stats:produced_bytes', #message)
   queue.consumed = queue.consumed + 1
   records.note_taken(2)
-  local its_reply = reply({ message }, 'consumed', 1, #message, 0, queue.bound > 0)
+  local its_reply = fast.reply({ message }, 'consumed', 1, #message, 0, queue.bound > 0)
   its_reply[3] = name == 'put' and 0 or 'new'
   return its_reply
 end
@@ -208,7 +209,7 @@ local function length()
 end
 
 local function contains(count)
-  if queue.word or not is_exact() or count < 0 or count >= CHUNK then return nil end
+  if queue.word or not fast.is_exact() or count < 0 or count >= CHUNK then return nil end
   local messages = { unpack(the_call.arguments, block.first + 2, block.last) }
   local found = call('SMISMEMBER', queue.base .. ':ext:members', unpack(messages))
   return records.keep({ queue.bound > 0 and -1 or 0, found })
@@ -243,6 +244,7 @@ local function begin()
   if the_call.full and is_refused() then return { err = the_call.full } end
   queue.read(block.home)
   local count = block.last - first - 2
+  if queue.bound and queue.word and queue.kind.fast then return queue.kind.fast() end
   if not way or not queue.bound or queue.word and not queue.kind.has_groups
     or not way.several and count ~= tonumber(arguments[first + 1]) - 1 then
     return nil

@@ -100,6 +100,16 @@ function records.keep(reply)
   return reply
 end
 
+-- Return the fields j<base key> of the queues in which the call has reserved jobs, each followed by its value.
+local function fields_of_jobs()
+  local fields, seen = {}, {}
+  for _, reserved in ipairs(the_call.reserved) do
+    local base = reserved[1]
+    if not seen[base] then fields[#fields + 1], fields[#fields + 2], seen[base] = 'j' .. base, 1, true end
+  end
+  return fields
+end
+
 -- End the call. Return its reply.
 function records.finish()
   local replies = the_call.replies
@@ -107,7 +117,12 @@ function records.finish()
     replies[1] = 1
     local number = the_call.arguments[HEADER_NUMBER]
     local packed = cmsgpack.pack({ FORMAT, replies, the_call.entries, the_call.reserved })
-    call('HSET', the_call.records, number, packed, 'last', LAST .. string.char(SHORT_STRING + #number) .. number)
+    local last = LAST .. string.char(SHORT_STRING + #number) .. number
+    if #the_call.reserved > 0 then
+      call('HSET', the_call.records, number, packed, 'last', last, unpack(fields_of_jobs()))
+    else
+      call('HSET', the_call.records, number, packed, 'last', last)
+    end
   end
   return replies
 end

@@ -14,6 +14,8 @@ local job_gets = {}
 local OFFERED = 1000
 -- The identity that `server_of` was asked for last, and its answer: it takes as long as a job takes besides.
 local own_identity, own_server
+-- The states that `first_state` has returned, by owner; how many; and how many are kept.
+local first_states, first_count, MOST_STATES = {}, 0, 1000
 local NO_MARK = { '0', 0 }
 local key_of = queue.key_of
 
@@ -136,7 +138,6 @@ local function reserve_ahead(claims, wanted, bytes)
   records.note_reserved(ids, its_owners, reserves)
   groups.note_taken(messages, offset)
   jobs.note_come('reserved', places)
-  call('HSET', the_call.records, 'j' .. queue.base, 1)
   call('HINCRBY', key_of('settings'), 'deliveries', #messages)
   return found
 end
@@ -184,6 +185,23 @@ function job_gets.take_over(claim, idle, most)
   return job_gets.give('claim', taken, claims)
 end
 
+-- Return the packed state of a message of a list that has become a reserved job.
+local function held_state(owner, reserves, ttr)
+  return cmsgpack.pack({ JOB_DEFAULT_PRIORITY, 0, reserves, 0, 0, 0, 0, owner, ttr })
+end
+
+-- Return the state of a message that an owner has for the first time, and without an end. Workers reserve again and
+-- again, and to look it up takes a quarter of the time.
+function job_gets.first_state(owner)
+  local state = first_states[owner]
+  if not state then
+    if first_count == MOST_STATES then first_states, first_count = {}, 0 end
+    state, first_count = held_state(owner, 1, 0), first_count + 1
+    first_states[owner] = state
+  end
+  return state
+end
+
 -- Make reserved jobs of messages that have just left the list, one for each claim. Return as `add_given` says.
 function job_gets.hold(messages, marks_of, claims)
   local owners, ttrs = owners_in(claims, #messages)
@@ -201,7 +219,8 @@ function job_gets.hold(messages, marks_of, claims)
     end
     local n = 4 * i
     fields[n - 3], fields[n - 2], fields[n - 1] = id, head .. message, id .. ':'
-    fields[n] = cmsgpack.pack({ JOB_DEFAULT_PRIORITY, 0, reserves, 0, 0, 0, 0, owners[i], ttr })
+    local is_first = reserves == 1 and ttr == 0
+    fields[n] = is_first and job_gets.first_state(owners[i]) or held_state(owners[i], reserves, ttr)
     places[2 * i - 1], places[2 * i] = ttr > 0 and the_call.clock() + ttr or 'inf', id
     found[i] = id .. reply_head .. message
   end
@@ -212,7 +231,6 @@ function job_gets.hold(messages, marks_of, claims)
   records.note_held()
   records.note_reserved(ids, owners, {})
   jobs.note_come('reserved', places)
-  call('HSET', the_call.records, 'j' .. queue.base, 1)
   return found
 end
 

@@ -184,7 +184,6 @@ local function write(event, is_list, into, left, written, gone, returned)
     jobs.note_come(name, places)
   end
   if event == 'touch' then state.first.reserved = nil end
-  if into.reserved and event ~= 'touch' then call('HSET', the_call.records, 'j' .. queue.base, 1) end
   if #returned > 0 then return_to_list(returned) end
   for name, ids in pairs(left) do
     commands.with_all('ZREM', key_of(name), ids)

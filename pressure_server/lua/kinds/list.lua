@@ -25,6 +25,7 @@ local job_times = require 'kinds/job_times'
 local job_gets = require 'kinds/job_gets'
 local dead_letters = require 'kinds/dead_letters'
 local reads = require 'kinds/list_reads'
+local list_worker = require 'kinds/list_worker'
 
 local function nothing() end
 
@@ -38,7 +39,7 @@ local list = {
   adopt = nothing, settle = nothing, refusal_to_take = nothing, refusal_to_reserve = nothing,
   length = reads.length, queued = reads.queued, contains = reads.contains, range = reads.range, scan = reads.scan,
   sample = reads.sample, peek = reads.peek, positions = reads.positions, at = reads.at, from = reads.from, offsets = reads.offsets,
-  version = reads.version, bytes_queued = reads.bytes_queued,
+  version = reads.version, bytes_queued = reads.bytes_queued, fast = list_worker.fast,
 }
 
 function list.begin()

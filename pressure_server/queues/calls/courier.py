@@ -39,6 +39,8 @@ MOST_IN_FLIGHT: Final = 3
 _MIN_BLOCKS: Final = 8
 # The most bytes of a call's arguments. The library ends a call after about two milliseconds (call.lua).
 _MAX_BYTES: Final = 1 << 20
+# The most operations of a call that leaves at once, if the last one had as many.
+_OF_ONE_CLIENT: Final = 2
 # The most queues of a call that a line of the log names.
 _MAX_LOGGED: Final = 5
 
@@ -87,9 +89,12 @@ class Courier:
             self._loop.call_soon(self._send)
 
     def end_of_read(self) -> None:
-        """Send the blocks that are ready after a client's read: at once if operations come one at a time."""
+        """Send the blocks that are ready after a client's read: at once if operations come from one client.
+
+        A client that is alone sends one at a time; a worker two, an acknowledgement and a reserve.
+        """
         if (self._ready or self._first) and not self._is_about_to_send:
-            if not self._in_flight and self.submitted == self._submitted_before == 1:
+            if not self._in_flight and self.submitted == self._submitted_before <= _OF_ONE_CLIENT:
                 self.send_some()
             else:
                 self.send_soon()
