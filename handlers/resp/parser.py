@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from pressure_server.compiled import mypyc_attr
+from pressure_server.compiled import is_compiled, mypyc_attr
 from pressure_server.words import integer_from
 
 Words = list[bytes]
@@ -26,9 +26,19 @@ REQUEST_ALLOWANCE: Final = 64 << 20
 _LOGIN_ARGUMENTS: Final = 10
 _LOGIN_BYTES: Final = 16 * 1024
 
-# The fast path is for commands of up to 64 arguments, each of up to _SHORT bytes. _read parses the others.
+# _split is for commands of up to 64 arguments, each of up to _SHORT bytes. _read parses the others.
 _COUNTS: Final = {b"*%d" % count: count for count in range(1, 65)}
 _SHORT: Final = 4096
+# Compiled code reads a SADD of one message byte by byte, with _read, in 0.16 µs, and by tokens in 0.47 µs.
+# The interpreter takes 1.7 µs for the bytes, and 0.7 µs for the tokens.
+_READS_BYTES: Final = is_compiled()
+_CR: Final = 13
+_STAR: Final = 42
+_DOLLAR: Final = 36
+_ZERO: Final = 48
+_NINE: Final = 57
+# A number with more digits is not a short one.
+_MOST_DIGITS: Final = 5
 # Only reads of at least this many tokens are searched for repeated commands.
 _WORTH_A_LOOK: Final = 20
 _MAX_REPEATED: Final = 512
@@ -126,10 +136,11 @@ class RequestParser:
             data = bytes(self._unread)
             self._unread = None
         try:
-            if self._missing:
+            if self._missing or _READS_BYTES:
                 data = self._read(data, commands, stop_after_one=True)
             if data and not self._missing:
-                data = self._split(data, commands)
+                if not _READS_BYTES or (commands and _may_repeat(commands[-1], data)):
+                    data = self._split(data, commands)
                 if data:
                     data = self._read(data, commands)
         except RequestError as error:
@@ -146,10 +157,7 @@ class RequestParser:
         return self._announced - awaited + (len(self._unread) if self._unread else 0)
 
     def _split(self, data: bytes, commands: list[Words | Repeated | RequestError]) -> bytes:
-        """Read short, complete commands; return the bytes from the first other command on.
-
-        This is the fast path: a SADD of one message takes 0.9 µs here, and 4 µs in _read.
-        """
+        """Read short, complete commands by tokens; return the bytes from the first other command on."""
         lengths = self._limits.lengths
         tokens = data.split(b"\r\n")
         last = len(tokens) - 1
@@ -185,7 +193,7 @@ class RequestParser:
     def _repeated(self, tokens: list[bytes], start: int, stride: int, last: int) -> Repeated | None:
         """Return the commands from `start` on, if all have the first two words in common; otherwise None.
 
-        Comparing columns of tokens takes 0.4 µs per command instead of 0.9 µs, and the handler saves as much.
+        Comparing columns of tokens takes 0.4 µs per command, and the handler saves as much, or more.
         """
         if not 5 <= stride <= _MOST_TOKENS:
             return None
@@ -236,11 +244,13 @@ class RequestParser:
                     self._arguments = []
                     if stop_after_one:
                         break
-            elif data[position] == ord("*"):
-                after = _line_end(data, position, "too big mbulk count string")
+            elif data[position] == _STAR:
+                self._missing, after = _short_number(data, position + 1)
                 if after < 0:
-                    break
-                self._missing = _array_length(data[position + 1 : after - 2])
+                    after = _line_end(data, position, "too big mbulk count string")
+                    if after < 0:
+                        break
+                    self._missing = _array_length(data[position + 1 : after - 2])
                 self._announced = self._missing * ARGUMENT_COST
                 position = after
             else:
@@ -280,19 +290,46 @@ class RequestParser:
 
     def _read_length(self, data: bytes, position: int) -> int:
         """Read the length of an argument. Return the position after it, or -1 if the line is incomplete."""
-        after = _line_end(data, position, "too big bulk count string")
+        length, after = _short_number(data, position + 1)
         if after < 0:
-            return -1
-        if data[position] != ord("$"):
+            after = _line_end(data, position, "too big bulk count string")
+            if after < 0:
+                return -1
+            number = integer_from(data[position + 1 : after - 2])
+            length = -1 if number is None else number
+        if data[position] != _DOLLAR:
             raise RequestError(f"Protocol error: expected '$', got '{_shown(data[position])}'")
-        length = integer_from(data[position + 1 : after - 2])
-        if length is None or not 0 <= length <= self._limits.max_bulk:
+        if not 0 <= length <= self._limits.max_bulk:
             raise RequestError("Protocol error: invalid bulk length")
         self._announced += length
         if self._announced > self._limits.most_bytes:
             raise RequestError("Protocol error: too big request")
         self._awaited = length
         return after
+
+
+def _may_repeat(command: Words | Repeated | RequestError, data: bytes) -> bool:
+    """Return whether `data` begins with a command that has the first two words of this one."""
+    if type(command) is not list or len(command) < 2:
+        return False
+    first, second = command[0], command[1]
+    beginning = (len(command), len(first), first, len(second), second)
+    return data.startswith(b"*%d\r\n$%d\r\n%b\r\n$%d\r\n%b\r\n" % beginning)
+
+
+def _short_number(data: bytes, position: int) -> tuple[int, int]:
+    """Return the number that most lines have, and the position after the line; -1 for any other line.
+
+    Its first digit is not 0, and there are at most _MOST_DIGITS.
+    """
+    number, at, last = 0, position, len(data) - 1
+    if at < last and data[at] != _ZERO:
+        while at < last and at - position < _MOST_DIGITS and _ZERO <= (digit := data[at]) <= _NINE:
+            number = 10 * number + digit - _ZERO
+            at += 1
+        if at > position and at < last and data[at] == _CR:
+            return number, at + 2
+    return 0, -1
 
 
 def _line_end(data: bytes, position: int, too_long: str) -> int:

@@ -10,15 +10,15 @@ import asyncio
 import select
 from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from pressure_server.net.connection import Connection
 
 # The most events of one poll.
-_MAX_EVENTS = 64
+_MAX_EVENTS: Final = 64
 # Seconds after a poll during which `refresh` does not poll again: a poll costs a quarter of a get.
-_FRESH = 100e-6
+_FRESH: Final = 100e-6
 
 
 class DisconnectWatch:

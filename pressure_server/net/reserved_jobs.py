@@ -22,17 +22,20 @@ _DEADLINE_COST = 100
 _MAX_STALE = 100
 
 
-class Held(NamedTuple):
+class Held:
     """A reserved job: its queue, how often it has been reserved, and its time to run in seconds.
 
     The reservation ends at `deadline`, by the loop's clock; inf for never.
     """
 
-    database: Database
-    queue: bytes
-    reserves: int
-    ttr: float
-    deadline: float
+    __slots__ = ("database", "deadline", "queue", "reserves", "ttr")
+
+    def __init__(self, database: Database, queue: bytes, reserves: int, ttr: float, deadline: float) -> None:
+        self.database = database
+        self.queue = queue
+        self.reserves = reserves
+        self.ttr = ttr
+        self.deadline = deadline
 
 
 class Pop(NamedTuple):
@@ -127,7 +130,7 @@ class ReservedJobs:
         """Note that the client asks to end a reservation: its deadline does not matter any longer."""
         held = self._jobs.get(job)
         if held is not None:
-            self._jobs[job] = held._replace(deadline=inf)
+            held.deadline = inf
 
     def discard_from(self, database: Database, queue: bytes, job: int) -> None:
         """Forget a job of that queue, if the client has reserved it there."""
@@ -151,7 +154,8 @@ class ReservedJobs:
         """Note that a reservation begins again."""
         held = self._jobs.get(job)
         if held is not None:
-            self._note(job, held._replace(deadline=now + held.ttr))
+            held.deadline = now + held.ttr
+            self._note(job, held)
 
     def first_deadline(self, now: float) -> float:
         """Return when the first reservation ends; inf if there is none. Forget those that have ended."""

@@ -143,7 +143,7 @@ class Session(PipelinedClient):
 
     def proceed(self) -> None:
         """Execute commands from the backlog, until one has to wait for a reply, for memory, or for room."""
-        backlog, connection, execute = self._backlog, self.connection, self.execute
+        backlog, connection = self._backlog, self.connection
         while backlog:
             if (
                 self._alone is not None
@@ -157,7 +157,7 @@ class Session(PipelinedClient):
                 self.close_when_replied()
                 return
             try:
-                coroutine = execute(command)
+                coroutine = self.execute(command)
             except TooEarly:
                 backlog.append(command)
                 break

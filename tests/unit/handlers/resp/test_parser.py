@@ -220,6 +220,21 @@ def test_numbers_have_redis_s_syntax_and_range(text: bytes) -> None:
     assert integer_from(text) == expected
 
 
+@given(st.from_regex(rb"\A-?[0-9]{1,8}\Z"), st.sampled_from([b"\r\n", b"\rx", b"x\r\n"]))
+@example(b"99999", b"\r\n")
+@example(b"100000", b"\r\n")
+@example(b"1048576", b"\r\n")
+def test_lengths_are_read_as_numbers_are(text: bytes, end: bytes) -> None:
+    length = integer_from(text) if end[:1] == b"\r" else None
+    is_valid = length is not None and 0 <= length <= MAX_BULK
+    message = b"x" * (length if is_valid and length else 0)
+    commands, reason = fed(b"*2\r\n$1\r\na\r\n$" + text + end + message + b"\r\n")
+    if is_valid:
+        assert (commands, reason) == ([[b"a", message]], None)
+    else:
+        assert (commands, reason) == ([], "Protocol error: invalid bulk length")
+
+
 # ---------------------------------------------------------------- inline commands
 
 SPACES, BARE_ENDS = b" \t\n\v\f\r", b" \n\r\t\0"
