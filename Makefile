@@ -43,7 +43,7 @@ APPLICATION_FILES := $(addprefix tests/applications/,requirements.txt requiremen
 	package.json package-lock.json .npmrc)
 
 .PHONY: run demo test test-quick test-compiled test-on-redis test-on-cluster test-applications \
-	compile uncompile lint format bench chaos docs man lock sbom clean
+	compile uncompile lint format bench chaos docs screenshots man lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -154,6 +154,10 @@ chaos: $(INSTALLED)
 
 docs: $(INSTALLED)
 	$(BIN)/python -m tests.documents
+
+# The pictures in docs/guides/console.md, with Debian's Chromium.
+screenshots: $(INSTALLED)
+	$(BIN)/python -m tests.screenshots
 
 # The man pages, in build/man.
 man: $(INSTALLED)

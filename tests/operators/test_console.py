@@ -314,6 +314,13 @@ def test_messages_have_pages(console: Server, queues: Client, kind: str) -> None
         assert found["pages"]["list"] == {"count": 105, "before": before}
 
 
+def test_pages_reach_the_oldest_ten_thousand_messages_of_a_list(console: Server, queues: Client) -> None:
+    queues.rpush("q", *range(10_050))
+    found = _queue(console, "q", list=600)
+    assert found["pages"]["list"] == {"count": 10_000, "before": 9980}
+    assert [message["text"] for message in found["list"]] == [str(number) for number in range(9980, 10_000)]
+
+
 def test_jobs_in_each_state_have_pages(console: Server, queues: Client) -> None:
     queues.execute_command("PRESSURE.CREATE", "q", "TYPE", "JOBS")
     queues.rpush("q", *range(100))
@@ -395,6 +402,11 @@ def test_messages_of_a_log_that_one_consumer_has_are_one_row(console: Server, qu
     (job,) = found["jobs"]["reserved"]
     assert (job["count"], job["text"], job["token"], job["client"]) == (3, "a", "ann", None)
     assert 0 <= found["now"] - job["since"] < 30
+    # The log drops the message while the consumer has it.
+    queues.execute_command("PRESSURE.ALTER", "log", "BOUND", "3", "OVERFLOW", "OVERWRITE")
+    queues.rpush("log", "d")
+    (job,) = _queue(console, "log+g")["jobs"]["reserved"]
+    assert (job["size"], job["text"]) == (-1, "")
 
 
 def test_processes_peers_and_shards_are_shown(

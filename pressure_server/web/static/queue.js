@@ -137,7 +137,7 @@ export function showQueue(main, me, db, id, lost, query) {
   const pagers = Object.fromEntries(
     ["list", ...STATES].map((part) => {
       const what = part === "list" ? "oldest message" : `${part} job`;
-      return [part, pager(what, PAGE, (page) => change({ [part]: page }))];
+      return [part, pager(what, PAGE, (page) => change({ [part]: page }), true)];
     }),
   );
   const messages = new MessageList("Oldest messages", messageSize, pagers.list.element);

@@ -6,7 +6,8 @@ import { counted, number } from "./format.js";
 /**
  * A column: `key` of its values in a row, `title`, `show` (row → text or nodes), `uses` (row → what the cell depends
  * on; otherwise the value), `sorts` (whether the server sorts by it), `isNumber`, `isLong` (whether it has a line of its
- * own on a phone, and as the first column is not cut), and `isDownFirst` (whether the first click sorts the highest first, as it does for numbers).
+ * own on a phone, and is not cut as the first column), and `isDownFirst` (whether the first click sorts the highest first,
+ * as it does for numbers).
  */
 export class Table {
   constructor(caption, columns, { keyOf, sort, order, onSort }) {
@@ -97,9 +98,12 @@ export function tableSection(title, label, table, pages = null) {
   };
 }
 
-/** Return the controls to choose a page of, for example, `what` "queue": `update(page, pages, matching)` shows where the reader is. */
-export function pager(what, size, onPage) {
-  const text = h("span", { class: "muted" });
+/**
+ * Return the controls to choose a page of, for example, `what` "queue": `update(page, pages, matching)` shows where the
+ * reader is. A screen reader tells it, too, unless `isQuiet`, for what changes all the time.
+ */
+export function pager(what, size, onPage, isQuiet = false) {
+  const text = h("span", { class: "muted", role: isQuiet ? null : "status" });
   const back = h("button", { type: "button", onclick: () => onPage(current - 1) }, "Previous");
   const forth = h("button", { type: "button", onclick: () => onPage(current + 1) }, "Next");
   const element = h("nav", { class: "pager", "aria-label": `Pages of ${what}s` }, back, text, forth);
