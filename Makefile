@@ -43,7 +43,7 @@ APPLICATION_FILES := $(addprefix tests/applications/,requirements.txt requiremen
 	package.json package-lock.json .npmrc)
 
 .PHONY: run demo test test-quick test-compiled test-on-redis test-on-cluster test-applications \
-	compile uncompile lint format bench chaos docs site man dist lock sbom clean
+	compile uncompile lint format bench chaos docs site screenshots man dist lock sbom clean
 
 $(INSTALLED): pyproject.toml
 	@echo "Installing pressure-server and the tools for its development into $(VENV) ..."
@@ -156,10 +156,7 @@ chaos: $(INSTALLED)
 docs: $(INSTALLED)
 	$(BIN)/python -m tests.documents
 
-# The pages in docs/ as a site, in build/site. A link to nothing is an error.
-site: export NO_MKDOCS_2_WARNING := 1
-site: $(INSTALLED)
-	$(BIN)/python -m mkdocs build --quiet
+	compile uncompile lint format bench chaos docs site screenshots man dist lock sbom clean
 
 # The man pages, in build/man.
 man: $(INSTALLED)

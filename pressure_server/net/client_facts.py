@@ -18,6 +18,7 @@ class ClientFacts:
     """A client at one moment. `details` are what only its protocol has.
 
     Addresses are in Redis's format, times in seconds; `idle` is the time since the client sent something.
+    `reserved_from` has some of the queues from which it has reserved jobs, by database number and name.
     `command` is the last one executed, empty if none was or it is unknown. `held_bytes` are the client's
     buffers in the server, among them the `unsent_bytes` of replies.
     """
@@ -40,6 +41,7 @@ class ClientFacts:
     unsent_bytes: int
     held_bytes: int
     reserved_jobs: int
+    reserved_from: tuple[tuple[int, bytes], ...]
     is_waiting: bool
     is_throttled: bool
     is_monitor: bool
@@ -59,6 +61,7 @@ SORTS: dict[str, Callable[[Session], Any]] = {
     "idle": lambda client: -client.connection.active,
     "protocol": lambda client: client.PROTOCOL,
     "user": lambda client: client.user_name,
+    "reserved": lambda client: len(client.reserved_jobs),
 }
 # Clients that are looked at between two pauses.
 _AT_ONCE = 500
@@ -140,6 +143,7 @@ def facts_of(client: Session) -> ClientFacts:
         unsent_bytes=connection.transport.get_write_buffer_size(),
         held_bytes=connection.held_bytes(),
         reserved_jobs=len(client.reserved_jobs),
+        reserved_from=client.reserved_jobs.queues(),
         is_waiting=client.is_waiting,
         is_throttled=connection.is_throttled,
         is_monitor=client in clients.monitors,

@@ -5,8 +5,9 @@ Those that it has popped are apart: its next pop acknowledges those whose replie
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
+from itertools import chain, islice
 from math import inf
 from typing import NamedTuple
 
@@ -20,6 +21,8 @@ _COST = 400
 _DEADLINE_COST = 100
 # Entries of ended reservations that are kept besides the others.
 _MAX_STALE = 100
+# Reservations that are looked at to tell from which queues they are.
+_MOST_SHOWN = 20
 
 
 class Held:
@@ -69,6 +72,12 @@ class ReservedJobs:
     def __len__(self) -> int:
         """Return how many jobs are reserved."""
         return len(self._jobs) + sum(len(pop.jobs) for pop in (*self._elsewhere, *self.pops))
+
+    def queues(self) -> tuple[tuple[int, bytes], ...]:
+        """Return the queues from which the first of these jobs are, by database number and name."""
+        reserved: Iterable[Held | Pop] = chain(self.pops, self._jobs.values(), self._elsewhere)
+        first = islice(reserved, _MOST_SHOWN)
+        return tuple(dict.fromkeys((one.database.database_number, one.queue) for one in first))
 
     @property
     def size(self) -> int:

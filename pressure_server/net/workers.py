@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import resource
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from functools import reduce
 from itertools import islice
@@ -116,6 +116,11 @@ class Process:
         )
         return [facts_of(one) for one in islice(found, most)]
 
+    def _holders(self, owners: Iterable[tuple[str, str]]) -> dict[tuple[str, str], ClientFacts]:
+        server = self._broker.identity.rpartition(":")[2]
+        ids = {int(token) for its_server, token in owners if its_server == server}
+        return {(server, str(one.id)): facts_of(one) for one in self._clients.connected if one.id in ids}
+
     def _disconnect(self, ids: Iterable[int], reason: str) -> int:
         wanted = frozenset(ids)
         found = [one for one in sessions_of(self._clients) if one.id in wanted]
@@ -164,6 +169,9 @@ class Process:
             user_seconds=used.ru_utime,
             system_seconds=used.ru_stime,
         )
+
+    def _process(self) -> tuple[str, Totals]:
+        return self._broker.identity, self._totals()
 
     def _statistics(self) -> list[CommandStatistics]:
         return all_statistics()
@@ -253,6 +261,11 @@ class Workers:
         answers = await self._ask_all("waiting_clients", database_number, name, most)
         return [one for answer in answers for one in answer][:most]
 
+    async def holders(self, owners: Collection[tuple[str, str]]) -> dict[tuple[str, str], ClientFacts]:
+        """Return the connected clients among the owners of reservations: each is a server, and a token."""
+        answers = await self._ask_all("holders", owners)
+        return {owner: one for answer in answers for owner, one in answer.items()}
+
     async def disconnect(self, ids: Sequence[int], reason: str) -> int:
         """Disconnect the clients with these ids. Return how many were still connected."""
         return sum(await self._ask_all("disconnect", tuple(ids), reason))
@@ -272,6 +285,10 @@ class Workers:
         """Return the counts of all processes together."""
         answers: list[Totals] = await self._ask_all("totals")
         return sum_fields(Totals, answers)
+
+    async def processes(self) -> dict[str, Totals]:
+        """Return the counts of each process that answers, by its name on the backend."""
+        return dict(await self._ask_all("process"))
 
     async def statistics(self) -> list[CommandStatistics]:
         """Return the statistics of the commands that have been called or refused, by protocol and name."""

@@ -30,7 +30,7 @@ from pressure_server.queues.calls.courier import MOST_IN_FLIGHT
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.owners import Answers
 from pressure_server.queues.operations.wait import WaiterCount
-from pressure_server.queues.peers import PeerDetection, Peers
+from pressure_server.queues.peers import Peer, PeerDetection, Peers
 from pressure_server.queues.placement import Placement
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
@@ -136,6 +136,12 @@ class Broker:
     def libraries_of_peers(self) -> set[bytes]:
         """The names of the libraries of functions that other servers use."""
         return {name for peers in self._peers.values() for name in peers.libraries}
+
+    @property
+    def peers(self) -> list[Peer]:
+        """The other servers on the backend: each as on the shard on which it has been silent the longest."""
+        found = sorted(peer for peers in self._peers.values() for peer in peers.seen())
+        return list({peer.name: peer for peer in found}.values())
 
     @property
     def is_up(self) -> bool:

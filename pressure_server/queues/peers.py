@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from time import monotonic
+from typing import NamedTuple
 
 from pressure_server.backend.link import Link
 from pressure_server.backend.requests import AwaitedRequest, Channel
@@ -47,6 +48,15 @@ class PeerDetection:
 
     timeout: float = 15.0
     peers_possible: bool = True
+
+
+class Peer(NamedTuple):
+    """A peer: for how many seconds its heartbeat has not changed, and its --proxy-timeout in seconds."""
+
+    name: str
+    silent: float
+    timeout: float
+    has_same_library: bool
 
 
 class Peers:
@@ -116,6 +126,14 @@ class Peers:
     def libraries(self) -> set[bytes]:
         """The names of the libraries that the peers use, as of the last search for dead ones."""
         return {name for signed, _ in self._seen.values() for name in signed.split(b" ")[2:3]}
+
+    def seen(self) -> list[Peer]:
+        """Return the peers, as of the last search for dead ones."""
+        now, own = monotonic(), library().name
+        return [
+            Peer(printable(name), now - since, _timeout_of(signed), own in signed.split(b" ")[2:3])
+            for name, (signed, since) in self._seen.items()
+        ]
 
     def check_readiness(self) -> None:
         """Raise BackendError if messages taken by this server, or by a dead peer, would not be put back."""

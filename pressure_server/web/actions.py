@@ -198,7 +198,10 @@ _ALTERED = (
 _ACTIONS: dict[str, Callable[[web.Request, Body], Awaitable[web.StreamResponse]]] = {
     "create": _Command("PRESSURE.CREATE", "the queue was created", ("bound", "overflow", "type")),
     "put": _Command(
-        "PRESSURE.PUT", "the message was put", ("priority", "delay"), lambda body: [_message(body), b"NOWAIT"]
+        "PRESSURE.PUT",
+        "the message was put",
+        ("priority", "delay", "ttr", "expire"),
+        lambda body: [_message(body), b"NOWAIT"],
     ),
     "kick": _Command("PRESSURE.KICK", "jobs kicked: {}", (), lambda body: [_text(body, "count") or b"1"]),
     "redrive": _Command("PRESSURE.REDRIVE", "dead letters put back: {}", ("to", "count")),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from aiohttp import web
@@ -17,7 +18,7 @@ from pressure_server.web.http_requests import (
     require_administrator,
 )
 
-# Queues that are shown of those on which one client waits.
+# Queues that are shown of those on which one client waits, and of those from which it has reserved jobs.
 _MOST_QUEUES = 5
 _MAX_FILTER = 256
 # The facts that are shown as they are.
@@ -31,13 +32,20 @@ def client_row(facts: ClientFacts) -> dict[str, Any]:
         **{name: getattr(facts, name) for name in _AS_THEY_ARE},
         "name": printable(facts.name.encode()),
         "library": printable(facts.library.encode()),
-        "db": facts.database,
-        "queues": [{"id": id_of(name), "name": printable(name)} for name in facts.waits_on[:_MOST_QUEUES]],
+        "queues": _queues([(facts.database, name) for name in facts.waits_on]),
         "more_queues": max(0, len(facts.waits_on) - _MOST_QUEUES),
         "bytes": facts.held_bytes,
         "reserved": facts.reserved_jobs,
+        "reserved_from": _queues(facts.reserved_from),
         "states": [state for state, is_so in states.items() if is_so],
     }
+
+
+def _queues(queues: Sequence[tuple[int, bytes]]) -> list[dict[str, Any]]:
+    """Return the first of these queues, which are given by database number and name."""
+    return [
+        {"db": number, "id": id_of(name), "name": printable(name)} for number, name in queues[:_MOST_QUEUES]
+    ]
 
 
 async def clients_view(request: web.Request) -> dict[str, Any]:

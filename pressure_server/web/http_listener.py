@@ -22,6 +22,7 @@ from pressure_server.web.metrics import Metrics
 from pressure_server.web.overview import Overview
 from pressure_server.web.protection import Protection, set_headers
 from pressure_server.web.queue_page import queue_view
+from pressure_server.web.servers_page import servers_view
 
 logger = logging.getLogger(__name__)
 
@@ -93,6 +94,7 @@ def _application(
             web.get("/api/overview/events", partial(streams.answer, overview.view)),
             web.get("/api/queue/events", partial(streams.answer, partial(queue_view, overview))),
             web.get("/api/clients/events", partial(streams.answer, clients_view)),
+            web.get("/api/servers/events", partial(streams.answer, servers_view)),
             web.get("/", _page),
             web.static("/static", _STATIC),
         ]

@@ -125,11 +125,11 @@ def last_page(count: int) -> int:
     return max(0, count - 1) // PAGE
 
 
-def page_number(request: web.Request) -> int:
-    """Return the page that a request asks for, from 0. Raise HTTPBadRequest."""
-    text = request.query.get("page", "0")
+def page_number(request: web.Request, name: str = "page") -> int:
+    """Return the page that a request asks for by this name, from 0. Raise HTTPBadRequest."""
+    text = request.query.get(name, "0")
     if not text.isascii() or not text.isdigit() or len(text) > 6:
-        raise web.HTTPBadRequest(text="page must be a number\n")
+        raise web.HTTPBadRequest(text=f"{name} must be a number\n")
     return int(text)
 
 

@@ -54,6 +54,7 @@ _SHOWN: dict[str, Callable[[Surveyed], Any]] = {
     "full": lambda queue: queue.figures.is_full,
     "closed": lambda queue: queue.figures.is_closed,
     "paused": lambda queue: queue.figures.paused,
+    "reserved": lambda queue: queue.figures.reserved,
     "buried": lambda queue: queue.figures.buried,
 }
 
@@ -224,25 +225,10 @@ class Overview:
             "warnings": warnings_of(queue, waiting[Line.PRODUCERS]),
         }
 
-    def _shards(self) -> list[dict[str, Any]]:
-        broker = self._context.server.broker
-        shards = broker.default_database.shards
-        if len(shards) == 1:
-            return []
-        return [
-            {
-                "number": number,
-                "prefix": printable(shard.prefix),
-                "node": str(shard.route),
-                "not_ready": "" if reason is None else str(reason),
-                "lost_calls": shard.call_statistics.lost,
-            }
-            for number, (shard, reason) in enumerate(zip(shards, broker.why_not_ready(), strict=True))
-        ]
-
     async def _server(self) -> dict[str, Any]:
         workers, totals = self._context.server.workers, self._context.survey.totals
         clients, calls = await workers.totals(), await workers.calls()
+        reasons = self._context.server.broker.why_not_ready()
         return {
             "queues": len(self._context.survey.queues),
             "messages": totals.length,
@@ -256,6 +242,6 @@ class Overview:
             "commands": clients.commands_per_second,
             "lost_calls": sum(one.lost for one in calls.values()),
             "problems": self.problems.count,
-            "shards": self._shards(),
+            "unready_shards": sum(map(bool, reasons)) if len(reasons) > 1 else 0,
             "is_complete": self._context.survey.rounds > 0,
         }

@@ -92,8 +92,9 @@ def _surveyed(server: Server, count: int, **query: Any) -> Any:
     )
 
 
-def _queue(server: Server, name: bytes | str, db: int = 0) -> Any:
-    with _events(server, f"/api/queue/events?db={db}&id={quote(quote(name, safe=''))}") as events:
+def _queue(server: Server, name: bytes | str, db: int = 0, *, cookie: str = "", **pages: int) -> Any:
+    query = urlencode({"db": db, "id": quote(name, safe=""), **pages})
+    with _events(server, f"/api/queue/events?{query}", cookie) as events:
         return next(events)
 
 
@@ -266,6 +267,13 @@ def test_wrong_queries_are_refused(console: Server, query: str) -> None:
     assert request(console, f"/api/overview/events?{query}").status == 400
 
 
+@pytest.mark.parametrize("part", ["list", "ready", "delayed", "reserved", "buried"])
+@pytest.mark.parametrize("page", ["-1", "x", "1e3", "9999999", "%D9%A1", ""])
+def test_wrong_pages_of_a_queue_are_refused(console: Server, part: str, page: str) -> None:
+    refused = request(console, f"/api/queue/events?id=q&{part}={page}")
+    assert (refused.status, refused.body) == (400, b"%b must be a number\n" % part.encode())
+
+
 @pytest.mark.parametrize("query", ["id=", "id=a%2500:ext:", "id=x:bound", "db=99&id=x", "db=x&id=x", ""])
 def test_what_cannot_be_a_queue_is_refused(console: Server, query: str) -> None:
     assert request(console, f"/api/queue/events?{query}").status in (400, 404)
@@ -293,9 +301,140 @@ def test_a_queue_shows_its_messages_and_takes_none(console: Server, queues: Clie
     assert queues.llen("q") == 6
 
 
-def test_at_most_twenty_messages_are_shown(console: Server, queues: Client) -> None:
+@pytest.mark.parametrize("kind", ["FIFO", "LOG", "LIFO"])
+def test_messages_have_pages(console: Server, queues: Client, kind: str) -> None:
+    queues.execute_command("PRESSURE.CREATE", "q", "TYPE", kind)
+    queues.rpush("q", *range(105))
+    expected = list(map(str, range(105)))
+    if kind == "LIFO":
+        expected.reverse()
+    for asked, before in ((0, 0), (1, 20), (5, 100), (6, 100), (999_999, 100)):
+        found = _queue(console, "q", list=asked)
+        assert [message["text"] for message in found["list"]] == expected[before : before + 20]
+        assert found["pages"]["list"] == {"count": 105, "before": before}
+
+
+def test_pages_reach_the_oldest_ten_thousand_messages_of_a_list(console: Server, queues: Client) -> None:
+    queues.rpush("q", *range(10_050))
+    found = _queue(console, "q", list=600)
+    assert found["pages"]["list"] == {"count": 10_000, "before": 9980}
+    assert [message["text"] for message in found["list"]] == [str(number) for number in range(9980, 10_000)]
+
+
+def test_jobs_in_each_state_have_pages(console: Server, queues: Client) -> None:
+    queues.execute_command("PRESSURE.CREATE", "q", "TYPE", "JOBS")
     queues.rpush("q", *range(100))
-    assert [message["text"] for message in _queue(console, "q")["list"]] == [str(n) for n in range(20)]
+    for _ in range(45):
+        reserved = queues.execute_command("PRESSURE.RESERVE", "q")[1]
+        if reserved <= 20:
+            queues.execute_command("PRESSURE.BURY", "q", reserved)
+    for delay in range(21):
+        queues.execute_command("PRESSURE.PUT", "q", f"later {delay}", "DELAY", 1000 + delay)
+    found = _queue(console, "q", ready=2, delayed=1, reserved=1, buried=1)
+    assert found["pages"] == {
+        "list": {"count": 0, "before": 0}, "ready": {"count": 55, "before": 40},
+        "delayed": {"count": 21, "before": 20}, "reserved": {"count": 25, "before": 20},
+        "buried": {"count": 20, "before": 0},
+    }  # fmt: skip
+    assert {state: [job["text"] for job in some] for state, some in found["jobs"].items()} == {
+        "ready": [str(number) for number in range(85, 100)], "delayed": ["later 20"],
+        "reserved": [str(number) for number in range(40, 45)],
+        "buried": [str(number) for number in range(20)],
+    }  # fmt: skip
+    (later,) = found["jobs"]["delayed"]
+    assert 1000 < later["until"] - found["now"] <= 1020
+
+
+def _held(job: Any) -> tuple[Any, ...]:
+    """Return who has a job, and for how many seconds its reservation lasts as a whole; None for no end."""
+    client = job["client"] and (job["client"]["name"], job["client"]["address"])
+    return client, job["until"] and round(job["until"] - job["since"])
+
+
+def test_reserved_jobs_show_who_has_them(
+    console: Server, queues: Client, start_server: StartServer, backend: Valkey
+) -> None:
+    queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
+    queues.execute_command("PRESSURE.CREATE", "kept", "ACK", "NEXT")
+    queues.execute_command("PRESSURE.CREATE", "limited", "ACK", "NEXT", "ACK-TTR", "30")
+    for name in ("jobs", "kept", "limited"):
+        queues.rpush(name, "1", "2", "3")
+    peer = start_server("--backend", backend.url, "--http", "http://127.0.0.1:0")
+    with console.client(client_name="ann") as ann, peer.client(client_name="bob") as bob:
+        number, address = ann.client_id(), ann.client_info()["addr"]
+        ann.execute_command("PRESSURE.RESERVE", "jobs", "TTR", "90")
+        ann.execute_command("PRESSURE.RESERVE", "jobs", "DETACHED", "night-shift", "TTR", "600")
+        bob.execute_command("PRESSURE.RESERVE", "jobs")
+        assert ann.lpop("kept") == b"1"
+        of_ann = ("ann", address)
+        by_age = sorted(_queue(console, "jobs")["jobs"]["reserved"], key=lambda job: job["id"])
+        assert [_held(job) for job in by_age] == [(of_ann, 90), (None, 600), (None, 60)]
+        assert [job["token"] for job in by_age] == [str(number), "night-shift", str(bob.client_id())]
+        assert by_age[1]["server"] == ""
+        name = request(peer, "/api/me").json["server"]
+        # A server knows the other ones after the first search for dead peers.
+        wait_for(
+            lambda: name in {job["server"] for job in _queue(console, "jobs")["jobs"]["reserved"]},
+            "the name of the peer",
+        )
+        (kept,) = _queue(console, "kept")["jobs"]["reserved"]
+        assert (_held(kept), kept["reserves"]) == ((of_ann, None), 1)
+        assert kept["since"] is not None
+        # Its next pop, of another queue, acknowledges the message.
+        assert ann.lpop("limited") == b"1"
+        wait_for(lambda: _queue(console, "kept")["jobs"]["reserved"] == [], "the acknowledgement")
+        found = _queue(console, "limited")
+        assert [(_held(job), job["text"]) for job in found["jobs"]["reserved"]] == [((of_ann, 30), "1")]
+        with _events(console, "/api/clients/events?filter=ann&sort=reserved&order=down") as events:
+            (row,) = next(events)["rows"]
+        assert (row["reserved"], {queue["name"] for queue in row["reserved_from"]}) == (
+            2,
+            {"jobs", "limited"},
+        )
+
+
+def test_messages_of_a_log_that_one_consumer_has_are_one_row(console: Server, queues: Client) -> None:
+    queues.execute_command("PRESSURE.CREATE", "log", "TYPE", "LOG")
+    queues.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
+    queues.rpush("log", "a", "b", "c")
+    queues.execute_command("PRESSURE.READ", "log", "GROUP", "g", "ann", "COUNT", "3")
+    found = _queue(console, "log+g")
+    (job,) = found["jobs"]["reserved"]
+    assert (job["count"], job["text"], job["token"], job["client"]) == (3, "a", "ann", None)
+    assert 0 <= found["now"] - job["since"] < 30
+    # The log drops the message while the consumer has it.
+    queues.execute_command("PRESSURE.ALTER", "log", "BOUND", "3", "OVERFLOW", "OVERWRITE")
+    queues.rpush("log", "d")
+    (job,) = _queue(console, "log+g")["jobs"]["reserved"]
+    assert (job["size"], job["text"]) == (-1, "")
+
+
+def test_processes_peers_and_shards_are_shown(
+    start_server: StartServer, backend: Valkey, console: Server
+) -> None:
+    crew = start_server("--backend", backend.url, "--http", "http://127.0.0.1:0", "--workers", "2")
+    other = request(console, "/api/me").json["server"]
+
+    def shown() -> Any:
+        with _events(crew, "/api/servers/events") as events:
+            found = next(events)
+        return found if any(peer["name"] == other for peer in found["peers"]) else None
+
+    with contextlib.ExitStack() as stack:
+        for _ in range(3):
+            stack.enter_context(crew.client()).ping()
+        found = wait_for(shown, "the peer")
+    assert [process["role"] for process in found["processes"]] == ["supervisor", "worker", "worker"]
+    clients = [process["connected"] for process in found["processes"]]
+    assert (clients[0], sum(clients)) == (0, 3)
+    names = {process["name"] for process in found["processes"]}
+    assert len(names) == 3
+    assert names.isdisjoint(peer["name"] for peer in found["peers"])
+    (peer,) = [peer for peer in found["peers"] if peer["name"] == other]
+    assert (peer["timeout"], peer["has_same_library"]) == (15, True)
+    assert 0 <= peer["silent"] < 15
+    (shard,) = found["shards"]
+    assert (shard["number"], shard["not_ready"], shard["lost_calls"]) == (0, "", 0)
 
 
 def test_jobs_are_shown_by_state(console: Server, queues: Client) -> None:
@@ -492,6 +631,11 @@ def test_a_user_sees_and_changes_only_what_its_rights_permit(guarded: Server) ->
     wait_for(lambda: names("root") == {"mine", "other"}, "the survey")
     assert names("reader") == names("worker") == {"mine"}
     assert statuses("reader") == [403, 403, 403]
+    with guarded.client(username="worker", password="secret") as client:
+        client.execute_command("PRESSURE.RESERVE", "mine")
+        for name, has_client in (("root", True), ("reader", False)):
+            (job,) = _queue(guarded, "mine", cookie=_cookie(guarded, name))["jobs"]["reserved"]
+            assert (job.get("client") is not None) == has_client
     assert statuses("writer") == [403, 403, 403]
     reader, worker = ("reader", "secret"), ("worker", "secret")
     assert _act(guarded, "take", "mine", login=reader).json["text"].startswith("NOPERM")

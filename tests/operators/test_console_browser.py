@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
+from pressure_server.queues.operations.queue_options import ALTER_OPTIONS, CREATE_OPTIONS, IF_NOT_EXISTS
 from tests.operators.test_doctor_command import kill_a_producer
 from tests.support.cluster import Cluster
 from tests.support.faults import lose_calls
@@ -43,7 +44,7 @@ def queues(backend: Valkey, console: Server) -> Iterator[Client]:
 
 
 Open = Callable[..., Page]
-PHONE = 390
+PHONE = 320
 each_width = pytest.mark.parametrize("width", [PHONE, 1024, 1440])
 
 
@@ -183,6 +184,9 @@ def test_counts_lead_to_what_they_count(console: Server, queues: Client, open_pa
     page.locator("td[data-title=Buried] a").click()
     expect(page.get_by_role("heading", name="Jobs: buried")).to_be_in_viewport()
     page.keyboard.press("q")
+    page.get_by_label("Show").select_option("with reserved jobs")
+    expect(names).to_have_count(0)
+    page.keyboard.press("q")
     page.locator(".totals a").click()
     expect(page.locator("h1")).to_have_text("Clients")
 
@@ -245,21 +249,100 @@ def test_times_and_numbers_are_those_of_no_country(
 def test_settings_have_the_names_of_their_options(console: Server, queues: Client, open_page: Open) -> None:
     queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
     queues.rpush("jobs", "once", "never")
-    queues.execute_command("PRESSURE.RESERVE", "jobs")
+    queues.execute_command("PRESSURE.BURY", "jobs", queues.execute_command("PRESSURE.RESERVE", "jobs")[1])
     page = open_page(console, "#/queue/0/jobs")
     expect(page.locator(".messages li", has_text="delivered once")).to_have_count(1)
     expect(page.locator(".messages li", has_text="delivered 0 times")).to_have_count(1)
     page.get_by_role("button", name="Alter").click()
     labels = page.get_by_role("dialog").locator("label").all_inner_texts()
-    page_of_commands = (ROOT / "docs/reference/commands.md").read_text()
-    (syntax,) = re.findall(r"^\| `PRESSURE\.ALTER key ([^`]*)`", page_of_commands, re.MULTILINE)
-    assert labels
-    assert {label.upper() for label in labels} <= set(re.findall(r"[A-Z-]+", syntax))
+    assert {label.upper().encode() for label in labels} == ALTER_OPTIONS.keys()
     page.keyboard.press("Escape")
-    figures = page.locator(".figures dt").all_inner_texts()
-    assert {"bound", "overflow", "max-bytes", "max-deliveries", "dead-letter", "unique"} <= set(figures)
+    figures = {name.upper().encode() for name in page.locator(".figures dt").all_inner_texts()}
+    assert CREATE_OPTIONS.keys() - figures == {IF_NOT_EXISTS, b"TYPE"}
     page.get_by_role("button", name="Purge").click()
     expect(page.get_by_role("dialog")).to_contain_text("Delete 1 message of jobs?")
+
+
+def test_policies_are_shown_as_their_options_set_them(
+    console: Server, queues: Client, open_page: Open
+) -> None:
+    policies = (
+        "RETRY-DELAY",
+        "5",
+        "RETRY-DELAY-MAX",
+        "3600",
+        "IN-FLIGHT",
+        "9",
+        "RATE",
+        "10/0.5",
+        "ACK",
+        "NEXT",
+    )
+    letters = ("MAX-DELIVERIES", "3", "DEAD-LETTER", "the letters/ü")
+    queues.execute_command("PRESSURE.CREATE", "jobs", *policies, "ACK-TTR", "90", *letters)
+    queues.execute_command("PRESSURE.CREATE", "the letters/ü", "TYPE", "JOBS")
+    page = open_page(console, "#/queue/0/jobs")
+    expect(page.locator(".badge.ack-next")).to_be_visible()
+    names, values = (
+        page.locator(".figures dt").all_inner_texts(),
+        page.locator(".figures dd").all_inner_texts(),
+    )
+    figures = dict(zip(names, values, strict=True))
+    expected = {
+        "retry-delay": "5 s", "retry-delay-max": "1 h 0 min", "in-flight": "9", "rate": "10/0.5",
+        "ack": "next", "ack-ttr": "1 min 30 s", "max-deliveries": "3", "dead-letter": "the letters/ü",
+    }  # fmt: skip
+    assert expected.items() <= figures.items()
+    page.get_by_role("link", name="the letters/ü").click()
+    expect(page.locator("h1")).to_have_text("the letters/ü")
+
+
+@each_width
+def test_reserved_jobs_lead_to_their_clients_and_back(
+    console: Server, queues: Client, open_page: Open, width: int
+) -> None:
+    queues.execute_command("PRESSURE.CREATE", "kept", "ACK", "NEXT")
+    queues.rpush("kept", "a message", "another")
+    with console.client(client_name="ann") as ann:
+        assert ann.lpop("kept") == b"a message"
+        page = open_page(console, "#/queue/0/kept?show=reserved", viewport={"width": width, "height": 800})
+        row = page.get_by_role("table", name="Reserved jobs").locator("tbody tr")
+        expect(row).to_have_count(1)
+        expect(page.get_by_role("heading", name="Jobs: reserved")).to_be_in_viewport()
+        expect(row.locator("td[data-title=Name]")).to_have_text("ann")
+        expect(row.locator("td[data-title=Since]")).to_have_text(re.compile(r"^\d\d:\d\d:\d\d, \d+ s ago$"))
+        expect(row.locator("td[data-title=Until]")).to_have_text("the connection ends")
+        expect(row.locator("td[data-title=Message]")).to_contain_text("a message")
+        row.get_by_role("link", name=f"client {ann.client_id()}").click()
+        expect(page.locator("h1")).to_have_text("Clients")
+        expect(page.locator("tbody tr")).to_have_count(1)
+        page.locator("tbody td[data-title='Reserved from'] a").click()
+        expect(page.locator("h1")).to_have_text("kept")
+        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    # The connection has ended.
+    expect(row).to_have_count(0)
+
+
+@each_width
+def test_jobs_are_paged_by_the_keyboard(console: Server, queues: Client, open_page: Open, width: int) -> None:
+    queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
+    queues.rpush("jobs", *[f"message {number}" for number in range(41)])
+    page = open_page(console, "#/queue/0/jobs", viewport={"width": width, "height": 800})
+    section = page.locator("section", has=page.get_by_role("heading", name="Jobs: ready"))
+    pages = section.get_by_role("navigation", name="Pages of ready jobs")
+    expect(pages).to_contain_text("1 to 20 of 41 ready jobs")
+    pages.get_by_role("button", name="Next").focus()
+    page.keyboard.press("Enter")
+    expect(pages).to_contain_text("21 to 40 of 41")
+    expect(section.locator("pre").first).to_have_text("message 20")
+    page.keyboard.press("Enter")
+    expect(pages).to_contain_text("41 to 41 of 41")
+    # The button that has been pressed has no further page, and the focus must not be lost.
+    expect(pages.get_by_role("button", name="Previous")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(pages).to_contain_text("21 to 40 of 41")
+    queues.execute_command("PRESSURE.PURGE", "jobs")
+    expect(section).to_be_hidden()
 
 
 @each_width
@@ -270,7 +353,7 @@ def test_a_page_whose_backend_is_away_says_so_everywhere(
     server = start_server("--backend", valkey.url, "--http", "http://127.0.0.1:0")
     with server.client() as client:
         client.rpush("q", "x")
-    paths = {"": "tbody td", "#/queue/0/q": ".figures dd", "#/clients": "h1"}
+    paths = {"": "tbody td", "#/queue/0/q": ".figures dd", "#/clients": "h1", "#/servers": "h1"}
     size = {"width": width, "height": 800}
     pages = [open_page(server, path, viewport=size, bypass_csp=True) for path in paths]
     for page, element in zip(pages, paths.values(), strict=True):
@@ -279,7 +362,7 @@ def test_a_page_whose_backend_is_away_says_so_everywhere(
         expect(page.locator("#outage")).to_be_hidden()
     valkey.stop()
     pages.append(open_page(server, "#/queue/0/q", viewport=size, bypass_csp=True))
-    for page, has_old_figures in zip(pages, (True, True, False, False), strict=True):
+    for page, has_old_figures in zip(pages, (True, True, False, False, False), strict=True):
         expect(page.locator("#connection")).to_have_text("not ready")
         expect(page.locator("#connection")).to_have_class("bad")
         text = r"Not ready: the backend is away: [^.]*\.?.*\."
@@ -574,8 +657,10 @@ def test_everything_can_be_done_with_the_keyboard(console: Server, queues: Clien
     page.keyboard.press("?")
     expect(page.get_by_role("dialog")).to_contain_text("go to the filter")
     page.keyboard.press("Escape")
-    page.keyboard.press("q")
-    expect(page.locator("h1")).to_have_text("Queues")
+    for key, title in (("s", "Servers"), ("c", "Clients"), ("q", "Queues")):
+        page.keyboard.press(key)
+        expect(page.locator("h1")).to_have_text(title)
+        expect(page).to_have_title(f"{title} \N{EN DASH} pressure-server")
 
 
 def _assert_accessible(page: Page, view: str) -> None:
@@ -583,6 +668,8 @@ def _assert_accessible(page: Page, view: str) -> None:
         page.add_script_tag(path=_AXE)
     found = page.evaluate("axe.run().then(results => results.violations)")
     assert [(view, one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+    # Nothing is wider than the page.
+    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), view
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
@@ -593,6 +680,10 @@ def test_axe_finds_no_violation(
     queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS", "BOUND", "2")
     queues.rpush("jobs", '{"a": 1}', b"\x00\xff")
     queues.execute_command("PRESSURE.CLOSE", "jobs")
+    queues.execute_command("PRESSURE.CREATE", "many", "TYPE", "JOBS")
+    queues.rpush("many", *['{"a": 1}'] * 99)
+    for _ in range(30):
+        queues.execute_command("PRESSURE.RESERVE", "many")
     queues.execute_command("PRESSURE.CREATE", "log", "TYPE", "LOG")
     queues.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
     queues.rpush("log", "a")
@@ -601,7 +692,7 @@ def test_axe_finds_no_violation(
     def check(view: str) -> None:
         _assert_accessible(page, view)
 
-    expect(page.locator("tbody tr")).to_have_count(3)
+    expect(page.locator("tbody tr")).to_have_count(4)
     check("overview")
     page.locator("tbody a", has_text="jobs").click()
     expect(page.locator(".messages li")).to_have_count(2)
@@ -612,11 +703,15 @@ def test_axe_finds_no_violation(
     page.goto(page.url.partition("#")[0] + "#/queue/0/log")
     expect(page.get_by_role("heading", name="Groups")).to_be_visible()
     check("log")
-    page.keyboard.press("c")
-    expect(page.locator("tbody tr")).not_to_have_count(0)
-    check("clients")
-    # Nothing is wider than the page.
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+    page.goto(page.url.partition("#")[0] + "#/queue/0/many")
+    expect(page.get_by_role("table", name="Reserved jobs").locator("tbody tr")).to_have_count(20)
+    expect(page.locator(".pager:visible")).to_have_count(2)
+    check("reserved jobs")
+    for key in ("c", "s"):
+        page.keyboard.press(key)
+        expect(page.locator("main[aria-busy]")).to_have_count(0)
+        expect(page.locator("tbody tr")).not_to_have_count(0)
+        check({"c": "clients", "s": "servers"}[key])
 
 
 def test_axe_finds_no_violation_in_the_login_form(guarded: Server, open_page: Open) -> None:
@@ -673,29 +768,29 @@ def test_the_shards_of_a_cluster_are_shown(
     with Cluster(tmp_path, full_coverage=False).started() as cluster:
         server = start_server("--backend", url_of(cluster), "--http", "http://127.0.0.1:0")
         page = open_page(server)
-        shards = page.locator("details.shards")
-        expect(shards.locator("summary")).to_have_text(f"{SHARDS} shards")
-        shards.locator("summary").click()
-        last = shards.locator("tbody tr").last
+        servers = open_page(server, "#/servers")
+        shards = servers.get_by_role("table", name="Shards").locator("tbody tr")
+        expect(shards).to_have_count(SHARDS)
+        last = shards.last
         prefix = PLACEMENT.prefixes[-1].decode()
         node = run_in_a_thread(cluster.master_of(prefix))
         shown = last.locator("td").all_inner_texts()
-        assert shown[:-1] == [str(SHARDS - 1), prefix, f"redis://127.0.0.1:{node.port}", "ready"]
+        assert shown[:-1] == [f"shard {SHARDS - 1}", "ready", prefix, f"redis://127.0.0.1:{node.port}"]
         names = [f"q{number}" for number in range(2 * SHARDS)]
         with server.client() as client:
             for name in names:
                 client.rpush(name, "x")
         expect(page.locator("tbody a")).to_have_count(len(names))
         node.kill()
-        expect(shards.locator("summary")).to_have_text(re.compile(rf"{SHARDS} shards, \d not ready"))
         expect(last.locator(".badge")).to_have_text("not ready")
+        expect(page.locator(".attention")).to_have_text(re.compile(r"^\d shards? not ready$"))
         # The figures of other queues stay live.
         old = page.locator(".badge", has_text="old")
         expect(old.first).to_be_visible()
         assert 0 < old.count() < len(names)
         expect(page.locator("#connection")).to_have_text("live")
-        # It is open without a click in a new page, too.
-        expect(open_page(server).locator("details.shards[open]")).to_be_visible()
+        page.locator(".attention a").click()
+        expect(page.locator("h1")).to_have_text("Servers")
 
 
 def test_errors_of_scripts_are_shown_and_reported(

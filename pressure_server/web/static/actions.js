@@ -45,8 +45,10 @@ export const ACTIONS = [
         ? [
             { name: "priority", label: "priority", hint: "empty for 1024; 0 is the most urgent", type: "number" },
             { name: "delay", label: "delay", hint: "seconds", type: "number" },
+            { name: "ttr", label: "ttr", hint: "seconds for which a worker may keep it; empty for 60", type: "number" },
           ]
         : []),
+      { name: "expire", label: "expire", hint: "seconds until it is dropped, if nobody takes it", type: "number" },
     ],
     body: ({ form, message, ...options }) =>
       form === "hex" ? { hex: message.replace(/\s+/g, ""), ...options } : { message, ...options },
@@ -114,11 +116,13 @@ export const ACTIONS = [
             { name: "max_deliveries", label: "max-deliveries", hint: "the most deliveries of a job", type: "number" },
             { name: "dead_letter", label: "dead-letter", hint: "the queue to which jobs go after these" },
             { name: "retry_delay", label: "retry-delay", hint: "seconds until a failed job is tried again", type: "number" },
+            { name: "retry_delay_max", label: "retry-delay-max", hint: "the delay doubles, up to this", type: "number" },
             { name: "in_flight", label: "in-flight", hint: "the most jobs that are reserved at a time", type: "number" },
             { name: "rate", label: "rate", hint: "the most jobs in a time: 10/1 is ten a second" },
           ]
         : []),
       { name: "ack", label: "ack", hint: "when a pop is done", options: ACK },
+      { name: "ack_ttr", label: "ack-ttr", hint: "seconds for which a client may keep what it has popped", type: "number" },
     ],
     confirm: "Alter",
   },

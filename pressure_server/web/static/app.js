@@ -8,6 +8,7 @@ import { h } from "./dom.js";
 import { showLogin } from "./login.js";
 import { showOverview } from "./overview.js";
 import { showQueue } from "./queue.js";
+import { showServers } from "./servers.js";
 import { showError, watchErrors } from "./status.js";
 import { watchTheme } from "./theme.js";
 
@@ -21,6 +22,7 @@ const KEYS = [
   ["Enter", "open the queue"],
   ["q", "show the queues"],
   ["c", "show the clients"],
+  ["s", "show the servers"],
   ["Esc", "close a dialog, or leave the filter"],
   ["?", "show these keys"],
 ];
@@ -45,7 +47,6 @@ function showUser() {
 function route() {
   view?.close();
   view = null;
-  document.title = "pressure-server";
   const [path, options = ""] = location.hash.split("?");
   const [, name = "queues", db, id] = path.split("/");
   const query = new URLSearchParams(options);
@@ -56,7 +57,9 @@ function route() {
   }
   if (name === "queue" && id !== undefined) view = showQueue(main, me, db, id, lost, query);
   else if (name === "clients") view = showClients(main, me, lost, query);
+  else if (name === "servers") view = showServers(main, lost);
   else view = showOverview(main, me, lost, query);
+  document.title = `${main.querySelector("h1").textContent} – pressure-server`;
 }
 
 async function start() {
@@ -89,6 +92,7 @@ function press(event) {
     "?": showKeys,
     q: () => (location.hash = "#/queues"),
     c: () => (location.hash = "#/clients"),
+    s: () => (location.hash = "#/servers"),
     ArrowDown: () => document.querySelector("tbody a")?.focus(),
   };
   if (!actions[event.key] || (event.key === "ArrowDown" && event.target.closest("tbody"))) return;

@@ -9,6 +9,7 @@ import uPlot from "./vendor/uPlot.js";
 const HEIGHT = 220;
 const MOST = 600; // seconds that are kept
 const LEAST = 60; // seconds that are shown at least
+const LATE = 1.5; // seconds after which an event does not come, because nothing has changed
 const GAP = 5; // seconds without figures after which a line breaks
 // Distances between the values of an axis of whole numbers.
 const WHOLE = Array.from({ length: 12 }, (_, power) => [1, 2, 5].map((step) => step * 10 ** power)).flat();
@@ -64,11 +65,15 @@ export function chart() {
     );
   }
 
-  const observer = new ResizeObserver(() => plot?.setSize({ width: Math.max(element.clientWidth, 280), height: HEIGHT }));
+  function resize() {
+    plot?.setSize({ width: Math.max(element.clientWidth, 280), height: HEIGHT });
+  }
+  // Not at once: if that changes the width of the element again, it would be an error of the page.
+  const observer = new ResizeObserver(() => requestAnimationFrame(resize));
   observer.observe(element);
   // An unchanged queue has no events.
   const timer = setInterval(() => {
-    if (latest !== null && isLive() && !document.hidden && Date.now() / 1000 - data[0].at(-1) > 1) push(latest);
+    if (latest !== null && isLive() && !document.hidden && Date.now() / 1000 - data[0].at(-1) > LATE) push(latest);
   }, 1000);
   window.addEventListener("theme", draw);
 

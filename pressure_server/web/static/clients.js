@@ -20,31 +20,34 @@ async function disconnect(row) {
   if (answer !== null) await send({ action: "disconnect", client: row.id });
 }
 
+function queueLinks(queues, query = "") {
+  return queues.map((queue, at) => [
+    at > 0 && ", ",
+    h("a", { href: `#/queue/${queue.db}/${queue.id}${query}` }, queue.name || "(empty name)"),
+  ]);
+}
+
 const COLUMNS = [
   { key: "id", title: "Client", sorts: true, isNumber: true },
   { key: "states", title: "State", show: (row) => row.states.map((state) => h("span", { class: `badge ${state}` }, state)) },
-  { key: "address", title: "Address" },
-  { key: "protocol", title: "Protocol", sorts: true },
-  { key: "user", title: "User", sorts: true },
-  { key: "name", title: "Name" },
-  { key: "library", title: "Library" },
-  { key: "command", title: "Command" },
+  { key: "name", title: "Name", isLong: true },
+  { key: "address", title: "Address", isLong: true },
   {
     key: "queues",
     title: "Waits for",
-    show: (row) => [
-      row.queues.map((queue, at) => [
-        at > 0 && ", ",
-        h("a", { href: `#/queue/${row.db}/${queue.id}` }, queue.name || "(empty name)"),
-      ]),
-      row.more_queues > 0 && ` and ${row.more_queues} more`,
-    ],
+    isLong: true,
+    show: (row) => [queueLinks(row.queues), row.more_queues > 0 && ` and ${row.more_queues} more`],
     uses: (row) => [row.queues, row.more_queues],
   },
-  { key: "age", title: "Age", isNumber: true, show: (row) => duration(row.age) },
+  { key: "reserved", title: "Reserved", sorts: true, isNumber: true, show: (row) => orDash(row.reserved) },
+  { key: "reserved_from", title: "Reserved from", isLong: true, show: (row) => queueLinks(row.reserved_from, "?show=reserved") },
+  { key: "command", title: "Command" },
   { key: "idle", title: "Idle", sorts: true, isNumber: true, show: (row) => duration(row.idle) },
+  { key: "age", title: "Age", isNumber: true, show: (row) => duration(row.age) },
   { key: "bytes", title: "Held", sorts: true, isNumber: true, show: (row) => bytes(row.bytes) },
-  { key: "reserved", title: "Reserved", isNumber: true, show: (row) => orDash(row.reserved) },
+  { key: "protocol", title: "Protocol", sorts: true },
+  { key: "user", title: "User", sorts: true },
+  { key: "library", title: "Library", isLong: true },
   {
     key: "disconnect",
     title: "Action",

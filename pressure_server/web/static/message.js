@@ -48,17 +48,18 @@ export function messageContent(message) {
 
 /** Return the size of a message, and how much of it is shown. */
 export function messageSize(message) {
+  if (message.size < 0) return "not shown: dropped, or far from both ends of the log";
   const shown = message.hex !== undefined ? message.hex.length / 2 : new TextEncoder().encode(message.text).length;
   return shown < message.size ? `first ${bytes(shown)} of ${bytes(message.size)}` : bytes(message.size);
 }
 
-/** A list of messages under a title. A message that stays keeps its element, and with it focus and selection. */
+/** A list of messages under a title, with the controls for its pages. A message that stays keeps its element, and with it focus and selection. */
 export class MessageList {
-  constructor(title, describe) {
+  constructor(title, describe, pages) {
     this.describe = describe;
     this.items = new Map();
     this.list = h("ol", { class: "messages" });
-    this.element = h("section", { hidden: true }, h("h2", {}, title), this.list);
+    this.element = h("section", { hidden: true }, h("h2", {}, title), pages, this.list);
   }
 
   /** Show these messages, in this order. */

@@ -2,7 +2,7 @@
 
 import { act, CREATE, may, maySeeClients } from "./actions.js";
 import { listen } from "./api.js";
-import { fill, h, keeper } from "./dom.js";
+import { h, keeper } from "./dom.js";
 import { bytes, counted, duration, number, orDash, rate } from "./format.js";
 import { sparkline } from "./sparkline.js";
 import { pager, Table } from "./table.js";
@@ -85,6 +85,7 @@ const SHOWN = [
   ["full", "full"],
   ["closed", "closed"],
   ["paused", "paused"],
+  ["reserved", "with reserved jobs"],
   ["buried", "with buried jobs"],
 ];
 
@@ -108,7 +109,8 @@ function totals(server, me) {
     [server.closed, "closed queue", "", "#/queues?state=closed"],
     [server.buried, "buried job", "", "#/queues?state=buried"],
     [server.throttled, "throttled client", "", clients && `${clients}?sort=bytes&order=down`],
-    [server.lost_calls, "answered call", " lost by the backend", null],
+    [server.lost_calls, "answered call", " lost by the backend", "#/servers"],
+    [server.unready_shards, "shard", " not ready", "#/servers"],
   ].filter(([count]) => count);
   return [
     !server.is_complete && h("p", { class: "muted" }, "The first look at all queues is not complete yet."),
@@ -118,40 +120,12 @@ function totals(server, me) {
   ];
 }
 
-const SHARD_COLUMNS = ["Shard", "Prefix", "Node", "State", "Lost calls"];
-
-/** Return the table of the shards of a cluster, which opens when one is not ready: `element`, and `update(shards)`. */
-function shardTable() {
-  const summary = h("summary", {});
-  const rows = h("tbody", {});
-  const head = h("tr", {}, SHARD_COLUMNS.map((title) => h("th", { scope: "col" }, title)));
-  const table = h("table", {}, h("caption", { class: "hidden" }, "Shards"), h("thead", {}, head), rows);
-  const region = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": "Table of shards" }, table);
-  const element = h("details", { class: "shards", hidden: true }, summary, region);
-  let unready = 0;
-  return {
-    element,
-    update(shards) {
-      const before = unready;
-      unready = shards.filter((shard) => shard.not_ready).length;
-      element.hidden = !shards.length;
-      if (unready > before) element.open = true;
-      fill(summary, counted(shards.length, "shard"), unready > 0 && `, ${unready} not ready`);
-      const state = (shard) =>
-        shard.not_ready ? [h("span", { class: "badge problem" }, "not ready"), ` ${shard.not_ready}`] : "ready";
-      const cells = (shard) => [shard.number, shard.prefix, shard.node, state(shard), orDash(shard.lost_calls)];
-      fill(rows, shards.map((shard) => h("tr", {}, cells(shard).map((cell) => h("td", {}, cell)))));
-    },
-  };
-}
-
 /** Show the overview in an element; `query` may have the `state` of the queues. Return an object with `close`. */
 export function showOverview(main, me, lost, query) {
   const state = SHOWN.some(([key]) => key === query.get("state")) ? query.get("state") : "";
   const view = { sort: "name", order: "up", filter: "", state, page: 0 };
   const summary = h("div", {});
   const showTotals = keeper(summary);
-  const shards = shardTable();
   const filter = h("input", {
     type: "search",
     id: "filter",
@@ -198,7 +172,6 @@ export function showOverview(main, me, lost, query) {
 
   function show(data) {
     showTotals(data.server, (server) => totals(server, me));
-    shards.update(data.server.shards);
     // If all figures are old, the page says so once.
     table.update(data.stale ? data.rows.map((row) => ({ ...row, stale: 0 })) : data.rows);
     pages.update(data.page, data.pages, data.matching);
@@ -209,7 +182,6 @@ export function showOverview(main, me, lost, query) {
   main.replaceChildren(
     h("h1", {}, "Queues"),
     summary,
-    shards.element,
     h(
       "div",
       { class: "bar" },

@@ -5,8 +5,9 @@ import { counted, number } from "./format.js";
 
 /**
  * A column: `key` of its values in a row, `title`, `show` (row → text or nodes), `uses` (row → what the cell depends
- * on; otherwise the value), `sorts` (whether the server sorts by it), `isNumber`, and `isDownFirst` (whether the
- * first click sorts the highest first, as it does for numbers).
+ * on; otherwise the value), `sorts` (whether the server sorts by it), `isNumber`, `isLong` (whether it has a line of its
+ * own on a phone, and is not cut as the first column), and `isDownFirst` (whether the first click sorts the highest first,
+ * as it does for numbers).
  */
 export class Table {
   constructor(caption, columns, { keyOf, sort, order, onSort }) {
@@ -59,7 +60,7 @@ export class Table {
 
   line() {
     const cells = this.columns.map((column) =>
-      h("td", { role: "cell", "data-title": column.title, class: column.isNumber ? "number" : null }),
+      h("td", { role: "cell", "data-title": column.title, class: column.isNumber ? "number" : column.isLong && "long" }),
     );
     return { element: h("tr", { role: "row" }, cells), cells, shown: [] };
   }
@@ -84,9 +85,25 @@ export class Table {
   }
 }
 
-/** Return the controls to choose a page of, for example, `what` "queue": `update(page, pages, matching)` shows where the reader is. */
-export function pager(what, size, onPage) {
-  const text = h("span", { class: "muted" });
+/** Return a section with a table, which is hidden while the table has no rows: `element`, and `update(rows)`. */
+export function tableSection(title, label, table, pages = null) {
+  const region = h("div", { class: "wide", tabindex: 0, role: "region", "aria-label": label }, table.element);
+  const element = h("section", { hidden: true }, h("h2", {}, title), pages, region);
+  return {
+    element,
+    update(rows) {
+      element.hidden = !rows.length;
+      table.update(rows);
+    },
+  };
+}
+
+/**
+ * Return the controls to choose a page of, for example, `what` "queue": `update(page, pages, matching)` shows where the
+ * reader is. A screen reader tells it, too, unless `isQuiet`, for what changes all the time.
+ */
+export function pager(what, size, onPage, isQuiet = false) {
+  const text = h("span", { class: "muted", role: isQuiet ? null : "status" });
   const back = h("button", { type: "button", onclick: () => onPage(current - 1) }, "Previous");
   const forth = h("button", { type: "button", onclick: () => onPage(current + 1) }, "Next");
   const element = h("nav", { class: "pager", "aria-label": `Pages of ${what}s` }, back, text, forth);
@@ -95,8 +112,11 @@ export function pager(what, size, onPage) {
     element,
     update(page, pages, matching) {
       current = page;
+      const focused = document.activeElement;
       back.disabled = page === 0;
       forth.disabled = page >= pages - 1;
+      // A button that is disabled loses the focus.
+      if (focused.disabled && element.contains(focused)) (focused === back ? forth : back).focus();
       const last = Math.min((page + 1) * size, matching);
       const all = counted(matching, what);
       text.textContent = matching > 1 ? `${number(page * size + 1)} to ${number(last)} of ${all}` : matching ? all : `no ${what}s`;
