@@ -29,6 +29,12 @@ def processor_seconds(server: Server | Valkey) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
+def seconds_in_line(*processes: Server | Valkey) -> float:
+    """Return for how long the main threads of these processes and of the test waited for a processor."""
+    pids = [os.getpid(), *(each.process.pid for each in processes)]
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in pids) / 1e9
+
+
 def connections(direct: Client, *, tracking: bool) -> list[dict[str, str]]:
     """A server's connections to its backend: those on which it is told of changes, or the others."""
     return [c for c in direct.client_list() if ("t" in c["flags"]) is tracking and "pressure" in c["name"]]

@@ -65,7 +65,7 @@ class Session:
         """Run the session. Raises TooSlowError if a phase took too long for its times."""
         for phase in range(_PHASES if self.timed else 1):
             if phase:
-                time.sleep(_PAUSE)
+                time.sleep(_PAUSE)  # a time: delays and pauses of beanstalkd end by its clock
             began = time.monotonic()
             try:
                 self.look_at_waiting()
