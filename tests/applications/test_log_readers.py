@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +12,6 @@ from tests.support.programs import BackgroundProgram, Client, Server, StartServe
 from tests.support.waiters import create
 
 LINES = [f"order {number}" for number in range(250)]
-StartReader = Callable[[str], BackgroundProgram]
 
 
 @pytest.fixture

@@ -92,9 +92,6 @@ def client(server: Server) -> Iterator[Client]:
         yield connected
 
 
-# ---------------------------------------------------------------- settings of queues by name
-
-
 def test_puts_in_all_shards_create_queues_with_the_settings_of_the_file(
     cluster: Cluster, server: Server, tmp_path: Path
 ) -> None:
@@ -116,9 +113,6 @@ def test_puts_in_all_shards_create_queues_with_the_settings_of_the_file(
         client.rpush("after", "m")
         assert about(client, "after")[b"template"] == b""
     assert other.stop() == 0
-
-
-# ---------------------------------------------------------------- commands on one queue
 
 
 def use_200_queues(client: Client) -> None:
@@ -172,9 +166,6 @@ def test_reads_of_sets_in_different_shards_are_joined(client: Client) -> None:
     assert client.sinter([*names, names[0]]) == {b"common"}
     assert client.sdiff([names[0], *names[2:]]) == {b"own-0"}
     assert client.sintercard(SHARDS, names) == 1
-
-
-# ---------------------------------------------------------------- waits on several queues
 
 
 @pytest.mark.parametrize("shard", [0, 5, 15])
@@ -327,9 +318,6 @@ def test_beanstalk_reserves_from_tubes_in_all_shards(server: Server, client: Cli
         assert worker("reserve-with-timeout 0") == b"TIMED_OUT"
 
 
-# ---------------------------------------------------------------- ids of jobs
-
-
 def test_job_ids_are_unique_over_all_shards(client: Client) -> None:
     names = queue_in_each("job")
     ids = []
@@ -396,9 +384,6 @@ def stats_of(connection: Beanstalk, job: int) -> bytes:
     return text
 
 
-# ---------------------------------------------------------------- all queues
-
-
 def test_scan_keys_and_dbsize_have_the_queues_of_all_shards(client: Client) -> None:
     names = {f"queue-{number}".encode() for number in range(150)}
     for name in names:
@@ -445,8 +430,6 @@ def test_flushdb_deletes_the_queues_of_all_shards_and_no_other_keys(cluster: Clu
     with direct_to(asyncio.run(cluster.master_of(other))) as direct:
         assert direct.getdel(other) == b"stays"
 
-
-# ---------------------------------------------------------------- what must be in one shard
 
 A, B = queue_in(1, "a"), queue_in(2, "b")
 REFUSED = f"""
@@ -542,9 +525,6 @@ def test_groups_are_with_their_log(client: Client, group: str) -> None:
     assert (described[b"name"], described[b"pending"]) == (group.encode(), 3)
 
 
-# ---------------------------------------------------------------- the start
-
-
 def test_another_number_of_shards_is_refused(cluster: Cluster, server: Server) -> None:
     refused = refused_start("--backend", url_of(cluster), "--shards", "8")
     assert "are in 16 shards, not in 8: set --shards 16, or another --prefix" in refused
@@ -591,9 +571,6 @@ def test_values_of_memcached_are_refused(cluster: Cluster) -> None:
     refused = run_command("serve", "--backend", url_of(cluster), *kv)
     assert refused.returncode == 2
     assert "values are kept on one node, and the backend is a cluster: use mode=queue" in refused.stderr
-
-
-# ---------------------------------------------------------------- other programs
 
 
 def test_memcached_clients_use_queues_of_all_shards(server: Server) -> None:
@@ -698,9 +675,6 @@ def test_info_adds_up_the_queues_of_all_shards(client: Client) -> None:
     for name in queue_in_each():
         client.sadd(name, "a")
     assert client.info("limits")["queues"] == SHARDS
-
-
-# ---------------------------------------------------------------- several servers and native clients
 
 
 def test_two_servers_share_all_shards(cluster: Cluster, server: Server, start_server: StartServer) -> None:

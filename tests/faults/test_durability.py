@@ -38,9 +38,6 @@ SYNCS_ALWAYS = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsy
 BASE = "__pressure__:q"
 
 
-# ---------------------------------------------------------------- levels
-
-
 @pytest.mark.parametrize(
     ("text", "level"),
     [
@@ -99,9 +96,6 @@ def test_a_backend_that_cannot_confirm_is_refused_with_the_reason(
 ) -> None:
     with pytest.raises(BackendRefusedError, match=why):
         level.wait_for(config, replicas=2)
-
-
-# ---------------------------------------------------------------- the start
 
 
 def durable(start_server: StartServer, url: str, level: str, *options: str) -> Server:
@@ -226,9 +220,6 @@ def test_without_durability_no_confirmation_is_asked_for(
         assert sum("pressure" in about["name"] for about in direct.client_list()) == 2
 
 
-# ---------------------------------------------------------------- replies
-
-
 def is_confirmation(data: bytes) -> bool:
     """Return whether bytes from the backend are a reply to WAIT, maybe after the one to the write."""
     return re.fullmatch(rb"(\$-1\r\n|_\r\n)?:1\r\n", data) is not None
@@ -347,9 +338,6 @@ def test_a_confirmation_whose_connection_is_killed_is_asked_for_again(held: Held
             assert waiting.reply() == number + 1
 
 
-# ---------------------------------------------------------------- replicas
-
-
 @pytest.fixture
 def replicated(start_valkey: StartValkey) -> Replicated:
     return start_replicated(start_valkey)
@@ -452,9 +440,6 @@ def test_one_wait_confirms_the_changes_of_many_clients(
 
 def has_length(direct: Client, length: int) -> bool:
     return bool(direct.llen(BASE) == length)
-
-
-# ---------------------------------------------------------------- faults
 
 
 @pytest.mark.slow

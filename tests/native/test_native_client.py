@@ -86,9 +86,6 @@ def error_of(future: Future[Any]) -> type[BaseException] | type[None]:
     return type(future.exception(TIMEOUT))
 
 
-# ---------------------------------------------------------------- alone
-
-
 def test_operations_follow_the_state_of_the_queue(queue: Any, direct: Client) -> None:
     assert not queue.exists()
     for operation in (queue.length, queue.closed, queue.get, queue.get_nowait, queue.close, queue.delete):
@@ -232,9 +229,6 @@ def test_a_wait_fails_when_its_connection_breaks(
     assert issubclass(error_of(got), redis.ConnectionError)
 
 
-# ---------------------------------------------------------------- waiting
-
-
 def test_a_wait_ends_after_its_timeout(queue: Any, direct: Client) -> None:
     queue.create(1)
     with pytest.raises(QueueEmptyError):
@@ -323,9 +317,6 @@ def test_close_ends_a_waiting_iteration(
     wait_until_waiting(direct)
     end_queue("close", by, queue, client, direct)
     assert iterated.result(TIMEOUT) == []
-
-
-# ---------------------------------------------------------------- among native clients
 
 
 @pytest.mark.parametrize("version", ["0.15", "0.1"])
@@ -522,8 +513,6 @@ def test_all_kinds_of_clients_together_receive_each_message_once_in_order(
     with backend.client() as direct:
         wait_for(lambda: direct.keys(f"{BASE}*") == [], "all keys to be deleted")
 
-
-# ---------------------------------------------------------------- killed and cancelled clients
 
 _PROGRAM = "import sys; from pressure_server.client import Queue; q = Queue('q', sys.argv[1]); "
 

@@ -47,8 +47,6 @@ class Grammar:
     check_replies: Callable[[bytes], None]
 
 
-# ---------------------------------------------------------------- RESP
-
 _RESP_COMMANDS = [
     line.encode().split()
     for line in split("""
@@ -88,8 +86,6 @@ def _check_resp_replies(data: bytes) -> None:
         pass
 
 
-# ---------------------------------------------------------------- memcached
-
 _MEMCACHED_REQUESTS = [
     line.encode() + b"\r\n"
     for line in split("""
@@ -125,8 +121,6 @@ def _check_memcached_replies(data: bytes) -> None:
         if line.startswith(b"VALUE "):
             position += int(line.split()[3]) + 2
 
-
-# ---------------------------------------------------------------- beanstalk
 
 # Each command takes a job or a tube of the same few, in states that the commands before it have left.
 _BEANSTALK_LINES = [
@@ -203,9 +197,6 @@ GRAMMARS = {
 }  # fmt: skip
 
 
-# ---------------------------------------------------------------- mutations
-
-
 def _mutate(rng: random.Random, grammar: Grammar, data: bytearray) -> None:
     """Flip, overwrite, insert, remove, duplicate or splice bytes, or change a length."""
     at, end = rng.randrange(len(data)), rng.randrange(len(data) + 1)
@@ -258,9 +249,6 @@ def in_pieces(rng: random.Random, data: bytes) -> list[bytes]:
     return cut(data, [rng.randrange(len(data)) for _ in range(rng.randrange(1, 6))])
 
 
-# ---------------------------------------------------------------- the parsers
-
-
 def _comparable(item: Any) -> Any:
     """Return the item, but one value for all errors in memcached's binary protocol.
 
@@ -297,9 +285,6 @@ def test_a_parser_returns_valid_requests_and_errors_for_mutated_streams(codec: C
             _check_codec(rng, codec, data, pieces)
         except Exception as unexpected:
             raise AssertionError(f"seed {SEED}, request {number}: {pieces!r}") from unexpected
-
-
-# ---------------------------------------------------------------- a live server
 
 
 def _converse(rng: random.Random, wire: Wire, pieces: list[bytes]) -> bytes:

@@ -24,9 +24,6 @@ from tests.support.waiters import packed, wait_for_blocked
 SEED = 1
 
 
-# ---------------------------------------------------------------- invalid requests
-
-
 @each_protocol
 def test_a_fatal_error_follows_the_replies_to_earlier_requests(victim: Victim, protocol: Protocol) -> None:
     evil = protocol.put(b"evil", b"x")
@@ -64,9 +61,6 @@ def test_a_browser_s_request_executes_no_command(victim: Victim, protocol: Proto
         hostile.send(sent)
         hostile.rest()
         assert victim.observer.exists("evil") == 0
-
-
-# ---------------------------------------------------------------- slow clients, floods, unread replies
 
 
 @each_protocol
@@ -183,9 +177,6 @@ def test_a_client_that_does_not_read_takes_only_few_messages(
     assert observer.llen("q") >= left > 90
 
 
-# ---------------------------------------------------------------- clients that disconnect
-
-
 @each_protocol
 @leavings
 def test_an_incomplete_request_is_not_executed(
@@ -228,9 +219,6 @@ def test_a_client_that_leaves_while_it_waits_takes_nothing(
         client.put(b"q", b"m")
         client.send(protocol.get_waiting(b"q"))
         assert client.message() == b"m"
-
-
-# ---------------------------------------------------------------- limits: connections and idle time
 
 
 @each_protocol

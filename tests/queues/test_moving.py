@@ -25,8 +25,6 @@ from tests.support.waiters import (
     wait_for_waiting,
 )
 
-# ---------------------------------------------------------------- replies of Redis
-
 # Commands with a placeholder for the timeout.
 BLOCKING = [
     "BLPOP q {}", "BLPOP q r s {}", "BRPOP q {}", "BRPOP q r {}", "BLMOVE q r LEFT RIGHT {}",
@@ -119,8 +117,6 @@ def test_long_and_endless_timeouts_wait(client: Client, waiter: Waiter, line: st
     reply = waiter.reply()
     assert reply in (b"m", [b"q", b"m"], [b"q", [b"m"]])
 
-
-# ---------------------------------------------------------------- moves
 
 # Moves of one message from q to d. SMOVE moves 1.
 ALL_MOVES: list[Words] = [

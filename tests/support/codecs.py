@@ -114,9 +114,6 @@ def _flat(items: list[Any]) -> list[Any]:
     return found
 
 
-# ---------------------------------------------------------------- RESP
-
-
 def quoted(word: bytes) -> bytes:
     """Quote a word of an inline command."""
     return b'"' + b"".join(b"\\x%02x" % byte for byte in word) + b'"'
@@ -201,8 +198,6 @@ RESP = Codec(
     streams=_resp_streams(),
 )
 
-
-# ---------------------------------------------------------------- memcached
 
 _KEYS = st.one_of(
     st.sampled_from([b"q", b"noreply", b"q/open", b"k" * memcached.MAX_KEY, b"\xff", b"set"]),
@@ -329,8 +324,6 @@ MEMCACHED = Codec(
     streams=_memcached_streams(),
 )  # fmt: skip
 
-
-# ---------------------------------------------------------------- beanstalk
 
 _LINES = st.sampled_from(
     [

@@ -255,9 +255,6 @@ def test_while_the_backend_does_not_answer_it_is_not_known_whether_the_client_ge
         assert unblock(client, number) == 0
 
 
-# ---------------------------------------------------------------- roles
-
-
 @pytest.mark.parametrize(
     ("role", "requests"),
     [
@@ -292,8 +289,6 @@ def test_a_client_that_waits_for_a_role_hears_who_has_it(
             # What is left is deleted all the same, when the role is free.
             wait_for(lambda: not client.exists("q"), "the queue to be deleted")
 
-
-# ---------------------------------------------------------------- messages that come at the same moment
 
 STEP = 0.00003
 # From a put long before the unblocking to one long after it.

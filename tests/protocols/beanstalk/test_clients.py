@@ -80,8 +80,6 @@ def test_jobs_behave_as_with_beanstalkd(library: str, beanstalkd: int) -> None:
     assert lines_of(library, beanstalkd) == (SCRIPTS / "jobs.txt").read_text()
 
 
-# ---------------------------------------------------------------- the examples of documentations
-
 GREENSTALK_README = """
 import greenstalk
 client = greenstalk.Client(('127.0.0.1', {port}))
@@ -208,8 +206,6 @@ def test_the_worker_of_beaneater_processes_jobs(port: int) -> None:
     assert run_code("ruby", code, port) == 'again\nlast\n[2, 0]\n"broken"\n'
 
 
-# ---------------------------------------------------------------- by hand
-
 TYPED = [
     "use work", "put 10 0 60 5", "hello", "put 1 0 60 3", "two", "watch work", "ignore default", "reserve",
     "peek-ready", "delete 1", "release 2 1 0", "reserve-with-timeout 0", "bury 2 3", "kick 1", "what",
@@ -248,9 +244,6 @@ def test_jobs_can_be_used_by_hand_as_in_beanstalkd(program: str, port: int, bean
         "OK 11\n---\n- work\n\n"
     )
     assert typed(program, beanstalkd) == replies
-
-
-# ---------------------------------------------------------------- with other protocols
 
 
 def test_a_message_crosses_from_beanstalk_in_php_to_redis_and_back(port: int, client: Client) -> None:

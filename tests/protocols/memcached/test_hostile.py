@@ -82,9 +82,6 @@ def test_a_queue_s_name_cannot_forge_a_line_of_stats(victim: Victim) -> None:
         assert hostile.line().startswith(b"VERSION")
 
 
-# ---------------------------------------------------------------- clients with many open messages
-
-
 MANY = {
     "open reads": b"".join(b"get q%d/open\r\n" % number for number in range(200)),
     "many keys": b"get" + b"".join(b" q%d" % number for number in range(200)) + b"\r\n",

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from tests.support.faults import stopped
 from tests.support.hostile import leavings
-from tests.support.ledger import Ledger
 from tests.support.measures import heartbeats, identity
 from tests.support.memcached_wire import Item, Kestrel, RefusedError
 from tests.support.module_servers import module_server
@@ -381,84 +378,3 @@ def test_a_message_that_expires_while_it_is_open_does_not_go_back(
         leaving.close()
         wait_until_settled(direct)
         assert other.drain("q") == [ITEMS[2]]
-
-
-def named(item: Item) -> bytes:
-    """Return the item's name in the ledger: an equal message with other flags is another one."""
-    return b"%d %b" % (item.flags, item.message)
-
-
-class Consumers:
-    """Clients that open messages, then close, abort or leave. They reconnect if their server dies."""
-
-    def __init__(self, server: Server, items: list[Item], count: int) -> None:
-        self.server = server
-        self.ledger = Ledger()
-        self.ledger.put(map(named, items))
-        # Messages that were delivered again after they had been closed.
-        self.delivered_again: list[Item] = []
-        self.is_over = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [
-            threading.Thread(target=self._consume, args=(number,), daemon=True) for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def have_closed(self, count: int) -> bool:
-        with self._lock:
-            return self.ledger.settled >= count
-
-    def end(self) -> None:
-        self.is_over.set()
-        for thread in self._threads:
-            thread.join(TIMEOUT * 20)
-
-    def _consume(self, seed: int) -> None:
-        random = Random(seed)
-        while not self.is_over.is_set():
-            with suppress(OSError), Kestrel(self.server) as kestrel:
-                while not self.is_over.is_set():
-                    self._read(kestrel, random)
-
-    def _read(self, kestrel: Kestrel, random: Random) -> None:
-        item = kestrel.get_item("q/open/t=100")
-        if item is None:
-            return
-        with self._lock:
-            if named(item) in self.ledger.receipts:
-                self.delivered_again.append(item)
-        end = random.choice(["close", "close", "close", "abort", "leave"])
-        if end == "leave":
-            raise ConnectionAbortedError
-        try:
-            assert kestrel.get_item(f"q/{end}") is None
-        except OSError:
-            with self._lock:
-                self.ledger.doubt([named(item)])
-            raise
-        if end == "close":
-            with self._lock:
-                self.ledger.receive([named(item)])
-
-
-@pytest.mark.slow
-def test_no_message_is_lost_or_doubled_if_servers_and_clients_die(
-    start_server: StartServer, arguments: list[str]
-) -> None:
-    items = [Item(b"%04d" % number, number) for number in range(200)]
-    server = start_server(*arguments)
-    fill(server, *items)
-    consumers = Consumers(server, items, 6)
-    try:
-        for death in (1, 2):
-            wait_for(partial(consumers.have_closed, death * 60), "some messages to be closed")
-            server.kill()
-            consumers.server = server = start_server(*arguments)
-        wait_for(partial(consumers.have_closed, len(items)), "all messages to be closed", 40)
-    finally:
-        consumers.end()
-    assert not consumers.delivered_again
-    consumers.ledger.receive(map(named, drain(server)))
-    consumers.ledger.check()
-    assert server.stop() == 0

@@ -57,8 +57,6 @@ def shown_until(monitor: Waiter, last: bytes) -> list[bytes]:
     return lines
 
 
-# ---------------------------------------------------------------- format
-
 COMMANDS: list[tuple[bytes, ...]] = [
     (b"SADD", b"q", b"a b", b""), (b"sadd", b"q", bytes(range(256))), (b"SCARD", b"q"), (b"PING",),
     (b"SADD", b"q"), (b"nonsense", b"x"), (b"CLIENT", b"SETNAME", b"me"), (b"CLIENT", b"nonsense"),
@@ -117,8 +115,6 @@ def test_long_words_are_shortened() -> None:
     assert line_of([b"x"] * 200).endswith(b'"... (73 more arguments)"')
 
 
-# ---------------------------------------------------------------- secrets
-
 _S = SECRET.encode()
 RESP_LOGINS = [
     packed("AUTH", SECRET), packed("auth", "default", SECRET), packed("aUtH", SECRET) * 30,
@@ -171,9 +167,6 @@ def test_no_login_is_ever_shown_or_logged(monitored: Server, protocol: Protocol,
         assert SECRET not in repr(client.execute_command("SLOWLOG", "GET", -1))
         assert SECRET not in repr(client.info("everything"))
     assert SECRET not in monitored.log
-
-
-# ---------------------------------------------------------------- the monitoring connection
 
 
 def test_replies_to_a_monitor_keep_their_order(server: Server) -> None:

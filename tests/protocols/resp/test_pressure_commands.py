@@ -273,9 +273,6 @@ def test_invalid_arguments_are_refused_and_change_nothing(
     assert client.lrange("q", 0, -1) == [b"there"]
 
 
-# ---------------------------------------------------------------- COMMAND DOCS and INFO
-
-
 def test_every_command_is_in_command_docs(connection: Waiter) -> None:
     commands.load()
     names = [name for name in COMMANDS if name.startswith(b"PRESSURE.")]
@@ -387,9 +384,6 @@ def test_nowait_and_timeout_limit_the_wait_for_a_role(client: Client, direct: Cl
     assert client.lrange("q", 0, -1) == [b"second", b"m"]
 
 
-# ---------------------------------------------------------------- waiting
-
-
 def test_a_put_with_a_timeout_waits_despite_overflow_error(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 1, "OVERFLOW", "ERROR")
     assert waiter("PRESSURE.PUT", "q", "1") == 1
@@ -481,9 +475,6 @@ def test_a_consumer_receives_all_messages_before_closed(server: Server, client: 
             client.execute_command("PRESSURE.PUT", "q", message)
         client.execute_command("PRESSURE.CLOSE", "q")
         assert consuming.result(TIMEOUT) == messages
-
-
-# ---------------------------------------------------------------- deleting
 
 
 def delete_by_command(client: Client, _direct: Client) -> None:

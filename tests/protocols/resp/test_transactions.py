@@ -29,8 +29,6 @@ from tests.support.protocols import Reply
 from tests.support.side_by_side import Pair, Wire, difference, split, words
 from tests.support.waiters import Waiter, blocked, create, is_refused, packed, wait_for_waiting
 
-# ---------------------------------------------------------------- the replies of Redis
-
 # Commands of a client A, and those of a client B, which begin with `B `.
 LIKE_REDIS = {
     "a transaction": (
@@ -174,9 +172,6 @@ def other(server: Server) -> Iterator[Waiter]:
         yield connected
 
 
-# ---------------------------------------------------------------- redis-py
-
-
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_pipeline_of_redis_py_is_a_transaction(server: Server, protocol: int) -> None:
     with server.client(protocol=protocol) as client:
@@ -236,9 +231,6 @@ def test_a_client_that_leaves_before_exec_does_nothing(client: Client, server: S
         leaving("SADD", "q", "a")
     wait_for(lambda: len(client.client_list()) == 1, "the client to be gone")
     assert client.exists("q") == 0
-
-
-# ---------------------------------------------------------------- atomicity
 
 
 @pytest.mark.parametrize("queues", [("q", "q"), ("q", "r"), ("r", "q")])
@@ -302,9 +294,6 @@ def test_a_message_moved_in_a_transaction_is_always_in_one_queue(
             moves.result()
     assert {sum(lengths) for lengths in places} == {3 * transfers}
     assert len(places) > 3
-
-
-# ---------------------------------------------------------------- commands that may wait
 
 
 @pytest.mark.parametrize(
@@ -400,9 +389,6 @@ def test_a_waiting_get_fails_if_exec_deletes_the_queue(client: Client, waiter: W
     assert is_refused(waiter.reply(), "NOQUEUE")
 
 
-# ---------------------------------------------------------------- commands on connections
-
-
 def test_client_kill_in_a_transaction_skips_its_own_connection(waiter: Waiter, other: Waiter) -> None:
     mine, others = f"CLIENT KILL ADDR {address_of(waiter)}", f"CLIENT KILL ADDR {address_of(other)}"
     assert transact(waiter, f"{mine} SKIPME yes", mine, others) == [0, 0, 1]
@@ -431,8 +417,6 @@ def test_commands_see_the_settings_of_earlier_commands(waiter: Waiter) -> None:
     assert len(replies[4]) == waiter("COMMAND", "COUNT")
     assert b" name=me " in waiter("CLIENT", "INFO")
 
-
-# ---------------------------------------------------------------- roles of native clients
 
 each_role = pytest.mark.parametrize(
     ("role", "command"), [("producer", "SADD q served"), ("consumer", "SPOP q")]
@@ -562,8 +546,6 @@ def begin_to_wait_for_role(direct: Client, waiter: Waiter, *commands: str) -> No
     wait_for(lambda: blocked(direct), "the server to wait for the role")
 
 
-# ---------------------------------------------------------------- WATCH and native clients
-
 NATIVE_CHANGES: dict[str, Callable[[NativeSteps], Steps[Any]]] = {
     "create": lambda native: native.create(),
     "put": lambda native: native.put(b"b"),
@@ -640,9 +622,6 @@ def test_a_watched_queue_that_native_clients_created_and_deleted_is_unchanged(
         queue.create(0)
     NativeClient(direct, "q").delete()
     assert transact(waiter, "SADD r b") == [1]
-
-
-# ---------------------------------------------------------------- deletions, sizes and closed queues
 
 
 def test_a_deletion_in_a_transaction_leaves_no_key(client: Client, direct: Client, waiter: Waiter) -> None:

@@ -103,9 +103,6 @@ def test_after_the_most_pairs_no_more_are_logged(
     assert [record.levelname for record in caplog.records if "C255" in record.getMessage()] == ["INFO"]
 
 
-# ---------------------------------------------------------------- connections
-
-
 def test_connections_are_logged_at_the_level_debug_only(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     assert ConnectionLog.if_enabled() is None

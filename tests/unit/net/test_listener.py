@@ -78,8 +78,6 @@ def test_a_beanstalk_listener_has_a_default_port() -> None:
     assert ListenerUrl.parse("beanstalks://127.0.0.1:5").port == 5
 
 
-# ---------------------------------------------------------------- sockets
-
 LOCALHOST = {"127.0.0.1", "::1"}
 
 

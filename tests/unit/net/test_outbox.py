@@ -117,9 +117,6 @@ def test_a_transport_without_a_socket_cannot_tell_what_a_client_has_acknowledged
     assert not Replies().outbox.require_acknowledgements()
 
 
-# ---------------------------------------------------------------- with sockets
-
-
 class SocketTransport(FakeTransport):
     """A transport on one end of a pair of sockets; what is written is sent when the test says so."""
 
@@ -371,9 +368,6 @@ def test_over_tls_whose_records_are_not_counted_nothing_is_known_after_the_end(s
     replies.write(1)
     replies.outbox.end(None)
     assert (replies.delivered, replies.put_back) == ([False], [True])
-
-
-# ---------------------------------------------------------------- looking at the outboxes
 
 
 class LookedAt(Connection):

@@ -28,7 +28,6 @@ from pressure_server.queues.policy import Policy
 from pressure_server.queues.transaction import Transaction
 from tests.unit.queues.operations_of import get, put
 
-Share = Callable[[list[Any], Delivery | None], None]
 # Submits operations to a transaction and waits for their results.
 Submitting = Callable[[Transaction], Awaitable[Any]]
 

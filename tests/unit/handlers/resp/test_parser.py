@@ -29,9 +29,6 @@ def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Words], str | No
     return (found[:-1], found[-1]) if found and isinstance(found[-1], str) else (found, None)
 
 
-# ---------------------------------------------------------------- runs of equal commands
-
-
 @pytest.mark.parametrize("words", [[b"SPOP", b"q"], [b"SADD", b"q"]])
 @pytest.mark.parametrize("count", [2, 3, 4, 20, 511, 512, 513, 1025])
 def test_a_run_of_equal_commands_expands_to_the_commands_sent(words: Words, count: int) -> None:
@@ -73,8 +70,6 @@ def test_the_commands_of_a_run_are_separate_objects() -> None:
     commands[0].append(b"more")
     assert commands[1] == [b"SPOP", b"q"]
 
-
-# ---------------------------------------------------------------- limits
 
 LIMITS: list[tuple[str, bytes, str]] = [
     ("count, garbage", b"*abc\r\n", "invalid multibulk length"),
@@ -195,8 +190,6 @@ def test_the_beginning_of_a_command_tells_whether_it_exceeds_a_login(beginning: 
     assert parser.exceeds_login_limits is exceeds
 
 
-# ---------------------------------------------------------------- numbers
-
 INTEGERS = re.compile(rb"0|-?[1-9][0-9]*")
 
 
@@ -219,8 +212,6 @@ def test_numbers_have_redis_s_syntax_and_range(text: bytes) -> None:
         expected = None
     assert integer_from(text) == expected
 
-
-# ---------------------------------------------------------------- inline commands
 
 SPACES, BARE_ENDS = b" \t\n\v\f\r", b" \n\r\t\0"
 ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}

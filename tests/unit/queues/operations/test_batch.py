@@ -44,9 +44,6 @@ def error(text: str) -> hiredis.ReplyError:
     return hiredis.ReplyError(text)
 
 
-# ---------------------------------------------------------------- what goes in one call
-
-
 def test_a_call_takes_the_first_operations_and_leaves_the_rest() -> None:
     first, second, third = get(MAX_MESSAGES - 1), get(), get()
     waiting = [first, second, third]
@@ -109,9 +106,6 @@ def test_batches_keep_the_order_and_exceed_a_limit_only_by_their_last_operation(
         if len(one) > 1:
             assert sum(operation.wanted for operation in one) <= MAX_MESSAGES
             assert sum(len(m) for operation in one for m in operation.messages) <= MAX_BYTES
-
-
-# ---------------------------------------------------------------- runs
 
 
 def test_neighbours_with_equal_verb_and_options_share_a_run() -> None:
@@ -185,9 +179,6 @@ def test_a_run_is_packed_as_its_name_a_count_and_its_arguments() -> None:
     assert pack(runs) == expected
     options = Options(must_exist=True, unique=True, on_full=OnFull.FAIL)
     assert options.words == b" existing unique now"
-
-
-# ---------------------------------------------------------------- replies
 
 
 def test_the_usual_reply_ends_all_operations_of_its_run() -> None:
@@ -276,9 +267,6 @@ def test_a_reply_says_when_there_may_be_another_job_and_what_was_left_for_others
     nothing = distribute([[get(options=WAITS)]], [0, []])
     assert nothing is not None
     assert (nothing.news, nothing.source) == (NO_NEWS, None)
-
-
-# ---------------------------------------------------------------- errors
 
 
 def test_an_error_of_a_run_fails_its_operations_and_no_others() -> None:
@@ -380,9 +368,6 @@ def test_a_call_that_is_refused_fails_only_what_caused_it(text: str, refused: se
     assert progress.news is None
     reading = of(verbs.LENGTH)
     assert progress_after_refusal([[reading]], "OOM").ended == [reading]
-
-
-# ---------------------------------------------------------------- against a queue in memory
 
 
 class Queue:

@@ -66,9 +66,6 @@ def test_a_client_that_fails_does_not_stop_others(several_shards: bool) -> None:
     asyncio.run(run())
 
 
-# ---------------------------------------------------------------- operations of coroutines
-
-
 class WaitingClient:
     """A client that notes for what it waits, and what it gets."""
 

@@ -47,9 +47,6 @@ def move(*, waits: bool = True) -> Operation:
     return Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=wait, options=options)
 
 
-# ---------------------------------------------------------------- packing
-
-
 @pytest.mark.parametrize(
     ("operations", "packed"),
     [
@@ -110,9 +107,6 @@ def test_messages_and_arguments_are_packed_as_they_are() -> None:
     assert pack_messages([first, second]) == [b"b", b"c"]
     assert pack_arguments([first]) == [b"a", b"b"]
     assert pack_nothing([first]) == []
-
-
-# ---------------------------------------------------------------- replies to puts
 
 
 def test_the_length_before_a_run_gives_the_length_after_each_command() -> None:
@@ -188,9 +182,6 @@ def test_a_put_of_which_only_some_commands_were_sent_waits_with_the_rest() -> No
     assert distribute_counts([operation], 0)
     assert operation.results == [1, 2]
     assert (operation.commands_in_call, wait_of(operation).has_unsent) == (0, True)
-
-
-# ---------------------------------------------------------------- replies to takes
 
 
 def test_messages_are_handed_out_in_order_until_there_are_none() -> None:
@@ -297,9 +288,6 @@ def test_a_move_that_does_not_wait_ends_without_a_message() -> None:
     operation = move(waits=False)
     assert not distribute_moved([operation], [])
     assert operation.results == []
-
-
-# ---------------------------------------------------------------- replies to questions and events
 
 
 @pytest.mark.parametrize(

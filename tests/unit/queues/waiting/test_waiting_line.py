@@ -54,9 +54,6 @@ def try_in_vain(line: WaitingLine, operations: list[Operation], ended_count: int
     return line.requeue(operations, [], ended_count)
 
 
-# ---------------------------------------------------------------- order
-
-
 @given(st.permutations(range(6)))
 def test_operations_are_in_line_in_the_order_of_their_commands(order: list[int]) -> None:
     operations = [waiting_get() for _ in range(6)]
@@ -102,9 +99,6 @@ def test_operations_are_served_in_their_order_and_none_is_forgotten(rounds: list
         served += tried[:messages]
         try_in_vain(line, tried[messages:], min(messages, len(tried)))
     assert [*served, *line] == operations
-
-
-# ---------------------------------------------------------------- how many are tried
 
 
 def test_the_first_are_tried_and_one_more_for_each_message_that_was_put() -> None:
@@ -184,9 +178,6 @@ def test_an_operation_that_is_tried_waits_for_nothing() -> None:
     assert not line.conditions
 
 
-# ---------------------------------------------------------------- tickets
-
-
 def test_an_operation_whose_ticket_is_in_use_keeps_its_place() -> None:
     ticket = Ticket()
     elsewhere = Wait(ticket=ticket)
@@ -205,9 +196,6 @@ def test_an_operation_whose_ticket_is_in_use_keeps_its_place() -> None:
     line.requeue([first, third], [], 0)
     # It is tried after those that have been tried meanwhile.
     assert take(line) == [first, third, passed]
-
-
-# ---------------------------------------------------------------- conditions
 
 
 def test_an_operation_that_found_no_queue_waits_for_one() -> None:

@@ -183,9 +183,6 @@ class World:
         self.waiting.watch(progress)
 
 
-# ---------------------------------------------------------------- messages that expire
-
-
 def expiring(world: World, seconds: float | None) -> None:
     """Take a reply that says when a message expires that is in the way of the puts."""
     progress = Progress([])
@@ -214,9 +211,6 @@ def test_the_last_reply_says_when_a_message_expires() -> None:
     world.waiting.stop()
     world.clock.run_to(102.0)
     assert world.lane.wake_ups == 0
-
-
-# ---------------------------------------------------------------- jobs that are due
 
 
 def test_a_wait_goes_on_until_a_job_that_is_due_within_milliseconds() -> None:
@@ -319,9 +313,6 @@ def test_a_put_of_a_queued_message_is_tried_when_the_put_before_it_leaves(leaves
     assert world.waiting.next_operations([], woken=True) == [second]
 
 
-# ---------------------------------------------------------------- which operations are tried
-
-
 def test_a_put_lets_as_many_gets_be_tried_as_it_has_messages_and_no_puts() -> None:
     world = World()
     gets, puts = world.waiting_gets(20), world.waiting_puts(2)
@@ -394,9 +385,6 @@ def test_more_are_tried_while_all_that_were_tried_end() -> None:
     assert len(tried) == 8
     assert world.in_vain(ended=8)
     assert len(world.waiting.next_operations([], woken=True)) == 12
-
-
-# ---------------------------------------------------------------- how long they wait
 
 
 def test_a_get_that_waits_in_vain_ends_without_a_message_and_a_put_fails() -> None:
@@ -567,9 +555,6 @@ def test_the_rest_of_a_deletion_waits_for_its_roles_without_a_client() -> None:
     assert world.shard.submitted == [submitted]
 
 
-# ---------------------------------------------------------------- clients of other servers
-
-
 def test_messages_left_for_other_servers_are_taken_if_those_do_not_take_them() -> None:
     world = World()
     world.waiting_gets(1)
@@ -581,9 +566,6 @@ def test_messages_left_for_other_servers_are_taken_if_those_do_not_take_them() -
     world.clock.run_to(100.02)
     assert not world.waiting.leaves_share
     assert world.lane.wake_ups == 1
-
-
-# ---------------------------------------------------------------- operations that were not tried
 
 
 def test_an_operation_joins_untried_and_learns_whether_the_queue_exists() -> None:
