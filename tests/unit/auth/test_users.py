@@ -116,6 +116,7 @@ def test_a_similar_password_is_refused(tried: bytes) -> None:
     assert users.log_in("default", tried) is None
 
 
+@settings(max_examples=20)
 @given(st.text(max_size=8).filter(lambda name: name != "default"), PASSWORDS)
 def test_without_users_each_client_is_the_default_user(name: str, tried: bytes) -> None:
     users = AccessPolicy().read_users()
