@@ -114,6 +114,13 @@ def waiter(server: Server) -> Iterator[Waiter]:
         yield connected
 
 
+@pytest.fixture
+def worker(server: Server) -> Iterator[Waiter]:
+    """Another plain connection to the server."""
+    with Waiter(server.port) as connected:
+        yield connected
+
+
 @pytest.fixture(scope="session")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Valkey]:
     """The Redis with which the server's replies are compared."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -15,12 +14,6 @@ from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_bl
 # Seconds: of delays and times to run; and for a reply that comes when they end.
 SHORT = 0.25
 SOON = 4.0
-
-
-@pytest.fixture
-def worker(server: Server) -> Iterator[Waiter]:
-    with Waiter(server.port) as connected:
-        yield connected
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ tests/clients/transactions.* use them through other client libraries.
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -165,13 +165,6 @@ def send_transaction(waiter: Waiter, *commands: str) -> None:
     waiter.send("EXEC")
 
 
-@pytest.fixture
-def other(server: Server) -> Iterator[Waiter]:
-    """A second plain connection to the server."""
-    with Waiter(server.port) as connected:
-        yield connected
-
-
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_pipeline_of_redis_py_is_a_transaction(server: Server, protocol: int) -> None:
     with server.client(protocol=protocol) as client:
@@ -189,29 +182,6 @@ def test_a_failed_command_in_a_pipeline_of_redis_py_is_reported(client: Client) 
     with pytest.raises(redis.ResponseError, match="wrong number of arguments"):
         pipe.execute()
     assert client.smembers("q") == {b"a", b"b"}
-
-
-def test_concurrent_watch_loops_lose_no_increment(server: Server, client: Client) -> None:
-    """Client.transaction repeats a read and a write until no other client has changed the queue."""
-    rounds, threads = 25, 4
-    client.rpush("counter", 0)
-
-    def count() -> None:
-        with server.client() as connected:
-
-            def increment(pipe: Any) -> None:
-                (number,) = pipe.lrange("counter", 0, -1)
-                pipe.multi()
-                pipe.rpop("counter")
-                pipe.rpush("counter", int(number) + 1)
-
-            for _ in range(rounds):
-                connected.transaction(increment, "counter")
-
-    with ThreadPoolExecutor() as pool:
-        for counting in [pool.submit(count) for _ in range(threads)]:
-            counting.result(3 * TIMEOUT)
-    assert client.lrange("counter", 0, -1) == [b"%d" % (rounds * threads)]
 
 
 @pytest.mark.parametrize("kind", ["pipelined", "one by one"])
@@ -265,35 +235,8 @@ def test_other_clients_never_see_half_a_transaction(
     for reading in readings:
         lengths = reading.result()
         assert len(lengths) > 3
-        assert all(one == other for one, other in lengths)
+        assert all(one == worker for one, worker in lengths)
         assert first != second or all(one % 2 == 0 for one, _ in lengths)
-
-
-def test_a_message_moved_in_a_transaction_is_always_in_one_queue(
-    server: Server, client: Client, backend: Valkey
-) -> None:
-    """Three clients move messages in a circle, each by a get and a put; the total stays the same."""
-    transfers = 100
-    places: set[tuple[int, ...]] = set()
-    for name in "abc":
-        client.rpush(name, *range(transfers))
-
-    def move(source: str, destination: str) -> None:
-        with Waiter(server.port) as waiter:
-            for _ in range(transfers):
-                transact(waiter, f"LPOP {source}", f"RPUSH {destination} x")
-
-    with ThreadPoolExecutor() as threads, backend.client() as direct:
-        moving = [threads.submit(move, *ends) for ends in ("ab", "bc", "ca")]
-        while not all(moves.done() for moves in moving):
-            pipe = direct.pipeline()
-            for name in "abc":
-                pipe.llen(f"__pressure__:{name}")
-            places.add(tuple(pipe.execute()))
-        for moves in moving:
-            moves.result()
-    assert {sum(lengths) for lengths in places} == {3 * transfers}
-    assert len(places) > 3
 
 
 @pytest.mark.parametrize(
@@ -361,39 +304,41 @@ def test_pressure_commands_work_in_a_transaction(client: Client, waiter: Waiter)
 
 
 def test_a_waiting_get_receives_only_a_message_left_after_exec(
-    client: Client, waiter: Waiter, other: Waiter
+    client: Client, waiter: Waiter, worker: Waiter
 ) -> None:
     create(client, "q")
     waiter.send("BLPOP", "q", 0)
     wait_for_waiting(client, "q", consumers=1)
-    assert transact(other, "RPUSH q a", "LPOP q") == [1, b"a"]
-    assert transact(other, "RPUSH q a b", "LLEN q", "LPOP q") == [2, 2, b"a"]
+    assert transact(worker, "RPUSH q a", "LPOP q") == [1, b"a"]
+    assert transact(worker, "RPUSH q a b", "LLEN q", "LPOP q") == [2, 2, b"a"]
     assert waiter.reply() == [b"q", b"b"]
 
 
-def test_a_waiting_put_is_done_after_exec_makes_room(client: Client, waiter: Waiter, other: Waiter) -> None:
+def test_a_waiting_put_is_done_after_exec_makes_room(client: Client, waiter: Waiter, worker: Waiter) -> None:
     create(client, "q", "BOUND", 1)
     client.sadd("q", "a")
     waiter.send("SADD", "q", "b")
     wait_for_waiting(client, "q", producers=1)
-    assert transact(other, "SPOP q", "SCARD q") == [b"a", 0]
+    assert transact(worker, "SPOP q", "SCARD q") == [b"a", 0]
     assert waiter.reply() == 1
     assert client.lrange("q", 0, -1) == [b"b"]
 
 
-def test_a_waiting_get_fails_if_exec_deletes_the_queue(client: Client, waiter: Waiter, other: Waiter) -> None:
+def test_a_waiting_get_fails_if_exec_deletes_the_queue(
+    client: Client, waiter: Waiter, worker: Waiter
+) -> None:
     create(client, "q")
     waiter.send("PRESSURE.GET", "q")
     wait_for_waiting(client, "q", consumers=1)
-    assert transact(other, "DEL q", "EXISTS q") == [1, 0]
+    assert transact(worker, "DEL q", "EXISTS q") == [1, 0]
     assert is_refused(waiter.reply(), "NOQUEUE")
 
 
-def test_client_kill_in_a_transaction_skips_its_own_connection(waiter: Waiter, other: Waiter) -> None:
-    mine, others = f"CLIENT KILL ADDR {address_of(waiter)}", f"CLIENT KILL ADDR {address_of(other)}"
+def test_client_kill_in_a_transaction_skips_its_own_connection(waiter: Waiter, worker: Waiter) -> None:
+    mine, others = f"CLIENT KILL ADDR {address_of(waiter)}", f"CLIENT KILL ADDR {address_of(worker)}"
     assert transact(waiter, f"{mine} SKIPME yes", mine, others) == [0, 0, 1]
     with pytest.raises(ConnectionError):
-        other("PING")
+        worker("PING")
     assert waiter("PING") == b"PONG"
 
 
