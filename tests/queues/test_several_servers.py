@@ -12,7 +12,7 @@ from tests.support.programs import Client, Server, StartServer, StartValkey, Val
 from tests.support.waiters import AsyncWaiter, Waiter, create, packed, wait_for_blocked, waiters
 
 WAITERS = 10
-MESSAGES = 2000
+MESSAGES = 800
 # The clients of each server get at least this share of the messages; a half if both servers are equally fast.
 SHARE = 0.15
 

@@ -234,22 +234,8 @@ def test_the_library_matches_names_as_redis_does(backend: Valkey) -> None:
     """Create queues by templates of random patterns, and compare with Glob."""
     choose = random.Random(1)
     letters = (b"a", b"a", b"a", b"b", b"b", b"%", b"-", b"]", b"^", b".", b"z", b"\x00", b"\n", b"\xff")
-    signs = (
-        *letters,
-        b"*",
-        b"*",
-        b"*",
-        b"*",
-        b"?",
-        b"?",
-        b"[ab]",
-        b"[^ab]",
-        b"[a-z]",
-        b"[]",
-        b"[%^]",
-        b"\\*",
-        b"[\\]-]",
-    )
+    classes = (b"?", b"[ab]", b"[^ab]", b"[a-z]", b"[]", b"[%^]", b"\\*", b"[\\]-]")
+    signs = (*letters, *[b"*"] * 4, *classes)
 
     def text(parts: tuple[bytes, ...], most: int) -> bytes:
         return b"".join(choose.choices(parts, k=choose.randint(1, most)))
@@ -259,7 +245,7 @@ def test_the_library_matches_names_as_redis_does(backend: Valkey) -> None:
         await broker.start()
         matched = 0
         try:
-            for number in range(400):
+            for number in range(100):
                 pattern = text(signs, 4)
                 glob = Glob(pattern)
                 template = QueueTemplate(repr(pattern), glob, {}, Creation(bound=number + 1))
@@ -275,4 +261,4 @@ def test_the_library_matches_names_as_redis_does(backend: Valkey) -> None:
             await broker.close()
         return matched
 
-    assert 100 < asyncio.run(compare()) < 1800
+    assert 25 < asyncio.run(compare()) < 450
