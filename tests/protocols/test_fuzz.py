@@ -29,8 +29,8 @@ from tests.support.protocols import Protocol, Wire, each_protocol
 from tests.support.side_by_side import split
 from tests.support.waiters import packed
 
-CODEC = int(os.environ.get("PRESSURE_FUZZ_CODEC") or 10_000)
-LIVE = int(os.environ.get("PRESSURE_FUZZ_LIVE") or 1_000)
+CODEC = int(os.environ.get("PRESSURE_FUZZ_CODEC") or 4_000)
+LIVE = int(os.environ.get("PRESSURE_FUZZ_LIVE") or 600)
 SEED = int(os.environ.get("PRESSURE_FUZZ_SEED") or 1)
 WORKERS = 4
 

@@ -92,25 +92,25 @@ def test_a_client_that_reads_no_replies_is_read_no_further(victim: Victim) -> No
 
 @each_protocol
 def test_a_client_that_reads_late_gets_all_replies(victim: Victim, protocol: Protocol) -> None:
-    messages = [b"%04d" % number + b"x" * 2000 for number in range(2000)]
+    messages = [b"%04d" % number + b"x" * 2000 for number in range(800)]
     victim.observer.rpush("q", *messages)
     hostile = victim.attack(protocol, small_buffers=True)
-    with hostile.sending(protocol.get(b"q") * 2000):
-        wait_for(lambda: victim.observer.llen("q") < 2000, "the first message to be taken")
+    with hostile.sending(protocol.get(b"q") * 800):
+        wait_for(lambda: victim.observer.llen("q") < 800, "the first message to be taken")
         for message in messages:
             assert hostile.reply() == protocol.got(b"q", message)
     assert not hostile.has_reply()
 
 
 @pytest.mark.parametrize("protocol", [RESP, MEMCACHED], ids=str)
-def test_a_hundred_thousand_pipelined_gets_are_answered(victim: Victim, protocol: Protocol) -> None:
+def test_thousands_of_pipelined_gets_are_answered(victim: Victim, protocol: Protocol) -> None:
     hostile = victim.attack(protocol)
     with (
         served(*victim.bystanders()),
         bounded_peak(victim.server, 32 * MB),
-        hostile.sending(protocol.get(b"none") * 100_000),
+        hostile.sending(protocol.get(b"none") * 30_000),
     ):
-        assert hostile.replies(100_000) == [protocol.nothing] * 100_000
+        assert hostile.replies(30_000) == [protocol.nothing] * 30_000
 
 
 @pytest.mark.parametrize("protocol", [MEMCACHED, BEANSTALK], ids=str)
@@ -120,7 +120,7 @@ def test_a_pipeline_of_runs_and_single_commands_is_answered_in_order(
     rng, requests, replies, queued = random.Random(SEED), [], [], 0
     refused = list(protocol.refused.items())
     # Over beanstalk each question for the size is a call of its own.
-    for _ in range(300 if protocol is BEANSTALK else 2000):
+    for _ in range(100 if protocol is BEANSTALK else 700):
         times = rng.choice([1, 1, 2, 40, 600])
         kind = rng.randrange(5)
         if kind == 0:

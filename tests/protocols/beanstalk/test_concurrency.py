@@ -20,7 +20,7 @@ from tests.support.programs import Server, Valkey
 
 pytestmark = pytest.mark.clients
 
-SESSIONS = int(os.environ.get("PRESSURE_BEANSTALK_SESSIONS", "60"))
+SESSIONS = int(os.environ.get("PRESSURE_BEANSTALK_SESSIONS", "30"))
 SEED = int(os.environ.get("PRESSURE_BEANSTALK_SEED", "1"))
 # How many sessions are played on the same servers, and how many differences are told in full.
 _ON_SAME_SERVERS, _TOLD = 250, 5

@@ -209,7 +209,7 @@ class Side:
 def test_random_commands_get_memcached_s_replies(memcached_socket: str, server: Server) -> None:
     count = 0
 
-    @model_settings("PRESSURE_VALUES_EXAMPLES", 120)
+    @model_settings("PRESSURE_VALUES_EXAMPLES", 60)
     @given(st.lists(REQUESTS, min_size=20, max_size=60))
     def compare(requests: list[bytes]) -> None:
         nonlocal count

@@ -458,25 +458,6 @@ def test_an_altered_queue_does_not_expire(client: Client, direct: Client) -> Non
     assert direct.hget("__pressure__:q:ext:settings", "implicit") is None
 
 
-def test_a_consumer_receives_all_messages_before_closed(server: Server, client: Client) -> None:
-    create(client, "q", "BOUND", 3)
-    messages = [b"%d" % number for number in range(200)]
-
-    def consume() -> list[Any]:
-        received: list[Any] = []
-        with Waiter(server.port) as consumer:
-            while not is_refused(reply := consumer("PRESSURE.GET", "q"), "CLOSED"):
-                received.append(reply)
-        return received
-
-    with ThreadPoolExecutor() as threads:
-        consuming = threads.submit(consume)
-        for message in messages:
-            client.execute_command("PRESSURE.PUT", "q", message)
-        client.execute_command("PRESSURE.CLOSE", "q")
-        assert consuming.result(TIMEOUT) == messages
-
-
 def delete_by_command(client: Client, _direct: Client) -> None:
     client.execute_command("PRESSURE.DELETE", "q")
 
