@@ -25,7 +25,6 @@ from tests.model.job_world import Beanstalk
 from tests.support.cluster import Cluster
 from tests.support.guards import reload
 from tests.support.http_requests import request
-from tests.support.ledger import Ledger
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.native import NativeClient
 from tests.support.nodes import LOCAL, Engine
@@ -207,41 +206,6 @@ def test_messages_in_all_shards_at_the_same_time_end_a_wait_once(server: Server,
                 client.delete(name)
 
 
-def test_many_waits_on_all_shards_lose_and_double_nothing(server: Server, client: Client) -> None:
-    names, ledger, count = queue_in_each(), Ledger(), 600
-    lock = threading.Lock()
-
-    def consume(number: int) -> None:
-        order = random.Random(number)
-        with server.client(socket_timeout=None) as consumer:
-            while True:
-                some = order.sample(names, 6)
-                # Not for ever: a queue at which no consumer looks at present must be looked at later.
-                found = consumer.blpop([*some, "end"], 0.05)
-                if found is None:
-                    continue
-                if found[0] == b"end":
-                    return
-                with lock:
-                    ledger.receive([found[1]])
-
-    threads = [threading.Thread(target=consume, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for number in range(count):
-        message = b"%d" % number
-        with lock:
-            ledger.send([message])
-        client.rpush(names[number % SHARDS], message)
-        with lock:
-            ledger.acknowledge([message])
-    wait_for(lambda: sum(client.llen(name) for name in names) == 0, "all messages to be taken")
-    client.rpush("end", *["end"] * len(threads))
-    for thread in threads:
-        join(thread)
-    ledger.check()
-
-
 def test_a_wait_on_several_shards_ends_with_its_time(client: Client) -> None:
     assert client.blpop(queue_in_each(), 0.05) is None
     assert client.execute_command("PRESSURE.RESERVE", *queue_in_each("job"), "TIMEOUT", "0.05") is None
@@ -397,22 +361,6 @@ def test_scan_keys_and_dbsize_have_the_queues_of_all_shards(client: Client) -> N
     assert client.randomkey() in names
     client.flushdb()
     assert client.dbsize() == 0
-
-
-def test_a_scan_has_each_queue_that_stays_while_others_come_and_go(client: Client) -> None:
-    names = {f"queue-{number}".encode() for number in range(60)}
-    for name in names:
-        client.sadd(name, "a")
-    found, cursor, step = set[bytes](), 0, 0
-    while True:
-        cursor, some = client.scan(cursor, count=1)
-        found.update(some)
-        step += 1
-        client.sadd(f"new-{step}", "a")
-        client.delete(f"new-{step - 3}")
-        if not cursor:
-            break
-    assert found >= names
 
 
 def test_flushdb_deletes_the_queues_of_all_shards_and_no_other_keys(cluster: Cluster, client: Client) -> None:
