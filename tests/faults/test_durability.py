@@ -111,26 +111,6 @@ def calls_of(direct: Client, command: str) -> int:
     return int(direct.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
 
 
-@pytest.mark.parametrize(
-    ("level", "why"),
-    [
-        ("fsync", "durability fsync needs `appendonly yes` in the backend, which has `no`"),
-        ("replica", "durability replica:1 needs 1 connected replicas; the backend has 0"),
-    ],
-)
-def test_a_server_does_not_start_on_a_backend_that_cannot_confirm(
-    backend: Valkey, level: str, why: str
-) -> None:
-    assert_refused(backend, level, why)
-
-
-def test_fsync_is_refused_if_the_backend_does_not_reveal_its_settings(start_valkey: StartValkey) -> None:
-    backend = start_valkey(*ALWAYS)
-    with backend.client() as direct:
-        direct.execute_command("ACL", "SETUSER", "default", "-config")
-    assert_refused(backend, "fsync", "which refuses CONFIG GET, so its settings are unknown")
-
-
 @pytest.mark.parametrize("command", ["-eval", "-wait"])
 def test_a_server_does_not_start_if_it_may_not_ask_for_a_confirmation(
     start_valkey: StartValkey, command: str
