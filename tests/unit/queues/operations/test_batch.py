@@ -181,48 +181,11 @@ def test_a_run_is_packed_as_its_name_a_count_and_its_arguments() -> None:
     assert options.words == b" existing unique now"
 
 
-def test_the_usual_reply_ends_all_operations_of_its_run() -> None:
-    first, second = get(), get()
-    assert distribute([[first, second]], [0, [b"a"]]) is None
-    assert (first.results, second.results) == ([b"a"], [])
-    assert distribute([[first]], [-1, []]) is None
-
-
-def test_runs_after_the_last_one_that_was_done_are_sent_again() -> None:
-    done, left, later = put(b"a"), get(), get()
-    progress = distribute([[done], [left], [later]], [0, 0])
-    assert progress is not None
-    assert (progress.ended, progress.resend, progress.must_wait) == ([done], [left, later], [])
-
-
-def test_a_run_that_was_done_in_part_is_sent_again_with_what_is_left() -> None:
-    first, second, third, other = get(2), get(2), get(2), put(b"a")
-    progress = distribute([[first, second, third], [other]], [3, [b"a", b"b", b"c"]])
-    assert progress is not None
-    assert progress.ended == [first]
-    assert progress.resend == [second, third, other]
-    assert pack([[second, third]]) == [b"get", b"1", b"3"]
-
-
-def test_a_run_that_is_alone_may_be_done_in_part() -> None:
-    first, second = get(2), get(2)
-    progress = distribute([[first, second]], [1, [b"a", b"b", b"c"]])
-    assert progress is not None
-    assert (progress.ended, progress.resend) == ([first], [second])
-
-
 def test_a_take_that_found_too_few_messages_ends_although_a_later_run_was_done_in_part() -> None:
     first, putting, second = get(3), put(b"b", options=UNIQUE), get(2)
     progress = distribute([[first], [putting], [second]], [1, [b"a"], b"new", [b"b"]])
     assert progress is not None
     assert (progress.ended, progress.resend) == ([first, putting], [second])
-
-
-def test_a_reply_with_nothing_done_sends_all_again() -> None:
-    first, second = get(), get()
-    progress = distribute([[first], [second]], [0])
-    assert progress is not None
-    assert (progress.ended, progress.resend) == ([], [first, second])
 
 
 def test_an_operation_that_lacks_something_must_wait_and_others_of_its_run_end() -> None:

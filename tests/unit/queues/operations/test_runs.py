@@ -151,13 +151,6 @@ def test_a_put_that_was_done_in_part_waits_for_room_and_notes_how_far_it_is() ->
     assert not any(wait_of(one).has_unsent for one in (first, second, third))
 
 
-def test_a_run_without_room_for_the_next_operation_leaves_the_operations_before_it_alone() -> None:
-    first, second = put(b"a"), put(b"b")
-    assert distribute_counts([first, second], [b"part", 0, 0, [4]])
-    assert (first.results, first.wait) == ([4], None)
-    assert wait_of(second).condition is WaitCondition.ROOM
-
-
 def test_parts_of_a_command_add_up() -> None:
     first, second = put(b"a b c"), put(b"d")
     distribute_counts([first, second], [b"part", 1, 1, []])
@@ -188,13 +181,6 @@ def test_messages_are_handed_out_in_order_until_there_are_none() -> None:
     operations = [get(2), get(1, commands=2), get(3)]
     assert not distribute_messages(operations, [b"a", b"b", b"c", b"d", b"e"])
     assert results(*operations) == [[b"a", b"b"], [b"c", b"d"], [b"e"]]
-
-
-def test_takes_that_do_not_wait_end_without_a_message() -> None:
-    operations = [get(), get()]
-    assert not distribute_messages(operations, [b"a"])
-    assert results(*operations) == [[b"a"], []]
-    assert operations[1].wait is None
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -282,12 +268,6 @@ def test_a_move_takes_the_message_or_waits_for_one_or_for_room_at_its_destinatio
     assert (wait.condition, wait.found_queue) == (WaitCondition.MESSAGE, False)
     assert not distribute_moved([operation], [b"m"])
     assert operation.results == [b"m"]
-
-
-def test_a_move_that_does_not_wait_ends_without_a_message() -> None:
-    operation = move(waits=False)
-    assert not distribute_moved([operation], [])
-    assert operation.results == []
 
 
 @pytest.mark.parametrize(

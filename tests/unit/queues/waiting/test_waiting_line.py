@@ -60,28 +60,12 @@ def test_operations_are_in_line_in_the_order_of_their_commands(order: list[int])
     assert list(line_of([operations[place] for place in order])) == operations
 
 
-def test_operations_that_were_tried_in_vain_keep_their_place() -> None:
-    operations = [waiting_get() for _ in range(10)]
-    line = line_of(operations)
-    tried = take(line)
-    late = waiting_get()
-    line.requeue(tried, [late], 0)
-    assert list(line) == [*operations, late]
-
-
 def test_an_operation_leaves_the_line_once() -> None:
     first, second = waiting_get(), waiting_get()
     line = line_of([first, second])
     assert line.remove(first)
     assert not line.remove(first)
     assert list(line) == [second]
-
-
-def test_an_operation_in_flight_is_not_in_line() -> None:
-    line = line_of([waiting_get()])
-    (tried,) = take(line)
-    assert not line.remove(tried)
-    assert len(line) == 0
 
 
 def test_an_operation_without_a_wait_cannot_be_in_line() -> None:
@@ -196,40 +180,6 @@ def test_an_operation_whose_ticket_is_in_use_keeps_its_place() -> None:
     line.requeue([first, third], [], 0)
     # It is tried after those that have been tried meanwhile.
     assert take(line) == [first, third, passed]
-
-
-def test_an_operation_that_found_no_queue_waits_for_one() -> None:
-    found, missing = waiting_get(), waiting_get()
-    wait_of(missing).found_queue = False
-    line = line_of([found])
-    assert not line.for_existence
-    line.add(missing)
-    assert line.for_existence
-    line.remove(missing)
-    assert not line.for_existence
-    line.note_missing(found)
-    assert line.for_existence
-    line.note_missing(found)
-    line.remove(found)
-    assert not line.for_existence
-
-
-def test_an_operation_that_needs_the_present_queue_waits_for_no_other() -> None:
-    operation = get(wait=Wait(None), options=Options(must_exist=True))
-    wait_of(operation).condition = WaitCondition.MESSAGE
-    line = line_of([operation])
-    assert not line.for_existence
-    wait_of(operation).found_queue = True
-    line.note_missing(operation)
-    assert not line.for_existence
-
-
-def test_a_move_waits_for_room_at_its_destination() -> None:
-    moving = Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=Wait(None, destination=b"d"))
-    wait_of(moving).condition = WaitCondition.ROOM
-    wait_of(moving).at_destination = True
-    line = line_of([waiting_get(), moving])
-    assert set(line.conditions) == {(b"q", WaitCondition.MESSAGE), (b"d", WaitCondition.ROOM)}
 
 
 def waiting_move(destination: bytes, *message: bytes) -> Operation:

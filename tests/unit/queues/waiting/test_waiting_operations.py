@@ -378,45 +378,12 @@ def test_a_turn_and_operations_in_progress_go_first() -> None:
     assert tried == [in_progress, turn, *gets, fresh]
 
 
-def test_more_are_tried_while_all_that_were_tried_end() -> None:
-    world = World()
-    world.waiting_gets(20)
-    tried = world.waiting.next_operations([], woken=True)
-    assert len(tried) == 8
-    assert world.in_vain(ended=8)
-    assert len(world.waiting.next_operations([], woken=True)) == 12
-
-
-def test_a_get_that_waits_in_vain_ends_without_a_message_and_a_put_fails() -> None:
-    world = World()
-    getting, putting = get(options=WAITS, wait=Wait(1.0)), put(b"m")
-    world.in_vain(getting)
-    world.in_vain(putting, condition=WaitCondition.ROOM)
-    world.clock.run_to(101.0)
-    assert (world.ended, getting.error) == ([getting], None)
-    world.clock.run_to(103.0)
-    assert world.ended == [getting, putting]
-    assert isinstance(putting.error, QueueFullError)
-    assert len(world.waiting) == 0
-
-
 def test_a_move_that_waits_in_vain_for_room_fails() -> None:
     world = World()
     moving = Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=Wait(1.0), options=WAITS)
     world.in_vain(moving, condition=WaitCondition.ROOM)
     world.clock.run_to(101.0)
     assert isinstance(moving.error, QueueFullError)
-
-
-def test_an_operation_in_flight_ends_with_its_reply_when_its_time_is_up() -> None:
-    world = World()
-    operation = get(options=WAITS, wait=Wait(1.0))
-    world.in_vain(operation)
-    assert world.waiting.next_operations([], woken=True) == [operation]
-    world.clock.run_to(102.0)
-    assert world.ended == []
-    world.in_vain(operation)
-    assert world.ended == [operation]
 
 
 @pytest.mark.parametrize("error", [None, UnblockedError()])
@@ -512,17 +479,6 @@ def test_an_operation_whose_client_has_gone_does_not_wait() -> None:
     world.in_vain(operation)
     assert world.ended == [operation]
     assert len(world.waiting) == 0
-
-
-def test_a_client_that_goes_leaves_the_line_and_its_timer() -> None:
-    world = World()
-    operation = get(options=WAITS, wait=Wait(1.0))
-    world.in_vain(operation)
-    world.waiting.remove(operation)
-    assert len(world.waiting) == 0
-    assert world.lane.drops
-    world.clock.run_to(105.0)
-    assert world.ended == []
 
 
 def test_a_stop_ends_all_waits() -> None:
