@@ -269,8 +269,7 @@ LINES = st.one_of(
 )
 
 
-@pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(LINES)
 @example(rb"'a\\'")
 @example(b"a\vb")
