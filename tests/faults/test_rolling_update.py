@@ -12,7 +12,7 @@ from tests.support.programs import TIMEOUT, Server, StartServer, StartValkey, wa
 from tests.support.versions import version_with
 from tests.support.waiters import AsyncWaiter, Waiter
 
-MESSAGES = 400
+MESSAGES = 100
 
 pytestmark = pytest.mark.slow
 

@@ -159,7 +159,7 @@ def test_native_clients_and_the_server_s_all_get_their_turns(
     """While all four clients of a kind are active, each acts regularly, and about as often as the others."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
-    plan = Plan(*clients, messages=1600, faults=0, bound=bound, auto_repair=True)
+    plan = Plan(*clients, messages=1000, faults=0, bound=bound, auto_repair=True)
     order = clients_in_order(uvloop.run(MixedClients(plan, backend, server, tmp_path).run()), plan)
     places = {
         client: [place for place, other in enumerate(order) if other == client] for client in set(order)
@@ -172,7 +172,7 @@ def test_native_clients_and_the_server_s_all_get_their_turns(
     ]
     longest, long = ([g[int(len(g) * part)] for g in gaps] for part in (0.9999, 0.99))
     print(f"shares of {len(together)}: {sorted(shares.values())}; gaps in messages: {long=} {longest=}")
-    assert len(together) > 400
+    assert len(together) > 250
     assert min(shares.values()) > len(together) / 8
     assert max(long) < 50
     # A busy machine may suspend one process for some time.
