@@ -186,28 +186,6 @@ def test_commands_and_errors_are_counted_for_each_protocol(watched: Server, watc
     )
 
 
-def test_pipelines_and_transactions_are_counted_command_by_command(watched: Server, watcher: Client) -> None:
-    def count(command: str) -> float:
-        key = ("pressure_commands_total", frozenset({("protocol", "resp"), ("command", command)}))
-        return _samples(watched).get(key, 0)
-
-    before = count("sadd"), count("spop"), count("sismember")
-    with watcher.pipeline(transaction=False) as pipe:
-        for number in range(700):
-            pipe.sadd("q", number)
-        for _ in range(300):
-            pipe.spop("q")
-        pipe.execute()
-    with watcher.pipeline(transaction=True) as pipe:
-        pipe.sadd("q", "x").sismember("q", "x").spop("q")
-        pipe.execute()
-    assert (count("sadd") - before[0], count("spop") - before[1], count("sismember") - before[2]) == (
-        701,
-        301,
-        1,
-    )
-
-
 def test_the_number_of_queues_is_limited_and_the_sums_are_not(
     start_server: StartServer, backend: Valkey
 ) -> None:

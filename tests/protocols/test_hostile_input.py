@@ -287,17 +287,3 @@ def test_a_client_that_never_reads_is_closed_as_idle(backend: Valkey, impatient:
 
     wait_for(lambda: connected() == 1, "the client that never reads to be closed")
     hostile.close()
-
-
-@pytest.mark.slow
-def test_an_idle_client_keeps_its_open_read(backend: Valkey, impatient: Server) -> None:
-    with Wire(MEMCACHED, impatient) as reading, Wire(MEMCACHED, impatient) as idle:
-        reading.put(b"q", b"m")
-        assert reading(b"get q/open\r\n") == b"VALUE q/open 0 1\r\nm\r\nEND"
-        for _ in range(2):
-            assert idle.rest() == b"", "a client without a read is closed when it is idle"
-            idle = Wire(MEMCACHED, impatient)
-        idle.close()
-        assert reading(b"get q/abort\r\n") == b"END"
-    with Wire(MEMCACHED, impatient) as busy:
-        assert busy(b"get q/t=20000\r\n") == b"VALUE q/t=20000 0 1\r\nm\r\nEND"

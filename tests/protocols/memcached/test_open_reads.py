@@ -12,7 +12,6 @@ import pytest
 
 from tests.support.faults import stopped
 from tests.support.hostile import leavings
-from tests.support.measures import heartbeats, identity
 from tests.support.memcached_wire import Item, Kestrel, RefusedError
 from tests.support.module_servers import module_server
 from tests.support.programs import (
@@ -200,26 +199,6 @@ def test_an_open_message_goes_back_before_messages_put_later(server: Server, cli
     assert drain(server) == [ITEMS[0], ITEMS[1], Item(ITEMS[0].message, 99), Item(ITEMS[0].message)]
 
 
-@pytest.mark.slow
-def test_messages_opened_by_one_call_go_back_in_order(
-    start_server: StartServer, arguments: list[str], connect: Connect
-) -> None:
-    server = start_server(*arguments)
-    many = [Item(b"%03d" % number, number) for number in range(40)]
-    fill(server, *many)
-    readers = [connect(server) for _ in many]
-    with stopped(server.process):
-        for reader in readers:
-            reader.send_line("get q/open")
-    # The order of the clients is not known.
-    assert sorted(reader.item() or Item(b"") for reader in readers) == many
-    server.kill()
-    server = start_server(*arguments)
-    with server.client() as client:
-        wait_for_length(client, len(many))
-    assert drain(server) == many
-
-
 def test_open_messages_go_back_after_a_kill_and_a_restart(
     start_server: StartServer, arguments: list[str], connect: Connect
 ) -> None:
@@ -256,31 +235,6 @@ def test_a_closed_message_does_not_come_again_after_a_kill(
         with server.client() as client:
             wait_for(partial(length, client), "the open message to be back")
             assert drain(server) == ITEMS[1:2], f"in round {round_}"
-
-
-def test_a_peer_puts_back_the_open_messages_of_a_dead_server(
-    start_server: StartServer, backend: Valkey, direct: Client, connect: Connect
-) -> None:
-    options = ("--backend", backend.url, "--proxy-timeout", str(TIMEOUT), *LISTEN)
-    dying, living = start_server(*options), start_server(*options)
-    fill(living, *ITEMS)
-    at_dying, at_living, waiting = connect(dying), connect(living), connect(living)
-    assert (at_dying.get_item("q/open"), at_living.get_item("q/open")) == (ITEMS[0], ITEMS[1])
-    fill(living, Item(b"once", 9), queue="r")
-    assert at_dying.get_item("r/open") == Item(b"once", 9)
-    waiting.send_line("get r/t=60000")
-    with living.client() as client:
-        wait_for_waiting(client, "r", consumers=1)
-        began = time.monotonic()
-        dying.process.kill()
-        assert waiting.item() == Item(b"once", 9)
-        took = time.monotonic() - began
-        wait_for(lambda: identity(dying) not in heartbeats(direct), "the death to be noticed")
-        assert length(client) == 4
-    assert took < 2.5 * TIMEOUT
-    # The living server's message stays open.
-    assert at_living.get_item("q/close") is None
-    assert drain(living) == [ITEMS[0], *ITEMS[2:]]
 
 
 def test_sigterm_puts_open_messages_back_at_once(

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import redis
 
 from handlers.resp import commands
 from handlers.resp.table import COMMANDS
@@ -75,20 +72,6 @@ def test_a_refused_command_ends_a_transaction(waiter: Waiter, client: Client) ->
 @pytest.mark.parametrize("command", ["NONSENSE q", "CLIENT NONSENSE", "HELLO 4", "CLUSTER INFO"])
 def test_what_no_data_command_is_stays_unknown(waiter: Waiter, command: str) -> None:
     assert not str(waiter(*command.split())).startswith("UNSUPPORTED ")
-
-
-def test_the_log_warns_once_for_each_library_and_command(backend: Valkey, start_server: StartServer) -> None:
-    server = start_server("--backend", backend.url, "--log-format", "json")
-    for _ in range(2):
-        with redis.Redis(port=server.port) as client:
-            for word in ("a", "b"):
-                with pytest.raises(redis.ResponseError, match="UNSUPPORTED"):
-                    client.hset("key", word, "value")
-    (line,) = [line for line in server.log.splitlines() if "HSET" in line]
-    entry = json.loads(line)
-    assert entry["level"] == "warning"
-    assert "redis-py" in entry["message"]
-    assert PAGE in entry["message"]
 
 
 def test_a_push_if_the_queue_exists(waiter: Waiter, client: Client) -> None:
