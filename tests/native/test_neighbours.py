@@ -10,8 +10,6 @@ import asyncio
 import os
 import random
 import signal
-import statistics
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,7 +32,6 @@ from tests.support.programs import (
     StartServer,
     StartValkey,
     Valkey,
-    join,
     keys_left,
     wait_for,
 )
@@ -309,37 +306,6 @@ def test_a_stopped_native_consumer_keeps_its_message(
             native.resume()
             assert native.outcome() == "one"
             assert waiter("BLPOP", "q", 0) == [b"q", b"two"]
-
-
-@pytest.mark.alone
-def test_a_waiting_native_consumer_gets_a_message_at_once(
-    backend: Valkey, client: Client, direct: Client, waiter: Waiter
-) -> None:
-    create(client, "q")
-    got: list[float] = []
-
-    def consume() -> None:
-        with backend.client() as connected:
-            native = NativeClient(connected, "q")
-            for _ in range(100):
-                native.get()
-                got.append(time.perf_counter())
-
-    put: list[float] = []
-    thread = threading.Thread(target=consume, daemon=True)
-    thread.start()
-    for number in range(100):
-        wait_for(lambda: len(got) == len(put), "the previous message")
-        wait_for_blocked(direct, 1)
-        put.append(time.perf_counter())
-        assert waiter("SADD", "q", number) == 1
-    join(thread)
-    times = [after - before for before, after in zip(put, got, strict=True)]
-    print(
-        f"SADD to a waiting native consumer: median {statistics.median(times) * 1000:.2f} ms, "
-        f"at most {max(times) * 1000:.2f} ms"
-    )
-    assert statistics.median(times) < 0.05
 
 
 @pytest.mark.slow
