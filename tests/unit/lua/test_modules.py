@@ -60,6 +60,13 @@ def test_a_module_writes_no_other_but_the_states(name: str) -> None:
         assert local not in others, f"{name} writes {local}.{field}"
 
 
+@pytest.mark.parametrize("name", MODULES)
+def test_no_module_has_another_thing_with_the_name_of_a_state(name: str) -> None:
+    code = re.sub(r"--.*", "", MODULES[name])
+    names = [*re.findall(r"(?:local|for) ([\w, ]+)", code), *re.findall(r"function [\w.]*\(([^)]*)\)", code)]
+    assert not {*STATES, "commands"} & {one.strip() for some in names for one in some.split(",")}
+
+
 @pytest.mark.parametrize("state", STATES)
 def test_every_field_of_a_state_is_filled_where_it_begins(state: str) -> None:
     module, functions = STATES[state]
@@ -72,3 +79,9 @@ def test_every_field_of_a_state_is_filled_where_it_begins(state: str) -> None:
     own = {field for local, field in re.findall(r"^function (\w+)\.(\w+)", MODULES[module], re.MULTILINE)}
     assert len(filled) > 5
     assert assigned - own - NO_STATE <= filled
+
+
+def test_no_module_but_the_kinds_asks_for_the_kind() -> None:
+    for name, text in MODULES.items():
+        if not name.startswith("kinds/"):
+            assert not re.search(r"queue\.word [=~]= '(jobs|reserved|log)'", text), name
