@@ -43,13 +43,14 @@ class Glob:
     r"""A glob pattern with the meaning that it has in Redis (stringmatchlen in util.c).
 
     A pattern has `*`, `?`, `[a-z]`, `[^a]` and `\`. Raise PatternError for a pattern of more than 4096 bytes.
-    The first match of each part between two stars is taken: a later one can never help.
+    The first match of each part between two stars is taken: a later one can never help. `at_once` limits the
+    work of a step.
     """
 
-    def __init__(self, pattern: bytes) -> None:
+    def __init__(self, pattern: bytes, at_once: int = _AT_ONCE) -> None:
         if len(pattern) > _MAX_PATTERN_BYTES:
             raise PatternError(f"pattern is too long: at most {_MAX_PATTERN_BYTES} bytes")
-        self._parts = [_Part(elements) for elements in _split(pattern)]
+        self._parts = [_Part(elements, at_once) for elements in _split(pattern)]
         self._least = sum(part.size for part in self._parts)
         self._regex = self._as_regex() if len(pattern) <= _SHORT_PATTERN else None
 
@@ -106,15 +107,15 @@ class Glob:
 class _Part:
     """A part of a pattern without a star: as many bytes as it has elements."""
 
-    def __init__(self, elements: Sequence[bytes]) -> None:
+    def __init__(self, elements: Sequence[bytes], at_once: int) -> None:
         """Each element is the bytes that it matches, sorted."""
         self.size = len(elements)
         self.elements = elements
         self._text = b"".join(elements) if set(map(len, elements)) <= {1} else None
         # At how many positions of a text it is looked for in one step.
-        self.positions_of_step = _AT_ONCE
+        self.positions_of_step = at_once
         if self._text is None:
-            self.positions_of_step = min(_AT_ONCE, max(self.size, _MASKED_BYTES // len(set(elements))))
+            self.positions_of_step = min(at_once, max(self.size, _MASKED_BYTES // len(set(elements))))
 
     @property
     def expression(self) -> bytes:

@@ -1,7 +1,5 @@
 """Fixtures: a shared backend and server, and factories for tests that stop or reconfigure them."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess
@@ -110,6 +108,13 @@ def direct(backend: Valkey) -> Iterator[Client]:
 @pytest.fixture
 def waiter(server: Server) -> Iterator[Waiter]:
     """A plain connection to the server."""
+    with Waiter(server.port) as connected:
+        yield connected
+
+
+@pytest.fixture
+def worker(server: Server) -> Iterator[Waiter]:
+    """Another plain connection to the server."""
     with Waiter(server.port) as connected:
         yield connected
 

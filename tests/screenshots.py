@@ -1,7 +1,5 @@
 """Make the screenshots of the console in docs/images: `make screenshots`. It takes a minute."""
 
-from __future__ import annotations
-
 import json
 import random
 import tempfile

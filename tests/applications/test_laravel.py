@@ -1,13 +1,10 @@
 """Laravel's queues: Illuminate's own Worker over beanstalk works; its redis driver fails without loss."""
 
-from __future__ import annotations
-
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.client_scripts import TIMEOUT, need_php_files
+from tests.support.client_scripts import need_php_files, outcome_of
 from tests.support.faults import stopped
 from tests.support.paths import ROOT
 from tests.support.ports import free_ports
@@ -43,16 +40,7 @@ def server(backend: Valkey, start_server: StartServer) -> Server:
 def run(server: Server, connection: str, *arguments: str) -> tuple[int, list[str]]:
     """Run a command of Laravel. Return its exit status, and the lines that it prints."""
     port = server.port_of("beanstalk" if connection == "beanstalkd" else "resp")
-    ended = subprocess.run(
-        ["php", SCRIPT, connection, str(port), *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    return ended.returncode, ended.stdout.splitlines()
+    return outcome_of("php", SCRIPT, connection, str(port), *arguments)
 
 
 def push(server: Server, *mails: str) -> None:

@@ -1,9 +1,6 @@
 """The readers in docs/guides/log-shippers.md read every line, also if one of them is killed."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,7 +10,6 @@ from tests.support.programs import BackgroundProgram, Client, Server, StartServe
 from tests.support.waiters import create
 
 LINES = [f"order {number}" for number in range(250)]
-StartReader = Callable[[str], BackgroundProgram]
 
 
 @pytest.fixture

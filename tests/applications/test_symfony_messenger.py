@@ -1,13 +1,10 @@
 """Symfony Messenger over beanstalkd works; its Redis transport fails at its first command."""
 
-from __future__ import annotations
-
-import subprocess
 from pathlib import Path
 
 import pytest
 
-from tests.support.client_scripts import TIMEOUT, need_php_files
+from tests.support.client_scripts import need_php_files, outcome_of
 from tests.support.paths import ROOT
 from tests.support.programs import BackgroundProgram, Server, StartServer, Valkey
 from tests.support.requirements import need_success
@@ -38,16 +35,7 @@ def address(server: Server, *, ttr: int = 90) -> str:
 
 def run(*arguments: str) -> tuple[int, list[str]]:
     """Run a command of the application. Return its exit status, and the lines that it prints."""
-    ended = subprocess.run(
-        ["php", SCRIPT, *arguments],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        stdin=subprocess.DEVNULL,
-        text=True,
-        timeout=TIMEOUT,
-        check=False,
-    )
-    return ended.returncode, ended.stdout.splitlines()
+    return outcome_of("php", SCRIPT, *arguments)
 
 
 def test_messages_are_handled_in_order_and_those_that_fail_again(server: Server) -> None:

@@ -1,7 +1,5 @@
 """Beanstalk clients: producers, workers, worker processes that are killed, and a client that kicks."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time
@@ -15,7 +13,7 @@ from tests.chaos.journal import Journal
 from tests.chaos.messages import message
 from tests.chaos.producers import Producer, Put
 from tests.chaos.redis_workers import TTRS
-from tests.chaos.workers import DELETE, MAX_PRIORITY, Held, Worker
+from tests.chaos.workers import DELETE, MAX_PRIORITY, Held, JobConsumer, Worker
 from tests.support.waiters import Words
 
 # The longest time between two kicks, and between two worker processes, in seconds.
@@ -90,8 +88,7 @@ def _watch(tubes: Sequence[str]) -> list[Words]:
     return [*(("watch", tube) for tube in tubes), ("ignore", "default")]
 
 
-@dataclass
-class MortalWorker(Worker):
+class MortalWorker(JobConsumer):
     """Runs a process that reserves jobs, and kills it by SIGKILL; then the next one."""
 
     async def round(self) -> bool:
@@ -120,12 +117,6 @@ class MortalWorker(Worker):
         while (reply := reader.gets()) is not False:
             if isinstance(reply, Job) and self._hold(reply.id, reply.data, since):
                 self._count("left by kill -9", 1)
-
-    async def _reserve(self, most: int) -> list[Held]:
-        raise NotImplementedError
-
-    def _words(self, event: str, job: Held) -> Words:
-        raise NotImplementedError
 
 
 @dataclass

@@ -1,7 +1,5 @@
 """Clients of logs, and of queues into which all puts have a transaction id."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.chaos.beanstalk import BeanstalkCaller
@@ -18,7 +16,7 @@ from tests.chaos.memcached import MemcachedCaller
 from tests.chaos.once import LOG_PREFIX, ONCE_PREFIX, OnceJobProducer, OnceLogProducer, OnceProducer
 from tests.chaos.producers import Pace
 from tests.chaos.redis_workers import RedisKicker, RedisWorker
-from tests.chaos.workers import Worker
+from tests.chaos.workers import JobConsumer
 from tests.support.waiters import Words
 
 # Queues into which all puts have a transaction id, with their bounds; the last is of jobs. Workers read them.
@@ -103,7 +101,7 @@ class LogClients:
         """Return beanstalk workers, for which a group is a tube."""
         ledger, queues = self._of_group(*_TUBE)
         consumers: list[Consumer] = []
-        workers: list[type[Worker]] = [*[BeanstalkWorker] * _TUBE_WORKERS, MortalWorker]
+        workers: list[type[JobConsumer]] = [*[BeanstalkWorker] * _TUBE_WORKERS, MortalWorker]
         for worker in workers:
             caller = BeanstalkCaller(*self._maker.next("group-worker"), self._journal, relayed=True)
             consumers.append(worker(caller, ledger, queues, self._maker.chance(), self._journal, []))

@@ -1,7 +1,5 @@
 """A run: the stand, its clients and its faults, from the first message until all queues are drained."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time
@@ -39,7 +37,7 @@ from tests.chaos.redis_workers import DetachedWorker, JobProducer, RedisKicker, 
 from tests.chaos.ring_clients import RingClients
 from tests.chaos.stand import Stand
 from tests.chaos.tags import beside
-from tests.chaos.workers import Worker
+from tests.chaos.workers import JobConsumer
 from tests.support.waiters import Waiter, Words
 
 # Queues with their bounds; 0 for none. Exchanges and moves are between those with the same tag.
@@ -85,7 +83,7 @@ _JOB_PRODUCERS: list[tuple[type[Producer], type[Caller], str, int, list[str]]] =
     (Producer, Caller, "plain-producer", 1, ["held", "mixed"]),
     (Producer, Caller, "kept-producer", 1, list(KEPT)),
 ]
-_WORKERS: list[tuple[type[Worker], type[Caller], str, int, list[str]]] = [
+_WORKERS: list[tuple[type[JobConsumer], type[Caller], str, int, list[str]]] = [
     (BeanstalkWorker, BeanstalkCaller, "worker", 5, _TUBES),
     (BeanstalkWorker, BeanstalkCaller, "tube-worker", 1, ["tube"]),
     (BeanstalkWorker, BeanstalkCaller, "created-worker", 1, ["created"]),

@@ -4,8 +4,6 @@ A worker that dies deletes none of the jobs that it has reserved. A job counts a
 its deletion has been read. If that reply does not come, the job is doubtful: it may be deleted, or not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from abc import abstractmethod
@@ -60,26 +58,12 @@ class Held(NamedTuple):
 
 
 @dataclass
-class Worker(Consumer):
-    """A client that reserves jobs. Its connection may be cut at any moment."""
+class JobConsumer(Consumer):
+    """A client that reserves jobs."""
 
     journal: Journal
     # Queues whose messages have no id while they are not reserved.
     lists: Sequence[str]
-
-    async def round(self) -> bool:
-        jobs = await self._reserve(self.chance.choice(BATCHES))
-        if jobs:
-            await self._work_on(jobs)
-        return bool(jobs)
-
-    @abstractmethod
-    async def _reserve(self, most: int) -> list[Held]:
-        """Reserve up to `most` jobs."""
-
-    @abstractmethod
-    def _words(self, event: str, job: Held) -> Words:
-        """Return the command for an event."""
 
     def _hold(
         self, job: int, data: bytes, since: float, ttr: float | None = None, *, token: str = ""
@@ -94,6 +78,31 @@ class Worker(Consumer):
         self.ledger.identify(name, job, is_kept=is_kept)
         ttr = self.ledger.ttr_of(name) if ttr is None else ttr
         return [Held(job, name, queue, since, ttr, None if token else self.caller.connections, token)]
+
+    def _event(self, queue: str, when: float, caller: Caller | None = None) -> Event:
+        caller = caller or self.caller
+        return Event(caller.name, queue, caller.proxy, when)
+
+    def _count(self, event: str, jobs: int) -> None:
+        self.journal.jobs[event] += jobs
+
+
+class Worker(JobConsumer):
+    """A client that reserves jobs and ends them. Its connection may be cut at any moment."""
+
+    async def round(self) -> bool:
+        jobs = await self._reserve(self.chance.choice(BATCHES))
+        if jobs:
+            await self._work_on(jobs)
+        return bool(jobs)
+
+    @abstractmethod
+    async def _reserve(self, most: int) -> list[Held]:
+        """Reserve up to `most` jobs."""
+
+    @abstractmethod
+    def _words(self, event: str, job: Held) -> Words:
+        """Return the command for an event."""
 
     async def _work_on(self, jobs: Sequence[Held]) -> None:
         """Let something happen to jobs that were just reserved."""
@@ -154,10 +163,3 @@ class Worker(Consumer):
             self._count(f"{event} without a reply", 1)
             if event == DELETE:
                 self.ledger.doubt([job.name])
-
-    def _event(self, queue: str, when: float, caller: Caller | None = None) -> Event:
-        caller = caller or self.caller
-        return Event(caller.name, queue, caller.proxy, when)
-
-    def _count(self, event: str, jobs: int) -> None:
-        self.journal.jobs[event] += jobs

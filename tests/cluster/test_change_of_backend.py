@@ -1,7 +1,5 @@
 """An application moves to another backend, and a Redis gets Sentinels, as the guide says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

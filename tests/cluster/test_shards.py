@@ -1,7 +1,5 @@
 """Shards: a server whose queues are spread over the masters of a cluster, as its clients see it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty
@@ -25,7 +23,6 @@ from tests.model.job_world import Beanstalk
 from tests.support.cluster import Cluster
 from tests.support.guards import reload
 from tests.support.http_requests import request
-from tests.support.ledger import Ledger
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.native import NativeClient
 from tests.support.nodes import LOCAL, Engine
@@ -92,9 +89,6 @@ def client(server: Server) -> Iterator[Client]:
         yield connected
 
 
-# ---------------------------------------------------------------- settings of queues by name
-
-
 def test_puts_in_all_shards_create_queues_with_the_settings_of_the_file(
     cluster: Cluster, server: Server, tmp_path: Path
 ) -> None:
@@ -116,9 +110,6 @@ def test_puts_in_all_shards_create_queues_with_the_settings_of_the_file(
         client.rpush("after", "m")
         assert about(client, "after")[b"template"] == b""
     assert other.stop() == 0
-
-
-# ---------------------------------------------------------------- commands on one queue
 
 
 def use_200_queues(client: Client) -> None:
@@ -174,9 +165,6 @@ def test_reads_of_sets_in_different_shards_are_joined(client: Client) -> None:
     assert client.sintercard(SHARDS, names) == 1
 
 
-# ---------------------------------------------------------------- waits on several queues
-
-
 @pytest.mark.parametrize("shard", [0, 5, 15])
 def test_blpop_gets_what_is_in_a_queue_of_any_shard(client: Client, shard: int) -> None:
     names = queue_in_each()
@@ -214,41 +202,6 @@ def test_messages_in_all_shards_at_the_same_time_end_a_wait_once(server: Server,
             assert client.llen(taken) == 0
             for name in names:
                 client.delete(name)
-
-
-def test_many_waits_on_all_shards_lose_and_double_nothing(server: Server, client: Client) -> None:
-    names, ledger, count = queue_in_each(), Ledger(), 600
-    lock = threading.Lock()
-
-    def consume(number: int) -> None:
-        order = random.Random(number)
-        with server.client(socket_timeout=None) as consumer:
-            while True:
-                some = order.sample(names, 6)
-                # Not for ever: a queue at which no consumer looks at present must be looked at later.
-                found = consumer.blpop([*some, "end"], 0.05)
-                if found is None:
-                    continue
-                if found[0] == b"end":
-                    return
-                with lock:
-                    ledger.receive([found[1]])
-
-    threads = [threading.Thread(target=consume, args=(number,)) for number in range(6)]
-    for thread in threads:
-        thread.start()
-    for number in range(count):
-        message = b"%d" % number
-        with lock:
-            ledger.send([message])
-        client.rpush(names[number % SHARDS], message)
-        with lock:
-            ledger.acknowledge([message])
-    wait_for(lambda: sum(client.llen(name) for name in names) == 0, "all messages to be taken")
-    client.rpush("end", *["end"] * len(threads))
-    for thread in threads:
-        join(thread)
-    ledger.check()
 
 
 def test_a_wait_on_several_shards_ends_with_its_time(client: Client) -> None:
@@ -327,9 +280,6 @@ def test_beanstalk_reserves_from_tubes_in_all_shards(server: Server, client: Cli
         assert worker("reserve-with-timeout 0") == b"TIMED_OUT"
 
 
-# ---------------------------------------------------------------- ids of jobs
-
-
 def test_job_ids_are_unique_over_all_shards(client: Client) -> None:
     names = queue_in_each("job")
     ids = []
@@ -396,9 +346,6 @@ def stats_of(connection: Beanstalk, job: int) -> bytes:
     return text
 
 
-# ---------------------------------------------------------------- all queues
-
-
 def test_scan_keys_and_dbsize_have_the_queues_of_all_shards(client: Client) -> None:
     names = {f"queue-{number}".encode() for number in range(150)}
     for name in names:
@@ -412,22 +359,6 @@ def test_scan_keys_and_dbsize_have_the_queues_of_all_shards(client: Client) -> N
     assert client.randomkey() in names
     client.flushdb()
     assert client.dbsize() == 0
-
-
-def test_a_scan_has_each_queue_that_stays_while_others_come_and_go(client: Client) -> None:
-    names = {f"queue-{number}".encode() for number in range(60)}
-    for name in names:
-        client.sadd(name, "a")
-    found, cursor, step = set[bytes](), 0, 0
-    while True:
-        cursor, some = client.scan(cursor, count=1)
-        found.update(some)
-        step += 1
-        client.sadd(f"new-{step}", "a")
-        client.delete(f"new-{step - 3}")
-        if not cursor:
-            break
-    assert found >= names
 
 
 def test_flushdb_deletes_the_queues_of_all_shards_and_no_other_keys(cluster: Cluster, client: Client) -> None:
@@ -445,8 +376,6 @@ def test_flushdb_deletes_the_queues_of_all_shards_and_no_other_keys(cluster: Clu
     with direct_to(asyncio.run(cluster.master_of(other))) as direct:
         assert direct.getdel(other) == b"stays"
 
-
-# ---------------------------------------------------------------- what must be in one shard
 
 A, B = queue_in(1, "a"), queue_in(2, "b")
 REFUSED = f"""
@@ -542,9 +471,6 @@ def test_groups_are_with_their_log(client: Client, group: str) -> None:
     assert (described[b"name"], described[b"pending"]) == (group.encode(), 3)
 
 
-# ---------------------------------------------------------------- the start
-
-
 def test_another_number_of_shards_is_refused(cluster: Cluster, server: Server) -> None:
     refused = refused_start("--backend", url_of(cluster), "--shards", "8")
     assert "are in 16 shards, not in 8: set --shards 16, or another --prefix" in refused
@@ -591,9 +517,6 @@ def test_values_of_memcached_are_refused(cluster: Cluster) -> None:
     refused = run_command("serve", "--backend", url_of(cluster), *kv)
     assert refused.returncode == 2
     assert "values are kept on one node, and the backend is a cluster: use mode=queue" in refused.stderr
-
-
-# ---------------------------------------------------------------- other programs
 
 
 def test_memcached_clients_use_queues_of_all_shards(server: Server) -> None:
@@ -698,9 +621,6 @@ def test_info_adds_up_the_queues_of_all_shards(client: Client) -> None:
     for name in queue_in_each():
         client.sadd(name, "a")
     assert client.info("limits")["queues"] == SHARDS
-
-
-# ---------------------------------------------------------------- several servers and native clients
 
 
 def test_two_servers_share_all_shards(cluster: Cluster, server: Server, start_server: StartServer) -> None:

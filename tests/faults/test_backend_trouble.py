@@ -3,8 +3,6 @@
 Each row of the table in docs/reliability.md names tests of this module. The first test compares both.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator
@@ -42,8 +40,6 @@ IMPATIENT = ("--backend-timeout", "2", "--backend-grace", "1")
 PATIENT = ("--backend-grace", "20")
 
 
-# ---------------------------------------------------------------- the document
-
 NAMED_TEST = re.compile(r"`(test_\w+(?:\[[^]]+\])?)`")
 
 
@@ -72,8 +68,6 @@ def test_the_document_names_the_tests_of_each_trouble() -> None:
     expected = {name for name in tests - {this, troubled} if name.startswith("test_")}
     assert named == expected | {f"{troubled}[{name}]" for name in TROUBLES}
 
-
-# ---------------------------------------------------------------- the log
 
 LOST = r"^backend database 0: the connection to \S+ was lost \("
 LACKS = r"^backend database 0 lacks the last \d+ calls? that it had answered"
@@ -121,9 +115,6 @@ def assert_logs_once(server: Server, *, ignored: str = NEVER) -> None:
     """Raise AssertionError if the server has logged a line twice."""
     found = logged(server, ignored=ignored)
     assert len(found) == len(set(found)), found
-
-
-# ---------------------------------------------------------------- a crowd of clients
 
 
 def assert_works(server: Server) -> None:
@@ -286,9 +277,6 @@ def test_no_message_is_lost_when_the_backend(
     assert least <= sum(word in line for line in logged(server)) <= most, logged(server)
     if not trouble.repeats:
         assert_logs_once(server, ignored=trouble.ignored)
-
-
-# ---------------------------------------------------------------- connections
 
 
 def test_a_server_starts_before_its_backend(start_server: StartServer, valkey: Valkey) -> None:
@@ -735,8 +723,6 @@ def test_no_message_is_lost_when_something_else_is_at_the_address(
     assert_works(server)
     assert_logs(server, lines(LOST, why, BACK))
 
-
-# ---------------------------------------------------------------- the time
 
 CLOCKS = re.compile(r"\b(time\.time|datetime\.now|datetime\.utcnow|localtime|gmtime|from time import time)\b")
 

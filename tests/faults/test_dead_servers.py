@@ -4,8 +4,6 @@ A peer puts them back within --proxy-timeout; else the next server on that backe
 client may have read come again. None is lost.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import time
@@ -216,19 +214,6 @@ def test_a_server_that_was_taken_for_dead_puts_no_message_back_twice(
         assert consumed(direct) == (0, 0)
     assert stopping.stop() == 0
     wait_for(lambda: list(heartbeats(direct)) == [identity(living)], "the server to sign off")
-
-
-def test_a_server_that_is_killed_after_it_came_back_is_recovered_again(
-    peers: list[Server], direct: Client, take: Any
-) -> None:
-    stopping, living = peers
-    with living.client() as client:
-        fill(client, 100)
-        with stopped(stopping.process):
-            wait_until_recovered(stopping, direct)
-        take(stopping, "LPOP", "q", 90)
-        stopping.process.kill()
-        wait_for(lambda: queued(direct) == list(range(100)), "the messages")
 
 
 def test_a_server_with_a_new_heartbeat_is_not_forgotten(direct: Client) -> None:
@@ -510,12 +495,12 @@ end
 
 @pytest.mark.timeout(600)
 @pytest.mark.slow
-def test_recovery_from_a_hundred_thousand_queues_keeps_the_peers_alive(
+def test_recovery_from_forty_thousand_queues_keeps_the_peers_alive(
     start_peer: StartServer, direct: Client
 ) -> None:
     """The peers send heartbeats during the recovery."""
     dying, living, third = [start_peer() for _ in range(3)]
-    count = 100_000
+    count = 40_000
     with living.client() as client, Waiter(dying.port) as waiter:
         for first in range(0, count, 5000):
             direct.eval(_MAKE_QUEUES, 0, first, first + 5000 - 1)

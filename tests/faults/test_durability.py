@@ -1,7 +1,5 @@
 """Durability levels: replies wait for confirmations, and a backend that cannot confirm is refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial
@@ -36,9 +34,6 @@ EVERYSEC = ("--appendonly", "yes", "--appendfsync", "everysec")
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 SYNCS_ALWAYS = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
 BASE = "__pressure__:q"
-
-
-# ---------------------------------------------------------------- levels
 
 
 @pytest.mark.parametrize(
@@ -101,9 +96,6 @@ def test_a_backend_that_cannot_confirm_is_refused_with_the_reason(
         level.wait_for(config, replicas=2)
 
 
-# ---------------------------------------------------------------- the start
-
-
 def durable(start_server: StartServer, url: str, level: str, *options: str) -> Server:
     return start_server("--backend", url, "--durability", level, *options)
 
@@ -115,26 +107,6 @@ def assert_refused(backend: Valkey, level: str, why: str) -> None:
 def calls_of(direct: Client, command: str) -> int:
     """Return how often the backend has received that command."""
     return int(direct.info("commandstats").get(f"cmdstat_{command}", {"calls": 0})["calls"])
-
-
-@pytest.mark.parametrize(
-    ("level", "why"),
-    [
-        ("fsync", "durability fsync needs `appendonly yes` in the backend, which has `no`"),
-        ("replica", "durability replica:1 needs 1 connected replicas; the backend has 0"),
-    ],
-)
-def test_a_server_does_not_start_on_a_backend_that_cannot_confirm(
-    backend: Valkey, level: str, why: str
-) -> None:
-    assert_refused(backend, level, why)
-
-
-def test_fsync_is_refused_if_the_backend_does_not_reveal_its_settings(start_valkey: StartValkey) -> None:
-    backend = start_valkey(*ALWAYS)
-    with backend.client() as direct:
-        direct.execute_command("ACL", "SETUSER", "default", "-config")
-    assert_refused(backend, "fsync", "which refuses CONFIG GET, so its settings are unknown")
 
 
 @pytest.mark.parametrize("command", ["-eval", "-wait"])
@@ -224,9 +196,6 @@ def test_without_durability_no_confirmation_is_asked_for(
         assert not direct.exists("__pressure__!durability")
         # The two connections of a database: one for calls, and the watch.
         assert sum("pressure" in about["name"] for about in direct.client_list()) == 2
-
-
-# ---------------------------------------------------------------- replies
 
 
 def is_confirmation(data: bytes) -> bool:
@@ -347,9 +316,6 @@ def test_a_confirmation_whose_connection_is_killed_is_asked_for_again(held: Held
             assert waiting.reply() == number + 1
 
 
-# ---------------------------------------------------------------- replicas
-
-
 @pytest.fixture
 def replicated(start_valkey: StartValkey) -> Replicated:
     return start_replicated(start_valkey)
@@ -452,9 +418,6 @@ def test_one_wait_confirms_the_changes_of_many_clients(
 
 def has_length(direct: Client, length: int) -> bool:
     return bool(direct.llen(BASE) == length)
-
-
-# ---------------------------------------------------------------- faults
 
 
 @pytest.mark.slow

@@ -4,8 +4,6 @@ Messages in the kernel's buffers are gone, and these tests bound their number. t
 clients that leave while they wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import os
@@ -35,7 +33,7 @@ from tests.support.programs import (
 from tests.support.waiters import Waiter, about, close_with_reset, packed
 
 SEED = int(os.environ.get("PRESSURE_SEED", "1"))
-ROUNDS = int(os.environ.get("PRESSURE_LAST_HOPS", "50"))
+ROUNDS = int(os.environ.get("PRESSURE_LAST_HOPS", "20"))
 
 COUNT = 300
 # The most messages that the kernel's send and receive buffers of a connection hold.

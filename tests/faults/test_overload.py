@@ -4,12 +4,11 @@ PRESSURE_OVERLOAD multiplies the number of waiting clients. With 50, 10 000 clie
 which needs `ulimit -n 20000`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re
 import resource
+import select
 import socket
 import threading
 import time
@@ -108,18 +107,25 @@ def fill(client: Client, name: str, megabytes: int) -> None:
 
 def send_until_blocked(sockets: list[socket.socket], data: bytes) -> None:
     """Send the data on each socket until none has accepted bytes for a second."""
-    sent = [0] * len(sockets)
-    quiet_since = time.monotonic()
-    for connected in sockets:
+    sent = dict.fromkeys(sockets, 0)
+    numbers = {connected.fileno(): connected for connected in sockets}
+    writable = select.poll()
+    for number, connected in numbers.items():
         connected.setblocking(False)
-    while time.monotonic() - quiet_since < 1.0 and any(done < len(data) for done in sent):
-        for number, connected in enumerate(sockets):
-            with contextlib.suppress(BlockingIOError, ConnectionError):
-                done = connected.send(data[sent[number] : sent[number] + MB])
-                sent[number] += done
-                if done:
-                    quiet_since = time.monotonic()
-        time.sleep(0.001)  # leaves the processor to the server
+        writable.register(number, select.POLLOUT)
+    while numbers and (ready := writable.poll(1000)):
+        for number, _ in ready:
+            connected = numbers[number]
+            is_closed = False
+            try:
+                sent[connected] += connected.send(data[sent[connected] : sent[connected] + MB])
+            except BlockingIOError:
+                continue
+            except ConnectionError:
+                is_closed = True
+            if is_closed or sent[connected] == len(data):
+                writable.unregister(number)
+                del numbers[number]
 
 
 @contextmanager

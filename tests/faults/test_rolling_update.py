@@ -1,7 +1,5 @@
 """A rolling update: servers of two versions, with different libraries, on one backend at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from pathlib import Path
@@ -12,7 +10,7 @@ from tests.support.programs import TIMEOUT, Server, StartServer, StartValkey, wa
 from tests.support.versions import version_with
 from tests.support.waiters import AsyncWaiter, Waiter
 
-MESSAGES = 400
+MESSAGES = 100
 
 pytestmark = pytest.mark.slow
 

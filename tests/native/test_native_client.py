@@ -1,7 +1,5 @@
 """The Python client, sync and async: alone, among native clients of pressure 0.15 and 0.1, with a server."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re
@@ -19,7 +17,6 @@ import redis
 
 from pressure_server.client import (
     AsyncQueue,
-    PressureError,
     Queue,
     QueueAlreadyExistsError,
     QueueClosedError,
@@ -31,11 +28,9 @@ from pressure_server.client import (
 )
 from tests.support.backend_relay import NO_REPLY, CallRelay
 from tests.support.blocking import Blocking, running_loop
-from tests.support.ledger import Event, Ledger
 from tests.support.native import NativeClient, NativeSteps, Result, run, step_until
-from tests.support.native import QueueClosedError as NativeClosedError
 from tests.support.native_process import NativeProcess
-from tests.support.programs import TIMEOUT, Client, Server, Valkey, keys_left, run_command, wait_for
+from tests.support.programs import TIMEOUT, Client, Valkey, keys_left, run_command, wait_for
 from tests.support.waiters import blocked
 
 BASE = "__pressure__:q"
@@ -84,9 +79,6 @@ def is_held(direct: Client, role: str) -> bool:
 
 def error_of(future: Future[Any]) -> type[BaseException] | type[None]:
     return type(future.exception(TIMEOUT))
-
-
-# ---------------------------------------------------------------- alone
 
 
 def test_operations_follow_the_state_of_the_queue(queue: Any, direct: Client) -> None:
@@ -232,9 +224,6 @@ def test_a_wait_fails_when_its_connection_breaks(
     assert issubclass(error_of(got), redis.ConnectionError)
 
 
-# ---------------------------------------------------------------- waiting
-
-
 def test_a_wait_ends_after_its_timeout(queue: Any, direct: Client) -> None:
     queue.create(1)
     with pytest.raises(QueueEmptyError):
@@ -243,21 +232,6 @@ def test_a_wait_ends_after_its_timeout(queue: Any, direct: Client) -> None:
     with pytest.raises(QueueFullError):
         queue.put(b"y", timeout=0.2)
     assert queue.length() == 1
-
-
-def test_a_message_wakes_a_get_and_room_wakes_a_put(
-    queue: Any, direct: Client, threads: ThreadPoolExecutor
-) -> None:
-    queue.create(1)
-    got = threads.submit(queue.get, TIMEOUT)
-    wait_until_waiting(direct)
-    queue.put(b"1")
-    assert got.result(TIMEOUT) == b"1"
-    queue.put(b"2")
-    put = threads.submit(queue.put, b"3", TIMEOUT)
-    wait_until_waiting(direct)
-    assert [queue.get(), queue.get(TIMEOUT)] == [b"2", b"3"]
-    assert put.result(TIMEOUT) is None
 
 
 def test_a_waiting_client_holds_no_role(
@@ -323,9 +297,6 @@ def test_close_ends_a_waiting_iteration(
     wait_until_waiting(direct)
     end_queue("close", by, queue, client, direct)
     assert iterated.result(TIMEOUT) == []
-
-
-# ---------------------------------------------------------------- among native clients
 
 
 @pytest.mark.parametrize("version", ["0.15", "0.1"])
@@ -457,74 +428,6 @@ def test_puts_get_their_turns_among_native_producers_of_a_full_queue(
     print(f"10 of {taken} messages are the Python client's")
 
 
-def take_until_error(
-    get: Callable[[], bytes], error: type[Exception], match: str | None = None
-) -> list[bytes]:
-    """Return the messages that come before the error."""
-    taken: list[bytes] = []
-
-    def take() -> None:
-        while True:
-            taken.append(get())
-
-    with pytest.raises(error, match=match):
-        take()
-    return taken
-
-
-@pytest.mark.slow
-def test_all_kinds_of_clients_together_receive_each_message_once_in_order(
-    open_queue: Open, backend: Valkey, server: Server, threads: ThreadPoolExecutor
-) -> None:
-    queue, messages = open_queue(), 150
-    queue.create(5)
-
-    def put(name: str) -> None:
-        for number in range(messages):
-            queue.put(f"{name}-{number}")
-
-    def put_by_server(name: str) -> None:
-        with server.client() as connected:
-            for number in range(messages):
-                connected.execute_command("PRESSURE.PUT", "q", f"{name}-{number}")
-
-    def put_natively(name: str, version: str) -> None:
-        work = ("produce", name, "0", str(messages))
-        with NativeProcess(backend.socket, "q", name, *work, version=version) as process:
-            assert process.outcome(3 * TIMEOUT) == "done"
-
-    def take() -> list[bytes]:
-        return list(queue)
-
-    def take_by_server() -> list[bytes]:
-        with server.client() as connected:
-            get = partial(connected.execute_command, "PRESSURE.GET", "q")
-            return take_until_error(get, redis.ResponseError, r"^CLOSED")
-
-    def take_natively() -> list[bytes]:
-        with backend.client() as connected:
-            return take_until_error(NativeClient(connected, "q").get, NativeClosedError)
-
-    consumers = [threads.submit(work) for work in (take, take, take_by_server, take_natively)]
-    producers = {name: threads.submit(put, name) for name in ("python0", "python1", "python2")}
-    producers["served"] = threads.submit(put_by_server, "served")
-    producers["native15"] = threads.submit(put_natively, "native15", "0.15")
-    producers["native1"] = threads.submit(put_natively, "native1", "0.1")
-    ledger = Ledger()
-    for name, producer in producers.items():
-        producer.result(3 * TIMEOUT)
-        ledger.put([f"{name}-{number}".encode() for number in range(messages)], Event(name, "q"))
-    queue.close()
-    for number, consumer in enumerate(consumers):
-        ledger.receive(consumer.result(TIMEOUT), Event(f"consumer {number}"))
-    ledger.check(in_order=True)
-    queue.delete()
-    with backend.client() as direct:
-        wait_for(lambda: direct.keys(f"{BASE}*") == [], "all keys to be deleted")
-
-
-# ---------------------------------------------------------------- killed and cancelled clients
-
 _PROGRAM = "import sys; from pressure_server.client import Queue; q = Queue('q', sys.argv[1]); "
 
 
@@ -626,8 +529,3 @@ def test_cancelled_gets_lose_no_message(backend: Valkey) -> None:
     assert asyncio.run(take()) == messages
     print(f"{len(cancelled)} gets cancelled")
     assert cancelled
-
-
-def test_every_error_is_a_pressure_error() -> None:
-    for error in (QueueEmptyError, QueueFullError, QueueInUseError, QueueClosedError, QueueDoesNotExistError):
-        assert issubclass(error, PressureError)

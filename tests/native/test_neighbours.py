@@ -4,14 +4,10 @@
 is the full run, and prints its statistics. Without the variable the run is much shorter.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random
 import signal
-import statistics
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -34,7 +30,6 @@ from tests.support.programs import (
     StartServer,
     StartValkey,
     Valkey,
-    join,
     keys_left,
     wait_for,
 )
@@ -159,7 +154,7 @@ def test_native_clients_and_the_server_s_all_get_their_turns(
     """While all four clients of a kind are active, each acts regularly, and about as often as the others."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
-    plan = Plan(*clients, messages=1600, faults=0, bound=bound, auto_repair=True)
+    plan = Plan(*clients, messages=1000, faults=0, bound=bound, auto_repair=True)
     order = clients_in_order(uvloop.run(MixedClients(plan, backend, server, tmp_path).run()), plan)
     places = {
         client: [place for place, other in enumerate(order) if other == client] for client in set(order)
@@ -172,7 +167,7 @@ def test_native_clients_and_the_server_s_all_get_their_turns(
     ]
     longest, long = ([g[int(len(g) * part)] for g in gaps] for part in (0.9999, 0.99))
     print(f"shares of {len(together)}: {sorted(shares.values())}; gaps in messages: {long=} {longest=}")
-    assert len(together) > 400
+    assert len(together) > 250
     assert min(shares.values()) > len(together) / 8
     assert max(long) < 50
     # A busy machine may suspend one process for some time.
@@ -309,37 +304,6 @@ def test_a_stopped_native_consumer_keeps_its_message(
             native.resume()
             assert native.outcome() == "one"
             assert waiter("BLPOP", "q", 0) == [b"q", b"two"]
-
-
-@pytest.mark.alone
-def test_a_waiting_native_consumer_gets_a_message_at_once(
-    backend: Valkey, client: Client, direct: Client, waiter: Waiter
-) -> None:
-    create(client, "q")
-    got: list[float] = []
-
-    def consume() -> None:
-        with backend.client() as connected:
-            native = NativeClient(connected, "q")
-            for _ in range(100):
-                native.get()
-                got.append(time.perf_counter())
-
-    put: list[float] = []
-    thread = threading.Thread(target=consume, daemon=True)
-    thread.start()
-    for number in range(100):
-        wait_for(lambda: len(got) == len(put), "the previous message")
-        wait_for_blocked(direct, 1)
-        put.append(time.perf_counter())
-        assert waiter("SADD", "q", number) == 1
-    join(thread)
-    times = [after - before for before, after in zip(put, got, strict=True)]
-    print(
-        f"SADD to a waiting native consumer: median {statistics.median(times) * 1000:.2f} ms, "
-        f"at most {max(times) * 1000:.2f} ms"
-    )
-    assert statistics.median(times) < 0.05
 
 
 @pytest.mark.slow

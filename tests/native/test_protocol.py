@@ -3,8 +3,6 @@
 The tests read the keys in the backend, because native clients rely on them.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import socket
@@ -33,8 +31,6 @@ STATISTICS = ("produced_messages", "produced_bytes", "consumed_messages", "consu
 FREE: dict[str, Any] = {":producer_free": 1, ":consumer_free": 1, ":not_full": 1}
 
 
-# ---------------------------------------------------------------- the document
-
 NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 
 
@@ -62,9 +58,6 @@ def test_every_clause_is_a_must_or_a_may_and_names_a_test() -> None:
             assert NAMED_TEST.search(shown), clause
             # The column has nothing but names; otherwise a misspelt name would be overlooked.
             assert not NAMED_TEST.sub("", shown).strip(" ,"), shown
-
-
-# ---------------------------------------------------------------- the keys in the backend
 
 
 @pytest.fixture

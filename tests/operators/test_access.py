@@ -1,7 +1,5 @@
 """Rights: a command needs the rights in the table of commands, and access to every queue that it names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache
@@ -81,25 +79,6 @@ def test_needs_match_the_flags_of_redis() -> None:
             assert entry.needs == {"administer"}, entry.name
 
 
-def test_a_command_needs_exactly_the_rights_in_the_table() -> None:
-    for entry in SPECS.values():
-        assert entry.refuses(User("u", rights=entry.needs), example(entry)) is None, entry.name
-        for right in entry.needs:
-            without = User("u", rights=frozenset(RIGHTS) - {right})
-            assert entry.refuses(without, example(entry)) is Refusal.COMMAND, entry.name
-
-
-def test_a_user_needs_access_to_each_queue_of_a_command() -> None:
-    user = User("u", queues=("tenant:*",))
-    for name in ON_QUEUES:
-        entry = SPECS[name]
-        allowed, *others = examples(entry)
-        assert entry.refuses(user, allowed) is None, name
-        assert entry.queues_of(allowed) == [OWN] * len(others), name
-        for other in others:
-            assert entry.refuses(user, other) is Refusal.QUEUE, other
-
-
 def test_a_missing_right_is_refused_before_the_names_of_queues_are_read() -> None:
     without = User("u", rights=frozenset(RIGHTS) - {"get"})
     assert SPECS["lmpop"].refuses(without, [b"LMPOP", b"x", b"q", b"LEFT"]) is Refusal.COMMAND
@@ -111,8 +90,6 @@ def test_administering_the_server_needs_access_to_all_queues() -> None:
         refused = SPECS[name].refuses(user, example(SPECS[name]))
         assert (refused is Refusal.COMMAND) == ("administer" in SPECS[name].needs), name
 
-
-# ---------------------------------------------------------------- on a server
 
 USERS = {
     **{f"no-{right}": ("password", ["*"], [other for other in RIGHTS if other != right]) for right in RIGHTS},
@@ -236,9 +213,6 @@ def test_acl_and_client_list_name_users_and_hide_hashes(connect_as: ConnectAs) -
     assert {line.split(" user=")[1].split()[0] for line in lines} == {"putter", "root"}
 
 
-# ---------------------------------------------------------------- reloads
-
-
 @pytest.fixture
 def users_file(tmp_path: Path) -> Path:
     file = tmp_path / "users.toml"
@@ -328,8 +302,6 @@ def test_a_reload_of_an_invalid_file_changes_nothing(
         assert root("PING") == b"PONG"
         assert tenant("AUTH", "tenant", "password") == b"OK"
 
-
-# ---------------------------------------------------------------- compared with Redis
 
 REDIS_USER = (
     "ACL SETUSER putter on >password ~tenant:* +sadd +multi +exec +discard +acl|whoami +reset +hello +ping"

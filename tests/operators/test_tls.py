@@ -1,7 +1,5 @@
 """TLS: connections of clients, certificates and their reload, invalid files, and TLS to the backend."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl
@@ -279,9 +277,6 @@ def test_a_stop_closes_connections_cleanly_and_waits_for_no_handshake(
     assert "too many at once" not in server.log
 
 
-# ---------------------------------------------------------------- invalid options and files
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -333,9 +328,6 @@ def test_an_invalid_file_prevents_the_start_with_one_line(pem_files: dict[str, P
     assert "--tls-key" in refused_start(
         "--data-dir", data, "--tls-certificate", certificate, "--tls-key", key
     )
-
-
-# ---------------------------------------------------------------- TLS to the backend
 
 
 def test_a_backend_with_and_without_tls_in_place_of_each_other(

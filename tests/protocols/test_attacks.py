@@ -3,8 +3,6 @@
 During each attack another client is served. Afterwards memory is as before, and the log has no secret.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import re
@@ -83,8 +81,6 @@ def attack(name: str, outcome: str) -> Callable[[Attack], Attack]:
     return enter
 
 
-# ---------------------------------------------------------------- port scans
-
 SCANS = {
     "HTTP GET": b"GET / HTTP/1.1\r\nHost: queues\r\nUser-Agent: scan\r\n\r\n",
     "HTTP POST with commands in it": b"POST / HTTP/1.1\r\nHost: a\r\n\r\nSADD tenant:evil x\r\n",
@@ -123,9 +119,6 @@ def _scan_tls(target: Target) -> None:
     for data in (*SCANS.values(), packed("PING")):
         assert b"PONG" not in target.send(data, "resps")
     assert target.server.log.count("TLS handshake with") - before <= 1
-
-
-# ---------------------------------------------------------------- TLS
 
 
 def shake(server: Server, context: ssl.SSLContext) -> bytes:
@@ -216,9 +209,6 @@ for _name, _certificate in CERTIFICATES.items():
             shake(target.mutual, context)
 
 
-# ---------------------------------------------------------------- guessed passwords
-
-
 GUESSES_OUTCOME = (
     "each is refused after up to 2 seconds, and every fifth closes its connection; "
     "at most two log lines a minute"
@@ -257,9 +247,6 @@ def _timing(_target: Target) -> None:
             taken.append(time.perf_counter_ns() - began)
     known, unknown = (median(taken) for taken in times.values())
     assert 0.5 < known / unknown < 2
-
-
-# ---------------------------------------------------------------- before the login
 
 
 TOO_LARGE = {
@@ -359,8 +346,6 @@ def _fewer_rights_in_multi(target: Target) -> None:
         assert [name for name in listed if not name.startswith(b"tenant:")] == []
 
 
-# ---------------------------------------------------------------- other users' queues
-
 # Commands of the tenant, whose queues are tenant:*, and the error of the last command.
 EVASIONS = {
     "another user's queue in a transaction": ("MULTI|SADD other:1 x|EXEC", "EXECABORT"),
@@ -433,8 +418,6 @@ def _race(target: Target) -> None:
             assert all(is_refused(reply, "NOPERM") for reply in replies[1::2])
         wait_for(lambda: target.server.log.count("reloaded:") > before, "a reload")
 
-
-# ---------------------------------------------------------------- over memcached
 
 UNAUTHENTICATED = MEMCACHED.unauthenticated
 NO_KEY = MEMCACHED.no_permission + b"for one of these keys"
@@ -558,8 +541,6 @@ def _commands_in_data(target: Target) -> None:
         assert tenant(b"get tenant:evil") == b"END"
         assert root("EXISTS", "tenant:evil") == 0
 
-
-# ---------------------------------------------------------------- the tests
 
 USERS = {
     "root": (PASSWORD, ["*"], list(RIGHTS)),

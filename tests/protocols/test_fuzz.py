@@ -3,8 +3,6 @@
 PRESSURE_FUZZ_CODEC and PRESSURE_FUZZ_LIVE set how many, PRESSURE_FUZZ_SEED seeds the random numbers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os
@@ -29,8 +27,8 @@ from tests.support.protocols import Protocol, Wire, each_protocol
 from tests.support.side_by_side import split
 from tests.support.waiters import packed
 
-CODEC = int(os.environ.get("PRESSURE_FUZZ_CODEC") or 10_000)
-LIVE = int(os.environ.get("PRESSURE_FUZZ_LIVE") or 1_000)
+CODEC = int(os.environ.get("PRESSURE_FUZZ_CODEC") or 4_000)
+LIVE = int(os.environ.get("PRESSURE_FUZZ_LIVE") or 600)
 SEED = int(os.environ.get("PRESSURE_FUZZ_SEED") or 1)
 WORKERS = 4
 
@@ -46,8 +44,6 @@ class Grammar:
     tokens: list[bytes]
     check_replies: Callable[[bytes], None]
 
-
-# ---------------------------------------------------------------- RESP
 
 _RESP_COMMANDS = [
     line.encode().split()
@@ -88,8 +84,6 @@ def _check_resp_replies(data: bytes) -> None:
         pass
 
 
-# ---------------------------------------------------------------- memcached
-
 _MEMCACHED_REQUESTS = [
     line.encode() + b"\r\n"
     for line in split("""
@@ -125,8 +119,6 @@ def _check_memcached_replies(data: bytes) -> None:
         if line.startswith(b"VALUE "):
             position += int(line.split()[3]) + 2
 
-
-# ---------------------------------------------------------------- beanstalk
 
 # Each command takes a job or a tube of the same few, in states that the commands before it have left.
 _BEANSTALK_LINES = [
@@ -203,9 +195,6 @@ GRAMMARS = {
 }  # fmt: skip
 
 
-# ---------------------------------------------------------------- mutations
-
-
 def _mutate(rng: random.Random, grammar: Grammar, data: bytearray) -> None:
     """Flip, overwrite, insert, remove, duplicate or splice bytes, or change a length."""
     at, end = rng.randrange(len(data)), rng.randrange(len(data) + 1)
@@ -258,9 +247,6 @@ def in_pieces(rng: random.Random, data: bytes) -> list[bytes]:
     return cut(data, [rng.randrange(len(data)) for _ in range(rng.randrange(1, 6))])
 
 
-# ---------------------------------------------------------------- the parsers
-
-
 def _comparable(item: Any) -> Any:
     """Return the item, but one value for all errors in memcached's binary protocol.
 
@@ -297,9 +283,6 @@ def test_a_parser_returns_valid_requests_and_errors_for_mutated_streams(codec: C
             _check_codec(rng, codec, data, pieces)
         except Exception as unexpected:
             raise AssertionError(f"seed {SEED}, request {number}: {pieces!r}") from unexpected
-
-
-# ---------------------------------------------------------------- a live server
 
 
 def _converse(rng: random.Random, wire: Wire, pieces: list[bytes]) -> bytes:

@@ -4,8 +4,6 @@ The server keeps serving other clients in bounded memory. test_hostile.py and te
 test requests of one protocol.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import select
@@ -22,9 +20,6 @@ from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Protocol
 from tests.support.waiters import packed, wait_for_blocked
 
 SEED = 1
-
-
-# ---------------------------------------------------------------- invalid requests
 
 
 @each_protocol
@@ -66,9 +61,6 @@ def test_a_browser_s_request_executes_no_command(victim: Victim, protocol: Proto
         assert victim.observer.exists("evil") == 0
 
 
-# ---------------------------------------------------------------- slow clients, floods, unread replies
-
-
 @each_protocol
 def test_slow_senders_do_not_delay_other_clients(victim: Victim, protocol: Protocol) -> None:
     before = memory(victim.server)
@@ -98,25 +90,25 @@ def test_a_client_that_reads_no_replies_is_read_no_further(victim: Victim) -> No
 
 @each_protocol
 def test_a_client_that_reads_late_gets_all_replies(victim: Victim, protocol: Protocol) -> None:
-    messages = [b"%04d" % number + b"x" * 2000 for number in range(2000)]
+    messages = [b"%04d" % number + b"x" * 2000 for number in range(800)]
     victim.observer.rpush("q", *messages)
     hostile = victim.attack(protocol, small_buffers=True)
-    with hostile.sending(protocol.get(b"q") * 2000):
-        wait_for(lambda: victim.observer.llen("q") < 2000, "the first message to be taken")
+    with hostile.sending(protocol.get(b"q") * 800):
+        wait_for(lambda: victim.observer.llen("q") < 800, "the first message to be taken")
         for message in messages:
             assert hostile.reply() == protocol.got(b"q", message)
     assert not hostile.has_reply()
 
 
 @pytest.mark.parametrize("protocol", [RESP, MEMCACHED], ids=str)
-def test_a_hundred_thousand_pipelined_gets_are_answered(victim: Victim, protocol: Protocol) -> None:
+def test_thousands_of_pipelined_gets_are_answered(victim: Victim, protocol: Protocol) -> None:
     hostile = victim.attack(protocol)
     with (
         served(*victim.bystanders()),
         bounded_peak(victim.server, 32 * MB),
-        hostile.sending(protocol.get(b"none") * 100_000),
+        hostile.sending(protocol.get(b"none") * 30_000),
     ):
-        assert hostile.replies(100_000) == [protocol.nothing] * 100_000
+        assert hostile.replies(30_000) == [protocol.nothing] * 30_000
 
 
 @pytest.mark.parametrize("protocol", [MEMCACHED, BEANSTALK], ids=str)
@@ -126,7 +118,7 @@ def test_a_pipeline_of_runs_and_single_commands_is_answered_in_order(
     rng, requests, replies, queued = random.Random(SEED), [], [], 0
     refused = list(protocol.refused.items())
     # Over beanstalk each question for the size is a call of its own.
-    for _ in range(300 if protocol is BEANSTALK else 2000):
+    for _ in range(100 if protocol is BEANSTALK else 700):
         times = rng.choice([1, 1, 2, 40, 600])
         kind = rng.randrange(5)
         if kind == 0:
@@ -183,9 +175,6 @@ def test_a_client_that_does_not_read_takes_only_few_messages(
     assert observer.llen("q") >= left > 90
 
 
-# ---------------------------------------------------------------- clients that disconnect
-
-
 @each_protocol
 @leavings
 def test_an_incomplete_request_is_not_executed(
@@ -228,9 +217,6 @@ def test_a_client_that_leaves_while_it_waits_takes_nothing(
         client.put(b"q", b"m")
         client.send(protocol.get_waiting(b"q"))
         assert client.message() == b"m"
-
-
-# ---------------------------------------------------------------- limits: connections and idle time
 
 
 @each_protocol
@@ -299,17 +285,3 @@ def test_a_client_that_never_reads_is_closed_as_idle(backend: Valkey, impatient:
 
     wait_for(lambda: connected() == 1, "the client that never reads to be closed")
     hostile.close()
-
-
-@pytest.mark.slow
-def test_an_idle_client_keeps_its_open_read(backend: Valkey, impatient: Server) -> None:
-    with Wire(MEMCACHED, impatient) as reading, Wire(MEMCACHED, impatient) as idle:
-        reading.put(b"q", b"m")
-        assert reading(b"get q/open\r\n") == b"VALUE q/open 0 1\r\nm\r\nEND"
-        for _ in range(2):
-            assert idle.rest() == b"", "a client without a read is closed when it is idle"
-            idle = Wire(MEMCACHED, impatient)
-        idle.close()
-        assert reading(b"get q/abort\r\n") == b"END"
-    with Wire(MEMCACHED, impatient) as busy:
-        assert busy(b"get q/t=20000\r\n") == b"VALUE q/t=20000 0 1\r\nm\r\nEND"

@@ -1,7 +1,5 @@
 """In a queue with ACK NEXT, a popped message stays reserved until its connection pops again, or quits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 
@@ -314,16 +312,6 @@ def test_flags_of_memcached_clients_stay(server: Server, client: Client) -> None
     wait_for_length(client, 1)
     with Wire(MEMCACHED, server) as wire:
         assert wire(b"get q\r\n").startswith(b"VALUE q 77 1")
-
-
-def test_messages_of_a_killed_server_come_back(backend: Valkey, start_server: StartServer) -> None:
-    one, other = (start_server("--backend", backend.url, "--proxy-timeout", "1") for _ in range(2))
-    with one.client() as client, Waiter(other.port) as worker:
-        make(client, "a", "b")
-        assert worker("SPOP", "q") == b"a"
-        other.kill()
-        wait_for_length(client, 2)
-        assert client.lrange("q", 0, -1) == [b"a", b"b"]
 
 
 def test_an_acknowledgement_is_repeated_until_it_is_done(

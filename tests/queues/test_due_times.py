@@ -1,8 +1,5 @@
 """Waiting clients are tried again when a delay, a reservation or a pause ends, whatever else happens."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
 from contextlib import ExitStack
 
 import pytest
@@ -15,12 +12,6 @@ from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_bl
 # Seconds: of delays and times to run; and for a reply that comes when they end.
 SHORT = 0.25
 SOON = 4.0
-
-
-@pytest.fixture
-def worker(server: Server) -> Iterator[Waiter]:
-    with Waiter(server.port) as connected:
-        yield connected
 
 
 @pytest.fixture

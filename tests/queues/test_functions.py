@@ -1,7 +1,5 @@
 """The library of functions on the backend: it is loaded when it is missing, and deleted when unused."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path
@@ -55,7 +53,7 @@ def test_a_library_that_no_server_uses_is_deleted(start_valkey: StartValkey) -> 
                 await broker.start()
                 async with asyncio.timeout(TIMEOUT):
                     while not broker.libraries_of_peers:  # noqa: ASYNC110 # the search for peers tells nobody
-                        await asyncio.sleep(0.01)
+                        await asyncio.sleep(0.01)  # between two looks at the condition
                 await libraries.look()
             finally:
                 await broker.close()

@@ -1,9 +1,6 @@
 """Groups of consumers that read a log: each sees every message once, in order, over any protocol."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -103,18 +100,12 @@ SEEKING: Series = [
 ]
 
 
-@pytest.fixture
-def connection(server: Server) -> Iterator[Waiter]:
-    with Waiter(server.port) as waiter:
-        yield waiter
-
-
 @pytest.mark.parametrize("script", [READING, REFUSED, SEEKING], ids=["reading", "refused", "seeking"])
-def test_a_series_of_commands_has_the_documented_replies(connection: Waiter, script: Series) -> None:
-    run_series(connection, script)
+def test_a_series_of_commands_has_the_documented_replies(worker: Waiter, script: Series) -> None:
+    run_series(worker, script)
 
 
-def test_a_message_that_was_buried_and_kicked_keeps_its_offset(connection: Waiter) -> None:
+def test_a_message_that_was_buried_and_kicked_keeps_its_offset(worker: Waiter) -> None:
     series: Series = [
         ("PRESSURE.CREATE q TYPE LOG", b"OK"),
         ("PRESSURE.GROUP CREATE q g", b"OK"),
@@ -129,7 +120,7 @@ def test_a_message_that_was_buried_and_kicked_keeps_its_offset(connection: Waite
         ("PRESSURE.ACK q+g 1 2 TOKEN ann", 2),
         ("LLEN q", 0),
     ]
-    run_series(connection, series)
+    run_series(worker, series)
 
 
 def log_with_groups(client: Client, *groups: str, options: tuple[str | int, ...] = ()) -> None:
@@ -186,14 +177,14 @@ def test_a_group_waits_while_a_native_producer_puts(client: Client, server: Serv
         assert reader.reply() == [b"q+g", b"native"]
 
 
-def test_what_is_not_acknowledged_is_read_again_after_its_time(connection: Waiter, client: Client) -> None:
+def test_what_is_not_acknowledged_is_read_again_after_its_time(worker: Waiter, client: Client) -> None:
     log_with_groups(client, "g")
     client.lpush("q", "a", "b")
-    assert connection("PRESSURE.READ", "q", "GROUP", "g", "ann", "TTR", 0.05) == [[1, b"a", 1, 0]]
+    assert worker("PRESSURE.READ", "q", "GROUP", "g", "ann", "TTR", 0.05) == [[1, b"a", 1, 0]]
     assert described(client)[b"pending"] == 1
-    assert connection("PRESSURE.READ", "q", "GROUP", "g", "bob", "COUNT", 1) == [[2, b"b", 1, 1]]
-    assert connection("PRESSURE.READ", "q", "GROUP", "g", "bob", "TIMEOUT", 5) == [[1, b"a", 2, 0]]
-    assert connection("PRESSURE.ACK", "q+g", 1, 2, "TOKEN", "bob") == 2
+    assert worker("PRESSURE.READ", "q", "GROUP", "g", "bob", "COUNT", 1) == [[2, b"b", 1, 1]]
+    assert worker("PRESSURE.READ", "q", "GROUP", "g", "bob", "TIMEOUT", 5) == [[1, b"a", 2, 0]]
+    assert worker("PRESSURE.ACK", "q+g", 1, 2, "TOKEN", "bob") == 2
     assert described(client) == {
         b"name": b"g", b"offset": 2, b"lag": 0, b"pending": 0, b"buried": 0, b"missed": 0,
     }  # fmt: skip
@@ -224,16 +215,16 @@ def test_a_bound_makes_producers_wait_for_the_slowest_group(client: Client, serv
     assert client.spop("q+fast", 9) == [b"c"]
 
 
-def test_readers_of_a_closed_log_get_the_rest_and_then_an_error(connection: Waiter, client: Client) -> None:
+def test_readers_of_a_closed_log_get_the_rest_and_then_an_error(worker: Waiter, client: Client) -> None:
     log_with_groups(client, "g")
     client.lpush("q", "a", "b")
     client.execute_command("PRESSURE.CLOSE", "q")
-    assert connection("PRESSURE.READ", "q", "GROUP", "g", "ann", "COUNT", 9, "TIMEOUT", 1) == [
+    assert worker("PRESSURE.READ", "q", "GROUP", "g", "ann", "COUNT", 9, "TIMEOUT", 1) == [
         [1, b"a", 1, 0],
         [2, b"b", 1, 1],
     ]
-    assert connection("PRESSURE.ACK", "q+g", 1, 2, "TOKEN", "ann") == 2
-    assert str(connection("PRESSURE.READ", "q", "GROUP", "g", "ann", "TIMEOUT", 1)).startswith("CLOSED ")
+    assert worker("PRESSURE.ACK", "q+g", 1, 2, "TOKEN", "ann") == 2
+    assert str(worker("PRESSURE.READ", "q", "GROUP", "g", "ann", "TIMEOUT", 1)).startswith("CLOSED ")
 
 
 def test_deleting_a_log_deletes_its_groups(client: Client, server: Server, direct: Client) -> None:

@@ -1,7 +1,5 @@
 """The Python clients of jobs, sync and async, with a server."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import re
@@ -80,9 +78,6 @@ def state_of(queue: Any, job_id: int) -> str | None:
 
 def wait_until_ready(queue: Any, job_id: int) -> None:
     wait_for(lambda: state_of(queue, job_id) == "ready", f"job {job_id} to be ready")
-
-
-# ---------------------------------------------------------------- one client
 
 
 def test_jobs_are_reserved_by_priority_then_age(queue: Any) -> None:
@@ -258,9 +253,6 @@ def test_a_reserve_ends_after_its_timeout(queue: Any, timeout: float, token: str
         queue.reserve(timeout=timeout, token=token)
 
 
-# ---------------------------------------------------------------- loops
-
-
 def test_a_loop_acknowledges_each_job_when_it_asks_for_the_next(queue: Any) -> None:
     for message in ("a", "b", "c"):
         queue.put(message)
@@ -349,9 +341,6 @@ def test_a_loop_ends_with_an_error_if_the_queue_is_closed(queue: Any, client: Cl
     with pytest.raises(QueueClosedError):
         next(jobs)
     assert queue.job(1) is None
-
-
-# ---------------------------------------------------------------- reservations
 
 
 def test_a_touch_begins_the_time_to_run_again(queue: Any) -> None:
@@ -560,9 +549,6 @@ def test_threads_may_touch_a_job_while_it_is_ended(queue: Any) -> None:
     assert (queue.length(), queue.info()["reserved"]) == (0, 0)
 
 
-# ---------------------------------------------------------------- processes
-
-
 def start_worker(server: Server, body: str) -> subprocess.Popen[str]:
     """Start a process with a client of the queue, and wait for its first line, which must be `ready`."""
     begin = f"from pressure_server.client import JobQueue\nqueue = JobQueue('q', {server.url!r})\n"
@@ -605,9 +591,6 @@ def test_a_token_carries_a_reservation_from_process_to_process(queue: Any, serve
     with queue.reserve(timeout=0, token=b"cart-9") as job:
         assert (job.id, job.reserves) == (1, 2)
     assert queue.job(1) is None
-
-
-# ---------------------------------------------------------------- tasks
 
 
 def test_tasks_reserve_different_jobs(server: Server, client: Client) -> None:
@@ -712,9 +695,6 @@ def test_a_cancelled_block_releases_its_job(server: Server, client: Client) -> N
     asyncio.run(main())
 
 
-# ---------------------------------------------------------------- errors
-
-
 def test_errors_of_the_server_are_pressure_errors(open_queue: Open, client: Client) -> None:
     queue = open_queue("other")
     for method in (lambda: queue.put("work"), queue.length, queue.info, lambda: queue.kick(1)):
@@ -805,9 +785,6 @@ def test_replies_are_read_whatever_the_url_says(
         assert job.message == b"\xff"
 
 
-# ---------------------------------------------------------------- words
-
-
 @pytest.fixture
 def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     """The commands of clients, which reach no server. The reply to each is 1."""
@@ -846,8 +823,6 @@ def test_put_says_its_options(open_queue: Open, sent: list[tuple[Any, ...]]) -> 
          "UNIQUE", "UNIQUE-BY", b"x", "TIMEOUT", b"1.500"),
     ]  # fmt: skip
 
-
-# ---------------------------------------------------------------- documentation
 
 EXAMPLES = examples("docs/guides/job-client.md")
 

@@ -1,9 +1,6 @@
 """Limits: bytes of a queue, the number of queues, the backend's memory; queues with a time to live."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Iterator
 
 import pytest
 import redis
@@ -53,17 +50,11 @@ BYTES: Series = [
 ]
 
 
-@pytest.fixture
-def connection(server: Server) -> Iterator[Waiter]:
-    with Waiter(server.port) as waiter:
-        yield waiter
+def test_a_queue_that_has_reached_its_bytes_is_full(waiter: Waiter) -> None:
+    run_series(waiter, BYTES)
 
 
-def test_a_queue_that_has_reached_its_bytes_is_full(connection: Waiter) -> None:
-    run_series(connection, BYTES)
-
-
-def test_a_ring_of_jobs_drops_what_it_may(connection: Waiter) -> None:
+def test_a_ring_of_jobs_drops_what_it_may(waiter: Waiter) -> None:
     ring = [
         ("PRESSURE.CREATE q TYPE JOBS MAX-BYTES 3 OVERFLOW OVERWRITE", b"OK"),
         ("PRESSURE.PUT q later DELAY 100", 1),
@@ -71,7 +62,7 @@ def test_a_ring_of_jobs_drops_what_it_may(connection: Waiter) -> None:
         ("PRESSURE.PUT q b PRIORITY 1", 3),
         ("LRANGE q 0 -1", [b"b", b"later"]),
     ]
-    run_series(connection, ring)
+    run_series(waiter, ring)
 
 
 def test_beanstalk_puts_into_a_ring(backend: Valkey, start_server: StartServer) -> None:
@@ -102,14 +93,14 @@ def test_puts_wait_until_bytes_are_taken(client: Client, server: Server, direct:
         assert producer.reply() == 4
 
 
-def test_reserving_from_a_list_keeps_its_limit(client: Client, connection: Waiter, direct: Client) -> None:
+def test_reserving_from_a_list_keeps_its_limit(client: Client, waiter: Waiter, direct: Client) -> None:
     create(client, "q", "MAX-BYTES", 4, "OVERFLOW", "ERROR")
     client.rpush("q", "1234")
-    assert connection("PRESSURE.RESERVE", "q") == [b"q", 1, b"1234", 1]
+    assert waiter("PRESSURE.RESERVE", "q") == [b"q", 1, b"1234", 1]
     client.rpush("q", "5678")
     with pytest.raises(redis.ResponseError, match="FULL"):
         client.rpush("q", "9")
-    assert connection("PRESSURE.ACK", "q", 1) == 1
+    assert waiter("PRESSURE.ACK", "q", 1) == 1
     assert direct.get("__pressure__:q:ext:made").endswith(b" limited")
     with pytest.raises(redis.ResponseError, match="FULL"):
         client.rpush("q", "9")

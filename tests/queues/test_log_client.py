@@ -1,7 +1,5 @@
 """The Python clients of logs, sync and async, with a server."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import re
@@ -76,9 +74,6 @@ def log(open_log: Open) -> Any:
     return opened
 
 
-# ---------------------------------------------------------------- offsets
-
-
 def test_messages_have_offsets(log: Any) -> None:
     assert [log.put(message) for message in ("a", b"\x00\xff", "ä")] == [0, 1, 2]
     assert (log.at(0), log.at(1), log.at(2)) == (b"a", b"\x00\xff", "ä".encode())
@@ -144,9 +139,6 @@ def test_a_put_on_a_full_log_waits_for_room(open_log: Open, client: Client) -> N
         wait_for_waiting(client, "q", producers=1)
         assert log.get() == b"a"
         assert put.result(TIMEOUT) == 1
-
-
-# ---------------------------------------------------------------- puts that are done once
 
 
 def test_a_put_with_the_same_transaction_id_is_done_once(log: Any) -> None:
@@ -341,9 +333,6 @@ def test_a_wrong_password_is_refused_at_once(
         log.put("message")
 
 
-# ---------------------------------------------------------------- the steps of a put
-
-
 class Script:
     """Replies to commands instead of a server, with a clock of its own. Each reply takes some seconds."""
 
@@ -416,9 +405,6 @@ def test_every_put_has_an_id_of_its_own(open_log: Open, script: Script) -> None:
     assert first[:5] == second[:5] == ("PRESSURE.PUT", b"q", b"m", "OFFSET", "TXN")
     assert first[5] != second[5]
     assert first[6:] == ("OVERWRITE",)
-
-
-# ---------------------------------------------------------------- groups
 
 
 def test_every_group_reads_every_message(log: Any) -> None:
@@ -510,9 +496,6 @@ def test_a_read_waits_for_a_message(open_log: Open, client: Client) -> None:
     group.ack(1)
     with pytest.raises(QueueClosedError):
         group.read()
-
-
-# ---------------------------------------------------------------- errors
 
 
 def test_errors_of_the_server_are_pressure_errors(open_log: Open, client: Client) -> None:
@@ -633,8 +616,6 @@ def test_a_cancelled_put_may_be_put_again(server: Server, client: Client) -> Non
 
     asyncio.run(main())
 
-
-# ---------------------------------------------------------------- documentation
 
 EXAMPLES = examples("docs/guides/log-client.md")
 

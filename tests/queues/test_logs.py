@@ -1,7 +1,5 @@
 """Logs: offsets, reading by offset, rings, and messages that come back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -82,15 +80,9 @@ REFUSED: Series = [
 ]
 
 
-@pytest.fixture
-def connection(server: Server) -> Iterator[Waiter]:
-    with Waiter(server.port) as waiter:
-        yield waiter
-
-
 @pytest.mark.parametrize("script", [OFFSETS, RING, REFUSED], ids=["offsets", "ring", "refused"])
-def test_a_series_of_commands_has_the_documented_replies(connection: Waiter, script: Series) -> None:
-    run_series(connection, script)
+def test_a_series_of_commands_has_the_documented_replies(worker: Waiter, script: Series) -> None:
+    run_series(worker, script)
 
 
 def test_offsets_go_on_beside_a_native_producer_and_after_a_restart(

@@ -1,7 +1,5 @@
 """Thousands of jobs at once: steps are short for the backend, and no job is lost, doubled or out of order."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import signal
@@ -22,12 +20,6 @@ EXPIRED = 2_600_000
 
 
 shared_server = module_server("--listen", "beanstalk://127.0.0.1:0", "--listen", "memcached://127.0.0.1:0")
-
-
-@pytest.fixture
-def worker(server: Server) -> Iterator[Waiter]:
-    with Waiter(server.port) as connected:
-        yield connected
 
 
 def messages_of(count: int) -> list[bytes]:
@@ -276,7 +268,7 @@ def test_a_list_gets_the_jobs_of_a_dead_server_back_in_order(
     start_valkey: Callable[..., Valkey], start_server: StartServer
 ) -> None:
     valkey = start_valkey()
-    server, dead = (start_server("--backend", valkey.url) for _ in range(2))
+    server, dead = (start_server("--backend", valkey.url, "--proxy-timeout", "4") for _ in range(2))
     with server.client() as client, valkey.client() as direct, Waiter(dead.port) as worker:
         create(client, "q")
         fill(client, "q", messages_of(15_000))

@@ -1,8 +1,5 @@
 """Workers that watch many tubes: two servers always give the best job of all, whoever has changed what."""
 
-from __future__ import annotations
-
-import asyncio
 import random
 import socket
 from functools import partial
@@ -111,94 +108,6 @@ def test_the_best_job_of_many_tubes_is_reserved_whichever_server_has_changed_the
                 assert found == (best[3] if best else None)
                 if found is not None:
                     reserved.append((found, ready.pop(found), worker))
-
-
-WORKERS = 8
-ROUNDS = 100
-
-
-class Waiters:
-    """Workers on both servers that wait for a job of any tube, delete it, and wait again."""
-
-    def __init__(self, ports: list[int]) -> None:
-        self._ports = ports
-        self._tasks: dict[asyncio.Task[None], asyncio.StreamWriter] = {}
-        self._deleting: set[asyncio.Task[None] | None] = set()
-        self.deleted: set[int] = set()
-        self.has_deleted = asyncio.Condition()
-
-    async def add(self, number: int) -> None:
-        """Add a worker; return when it waits, or has been given a job."""
-        reader, writer = await asyncio.open_connection("127.0.0.1", self._ports[number % len(self._ports)])
-        for tube in range(TUBES):
-            writer.write(b"watch t%d\r\n" % tube)
-        writer.write(b"ignore default\r\n")
-        for _ in range(TUBES + 1):
-            await reader.readline()
-        self._tasks[asyncio.create_task(self._work(reader, writer))] = writer
-
-    async def _work(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while True:
-            writer.write(b"reserve\r\n")
-            words = (await reader.readline()).split()
-            if not words:
-                return
-            self._deleting.add(asyncio.current_task())
-            await reader.readline()
-            writer.write(b"delete %s\r\n" % words[1])
-            if await reader.readline() == b"DELETED\r\n":
-                async with self.has_deleted:
-                    self.deleted.add(int(words[1]))
-                    self.has_deleted.notify_all()
-            self._deleting.discard(asyncio.current_task())
-
-    async def all_but(self, most: int, put: set[int]) -> None:
-        """Wait until at most `most` of these jobs have not been deleted."""
-        async with asyncio.timeout(10), self.has_deleted:
-            await self.has_deleted.wait_for(lambda: len(put - self.deleted) <= most)
-
-    async def replace_one(self, dice: random.Random) -> None:
-        """Let a worker hang up that waits, or is just being given a job, and add another one."""
-        idle = [task for task in self._tasks if task not in self._deleting]
-        if not idle:
-            return
-        task = dice.choice(idle)
-        writer = self._tasks.pop(task)
-        task.cancel()
-        writer.transport.abort()
-        await asyncio.gather(task, return_exceptions=True)
-        await self.add(dice.randrange(2))
-
-
-@pytest.mark.parametrize("seed", range(2))
-def test_each_job_comes_to_a_waiting_worker_whatever_the_others_do(
-    start_server: StartServer, start_valkey: StartValkey, seed: int
-) -> None:
-    """A put is answered to one worker; if that one hangs up at the same time, to another one."""
-    backend, dice = start_valkey(), random.Random(seed)
-    options = ("--backend", backend.url, "--listen", "beanstalk://127.0.0.1:0")
-    ports = [start_server(*options).port_of("beanstalk") for _ in range(2)]
-
-    async def main() -> None:
-        waiters = Waiters(ports)
-        producers = [await asyncio.open_connection("127.0.0.1", port) for port in ports]
-        for number in range(WORKERS):
-            await waiters.add(number)
-        put: set[int] = set()
-        for number in range(ROUNDS):
-            reader, writer = dice.choice(producers)
-            count, delay = dice.choice([(1, 0), (1, 0), (4, 0), (1, 1 if number % 25 == 0 else 0)])
-            for tube in dice.choices(range(TUBES), k=dice.choice([1, count])):
-                writer.write(b"use t%d\r\n" % tube + b"put 1 %d 100 1\r\nx\r\n" % delay * count)
-                if dice.random() < 0.3:
-                    await waiters.replace_one(dice)
-                await reader.readline()
-                put |= {int((await reader.readline()).split()[1]) for _ in range(count)}
-            if dice.random() < 0.5:
-                await waiters.all_but(2, put)
-        await waiters.all_but(0, put)
-
-    asyncio.run(main())
 
 
 def test_a_job_of_which_a_worker_is_told_that_hangs_up_comes_to_the_next(

@@ -3,8 +3,6 @@
 Native clients neither write nor read marks.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any
@@ -400,13 +398,6 @@ def test_a_message_has_no_marks_of_an_equal_one_taken_natively(queue: Queue) -> 
     queue.native.put(b"a")
     assert queue.get() == [(0, b"a")]
     assert not queue.direct.exists(MARKS)
-
-
-def test_a_message_that_was_taken_and_put_again_has_no_flags(queue: Queue) -> None:
-    queue.put(b"a", 5)
-    assert queue.run(forms.GET) == [b"a"]
-    queue.run(forms.ADD, b"a")
-    assert queue.get() == [(0, b"a")]
 
 
 def test_expired_messages_count_until_a_get_drops_them(queue: Queue) -> None:

@@ -1,16 +1,13 @@
 """Pipelines of puts with transaction ids: one run of the library, and the replies of single commands."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.model.model_settings import model_settings
-from tests.support.programs import Client, Server
+from tests.support.programs import Client
 from tests.support.waiters import Waiter, create, wait_for_blocked
 
 Words = tuple[str | int, ...]
@@ -32,12 +29,6 @@ _kinds = st.sampled_from(
 )
 
 
-@pytest.fixture
-def connection(server: Server) -> Any:
-    with Waiter(server.port) as waiter:
-        yield waiter
-
-
 def _commands(queue: str, program: list[Any]) -> list[Words]:
     commands: list[Words] = []
     for step in program:
@@ -55,7 +46,7 @@ def _as_told(reply: Any, queue: str) -> Any:
     return str(reply).replace(queue, "QUEUE") if isinstance(reply, Exception) else reply
 
 
-def test_a_pipeline_is_answered_like_one_command_after_the_other(connection: Waiter, client: Client) -> None:
+def test_a_pipeline_is_answered_like_one_command_after_the_other(waiter: Waiter, client: Client) -> None:
     @model_settings("PRESSURE_MODEL_EXAMPLES", 60)
     @given(
         kind=_kinds,
@@ -74,52 +65,52 @@ def test_a_pipeline_is_answered_like_one_command_after_the_other(connection: Wai
                 for queue in (one, other):
                     client.execute_command("PRESSURE.CLOSE", queue)
                 some = [*some, ("d", "", "new"), *some]
-            expected = [_as_told(connection(*words), one) for words in _commands(one, some)]
+            expected = [_as_told(waiter(*words), one) for words in _commands(one, some)]
             commands = _commands(other, some)
             for words in commands:
-                connection.send(*words)
-            assert [_as_told(connection.reply(), other) for _ in commands] == expected
+                waiter.send(*words)
+            assert [_as_told(waiter.reply(), other) for _ in commands] == expected
             assert client.lrange(other, 0, -1) == client.lrange(one, 0, -1)
         client.delete(one, other)
 
     compare()
 
 
-def test_equal_ids_of_a_pipeline_put_one_message(connection: Waiter, client: Client) -> None:
+def test_equal_ids_of_a_pipeline_put_one_message(waiter: Waiter, client: Client) -> None:
     create(client, "q", "TYPE", "LOG")
     for transaction in ("x", "y", "x", "z"):
-        connection.send("PRESSURE.PUT", "q", transaction, "OFFSET", "TXN", transaction)
-    assert [connection.reply() for _ in range(4)] == [0, 1, 0, 2]
+        waiter.send("PRESSURE.PUT", "q", transaction, "OFFSET", "TXN", transaction)
+    assert [waiter.reply() for _ in range(4)] == [0, 1, 0, 2]
     assert client.lrange("q", 0, -1) == [b"x", b"y", b"z"]
-    outcomes = [connection("PRESSURE.OUTCOME", "q", transaction) for transaction in ("x", "y", "z")]
+    outcomes = [waiter("PRESSURE.OUTCOME", "q", transaction) for transaction in ("x", "y", "z")]
     assert outcomes == [[b"done", 0], [b"done", 1], [b"done", 2]]
 
 
-def test_a_bad_id_is_refused_alone(connection: Waiter, client: Client) -> None:
+def test_a_bad_id_is_refused_alone(waiter: Waiter, client: Client) -> None:
     create(client, "q")
     for transaction in ("x", "y", "", "z") * 2:
-        connection.send("PRESSURE.PUT", "q", "m", "TXN", transaction)
-    replies = [connection.reply() for _ in range(8)]
+        waiter.send("PRESSURE.PUT", "q", "m", "TXN", transaction)
+    replies = [waiter.reply() for _ in range(8)]
     assert [str(reply)[:11] for reply in replies] == ["1", "1", "ERR a token", "1"] * 2
     assert client.llen("q") == 3
 
 
-def test_commands_that_wait_for_room_are_done_in_their_order(connection: Waiter, client: Client) -> None:
+def test_commands_that_wait_for_room_are_done_in_their_order(waiter: Waiter, client: Client) -> None:
     create(client, "q", "BOUND", 2, "OVERFLOW", "BLOCK")
     for number in range(5):
-        connection.send("PRESSURE.PUT", "q", number, "TXN", f"t{number}")
+        waiter.send("PRESSURE.PUT", "q", number, "TXN", f"t{number}")
     wait_for_blocked(client, 1)
     taken = [client.execute_command("PRESSURE.GET", "q", "TIMEOUT", 5) for _ in range(5)]
     assert taken == [b"%d" % number for number in range(5)]
-    assert [connection.reply() for _ in range(5)] == [1] * 5
-    assert connection("PRESSURE.PUT", "q", "again", "TXN", "t4") == 1
+    assert [waiter.reply() for _ in range(5)] == [1] * 5
+    assert waiter("PRESSURE.PUT", "q", "again", "TXN", "t4") == 1
     assert client.llen("q") == 0
 
 
-def test_outcomes_of_a_pipeline_are_forgotten_with_the_oldest(connection: Waiter, client: Client) -> None:
+def test_outcomes_of_a_pipeline_are_forgotten_with_the_oldest(waiter: Waiter, client: Client) -> None:
     create(client, "q", "TYPE", "LOG")
     for number in range(500):
-        connection.send("PRESSURE.PUT", "q", "m", "OFFSET", "TXN", f"t{number}")
-    assert [connection.reply() for _ in range(500)] == [*range(500)]
-    assert connection("PRESSURE.OUTCOME", "q", "t0") == [b"done", 0]
-    assert connection("PRESSURE.PUT", "q", "m", "OFFSET", "TXN", "t499") == 499
+        waiter.send("PRESSURE.PUT", "q", "m", "OFFSET", "TXN", f"t{number}")
+    assert [waiter.reply() for _ in range(500)] == [*range(500)]
+    assert waiter("PRESSURE.OUTCOME", "q", "t0") == [b"done", 0]
+    assert waiter("PRESSURE.PUT", "q", "m", "OFFSET", "TXN", "t499") == 499

@@ -3,10 +3,7 @@
 Their messages become jobs when something needs that: nobody may notice by the order, or lose one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -50,12 +47,6 @@ LIFO: Series = [
 MESSAGES = [b"%d" % number for number in range(40)]
 
 
-@pytest.fixture
-def connection(server: Server) -> Iterator[Waiter]:
-    with Waiter(server.port) as waiter:
-        yield waiter
-
-
 def drain(client: Client) -> list[bytes]:
     """Take all messages, some at a time."""
     taken: list[bytes] = []
@@ -64,8 +55,8 @@ def drain(client: Client) -> list[bytes]:
     return taken
 
 
-def test_the_newest_message_of_a_lifo_queue_comes_first(connection: Waiter) -> None:
-    run_series(connection, LIFO)
+def test_the_newest_message_of_a_lifo_queue_comes_first(worker: Waiter) -> None:
+    run_series(worker, LIFO)
 
 
 def test_every_message_of_a_random_queue_comes_once_in_any_order(client: Client) -> None:
@@ -132,11 +123,11 @@ SET_AND_LIST: Series = [
 
 @pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
 def test_commands_on_sets_and_lists_need_no_jobs(
-    client: Client, direct: Client, connection: Waiter, order: str
+    client: Client, direct: Client, worker: Waiter, order: str
 ) -> None:
     create(client, "q", "TYPE", order)
     for line, expected in SET_AND_LIST:
-        reply = connection(*words(line))
+        reply = worker(*words(line))
         if isinstance(expected, set):
             found = reply[1] if line.startswith("SSCAN") else reply
             assert sorted(found) == sorted(expected), line
@@ -179,18 +170,18 @@ NEEDS_JOBS = {
 @pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
 @pytest.mark.parametrize("command", NEEDS_JOBS)
 def test_messages_become_jobs_when_something_needs_that(
-    client: Client, direct: Client, connection: Waiter, order: str, command: str
+    client: Client, direct: Client, worker: Waiter, order: str, command: str
 ) -> None:
     create(client, "q", "TYPE", order)
     client.sadd("q", *MESSAGES)
     assert not direct.exists(JOBS)
-    reply = connection(*words(command))
+    reply = worker(*words(command))
     assert not isinstance(reply, Exception), reply
     assert direct.hlen(JOBS)
     if command.startswith("PRESSURE.RESERVE"):
-        assert connection("PRESSURE.RELEASE", "q", reply[1]) == 1
-    connection("PRESSURE.PAUSE", "q", 0)
-    connection("PRESSURE.KICK", "q", 9)
+        assert worker("PRESSURE.RELEASE", "q", reply[1]) == 1
+    worker("PRESSURE.PAUSE", "q", 0)
+    worker("PRESSURE.KICK", "q", 9)
     assert Counter(client.lrange("q", 0, -1)) == Counter([*MESSAGES, *NEEDS_JOBS[command]])
     taken = client.spop("q", 100)
     assert Counter(taken) == Counter([*MESSAGES, *NEEDS_JOBS[command]])

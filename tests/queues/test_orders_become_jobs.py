@@ -3,8 +3,6 @@
 What makes jobs of the messages waits until all are: the newest one is known only then.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest
@@ -108,9 +106,7 @@ def test_a_range_is_read_while_messages_become_jobs(lifo: Client, direct: Client
 
 def test_a_range_is_read_after_native_clients_have_put_many(client: Client, direct: Client) -> None:
     create(client, "q", "TYPE", "LIFO")
-    native = NativeClient(direct, "q")
-    for message in MANY[:2100]:
-        native.put(message)
+    direct.lpush("__pressure__:q", *MANY[:2100])
     assert client.lrange("q", 0, 0) == [MANY[2099]]
 
 
@@ -119,9 +115,7 @@ def test_a_message_that_is_moved_there_is_newer_than_those_of_native_clients(
 ) -> None:
     create(client, "q", "TYPE", "LIFO")
     client.rpush("other", "last")
-    native = NativeClient(direct, "q")
-    for message in MANY[:2100]:
-        native.put(message)
+    direct.lpush("__pressure__:q", *MANY[:2100])
     assert client.lmove("other", "q", "RIGHT", "LEFT") == b"last"
     assert client.spop("q", 2) == [b"last", MANY[2099]]
 

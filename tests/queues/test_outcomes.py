@@ -1,9 +1,6 @@
 """Puts with a transaction id: done once, however often they are sent, and their outcome can be asked for."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Iterator
 
 import pytest
 
@@ -81,15 +78,9 @@ REFUSED: Series = [
 ]
 
 
-@pytest.fixture
-def connection(server: Server) -> Iterator[Waiter]:
-    with Waiter(server.port) as waiter:
-        yield waiter
-
-
 @pytest.mark.parametrize("script", [PUTTING, OTHER_TYPES, REFUSED], ids=["putting", "types", "refused"])
-def test_a_series_of_commands_has_the_documented_replies(connection: Waiter, script: Series) -> None:
-    run_series(connection, script)
+def test_a_series_of_commands_has_the_documented_replies(worker: Waiter, script: Series) -> None:
+    run_series(worker, script)
 
 
 def test_a_put_that_waits_is_done_once_and_whole(client: Client, server: Server) -> None:

@@ -1,7 +1,5 @@
 """Ranges: messages that a consumer of a group has read together, and what happens to some or all of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
@@ -170,7 +168,7 @@ def test_a_client_that_hangs_up_gives_back_a_range(server: Server, client: Clien
 def test_another_server_gives_back_the_ranges_of_a_dead_one(
     backend: Valkey, start_server: StartServer, client: Client, connection: Waiter
 ) -> None:
-    doomed = start_server("--backend", backend.url)
+    doomed = start_server("--backend", backend.url, "--proxy-timeout", "2")
     put(client, 2000)
     with Waiter(doomed.port) as worker:
         assert len(worker("PRESSURE.RESERVE", "q+g", "COUNT", 1000)) == 1000

@@ -1,12 +1,10 @@
 """WAIT: how many replicas of the backend have what a client has put, asked over RESP."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest
 
-from tests.support.programs import Replicated, Server, StartServer, StartValkey, start_replicated, wait_for
+from tests.support.programs import Replicated, Server, StartServer, StartValkey, start_replicated
 from tests.support.waiters import Waiter
 
 
@@ -57,33 +55,3 @@ def test_a_transaction_does_not_wait(on_replicas: Server, replicated: Replicated
         pipeline.wait(1, 0)
         assert pipeline.execute() == [1, 0]
     replicated.replica.process.send_signal(signal.SIGCONT)
-
-
-def test_clients_that_leave_while_they_wait_leave_nothing(server: Server) -> None:
-    for _ in range(3):
-        with Waiter(server.port) as client:
-            client.send("WAIT", "1", "0")
-            with server.client() as other:
-                wait_for(lambda: any(one["cmd"] == "wait" for one in other.client_list()), "the wait")
-    with server.client() as other:
-        wait_for(lambda: len(other.client_list()) == 1, "the clients to be gone")
-        assert other.wait(1, 1) == 0
-
-
-def test_a_server_that_stops_ends_the_wait(start_server: StartServer, start_valkey: StartValkey) -> None:
-    server = start_server("--backend", start_valkey().url)
-    with Waiter(server.port) as client, server.client() as other:
-        client.send("WAIT", "1", "0")
-        wait_for(lambda: any(one["cmd"] == "wait" for one in other.client_list()), "the wait")
-        server.process.terminate()
-        assert client.ends_without_reply()
-
-
-def test_a_backend_that_is_away_is_an_error(start_server: StartServer, start_valkey: StartValkey) -> None:
-    valkey = start_valkey()
-    server = start_server("--backend", valkey.url)
-    with Waiter(server.port) as client:
-        client.send("WAIT", "1", "0")
-        valkey.process.kill()
-        assert str(client.reply()).startswith("BACKEND")
-        assert str(client("WAIT", "1", "0")).startswith("BACKEND")

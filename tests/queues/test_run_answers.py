@@ -4,8 +4,6 @@ Operations are folded into runs, packed, done by the script, and the replies are
 `PRESSURE_ALL_RUNS=1` tries three times as many calls.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random
@@ -292,29 +290,47 @@ def content(direct: Client) -> dict[str, Any]:
         ":ext:equal",
         ":ext:blocks",
     )
-    for key in sorted(direct.keys("*")):
-        name = key.decode()
-        # The log of a group drops what the group has passed before the group is deleted, or not at all.
-        if name.endswith(left_out) or "!" in name or name.startswith(LOG):
-            continue
-        kind = direct.type(key)
+    # The log of a group drops what the group has passed before the group is deleted, or not at all.
+    names = [
+        name
+        for name in map(bytes.decode, sorted(direct.keys("*")))
+        if not (name.endswith(left_out) or "!" in name or name.startswith(LOG))
+    ]
+    for name, kind, stored in zip(names, *_types_and_values(direct, names), strict=True):
         if kind == b"list":
-            found[name] = direct.lrange(key, 0, -1) if ":" not in name[13:] else direct.llen(key)
+            found[name] = stored if ":" not in name[13:] else len(stored)
         elif kind == b"zset":
             has_times = name.endswith((":delayed", ":reserved", ":outcome_times"))
-            places = direct.zrange(key, 0, -1, withscores=True)
-            found[name] = sorted(place for place, _ in places) if has_times else places
+            found[name] = sorted(place for place, _ in stored) if has_times else stored
         elif kind == b"hash" and name.endswith(":ext:jobs"):
             found[name] = {
                 field: value if field.endswith(b":") else value.split(b" ", 1)[1]
-                for field, value in direct.hgetall(key).items()
+                for field, value in stored.items()
             }
         elif kind == b"hash":
             left = {b"since", b"buried", b"paused"}
-            found[name] = {field: value for field, value in direct.hgetall(key).items() if field not in left}
+            found[name] = {field: value for field, value in stored.items() if field not in left}
         elif kind == b"string":
-            found[name] = direct.get(key)
+            found[name] = stored
     return _each_message_alone(found)
+
+
+def _types_and_values(direct: Client, names: Sequence[str]) -> tuple[list[bytes], list[Any]]:
+    """Return the types of the keys, and what each holds."""
+    with direct.pipeline(transaction=False) as pipeline:
+        for name in names:
+            pipeline.type(name)
+        kinds: list[bytes] = pipeline.execute()
+        read = {
+            b"list": lambda name: pipeline.lrange(name, 0, -1),
+            b"zset": lambda name: pipeline.zrange(name, 0, -1, withscores=True),
+            b"hash": pipeline.hgetall,
+            b"string": pipeline.get,
+            b"set": pipeline.smembers,
+        }
+        for name, kind in zip(names, kinds, strict=True):
+            read[kind](name)
+        return kinds, pipeline.execute()
 
 
 def _each_message_alone(found: dict[str, Any]) -> dict[str, Any]:
@@ -372,12 +388,17 @@ def test_the_catalog_has_all_verbs() -> None:
 def test_operations_have_the_same_answers_together_as_one_by_one(direct: Client, world: str) -> None:
     differences: list[str] = []
     cases = refused = 0
+    direct.hset(RECORDS, "epoch", 1)
+    WORLDS[world](direct)
+    made = {key: direct.dump(key) for key in direct.keys("*")}
     for asked in batches(world):
         seen = []
         for is_together in (True, False):
-            direct.flushall()
-            direct.hset(RECORDS, "epoch", 1)
-            WORLDS[world](direct)
+            with direct.pipeline(transaction=False) as pipeline:
+                pipeline.flushall()
+                for key, dumped in made.items():
+                    pipeline.restore(key, 0, dumped)
+                pipeline.execute()
             operations = in_order(asked)
             answers = (
                 do(direct, operations)

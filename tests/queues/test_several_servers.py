@@ -1,7 +1,5 @@
 """Clients of two servers wait on one queue: the clients of each server get their share of the messages."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable
@@ -12,7 +10,7 @@ from tests.support.programs import Client, Server, StartServer, StartValkey, Val
 from tests.support.waiters import AsyncWaiter, Waiter, create, packed, wait_for_blocked, waiters
 
 WAITERS = 10
-MESSAGES = 2000
+MESSAGES = 800
 # The clients of each server get at least this share of the messages; a half if both servers are equally fast.
 SHARE = 0.15
 

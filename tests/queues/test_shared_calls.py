@@ -3,21 +3,15 @@
 `PRESSURE_OUT_OF_MEMORY_SECONDS=60` lets the backend be out of memory for a minute.
 """
 
-from __future__ import annotations
-
 import os
-import re
-import socket
 import threading
 import time
 from collections import Counter
-from pathlib import Path
 
 import pytest
 import redis
 
 from tests.support.faults import stopped
-from tests.support.measures import heartbeats, identity
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, join, records, wait_for
 from tests.support.waiters import Waiter, packed
 
@@ -147,49 +141,3 @@ def test_without_memory_gets_go_on_and_nothing_grows(
         assert counts["taken"] > 100
         assert largest < used + (4 << 20)
         wait_for(lambda: not records(direct), "all messages to be acknowledged")
-
-
-@pytest.mark.slow
-def test_messages_for_slow_clients_come_back_after_a_kill(
-    backend: Valkey, direct: Client, start_server: StartServer, tmp_path: Path
-) -> None:
-    """The records are cut down to the undelivered messages; exactly these come back."""
-    count, size = int(os.environ.get("PRESSURE_SLOW_CLIENTS", "300")), 300_000
-    path = tmp_path / "slow.sock"
-    options = ("--backend", backend.url, "--proxy-timeout", "1")
-    dying, living = start_server("--listen", f"resp+unix://{path}", *options), start_server(*options)
-    with living.client() as client:
-        for number in range(count):
-            client.rpush(f"large-{number}", b"x" * size)
-        client.rpush("q", *range(3 * count))
-    # A connection that is not read has room for some 200 KiB.
-    slow = [socket.socket(socket.AF_UNIX) for _ in range(count)]
-    for connection in slow:
-        connection.connect(str(path))
-    with Waiter(dying.port) as fast:
-        with stopped(backend.process):
-            fast.socket.sendall(packed("LPOP", "q") * count)
-            for number, connection in enumerate(slow):
-                # The unread reply with the large message holds up the next reply.
-                connection.sendall(packed("LPOP", f"large-{number}") + packed("LPOP", "q"))
-        taken = [int(fast.reply()) for _ in range(count)]
-        wait_for(lambda: direct.llen("__pressure__:q") == count, "all messages to be taken")
-    wait_for(lambda: _recorded_numbers(direct).isdisjoint(taken), "records without delivered messages")
-    name = identity(dying)
-    dying.kill()
-    wait_for(lambda: name not in heartbeats(direct), "the dead server's records to be recovered")
-    back = [int(found) for found in direct.lrange("__pressure__:q", 0, -1)]
-    assert sorted(back + taken) == list(range(3 * count))
-    assert not records(direct)
-    print(f"{count} clients that do not read: {len(back) - count} of {2 * count} messages came back")
-    for connection in slow:
-        connection.close()
-
-
-def _recorded_numbers(direct: Client) -> set[int]:
-    """Return the messages that are numbers in all records, packed there as short strings."""
-    return {
-        int(number)
-        for record in records(direct).values()
-        for number in re.findall(rb"[\xa1-\xa6](\d+)(?=[\x80-\xff])", record)
-    }

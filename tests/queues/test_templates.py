@@ -1,7 +1,5 @@
 """Settings of queues by name: a put creates a queue with the settings of the configuration file."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal
@@ -248,22 +246,8 @@ def test_the_library_matches_names_as_redis_does(backend: Valkey) -> None:
     """Create queues by templates of random patterns, and compare with Glob."""
     choose = random.Random(1)
     letters = (b"a", b"a", b"a", b"b", b"b", b"%", b"-", b"]", b"^", b".", b"z", b"\x00", b"\n", b"\xff")
-    signs = (
-        *letters,
-        b"*",
-        b"*",
-        b"*",
-        b"*",
-        b"?",
-        b"?",
-        b"[ab]",
-        b"[^ab]",
-        b"[a-z]",
-        b"[]",
-        b"[%^]",
-        b"\\*",
-        b"[\\]-]",
-    )
+    classes = (b"?", b"[ab]", b"[^ab]", b"[a-z]", b"[]", b"[%^]", b"\\*", b"[\\]-]")
+    signs = (*letters, *[b"*"] * 4, *classes)
 
     def text(parts: tuple[bytes, ...], most: int) -> bytes:
         return b"".join(choose.choices(parts, k=choose.randint(1, most)))
@@ -273,7 +257,7 @@ def test_the_library_matches_names_as_redis_does(backend: Valkey) -> None:
         await broker.start()
         matched = 0
         try:
-            for number in range(400):
+            for number in range(100):
                 pattern = text(signs, 4)
                 glob = Glob(pattern)
                 template = QueueTemplate(repr(pattern), glob, {}, Creation(bound=number + 1))
@@ -289,4 +273,4 @@ def test_the_library_matches_names_as_redis_does(backend: Valkey) -> None:
             await broker.close()
         return matched
 
-    assert 100 < asyncio.run(compare()) < 1800
+    assert 25 < asyncio.run(compare()) < 450

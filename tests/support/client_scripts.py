@@ -1,14 +1,13 @@
 """Programs that use the server as its users' do: what they print."""
 
-from __future__ import annotations
-
+import os
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from tests.support.paths import ROOT
-from tests.support.requirements import need_success
+from tests.support.requirements import need, need_success
 
 CLIENTS = ROOT / "tests" / "clients"
 TIMEOUT = 60
@@ -45,6 +44,42 @@ def run_script(script: str, *arguments: str) -> str:
     """Return the output of a program of tests/clients, which must succeed and warn of nothing."""
     need_library(script)
     return output_of(_RUNNERS[script.rpartition(".")[2]], str(CLIENTS / script), *arguments)
+
+
+def outcome_of(*command: str) -> tuple[int, list[str]]:
+    """Run a command that may fail. Return its exit status, and the lines that it prints."""
+    ended = subprocess.run(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        stdin=subprocess.DEVNULL,
+        text=True,
+        timeout=TIMEOUT,
+        check=False,
+    )
+    return ended.returncode, ended.stdout.splitlines()
+
+
+def typed(program: str, port: int, lines: Sequence[str]) -> str:
+    """Return what telnet or nc, connected to the port, shows when the lines are typed."""
+    path = need(program, {"telnet": "telnet", "nc": "netcat-openbsd"}[program])
+    # telnet sends CRLF for a line feed; nc sends what it reads.
+    end = "\n" if program == "telnet" else "\r\n"
+    reading, writing = os.pipe()
+    with open(reading, "rb") as standard_input, open(writing, "wb") as keyboard:
+        keyboard.write(end.join([*lines, ""]).encode())
+        keyboard.flush()
+        if program == "nc":
+            keyboard.close()  # nc then stays until the server closes; telnet would leave at once
+        output = subprocess.run(
+            [path, "127.0.0.1", str(port)],
+            stdin=standard_input,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            timeout=TIMEOUT,
+            check=False,
+        ).stdout
+    return output.decode().replace("\r", "").rpartition("Escape character is '^]'.\n")[2]
 
 
 def need_php_files(files: Mapping[str, str]) -> None:

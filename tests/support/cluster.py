@@ -109,8 +109,6 @@ class Cluster(NodeSet[ClusterNode]):
         await start_all(self.nodes, stack)
         await self._create()
 
-    # ------------------------------------------------------------ the map
-
     def node_of(self, identity: str) -> ClusterNode:
         """Return the node with this identity."""
         return next(node for node in self.nodes if node.identity == identity)
@@ -162,8 +160,6 @@ class Cluster(NodeSet[ClusterNode]):
 
         await wait_until(is_connected, f"{replica} to be connected")
 
-    # ------------------------------------------------------------ moves of slots
-
     async def legacy_move(self, slot: int | bytes | str, target: ClusterNode) -> LegacyMove:
         """Prepare to move a slot, or the slot of a key, in steps."""
         return LegacyMove(self, _slot(slot), await self.master_of(slot), target)
@@ -188,8 +184,6 @@ class Cluster(NodeSet[ClusterNode]):
             return masters is not None and masters[slot] is target
 
         await wait_until(has_moved, f"slot {slot} to be at {target}")
-
-    # ------------------------------------------------------------ failures
 
     async def fail_over(self, replica: ClusterNode) -> None:
         """Make a replica the master by CLUSTER FAILOVER. Wait until it is."""
@@ -223,8 +217,6 @@ class Cluster(NodeSet[ClusterNode]):
     async def meet(self, node: ClusterNode, other: ClusterNode) -> None:
         """Let a node learn of another one."""
         await node.command("CLUSTER", "MEET", other.host, other.port, self._bus[other.number])
-
-    # ------------------------------------------------------------ how it is created
 
     async def _create(self) -> None:
         masters = self.nodes[: self._masters]

@@ -1,7 +1,5 @@
 """Forms: verbs with their options, for models and tests that compare them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -29,11 +27,9 @@ PUT_MARKED = Form(verbs.PUT, _MARKED)
 ADD_MARKED = Form(verbs.PUT, replace(_MARKED, unique=True))
 GET = Form(verbs.GET)
 GET_MARKED = Form(verbs.GET, Options(has_flags=True))
-TAKE = Form(verbs.GET, WAITS)
 TAKE_MARKED = Form(verbs.GET, Options(has_flags=True, waits=True))
 TAKE_EXISTING = Form(verbs.GET, Options(must_exist=True, waits=True))
 TAKE_OPENED = Form(verbs.RESERVE, WAITS)
-SOME = Form(verbs.GET, Options(waits=True, wait_for_first=True))
 REMOVE = Form(verbs.REMOVE)
 REMOVE_COPIES = Form(verbs.REMOVE_COPIES)
 TRIM = Form(verbs.TRIM)

@@ -1,7 +1,5 @@
 """What a server uses, as the kernel says, and what its backend knows of it."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path
@@ -27,6 +25,12 @@ def processor_seconds(server: Server | Valkey) -> float:
     """Used since it was started, its own and the kernel's for it."""
     fields = Path(f"/proc/{server.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def seconds_in_line(*processes: Server | Valkey) -> float:
+    """Return for how long the main threads of these processes and of the test waited for a processor."""
+    pids = [os.getpid(), *(each.process.pid for each in processes)]
+    return sum(int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) for pid in pids) / 1e9
 
 
 def connections(direct: Client, *, tracking: bool) -> list[dict[str, str]]:

@@ -3,8 +3,6 @@
 Tests that look into the backend, or break it, are skipped.
 """
 
-from __future__ import annotations
-
 import re
 from contextlib import ExitStack
 from pathlib import Path
@@ -29,7 +27,7 @@ _ONE_NODE = "a thread looks into the backend's one node"
 _REASONS = {
     r"test_half_close\.py::test_a_command_that_waits_ends.*\[BLMOVE": _TOGETHER,
     r"test_jobs\.py::.*dead_letters": _TOGETHER,
-    r"test_moving\.py::test_(a_move_|a_message_passes|long_and_endless|replies_are)": _TOGETHER,
+    r"test_moving\.py::test_(a_move_|long_and_endless|replies_are)": _TOGETHER,
     r"test_moving\.py::test_invalid_and_short_timeouts.*\[(BLMOVE|BRPOPLPUSH)": _TOGETHER,
     r"test_orders\.py::.*(newest_message_of_a_lifo|a_move_from)": _TOGETHER,
     r"test_pressure_commands\.py::test_a_series.*(altering|overwriting)": _TOGETHER,

@@ -226,9 +226,6 @@ class Wire(Connection):
         return found
 
 
-# ---------------------------------------------------------------- RESP
-
-
 @dataclass(frozen=True)
 class Reply:
     """A reply's bytes; for an aggregate, the bytes of its first line, and its items."""
@@ -312,9 +309,6 @@ RESP = Protocol(
 )
 
 
-# ---------------------------------------------------------------- memcached
-
-
 def _memcached_reply(wire: Wire) -> bytes:
     found = line = wire.line()
     while line.startswith((b"VALUE ", b"STAT ")):
@@ -385,8 +379,6 @@ MEMCACHED = Protocol(
     backend_lost=b"SERVER_ERROR BACKEND ",
 )
 
-
-# ---------------------------------------------------------------- beanstalk
 
 # A put names its tube with `use`, a get with `watch`: a request may be several commands. Before them is an
 # unknown command for each but the last; its reply, in any state of the connection, says that one more

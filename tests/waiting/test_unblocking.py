@@ -1,7 +1,5 @@
 """CLIENT UNBLOCK: the replies of a wait that it ends, and messages that come at the same moment."""
 
-from __future__ import annotations
-
 import select
 import time
 from typing import Any
@@ -255,9 +253,6 @@ def test_while_the_backend_does_not_answer_it_is_not_known_whether_the_client_ge
         assert unblock(client, number) == 0
 
 
-# ---------------------------------------------------------------- roles
-
-
 @pytest.mark.parametrize(
     ("role", "requests"),
     [
@@ -292,8 +287,6 @@ def test_a_client_that_waits_for_a_role_hears_who_has_it(
             # What is left is deleted all the same, when the role is free.
             wait_for(lambda: not client.exists("q"), "the queue to be deleted")
 
-
-# ---------------------------------------------------------------- messages that come at the same moment
 
 STEP = 0.00003
 # From a put long before the unblocking to one long after it.

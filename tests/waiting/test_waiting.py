@@ -1,7 +1,5 @@
 """Gets that wait for messages: their order, their timeouts, waiting on several queues, and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time
@@ -139,7 +137,7 @@ def test_gets_on_overlapping_queues_take_each_message_once(server: Server, clien
 
     async def take() -> None:
         waiter = await AsyncWaiter.connect(server.port)
-        while len(put) < 4000 or sum(taken.values()) < len(put):
+        while len(put) < 1600 or sum(taken.values()) < len(put):
             reply = await waiter("BLPOP", *chance.sample(names, chance.randrange(1, 6)), "0.1")
             if isinstance(reply, Exception):
                 errors.append(reply)
@@ -149,7 +147,7 @@ def test_gets_on_overlapping_queues_take_each_message_once(server: Server, clien
 
     async def put_pairs(producer: int) -> None:
         waiter = await AsyncWaiter.connect(server.port)
-        for number in range(500):
+        for number in range(200):
             pair = [f"{producer}-{number}-{part}" for part in range(2)]
             assert await waiter("SADD", chance.choice(names), *pair) == 2
             put.extend(message.encode() for message in pair)

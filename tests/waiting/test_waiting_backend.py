@@ -157,7 +157,7 @@ def test_moves_that_waited_for_room_leave_no_key_watched_without_key_notificatio
 
 
 # Queues on which a client waits until its timeout, and the most keys that the backend may watch at a time.
-WAITED_ON = 8_000
+WAITED_ON = 6_000
 MOST_WATCHED = 14_000
 
 

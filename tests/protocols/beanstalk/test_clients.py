@@ -3,9 +3,6 @@
 Each library prints the same lines with both. The examples of their documentation run as written.
 """
 
-from __future__ import annotations
-
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,12 +10,12 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.beanstalkd import running_beanstalkd
-from tests.support.client_scripts import output_of
+from tests.support.client_scripts import output_of, typed
 from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, Client, Server
-from tests.support.requirements import need, need_success
+from tests.support.requirements import need_success
 from tests.support.waiters import wait_for_waiting
 
 pytestmark = pytest.mark.clients
@@ -79,8 +76,6 @@ def test_jobs_behave_the_same_with_every_client(library: str, port: int) -> None
 def test_jobs_behave_as_with_beanstalkd(library: str, beanstalkd: int) -> None:
     assert lines_of(library, beanstalkd) == (SCRIPTS / "jobs.txt").read_text()
 
-
-# ---------------------------------------------------------------- the examples of documentations
 
 GREENSTALK_README = """
 import greenstalk
@@ -208,8 +203,6 @@ def test_the_worker_of_beaneater_processes_jobs(port: int) -> None:
     assert run_code("ruby", code, port) == 'again\nlast\n[2, 0]\n"broken"\n'
 
 
-# ---------------------------------------------------------------- by hand
-
 TYPED = [
     "use work", "put 10 0 60 5", "hello", "put 1 0 60 3", "two", "watch work", "ignore default", "reserve",
     "peek-ready", "delete 1", "release 2 1 0", "reserve-with-timeout 0", "bury 2 3", "kick 1", "what",
@@ -217,40 +210,15 @@ TYPED = [
 ]  # fmt: skip
 
 
-def typed(program: str, port: int) -> str:
-    """Return the lines that the program shows when these lines are typed."""
-    path = need(program, {"telnet": "telnet", "nc": "netcat-openbsd"}[program])
-    # telnet sends CRLF for a line feed; nc sends what it reads.
-    end = "\n" if program == "telnet" else "\r\n"
-    reading, writing = os.pipe()
-    with open(reading, "rb") as standard_input, open(writing, "wb") as keyboard:
-        keyboard.write(end.join([*TYPED, ""]).encode())
-        keyboard.flush()
-        if program == "nc":
-            keyboard.close()  # nc then stays until the server closes; telnet would leave at once
-        output = subprocess.run(
-            [path, "127.0.0.1", str(port)],
-            stdin=standard_input,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=TIMEOUT,
-            check=False,
-        ).stdout
-    return output.decode().replace("\r", "").rpartition("Escape character is '^]'.\n")[2]
-
-
 @pytest.mark.parametrize("program", ["telnet", "nc"])
 def test_jobs_can_be_used_by_hand_as_in_beanstalkd(program: str, port: int, beanstalkd: int) -> None:
-    replies = typed(program, port)
+    replies = typed(program, port, TYPED)
     assert replies == (
         "USING work\nINSERTED 1\nINSERTED 2\nWATCHING 2\nWATCHING 1\nRESERVED 2 3\ntwo\nFOUND 1 5\nhello\n"
         "DELETED\nRELEASED\nRESERVED 2 3\ntwo\nBURIED\nKICKED 1\nUNKNOWN_COMMAND\nBAD_FORMAT\n"
         "OK 11\n---\n- work\n\n"
     )
-    assert typed(program, beanstalkd) == replies
-
-
-# ---------------------------------------------------------------- with other protocols
+    assert typed(program, beanstalkd, TYPED) == replies
 
 
 def test_a_message_crosses_from_beanstalk_in_php_to_redis_and_back(port: int, client: Client) -> None:

@@ -4,8 +4,6 @@ PRESSURE_BEANSTALK_COMMANDS is the number of commands, PRESSURE_BEANSTALK_SEED t
 Differences that are on purpose are in docs/reference/beanstalk.md; the sessions avoid these.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re
@@ -65,7 +63,7 @@ class Session:
         """Run the session. Raises TooSlowError if a phase took too long for its times."""
         for phase in range(_PHASES if self.timed else 1):
             if phase:
-                time.sleep(_PAUSE)
+                time.sleep(_PAUSE)  # a time: delays and pauses of beanstalkd end by its clock
             began = time.monotonic()
             try:
                 self.look_at_waiting()

@@ -5,8 +5,6 @@ is played step by step on both. After each step each client has received what te
 expects of its side: for both sides the same, but for the two rules that differ on purpose.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path
@@ -20,7 +18,7 @@ from tests.support.programs import Server, Valkey
 
 pytestmark = pytest.mark.clients
 
-SESSIONS = int(os.environ.get("PRESSURE_BEANSTALK_SESSIONS", "60"))
+SESSIONS = int(os.environ.get("PRESSURE_BEANSTALK_SESSIONS", "30"))
 SEED = int(os.environ.get("PRESSURE_BEANSTALK_SEED", "1"))
 # How many sessions are played on the same servers, and how many differences are told in full.
 _ON_SAME_SERVERS, _TOLD = 250, 5

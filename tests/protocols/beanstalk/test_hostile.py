@@ -3,8 +3,6 @@
 test_hostile_input.py has those on all protocols. Each reply in `CASES` is also beanstalkd's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -136,12 +134,9 @@ def test_a_refused_job_of_a_gigabyte_takes_no_memory(victim: Victim) -> None:
     assert not hostile.has_reply()
 
 
-# ---------------------------------------------------------------- many tubes, many jobs
-
-
 @pytest.mark.slow
-def test_a_client_that_watches_100_000_tubes_does_not_delay_others(victim: Victim) -> None:
-    count = 100_000
+def test_a_client_that_watches_30_000_tubes_does_not_delay_others(victim: Victim) -> None:
+    count = 30_000
     with bounded_peak(victim.server, 64 * MB):
         greedy = victim.attack(BEANSTALK)
         greedy.socket.settimeout(3 * TIMEOUT)
@@ -205,9 +200,6 @@ def test_a_paused_tube_and_a_huge_delay_hold_back_no_other_tube(victim: Victim) 
     assert hostile(BEANSTALK.get(b"q")) == b"RESERVED 1\r\nm"
 
 
-# ---------------------------------------------------------------- clients that leave
-
-
 @leavings
 def test_a_client_that_leaves_when_its_job_comes_does_not_lose_it(
     victim: Victim, leave: Callable[[Wire], object]
@@ -242,9 +234,6 @@ def test_a_job_stays_with_its_client_after_failed_commands_on_it(victim: Victim)
     ):
         assert stranger(command % owner.job + b"\r\n") == b"NOT_FOUND"
     assert owner(b"delete %b\r\n" % owner.job) == b"DELETED"
-
-
-# ---------------------------------------------------------------- a backend that has lost data
 
 
 def test_a_job_is_found_after_its_id_has_moved_to_another_tube(victim: Victim) -> None:

@@ -3,8 +3,6 @@
 test_logins.py, test_access.py and test_tls.py have what all protocols share.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl
@@ -135,25 +133,6 @@ def test_a_user_without_the_right_to_a_watched_tube_any_more_gets_no_job_of_it(
         assert ada(PUT) == DENIED
 
 
-def test_a_removed_user_s_reserved_job_goes_back(
-    backend: Valkey, start_server: StartServer, tmp_path: Path
-) -> None:
-    file = tmp_path / "users.toml"
-    users = {"ada": (PASSWORD, ["*"], ["put", "get"]), "eve": (PASSWORD, ["q"], ["get"])}
-    file.write_text(users_toml(users))
-    server = start_server("--backend", backend.url, "--users", str(file), *LISTEN)
-    with (
-        Wire(BEANSTALK, server).log_in("ada", PASSWORD) as ada,
-        Wire(BEANSTALK, server).log_in("eve", PASSWORD) as eve,
-    ):
-        ada.put(b"q", b"m")
-        assert ada(BEANSTALK.get(b"q")) == b"RESERVED 1\r\nm"
-        file.write_text(users_toml({"eve": users["eve"]}))
-        reload(server)
-        assert ada.is_closed()
-        assert eve(BEANSTALK.get_waiting(b"q")) == b"RESERVED 1\r\nm"
-
-
 def test_a_password_alone_logs_in_the_default_user(backend: Valkey, start_server: StartServer) -> None:
     server = start_server("--backend", backend.url, "--password", PASSWORD, *LISTEN)
     with Wire(BEANSTALK, server) as wire:
@@ -165,9 +144,6 @@ def test_a_password_alone_logs_in_the_default_user(backend: Valkey, start_server
             client.put("m")
         client._send_cmd(b"auth default password", b"AUTHENTICATED")
         assert client.put("m") == 1
-
-
-# ---------------------------------------------------------------- clients that cannot send auth
 
 
 def test_a_client_certificate_admits_a_client_that_sends_no_auth(
@@ -235,9 +211,6 @@ def test_a_unix_socket_serves_clients_and_has_options(
     assert not path.exists()
 
 
-# ---------------------------------------------------------------- options of listeners
-
-
 @pytest.mark.parametrize(
     ("options", "error"),
     [
@@ -264,13 +237,3 @@ def test_a_job_is_no_larger_than_the_server_s_largest_message(
     with Wire(BEANSTALK, server) as wire:
         for size, reply in ((1000, b"INSERTED"), (1001, b"JOB_TOO_BIG"), (2000, b"JOB_TOO_BIG")):
             assert wire(b"put 0 0 1 %d\r\n" % size + bytes(size) + b"\r\n") == reply, size
-
-
-def test_listeners_have_limits_of_their_own(backend: Valkey, start_server: StartServer) -> None:
-    sizes = (5, 65535)
-    listeners = [f"--listen=beanstalk://127.0.0.1:0?max_job_size={size}" for size in sizes]
-    server = start_server("--backend", backend.url, *listeners)
-    ports = [int(part.split("?")[0]) for part in server.log.split("beanstalk://127.0.0.1:")[1:]]
-    for port, size in zip(ports, sizes, strict=True):
-        with greenstalk.Client(("127.0.0.1", port)) as client:
-            assert client.stats()["max-job-size"] == size

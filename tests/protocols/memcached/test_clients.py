@@ -1,15 +1,12 @@
 """Memcached client libraries for PHP, Python and Ruby, and telnet, on queues that Redis clients use too."""
 
-from __future__ import annotations
-
-import os
 import subprocess
 import sys
 
 import pytest
 
 from pressure_server.client import Queue
-from tests.support.client_scripts import TIMEOUT, output_of
+from tests.support.client_scripts import TIMEOUT, output_of, typed
 from tests.support.memcached_wire import Item, Kestrel
 from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
@@ -91,24 +88,7 @@ TYPED = [
 
 @pytest.mark.parametrize("program", ["telnet", "nc"])
 def test_queues_can_be_used_by_hand(program: str, server: Server) -> None:
-    path = need(program, {"telnet": "telnet", "nc": "netcat-openbsd"}[program])
-    # telnet sends CRLF for a line feed; nc sends what it reads.
-    end = "\n" if program == "telnet" else "\r\n"
-    reading, writing = os.pipe()
-    with open(reading, "rb") as standard_input, open(writing, "wb") as keyboard:
-        keyboard.write(end.join([*TYPED, ""]).encode())
-        keyboard.flush()
-        if program == "nc":
-            keyboard.close()  # nc then stays until the server closes; telnet would leave at once
-        output = subprocess.run(
-            [path, "127.0.0.1", str(server.port_of("memcached"))],
-            stdin=standard_input,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            timeout=TIMEOUT,
-            check=False,
-        ).stdout
-    replies = output.decode().replace("\r", "").rpartition("Escape character is '^]'.\n")[2]
+    replies = typed(program, server.port_of("memcached"), TYPED)
     value = "VALUE {} {} {}\n{}\nEND\n".format
     assert replies == (
         "STORED\nSTORED\n2\n1\n"

@@ -3,8 +3,6 @@
 test_logins.py, test_access.py and test_tls.py test what all protocols share.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable, Iterator
@@ -21,7 +19,6 @@ from handlers.memcached.parser import Request
 from handlers.memcached.session import Counts, ListenerOptions, MemcachedSession
 from handlers.memcached.table import COMMANDS, QUEUE
 from pressure_server.auth.users import NOBODY, RIGHTS, password_digest, users_with_password
-from tests.support.guards import reload, users_toml
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, Valkey, run_here
@@ -40,8 +37,6 @@ def owner(backend: Valkey, locked: Server) -> Iterator[Client]:
     with locked.client(password=SECRET) as client:
         yield client
 
-
-# ---------------------------------------------------------------- logins
 
 BEFORE = [
     b"version", b"stats", b"get q", b"gets q r", b"get q/t=1000", b"delete q", b"flush_all", b"verbosity 1",
@@ -121,8 +116,6 @@ def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
     assert failed == ([] if logged is None else [logged])
     assert client.failed_logins == len(failed)
 
-
-# ---------------------------------------------------------------- rights
 
 USERS = {
     **{f"no-{right}": (SECRET, ["*"], [other for other in RIGHTS if other != right]) for right in RIGHTS},
@@ -254,25 +247,6 @@ def test_statistics_show_only_the_user_s_queues(guests: Guests) -> None:
         assert b"alice:a" in found
         assert b"bob" not in found
         assert b"total_items 2" not in found
-
-
-def test_an_open_message_of_a_removed_user_goes_back(
-    start_server: StartServer, backend: Valkey, tmp_path: Path
-) -> None:
-    file = tmp_path / "users.toml"
-    users = {"ada": (SECRET, ["*"], ["put", "get"]), "eve": (SECRET, ["q"], ["get"])}
-    file.write_text(users_toml(users))
-    server = start_server("--backend", backend.url, "--users", str(file), *LISTEN)
-    with MemcachedWire(server).log_in("ada", SECRET) as ada, MemcachedWire(server) as eve:
-        assert ada.store(b"q", b"m") == b"STORED"
-        assert ada(b"get q/open") == b"VALUE q/open 0 1\r\nm\r\nEND"
-        file.write_text(users_toml({"eve": users["eve"]}))
-        reload(server)
-        assert ada.is_closed()
-        assert eve.log_in("eve", SECRET)(b"get q/t=20000") == b"VALUE q/t=20000 0 1\r\nm\r\nEND"
-
-
-# ---------------------------------------------------------------- listeners
 
 
 def test_each_listener_on_a_unix_socket_has_its_own_options(

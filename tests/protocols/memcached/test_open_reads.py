@@ -1,21 +1,15 @@
 """Kestrel's open reads: an open message goes back if its client or server dies, a closed one never does."""
 
-from __future__ import annotations
-
-import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from random import Random
 
 import pytest
 
 from tests.support.faults import stopped
 from tests.support.hostile import leavings
-from tests.support.ledger import Ledger
-from tests.support.measures import heartbeats, identity
 from tests.support.memcached_wire import Item, Kestrel, RefusedError
 from tests.support.module_servers import module_server
 from tests.support.programs import (
@@ -203,26 +197,6 @@ def test_an_open_message_goes_back_before_messages_put_later(server: Server, cli
     assert drain(server) == [ITEMS[0], ITEMS[1], Item(ITEMS[0].message, 99), Item(ITEMS[0].message)]
 
 
-@pytest.mark.slow
-def test_messages_opened_by_one_call_go_back_in_order(
-    start_server: StartServer, arguments: list[str], connect: Connect
-) -> None:
-    server = start_server(*arguments)
-    many = [Item(b"%03d" % number, number) for number in range(40)]
-    fill(server, *many)
-    readers = [connect(server) for _ in many]
-    with stopped(server.process):
-        for reader in readers:
-            reader.send_line("get q/open")
-    # The order of the clients is not known.
-    assert sorted(reader.item() or Item(b"") for reader in readers) == many
-    server.kill()
-    server = start_server(*arguments)
-    with server.client() as client:
-        wait_for_length(client, len(many))
-    assert drain(server) == many
-
-
 def test_open_messages_go_back_after_a_kill_and_a_restart(
     start_server: StartServer, arguments: list[str], connect: Connect
 ) -> None:
@@ -259,31 +233,6 @@ def test_a_closed_message_does_not_come_again_after_a_kill(
         with server.client() as client:
             wait_for(partial(length, client), "the open message to be back")
             assert drain(server) == ITEMS[1:2], f"in round {round_}"
-
-
-def test_a_peer_puts_back_the_open_messages_of_a_dead_server(
-    start_server: StartServer, backend: Valkey, direct: Client, connect: Connect
-) -> None:
-    options = ("--backend", backend.url, "--proxy-timeout", str(TIMEOUT), *LISTEN)
-    dying, living = start_server(*options), start_server(*options)
-    fill(living, *ITEMS)
-    at_dying, at_living, waiting = connect(dying), connect(living), connect(living)
-    assert (at_dying.get_item("q/open"), at_living.get_item("q/open")) == (ITEMS[0], ITEMS[1])
-    fill(living, Item(b"once", 9), queue="r")
-    assert at_dying.get_item("r/open") == Item(b"once", 9)
-    waiting.send_line("get r/t=60000")
-    with living.client() as client:
-        wait_for_waiting(client, "r", consumers=1)
-        began = time.monotonic()
-        dying.process.kill()
-        assert waiting.item() == Item(b"once", 9)
-        took = time.monotonic() - began
-        wait_for(lambda: identity(dying) not in heartbeats(direct), "the death to be noticed")
-        assert length(client) == 4
-    assert took < 2.5 * TIMEOUT
-    # The living server's message stays open.
-    assert at_living.get_item("q/close") is None
-    assert drain(living) == [ITEMS[0], *ITEMS[2:]]
 
 
 def test_sigterm_puts_open_messages_back_at_once(
@@ -381,84 +330,3 @@ def test_a_message_that_expires_while_it_is_open_does_not_go_back(
         leaving.close()
         wait_until_settled(direct)
         assert other.drain("q") == [ITEMS[2]]
-
-
-def named(item: Item) -> bytes:
-    """Return the item's name in the ledger: an equal message with other flags is another one."""
-    return b"%d %b" % (item.flags, item.message)
-
-
-class Consumers:
-    """Clients that open messages, then close, abort or leave. They reconnect if their server dies."""
-
-    def __init__(self, server: Server, items: list[Item], count: int) -> None:
-        self.server = server
-        self.ledger = Ledger()
-        self.ledger.put(map(named, items))
-        # Messages that were delivered again after they had been closed.
-        self.delivered_again: list[Item] = []
-        self.is_over = threading.Event()
-        self._lock = threading.Lock()
-        self._threads = [
-            threading.Thread(target=self._consume, args=(number,), daemon=True) for number in range(count)
-        ]
-        for thread in self._threads:
-            thread.start()
-
-    def have_closed(self, count: int) -> bool:
-        with self._lock:
-            return self.ledger.settled >= count
-
-    def end(self) -> None:
-        self.is_over.set()
-        for thread in self._threads:
-            thread.join(TIMEOUT * 20)
-
-    def _consume(self, seed: int) -> None:
-        random = Random(seed)
-        while not self.is_over.is_set():
-            with suppress(OSError), Kestrel(self.server) as kestrel:
-                while not self.is_over.is_set():
-                    self._read(kestrel, random)
-
-    def _read(self, kestrel: Kestrel, random: Random) -> None:
-        item = kestrel.get_item("q/open/t=100")
-        if item is None:
-            return
-        with self._lock:
-            if named(item) in self.ledger.receipts:
-                self.delivered_again.append(item)
-        end = random.choice(["close", "close", "close", "abort", "leave"])
-        if end == "leave":
-            raise ConnectionAbortedError
-        try:
-            assert kestrel.get_item(f"q/{end}") is None
-        except OSError:
-            with self._lock:
-                self.ledger.doubt([named(item)])
-            raise
-        if end == "close":
-            with self._lock:
-                self.ledger.receive([named(item)])
-
-
-@pytest.mark.slow
-def test_no_message_is_lost_or_doubled_if_servers_and_clients_die(
-    start_server: StartServer, arguments: list[str]
-) -> None:
-    items = [Item(b"%04d" % number, number) for number in range(200)]
-    server = start_server(*arguments)
-    fill(server, *items)
-    consumers = Consumers(server, items, 6)
-    try:
-        for death in (1, 2):
-            wait_for(partial(consumers.have_closed, death * 60), "some messages to be closed")
-            server.kill()
-            consumers.server = server = start_server(*arguments)
-        wait_for(partial(consumers.have_closed, len(items)), "all messages to be closed", 40)
-    finally:
-        consumers.end()
-    assert not consumers.delivered_again
-    consumers.ledger.receive(map(named, drain(server)))
-    consumers.ledger.check()
-    assert server.stop() == 0

@@ -3,8 +3,6 @@
 `DIFFERENCES` has the requests whose replies differ from memcached's on purpose, with the reason.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import threading
@@ -81,8 +79,6 @@ def value(key: bytes, data: bytes, flags: int = 0) -> bytes:
     """Return the reply to a get that finds this value only."""
     return b"VALUE %b %d %d\r\n%b\r\nEND\r\n" % (key, flags, len(data), data)
 
-
-# ---------------------------------------------------------------- compared with memcached
 
 KEYS = st.sampled_from([b"a", b"a", b"b"])
 EDGES = [
@@ -211,7 +207,7 @@ class Side:
 def test_random_commands_get_memcached_s_replies(memcached_socket: str, server: Server) -> None:
     count = 0
 
-    @model_settings("PRESSURE_VALUES_EXAMPLES", 120)
+    @model_settings("PRESSURE_VALUES_EXAMPLES", 60)
     @given(st.lists(REQUESTS, min_size=20, max_size=60))
     def compare(requests: list[bytes]) -> None:
         nonlocal count
@@ -376,9 +372,6 @@ def test_memccapable_passes(server: Server) -> None:
     assert last == "All tests passed"
 
 
-# ---------------------------------------------------------------- large values and replies
-
-
 def test_a_value_that_would_become_too_large_does_not_change(
     backend: Valkey, start_server: StartServer
 ) -> None:
@@ -443,9 +436,6 @@ def test_statistics_count_the_commands(wire: ValuesWire) -> None:
     assert {name: int(stats[name]) for name in expected} == expected
 
 
-# ---------------------------------------------------------------- expiry
-
-
 def test_a_value_expires_at_its_time(wire: ValuesWire, direct: Client) -> None:
     since = time.monotonic()
     soon = int(time.time()) + 2
@@ -463,9 +453,6 @@ def test_a_value_expires_at_its_time(wire: ValuesWire, direct: Client) -> None:
     assert wire(b"add set 0 0 1\r\n6\r\n") == b"STORED\r\n"
     assert direct.ttl(f"{STATE}:kept") > 90
     assert direct.ttl(f"{STATE}:set") == -1
-
-
-# ---------------------------------------------------------------- several servers
 
 
 def test_incr_is_atomic_across_servers(
@@ -497,9 +484,6 @@ def test_cas_notices_changes_at_other_servers(
         newest = wire(b"gets a\r\n").split()[4]
         assert elsewhere(b"delete a\r\n" + stored(b"a", b"2")) == b"DELETED\r\nSTORED\r\n"
         assert wire(b"cas a 0 0 1 %b\r\n3\r\n" % newest) == b"EXISTS\r\n"
-
-
-# ---------------------------------------------------------------- flush_all
 
 
 def values_left(direct: Client) -> list[bytes]:
@@ -596,9 +580,6 @@ def test_a_listener_can_refuse_flush_all(backend: Valkey, start_server: StartSer
         assert wire(stored(b"a", b"1") + b"flush_all\r\nget a\r\n") == (
             b"STORED\r\nCLIENT_ERROR flush_all not allowed\r\n" + value(b"a", b"1")
         )
-
-
-# ---------------------------------------------------------------- a backend in trouble
 
 
 def test_a_write_whose_reply_is_lost_is_not_repeated_and_a_read_is(
@@ -717,8 +698,6 @@ def test_values_of_a_full_backend_can_be_read_and_deleted(
         wait_for_only(direct)
         assert fill() > 3
 
-
-# ---------------------------------------------------------------- rights
 
 USERS = {
     "writer": ("w", ["alice:*"], ["put"]),

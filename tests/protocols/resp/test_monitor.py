@@ -1,7 +1,5 @@
 """MONITOR: what it shows and hides, which users may use it, and monitors that do not read."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterator
@@ -56,8 +54,6 @@ def shown_until(monitor: Waiter, last: bytes) -> list[bytes]:
         lines.append(_TIME_AND_PLACE.sub(b"", monitor.reply(), count=1))
     return lines
 
-
-# ---------------------------------------------------------------- format
 
 COMMANDS: list[tuple[bytes, ...]] = [
     (b"SADD", b"q", b"a b", b""), (b"sadd", b"q", bytes(range(256))), (b"SCARD", b"q"), (b"PING",),
@@ -117,8 +113,6 @@ def test_long_words_are_shortened() -> None:
     assert line_of([b"x"] * 200).endswith(b'"... (73 more arguments)"')
 
 
-# ---------------------------------------------------------------- secrets
-
 _S = SECRET.encode()
 RESP_LOGINS = [
     packed("AUTH", SECRET), packed("auth", "default", SECRET), packed("aUtH", SECRET) * 30,
@@ -171,9 +165,6 @@ def test_no_login_is_ever_shown_or_logged(monitored: Server, protocol: Protocol,
         assert SECRET not in repr(client.execute_command("SLOWLOG", "GET", -1))
         assert SECRET not in repr(client.info("everything"))
     assert SECRET not in monitored.log
-
-
-# ---------------------------------------------------------------- the monitoring connection
 
 
 def test_replies_to_a_monitor_keep_their_order(server: Server) -> None:

@@ -1,7 +1,5 @@
 """CLIENT LIST of all protocols, INFO of commands and queues, SLOWLOG, LATENCY, MEMORY and OBJECT."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -41,9 +39,6 @@ def watcher(observed: Server) -> Iterator[Client]:
 
 def fields_of(line: bytes) -> list[str]:
     return [field.partition("=")[0] for field in line.decode().split(" ")]
-
-
-# ---------------------------------------------------------------- CLIENT
 
 
 def test_client_list_has_the_fields_of_redis_in_its_order(pair: Pair) -> None:
@@ -118,9 +113,6 @@ def test_errors_are_those_of_redis(pair: Pair) -> None:
     LATENCY HISTOGRAM nonsense|MONITOR x
     """
     compare(pair, [line.strip() for line in split(lines)], 2, ignored={"MEMORY USAGE q SAMPLES x"})
-
-
-# ---------------------------------------------------------------- INFO
 
 
 def test_statistics_count_calls_errors_and_latencies_of_all_protocols(
@@ -240,9 +232,6 @@ def test_info_has_the_queues_of_all_databases_in_use(observed: Server, watcher: 
         assert third.info("queues")["db0_queue_here"]["length"] == 1
 
 
-# ---------------------------------------------------------------- SLOWLOG, LATENCY
-
-
 def test_the_slow_log_has_commands_of_all_protocols_as_clients_sent_them(
     observed: Server, watcher: Client
 ) -> None:
@@ -334,9 +323,6 @@ def test_latency_histograms_are_cumulative(observed: Server, watcher: Client) ->
     assert all(limit & (limit - 1) == 0 for limit in limits)
     assert counts == sorted(counts)
     assert counts[-1] == 20
-
-
-# ---------------------------------------------------------------- MEMORY, OBJECT
 
 
 def test_memory_usage_grows_with_the_messages_of_each_type(watcher: Client) -> None:

@@ -1,7 +1,5 @@
 """PRESSURE.*: options, replies, errors and documentation; what closing and deleting a queue does."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -273,9 +271,6 @@ def test_invalid_arguments_are_refused_and_change_nothing(
     assert client.lrange("q", 0, -1) == [b"there"]
 
 
-# ---------------------------------------------------------------- COMMAND DOCS and INFO
-
-
 def test_every_command_is_in_command_docs(connection: Waiter) -> None:
     commands.load()
     names = [name for name in COMMANDS if name.startswith(b"PRESSURE.")]
@@ -387,9 +382,6 @@ def test_nowait_and_timeout_limit_the_wait_for_a_role(client: Client, direct: Cl
     assert client.lrange("q", 0, -1) == [b"second", b"m"]
 
 
-# ---------------------------------------------------------------- waiting
-
-
 def test_a_put_with_a_timeout_waits_despite_overflow_error(client: Client, waiter: Waiter) -> None:
     create(client, "q", "BOUND", 1, "OVERFLOW", "ERROR")
     assert waiter("PRESSURE.PUT", "q", "1") == 1
@@ -462,28 +454,6 @@ def test_an_altered_queue_does_not_expire(client: Client, direct: Client) -> Non
     assert direct.hget("__pressure__:q:ext:settings", "implicit") == b"1"
     assert client.execute_command("PRESSURE.ALTER", "q", "BOUND", 2) == b"OK"
     assert direct.hget("__pressure__:q:ext:settings", "implicit") is None
-
-
-def test_a_consumer_receives_all_messages_before_closed(server: Server, client: Client) -> None:
-    create(client, "q", "BOUND", 3)
-    messages = [b"%d" % number for number in range(200)]
-
-    def consume() -> list[Any]:
-        received: list[Any] = []
-        with Waiter(server.port) as consumer:
-            while not is_refused(reply := consumer("PRESSURE.GET", "q"), "CLOSED"):
-                received.append(reply)
-        return received
-
-    with ThreadPoolExecutor() as threads:
-        consuming = threads.submit(consume)
-        for message in messages:
-            client.execute_command("PRESSURE.PUT", "q", message)
-        client.execute_command("PRESSURE.CLOSE", "q")
-        assert consuming.result(TIMEOUT) == messages
-
-
-# ---------------------------------------------------------------- deleting
 
 
 def delete_by_command(client: Client, _direct: Client) -> None:

@@ -3,8 +3,6 @@
 DIFFERENCES lists the requests with intended differences, and the reasons.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from handlers.resp import commands
@@ -13,8 +11,6 @@ from tests.support.side_by_side import Pair, compare, split, words
 from tests.unit.handlers.resp.test_parser import LIMITS
 
 pytestmark = pytest.mark.clients
-
-# ---------------------------------------------------------------- intended differences
 
 STRICTER = "invalid arguments are refused whether or not the key exists"
 NOT_TEXT = "bytes that are not UTF-8 are shown escaped, and a zero byte does not end a text"
@@ -49,8 +45,6 @@ DIFFERENCES = {
     "GETSET": OTHER_SET,
 }  # fmt: skip
 
-
-# ---------------------------------------------------------------- errors and missing keys
 
 ARGUMENTS = """
 SPOP q x|SPOP q -1|SPOP q 1.5|SPOP q ''|SPOP q 99999999999999999999|SPOP q +1|SPOP q 01|SPOP q 1 2|SPOP q -0
@@ -111,8 +105,6 @@ def test_a_command_without_data_is_answered_as_in_redis(pair: Pair, line: str, p
     compare(pair, [line], protocol, ignored=DIFFERENCES)
 
 
-# ---------------------------------------------------------------- arity
-
 # Redis reads their arguments before it counts them, or they end the connection.
 ARITY_ELSEWHERE = {b"QUIT", b"HELLO", b"AUTH", b"RESET", b"COMMAND", b"INFO"}
 SUBCOMMANDS = """
@@ -132,8 +124,6 @@ def test_a_wrong_number_of_arguments_gets_redis_s_error(pair: Pair, protocol: in
     lines = [*bare, *map(str.lower, bare), *many, *split(SUBCOMMANDS)]
     compare(pair, lines, protocol, ignored=DIFFERENCES)
 
-
-# ---------------------------------------------------------------- sequences on one connection
 
 ONE_MEMBER = """
 SADD q a|SADD q a|SADD q a a|SCARD q|SISMEMBER q a|SISMEMBER q b|SMISMEMBER q a b a|SMEMBERS q|SRANDMEMBER q
@@ -190,8 +180,6 @@ CLIENT GETNAME|PING
 def test_a_sequence_of_commands_is_answered_as_in_redis(pair: Pair, table: str, protocol: int) -> None:
     compare(pair, split(table), protocol, unordered=True, ignored=DIFFERENCES)
 
-
-# ---------------------------------------------------------------- inline commands and invalid requests
 
 QUIT = b"*1\r\n$4\r\nQUIT\r\n"
 # The limits differ, Redis does not search for line ends after a zero byte, or the reply depends on how many
@@ -266,9 +254,6 @@ def test_every_listed_difference_still_exists(pair: Pair) -> None:
         if redis.do(words(line)) == server.do(words(line)):
             equal.append(line)
     assert equal == []
-
-
-# ---------------------------------------------------------------- differences between queues and sets
 
 
 def replies(pair: Pair, lines: str) -> tuple[list[bytes], list[bytes]]:

@@ -1,7 +1,5 @@
 """COMMAND, INFO, CONFIG, CLIENT, and a command that fails with an unexpected exception."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest
@@ -58,17 +56,6 @@ def test_every_command_of_a_transaction_is_counted_once(client: Client, waiter: 
     waiter.socket.sendall(packed("MULTI") + packed("SADD", "q", "a") * 50 + packed("EXEC"))
     assert len([waiter.reply() for _ in range(52)][-1]) == 50
     assert client.info("stats")["total_commands_processed"] == before + 53
-
-
-def test_connections_can_be_listed_named_and_killed(server: Server) -> None:
-    with server.client(client_name="one") as one, server.client(protocol=3) as two:
-        one.ping()
-        two.ping()
-        listed = {entry["name"]: entry for entry in two.client_list()}
-        assert listed["one"]["db"] == "0"
-        assert one.client_getname() == "one"
-        assert two.client_kill_filter(_id=listed["one"]["id"]) == 1
-        wait_for(lambda: "one" not in {entry["name"] for entry in two.client_list()}, "the client to be gone")
 
 
 def test_client_list_flags_waiting_clients_and_transactions(server: Server, client: Client) -> None:

@@ -3,10 +3,8 @@
 tests/clients/transactions.* use them through other client libraries.
 """
 
-from __future__ import annotations
-
 import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -28,8 +26,6 @@ from tests.support.programs import (
 from tests.support.protocols import Reply
 from tests.support.side_by_side import Pair, Wire, difference, split, words
 from tests.support.waiters import Waiter, blocked, create, is_refused, packed, wait_for_waiting
-
-# ---------------------------------------------------------------- the replies of Redis
 
 # Commands of a client A, and those of a client B, which begin with `B `.
 LIKE_REDIS = {
@@ -167,16 +163,6 @@ def send_transaction(waiter: Waiter, *commands: str) -> None:
     waiter.send("EXEC")
 
 
-@pytest.fixture
-def other(server: Server) -> Iterator[Waiter]:
-    """A second plain connection to the server."""
-    with Waiter(server.port) as connected:
-        yield connected
-
-
-# ---------------------------------------------------------------- redis-py
-
-
 @pytest.mark.parametrize("protocol", [2, 3])
 def test_a_pipeline_of_redis_py_is_a_transaction(server: Server, protocol: int) -> None:
     with server.client(protocol=protocol) as client:
@@ -196,29 +182,6 @@ def test_a_failed_command_in_a_pipeline_of_redis_py_is_reported(client: Client) 
     assert client.smembers("q") == {b"a", b"b"}
 
 
-def test_concurrent_watch_loops_lose_no_increment(server: Server, client: Client) -> None:
-    """Client.transaction repeats a read and a write until no other client has changed the queue."""
-    rounds, threads = 25, 4
-    client.rpush("counter", 0)
-
-    def count() -> None:
-        with server.client() as connected:
-
-            def increment(pipe: Any) -> None:
-                (number,) = pipe.lrange("counter", 0, -1)
-                pipe.multi()
-                pipe.rpop("counter")
-                pipe.rpush("counter", int(number) + 1)
-
-            for _ in range(rounds):
-                connected.transaction(increment, "counter")
-
-    with ThreadPoolExecutor() as pool:
-        for counting in [pool.submit(count) for _ in range(threads)]:
-            counting.result(3 * TIMEOUT)
-    assert client.lrange("counter", 0, -1) == [b"%d" % (rounds * threads)]
-
-
 @pytest.mark.parametrize("kind", ["pipelined", "one by one"])
 def test_commands_after_exec_are_done_after_it(waiter: Waiter, kind: str) -> None:
     requests = [("MULTI",), *[("RPUSH", "q", number) for number in range(500)], ("EXEC",), ("LLEN", "q")]
@@ -236,9 +199,6 @@ def test_a_client_that_leaves_before_exec_does_nothing(client: Client, server: S
         leaving("SADD", "q", "a")
     wait_for(lambda: len(client.client_list()) == 1, "the client to be gone")
     assert client.exists("q") == 0
-
-
-# ---------------------------------------------------------------- atomicity
 
 
 @pytest.mark.parametrize("queues", [("q", "q"), ("q", "r"), ("r", "q")])
@@ -273,38 +233,8 @@ def test_other_clients_never_see_half_a_transaction(
     for reading in readings:
         lengths = reading.result()
         assert len(lengths) > 3
-        assert all(one == other for one, other in lengths)
+        assert all(one == worker for one, worker in lengths)
         assert first != second or all(one % 2 == 0 for one, _ in lengths)
-
-
-def test_a_message_moved_in_a_transaction_is_always_in_one_queue(
-    server: Server, client: Client, backend: Valkey
-) -> None:
-    """Three clients move messages in a circle, each by a get and a put; the total stays the same."""
-    transfers = 100
-    places: set[tuple[int, ...]] = set()
-    for name in "abc":
-        client.rpush(name, *range(transfers))
-
-    def move(source: str, destination: str) -> None:
-        with Waiter(server.port) as waiter:
-            for _ in range(transfers):
-                transact(waiter, f"LPOP {source}", f"RPUSH {destination} x")
-
-    with ThreadPoolExecutor() as threads, backend.client() as direct:
-        moving = [threads.submit(move, *ends) for ends in ("ab", "bc", "ca")]
-        while not all(moves.done() for moves in moving):
-            pipe = direct.pipeline()
-            for name in "abc":
-                pipe.llen(f"__pressure__:{name}")
-            places.add(tuple(pipe.execute()))
-        for moves in moving:
-            moves.result()
-    assert {sum(lengths) for lengths in places} == {3 * transfers}
-    assert len(places) > 3
-
-
-# ---------------------------------------------------------------- commands that may wait
 
 
 @pytest.mark.parametrize(
@@ -372,42 +302,41 @@ def test_pressure_commands_work_in_a_transaction(client: Client, waiter: Waiter)
 
 
 def test_a_waiting_get_receives_only_a_message_left_after_exec(
-    client: Client, waiter: Waiter, other: Waiter
+    client: Client, waiter: Waiter, worker: Waiter
 ) -> None:
     create(client, "q")
     waiter.send("BLPOP", "q", 0)
     wait_for_waiting(client, "q", consumers=1)
-    assert transact(other, "RPUSH q a", "LPOP q") == [1, b"a"]
-    assert transact(other, "RPUSH q a b", "LLEN q", "LPOP q") == [2, 2, b"a"]
+    assert transact(worker, "RPUSH q a", "LPOP q") == [1, b"a"]
+    assert transact(worker, "RPUSH q a b", "LLEN q", "LPOP q") == [2, 2, b"a"]
     assert waiter.reply() == [b"q", b"b"]
 
 
-def test_a_waiting_put_is_done_after_exec_makes_room(client: Client, waiter: Waiter, other: Waiter) -> None:
+def test_a_waiting_put_is_done_after_exec_makes_room(client: Client, waiter: Waiter, worker: Waiter) -> None:
     create(client, "q", "BOUND", 1)
     client.sadd("q", "a")
     waiter.send("SADD", "q", "b")
     wait_for_waiting(client, "q", producers=1)
-    assert transact(other, "SPOP q", "SCARD q") == [b"a", 0]
+    assert transact(worker, "SPOP q", "SCARD q") == [b"a", 0]
     assert waiter.reply() == 1
     assert client.lrange("q", 0, -1) == [b"b"]
 
 
-def test_a_waiting_get_fails_if_exec_deletes_the_queue(client: Client, waiter: Waiter, other: Waiter) -> None:
+def test_a_waiting_get_fails_if_exec_deletes_the_queue(
+    client: Client, waiter: Waiter, worker: Waiter
+) -> None:
     create(client, "q")
     waiter.send("PRESSURE.GET", "q")
     wait_for_waiting(client, "q", consumers=1)
-    assert transact(other, "DEL q", "EXISTS q") == [1, 0]
+    assert transact(worker, "DEL q", "EXISTS q") == [1, 0]
     assert is_refused(waiter.reply(), "NOQUEUE")
 
 
-# ---------------------------------------------------------------- commands on connections
-
-
-def test_client_kill_in_a_transaction_skips_its_own_connection(waiter: Waiter, other: Waiter) -> None:
-    mine, others = f"CLIENT KILL ADDR {address_of(waiter)}", f"CLIENT KILL ADDR {address_of(other)}"
+def test_client_kill_in_a_transaction_skips_its_own_connection(waiter: Waiter, worker: Waiter) -> None:
+    mine, others = f"CLIENT KILL ADDR {address_of(waiter)}", f"CLIENT KILL ADDR {address_of(worker)}"
     assert transact(waiter, f"{mine} SKIPME yes", mine, others) == [0, 0, 1]
     with pytest.raises(ConnectionError):
-        other("PING")
+        worker("PING")
     assert waiter("PING") == b"PONG"
 
 
@@ -431,8 +360,6 @@ def test_commands_see_the_settings_of_earlier_commands(waiter: Waiter) -> None:
     assert len(replies[4]) == waiter("COMMAND", "COUNT")
     assert b" name=me " in waiter("CLIENT", "INFO")
 
-
-# ---------------------------------------------------------------- roles of native clients
 
 each_role = pytest.mark.parametrize(
     ("role", "command"), [("producer", "SADD q served"), ("consumer", "SPOP q")]
@@ -562,8 +489,6 @@ def begin_to_wait_for_role(direct: Client, waiter: Waiter, *commands: str) -> No
     wait_for(lambda: blocked(direct), "the server to wait for the role")
 
 
-# ---------------------------------------------------------------- WATCH and native clients
-
 NATIVE_CHANGES: dict[str, Callable[[NativeSteps], Steps[Any]]] = {
     "create": lambda native: native.create(),
     "put": lambda native: native.put(b"b"),
@@ -640,9 +565,6 @@ def test_a_watched_queue_that_native_clients_created_and_deleted_is_unchanged(
         queue.create(0)
     NativeClient(direct, "q").delete()
     assert transact(waiter, "SADD r b") == [1]
-
-
-# ---------------------------------------------------------------- deletions, sizes and closed queues
 
 
 def test_a_deletion_in_a_transaction_leaves_no_key(client: Client, direct: Client, waiter: Waiter) -> None:

@@ -1,7 +1,5 @@
 """LTRIM, LREM, LPOS and the STORE commands of sets, beside Redis; PRESSURE.PURGE."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading
@@ -79,15 +77,9 @@ REFUSED: Series = [
 ]
 
 
-@pytest.fixture
-def connection(server: Server) -> Iterator[Waiter]:
-    with Waiter(server.port) as waiter:
-        yield waiter
-
-
 @pytest.mark.parametrize("script", [PURGING, REFUSED], ids=["purging", "refused"])
-def test_a_series_of_commands_has_the_documented_replies(connection: Waiter, script: Series) -> None:
-    run_series(connection, script)
+def test_a_series_of_commands_has_the_documented_replies(waiter: Waiter, script: Series) -> None:
+    run_series(waiter, script)
 
 
 def test_a_large_queue_of_jobs_is_purged_in_several_steps(client: Client) -> None:

@@ -1,7 +1,5 @@
 """Users, in memory: the users file, passwords, rights, queues, and the users after a reload."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest
@@ -116,6 +114,7 @@ def test_a_similar_password_is_refused(tried: bytes) -> None:
     assert users.log_in("default", tried) is None
 
 
+@settings(max_examples=20)
 @given(st.text(max_size=8).filter(lambda name: name != "default"), PASSWORDS)
 def test_without_users_each_client_is_the_default_user(name: str, tried: bytes) -> None:
     users = AccessPolicy().read_users()

@@ -3,8 +3,6 @@
 resp/test_parser.py and memcached/test_parser.py test what is particular to one protocol.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -88,10 +86,10 @@ def test_a_parser_does_not_scan_small_pieces_repeatedly(codec: Codec, name: str,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", [1, 2, 16, 1460])
+@pytest.mark.parametrize("size", [1, 16, 1460])
 @each_codec
 def test_a_message_in_small_pieces_takes_little_more_than_its_size(codec: Codec, size: int) -> None:
-    message = MAX_MESSAGE // 4
+    message = MAX_MESSAGE // 16
     stream, parser = codec.announce(message) + bytes(message - 1), codec.parser(MAX_MESSAGE)
     with traced_memory() as traced:
         for start in range(0, len(stream), size):

@@ -1,7 +1,5 @@
 """The modules of the library: what each writes, and that what lives on between calls is filled anew."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 
@@ -85,9 +83,3 @@ def test_no_module_but_the_kinds_asks_for_the_kind() -> None:
     for name, text in MODULES.items():
         if not name.startswith("kinds/"):
             assert not re.search(r"queue\.word [=~]= '(jobs|reserved|log)'", text), name
-
-
-@pytest.mark.parametrize("name", MODULES)
-def test_a_module_says_in_its_head_what_it_is(name: str) -> None:
-    assert MODULES[name].startswith("-- ")
-    assert MODULES[name].count("\n") <= 460

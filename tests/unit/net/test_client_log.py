@@ -1,7 +1,5 @@
 """The log of clients: the life of a connection, and unknown commands: which senders are told apart."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, ClassVar, cast
 
@@ -101,9 +99,6 @@ def test_after_the_most_pairs_no_more_are_logged(
     assert len(caplog.records) == client_log._MAX_PAIRS + 1
     assert caplog.records[-1].getMessage().startswith("256 unknown commands are in the log")
     assert [record.levelname for record in caplog.records if "C255" in record.getMessage()] == ["INFO"]
-
-
-# ---------------------------------------------------------------- connections
 
 
 def test_connections_are_logged_at_the_level_debug_only(caplog: pytest.LogCaptureFixture) -> None:

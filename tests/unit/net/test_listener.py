@@ -1,7 +1,5 @@
 """URLs of listeners, and sockets for each address of a listener's host."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing
@@ -77,8 +75,6 @@ def test_a_beanstalk_listener_has_a_default_port() -> None:
     assert ListenerUrl.parse("beanstalk://127.0.0.1").port == 11300
     assert ListenerUrl.parse("beanstalks://127.0.0.1:5").port == 5
 
-
-# ---------------------------------------------------------------- sockets
 
 LOCALHOST = {"127.0.0.1", "::1"}
 

@@ -1,7 +1,5 @@
 """The outbox in memory: which replies with messages count as delivered, and which go back."""
 
-from __future__ import annotations
-
 import asyncio
 import select
 import socket
@@ -115,9 +113,6 @@ def test_after_an_error_what_was_not_taken_goes_back() -> None:
 
 def test_a_transport_without_a_socket_cannot_tell_what_a_client_has_acknowledged() -> None:
     assert not Replies().outbox.require_acknowledgements()
-
-
-# ---------------------------------------------------------------- with sockets
 
 
 class SocketTransport(FakeTransport):
@@ -371,9 +366,6 @@ def test_over_tls_whose_records_are_not_counted_nothing_is_known_after_the_end(s
     replies.write(1)
     replies.outbox.end(None)
     assert (replies.delivered, replies.put_back) == ([False], [True])
-
-
-# ---------------------------------------------------------------- looking at the outboxes
 
 
 class LookedAt(Connection):

@@ -1,7 +1,5 @@
 """Transactions in memory: which blocks a call has, and with which results its operations end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Self, cast
@@ -28,7 +26,6 @@ from pressure_server.queues.policy import Policy
 from pressure_server.queues.transaction import Transaction
 from tests.unit.queues.operations_of import get, put
 
-Share = Callable[[list[Any], Delivery | None], None]
 # Submits operations to a transaction and waits for their results.
 Submitting = Callable[[Transaction], Awaitable[Any]]
 

@@ -3,8 +3,6 @@
 ../test_parsers.py tests what the parsers of all protocols share.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 
@@ -46,8 +44,6 @@ def fatal(reply: bytes) -> list[Refused]:
 
 VERSION = [Request([b"version"])]
 
-
-# ---------------------------------------------------------------- refused blocks
 
 LONG_KEY = b"k" * (MAX_KEY + 1)
 REFUSED_LINES: dict[str, tuple[bytes, bytes]] = {
@@ -133,9 +129,6 @@ def test_a_run_of_equal_requests_ends_before_a_refused_block() -> None:
     assert fed(good * 30 + bad) == [*expected * 30, *fatal(BAD_CHUNK)]
 
 
-# ---------------------------------------------------------------- lines, keys and words
-
-
 @pytest.mark.parametrize(
     ("line", "expected"),
     [
@@ -209,9 +202,6 @@ def test_other_lines_have_at_most_2048_bytes(start: bytes) -> None:
     assert fed(b"x" * (MAX_LINE - 1) + b"\n") == [Request([b"x" * (MAX_LINE - 1)])]
 
 
-# ---------------------------------------------------------------- the binary protocol
-
-
 def binary(opcode: int, opaque: bytes, key: bytes = b"") -> bytes:
     """Return a request of the binary protocol. `opaque` has four bytes."""
     return struct.pack(">BBH4xI4s8x", 0x80, opcode, len(key), len(key), opaque) + key
@@ -250,9 +240,6 @@ def test_an_incomplete_binary_header_is_refused(length: int) -> None:
 def test_a_line_or_a_block_may_contain_the_binary_protocol_s_first_byte() -> None:
     assert fed(b"get \x80\r\n") == [Request([b"get", b"\x80"])]
     assert fed(b"set q 0 0 2\r\n\x80\n\r\n") == [Request([b"set", b"q", b"0", b"0", b"2"], [b"\x80\n"])]
-
-
-# ---------------------------------------------------------------- work and memory
 
 
 def test_equal_requests_in_one_piece_are_read_once() -> None:

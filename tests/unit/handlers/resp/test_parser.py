@@ -3,8 +3,6 @@
 ../test_parsers.py tests the properties that the parsers of all protocols share.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import starmap
 
@@ -27,9 +25,6 @@ def fed(*pieces: bytes, max_bulk: int = MAX_BULK) -> tuple[list[Words], str | No
     """Parse these pieces; return single commands, and the text of the error that ends the stream."""
     found = RESP.fed(*pieces, most=max_bulk)
     return (found[:-1], found[-1]) if found and isinstance(found[-1], str) else (found, None)
-
-
-# ---------------------------------------------------------------- runs of equal commands
 
 
 @pytest.mark.parametrize("words", [[b"SPOP", b"q"], [b"SADD", b"q"]])
@@ -73,8 +68,6 @@ def test_the_commands_of_a_run_are_separate_objects() -> None:
     commands[0].append(b"more")
     assert commands[1] == [b"SPOP", b"q"]
 
-
-# ---------------------------------------------------------------- limits
 
 LIMITS: list[tuple[str, bytes, str]] = [
     ("count, garbage", b"*abc\r\n", "invalid multibulk length"),
@@ -195,8 +188,6 @@ def test_the_beginning_of_a_command_tells_whether_it_exceeds_a_login(beginning: 
     assert parser.exceeds_login_limits is exceeds
 
 
-# ---------------------------------------------------------------- numbers
-
 INTEGERS = re.compile(rb"0|-?[1-9][0-9]*")
 
 
@@ -234,8 +225,6 @@ def test_lengths_are_read_as_numbers_are(text: bytes, end: bytes) -> None:
     else:
         assert (commands, reason) == ([], "Protocol error: invalid bulk length")
 
-
-# ---------------------------------------------------------------- inline commands
 
 SPACES, BARE_ENDS = b" \t\n\v\f\r", b" \n\r\t\0"
 ESCAPES = {ord("n"): 10, ord("r"): 13, ord("t"): 9, ord("b"): 8, ord("a"): 7}
@@ -293,8 +282,7 @@ LINES = st.one_of(
 )
 
 
-@pytest.mark.slow
-@settings(max_examples=1500, deadline=None)
+@settings(max_examples=400, deadline=None)
 @given(LINES)
 @example(rb"'a\\'")
 @example(b"a\vb")

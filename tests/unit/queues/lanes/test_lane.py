@@ -1,7 +1,5 @@
 """A lane: which operations go in its blocks, in which order, and what follows from each reply."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -152,9 +150,6 @@ def ended(*operations: Operation) -> list[bool]:
     return [isinstance(owner, Recorder) and bool(owner.ended) for owner in owners]
 
 
-# ---------------------------------------------------------------- blocks
-
-
 def test_one_operation_makes_the_same_block_as_the_general_path(driven: Driven) -> None:
     driven.submit(put(b"a b"))
     fast, fast_call = driven.pack(), driven.call
@@ -252,9 +247,6 @@ def test_no_block_leaves_ahead_of_messages_that_go_back(driven: Driven) -> None:
     assert driven.shard.courier.sent_ahead == []
 
 
-# ---------------------------------------------------------------- what replies say of the queue
-
-
 @pytest.mark.parametrize(
     ("state", "bounded", "exists"),
     [(NO_BOUND, False, True), (BOUND, True, True), (NO_QUEUE, True, False)],
@@ -276,9 +268,6 @@ def test_a_reply_that_leaves_something_says_nothing_of_the_queue(driven: Driven)
     driven.pack()
     driven.reply(2, [b"a"])
     assert driven.shard.existence == []
-
-
-# ---------------------------------------------------------------- waits
 
 
 def test_an_operation_waits_and_is_tried_with_the_put_that_serves_it(driven: Driven) -> None:
@@ -314,9 +303,6 @@ def test_a_wake_up_of_a_lane_on_which_no_operation_waits_does_nothing(driven: Dr
     assert driven.shard.courier.asked == []
 
 
-# ---------------------------------------------------------------- errors
-
-
 def test_a_refused_block_fails_its_operations(driven: Driven) -> None:
     first, second = put(b"a"), get()
     driven.submit(first, second)
@@ -342,9 +328,6 @@ def test_only_what_changes_something_has_an_unknown_outcome(driven: Driven) -> N
     driven.lane.received(OutcomeUnknownError(), None)
     assert type(putting.error) is OutcomeUnknownError
     assert type(asking.error) is UnansweredError
-
-
-# ---------------------------------------------------------------- durability
 
 
 def test_changes_end_when_they_are_durable() -> None:
@@ -387,9 +370,6 @@ def test_what_changes_nothing_does_not_wait_to_be_durable() -> None:
     only.reply(NO_BOUND, 1)
     assert ended(question) == [True]
     assert only.shard.followers_of_durability == []
-
-
-# ---------------------------------------------------------------- put-backs
 
 
 def taken(driven: Driven, number: int, *messages: bytes) -> Operation:

@@ -1,7 +1,5 @@
 """Batches: what goes in one call, how it is grouped, and what the reply means for each operation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random
@@ -42,9 +40,6 @@ def of(verb: Verb, *messages: bytes, owner: Owner | None = None) -> Operation:
 
 def error(text: str) -> hiredis.ReplyError:
     return hiredis.ReplyError(text)
-
-
-# ---------------------------------------------------------------- what goes in one call
 
 
 def test_a_call_takes_the_first_operations_and_leaves_the_rest() -> None:
@@ -109,9 +104,6 @@ def test_batches_keep_the_order_and_exceed_a_limit_only_by_their_last_operation(
         if len(one) > 1:
             assert sum(operation.wanted for operation in one) <= MAX_MESSAGES
             assert sum(len(m) for operation in one for m in operation.messages) <= MAX_BYTES
-
-
-# ---------------------------------------------------------------- runs
 
 
 def test_neighbours_with_equal_verb_and_options_share_a_run() -> None:
@@ -187,51 +179,11 @@ def test_a_run_is_packed_as_its_name_a_count_and_its_arguments() -> None:
     assert options.words == b" existing unique now"
 
 
-# ---------------------------------------------------------------- replies
-
-
-def test_the_usual_reply_ends_all_operations_of_its_run() -> None:
-    first, second = get(), get()
-    assert distribute([[first, second]], [0, [b"a"]]) is None
-    assert (first.results, second.results) == ([b"a"], [])
-    assert distribute([[first]], [-1, []]) is None
-
-
-def test_runs_after_the_last_one_that_was_done_are_sent_again() -> None:
-    done, left, later = put(b"a"), get(), get()
-    progress = distribute([[done], [left], [later]], [0, 0])
-    assert progress is not None
-    assert (progress.ended, progress.resend, progress.must_wait) == ([done], [left, later], [])
-
-
-def test_a_run_that_was_done_in_part_is_sent_again_with_what_is_left() -> None:
-    first, second, third, other = get(2), get(2), get(2), put(b"a")
-    progress = distribute([[first, second, third], [other]], [3, [b"a", b"b", b"c"]])
-    assert progress is not None
-    assert progress.ended == [first]
-    assert progress.resend == [second, third, other]
-    assert pack([[second, third]]) == [b"get", b"1", b"3"]
-
-
-def test_a_run_that_is_alone_may_be_done_in_part() -> None:
-    first, second = get(2), get(2)
-    progress = distribute([[first, second]], [1, [b"a", b"b", b"c"]])
-    assert progress is not None
-    assert (progress.ended, progress.resend) == ([first], [second])
-
-
 def test_a_take_that_found_too_few_messages_ends_although_a_later_run_was_done_in_part() -> None:
     first, putting, second = get(3), put(b"b", options=UNIQUE), get(2)
     progress = distribute([[first], [putting], [second]], [1, [b"a"], b"new", [b"b"]])
     assert progress is not None
     assert (progress.ended, progress.resend) == ([first, putting], [second])
-
-
-def test_a_reply_with_nothing_done_sends_all_again() -> None:
-    first, second = get(), get()
-    progress = distribute([[first], [second]], [0])
-    assert progress is not None
-    assert (progress.ended, progress.resend) == ([], [first, second])
 
 
 def test_an_operation_that_lacks_something_must_wait_and_others_of_its_run_end() -> None:
@@ -276,9 +228,6 @@ def test_a_reply_says_when_there_may_be_another_job_and_what_was_left_for_others
     nothing = distribute([[get(options=WAITS)]], [0, []])
     assert nothing is not None
     assert (nothing.news, nothing.source) == (NO_NEWS, None)
-
-
-# ---------------------------------------------------------------- errors
 
 
 def test_an_error_of_a_run_fails_its_operations_and_no_others() -> None:
@@ -380,9 +329,6 @@ def test_a_call_that_is_refused_fails_only_what_caused_it(text: str, refused: se
     assert progress.news is None
     reading = of(verbs.LENGTH)
     assert progress_after_refusal([[reading]], "OOM").ended == [reading]
-
-
-# ---------------------------------------------------------------- against a queue in memory
 
 
 class Queue:

@@ -1,7 +1,5 @@
 """Operations: which commands become part of one, what it has taken and given back, and how it fails."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest
@@ -33,9 +31,6 @@ def other_encode(_operation: Operation) -> bytes:
     return b""
 
 
-# ---------------------------------------------------------------- equal commands
-
-
 def extensible(wait: Wait | None = None, options: Options = DEFAULT) -> Operation:
     return Operation(verbs.PUT, b"q", [b"a"], 1, Recorder(), encode, wait=wait, options=options)
 
@@ -63,9 +58,6 @@ def test_no_command_becomes_part_of_an_operation_that_is_sent_or_waits_or_stands
     assert not sealed.may_extend(verbs.PUT, b"q", encode, DEFAULT)
     assert not extensible(Wait()).may_extend(verbs.PUT, b"q", encode, DEFAULT)
     assert not extensible(options=alone).may_extend(verbs.PUT, b"q", encode, alone)
-
-
-# ---------------------------------------------------------------- progress
 
 
 def test_what_is_left_counts_in_commands_for_puts_and_in_messages_for_takes() -> None:
@@ -101,9 +93,6 @@ def test_the_backend_keeps_what_is_taken_until_it_has_arrived(verb: Verb, may_go
     assert verb.may_go_back is may_go_back
 
 
-# ---------------------------------------------------------------- failures
-
-
 def test_a_failure_leaves_the_commands_that_are_done() -> None:
     operation = put(b"a", b"b c", b"d")
     operation.results = [1]
@@ -122,9 +111,6 @@ def test_a_take_that_fails_keeps_its_messages() -> None:
     operation.results = [b"a"]
     operation.fail(CLOSED)
     assert (operation.results, operation.error) == ([b"a"], None)
-
-
-# ---------------------------------------------------------------- deliveries
 
 
 class Call:

@@ -1,7 +1,5 @@
 """Owners of operations, in memory: what a coroutine and its client learn of them; when clients write."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 
@@ -62,9 +60,6 @@ def test_a_client_that_fails_does_not_stop_others(several_shards: bool) -> None:
         assert (first.writes, second.writes) == (1, 1)
 
     asyncio.run(run())
-
-
-# ---------------------------------------------------------------- operations of coroutines
 
 
 class WaitingClient:

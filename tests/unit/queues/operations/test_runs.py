@@ -1,7 +1,5 @@
 """Runs: what is packed for the library, and which operation gets what of its reply."""
 
-from __future__ import annotations
-
 import hiredis
 import pytest
 from hypothesis import given
@@ -45,9 +43,6 @@ def move(*, waits: bool = True) -> Operation:
     wait = Wait(None, destination=b"d")
     options = WAITS if waits else DEFAULT
     return Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=wait, options=options)
-
-
-# ---------------------------------------------------------------- packing
 
 
 @pytest.mark.parametrize(
@@ -112,9 +107,6 @@ def test_messages_and_arguments_are_packed_as_they_are() -> None:
     assert pack_nothing([first]) == []
 
 
-# ---------------------------------------------------------------- replies to puts
-
-
 def test_the_length_before_a_run_gives_the_length_after_each_command() -> None:
     operations = [put(b"a b", b"c"), put(b"d")]
     assert not distribute_counts(operations, 10)
@@ -157,13 +149,6 @@ def test_a_put_that_was_done_in_part_waits_for_room_and_notes_how_far_it_is() ->
     assert not any(wait_of(one).has_unsent for one in (first, second, third))
 
 
-def test_a_run_without_room_for_the_next_operation_leaves_the_operations_before_it_alone() -> None:
-    first, second = put(b"a"), put(b"b")
-    assert distribute_counts([first, second], [b"part", 0, 0, [4]])
-    assert (first.results, first.wait) == ([4], None)
-    assert wait_of(second).condition is WaitCondition.ROOM
-
-
 def test_parts_of_a_command_add_up() -> None:
     first, second = put(b"a b c"), put(b"d")
     distribute_counts([first, second], [b"part", 1, 1, []])
@@ -190,20 +175,10 @@ def test_a_put_of_which_only_some_commands_were_sent_waits_with_the_rest() -> No
     assert (operation.commands_in_call, wait_of(operation).has_unsent) == (0, True)
 
 
-# ---------------------------------------------------------------- replies to takes
-
-
 def test_messages_are_handed_out_in_order_until_there_are_none() -> None:
     operations = [get(2), get(1, commands=2), get(3)]
     assert not distribute_messages(operations, [b"a", b"b", b"c", b"d", b"e"])
     assert results(*operations) == [[b"a", b"b"], [b"c", b"d"], [b"e"]]
-
-
-def test_takes_that_do_not_wait_end_without_a_message() -> None:
-    operations = [get(), get()]
-    assert not distribute_messages(operations, [b"a"])
-    assert results(*operations) == [[b"a"], []]
-    assert operations[1].wait is None
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -291,15 +266,6 @@ def test_a_move_takes_the_message_or_waits_for_one_or_for_room_at_its_destinatio
     assert (wait.condition, wait.found_queue) == (WaitCondition.MESSAGE, False)
     assert not distribute_moved([operation], [b"m"])
     assert operation.results == [b"m"]
-
-
-def test_a_move_that_does_not_wait_ends_without_a_message() -> None:
-    operation = move(waits=False)
-    assert not distribute_moved([operation], [])
-    assert operation.results == []
-
-
-# ---------------------------------------------------------------- replies to questions and events
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """Waits: which keys show that one may be over, deadlines, the limit of waiting operations, and tickets."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -25,9 +23,6 @@ def mask_of(watched: list[bytes], present: set[bytes]) -> int:
     """Return what the backend counts."""
     existing = {b"p:q" + suffix for suffix in present}
     return sum(key in existing for key in watched_keys(b"p:q", watched))
-
-
-# ---------------------------------------------------------------- keys
 
 
 def test_each_key_is_watched_once_and_that_of_existence_last() -> None:
@@ -90,9 +85,6 @@ def test_the_end_of_a_deletion_is_seen_when_no_key_is_left() -> None:
     assert not may_proceed([WaitCondition.REMOVED], watched, mask_of(watched, {NOT_FULL}), existed=False)
 
 
-# ---------------------------------------------------------------- deadlines
-
-
 @pytest.mark.parametrize(
     ("wait", "condition", "timeout", "deadline"),
     [
@@ -127,9 +119,6 @@ def test_a_deadline_does_not_move_when_the_operation_is_tried_again() -> None:
     assert wait.deadline(104.0, 5.0, 2.0) == 104.5
 
 
-# ---------------------------------------------------------------- the limit
-
-
 def test_no_more_operations_wait_than_may() -> None:
     waiters, waits = WaiterCount(2), [Wait() for _ in range(3)]
     assert [waiters.try_add(wait) for wait in waits] == [True, True, False]
@@ -146,9 +135,6 @@ def test_the_limit_does_not_apply_to_the_server_s_own_waits() -> None:
     waiters = WaiterCount(0)
     assert waiters.try_add(Wait(None, waits_forever_for_role=True))
     assert not waiters.try_add(Wait(None, waits_forever_for_role=True, ticket=Ticket()))
-
-
-# ---------------------------------------------------------------- tickets
 
 
 def test_only_one_operation_at_a_time_has_the_ticket() -> None:

@@ -4,8 +4,6 @@ A moment is a step between two callbacks of the event loop, two calls of the bac
 each test the event comes once at each of the moments, and the wait must end with the same result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import cast
@@ -173,9 +171,6 @@ def has_ended(operation: Operation) -> bool:
     return bool(owner.ended)
 
 
-# ---------------------------------------------------------------- one operation
-
-
 def test_a_message_ends_a_wait_at_any_moment() -> None:
     for world, (operation,) in at_each_moment(empty, lambda: [waiting_get()], lambda w: w.put(b"m")):
         assert has_ended(operation)
@@ -300,9 +295,6 @@ def test_a_message_ends_the_wait_of_a_move_at_any_moment() -> None:
         assert world.queue(b"d").messages == [b"m"]
 
 
-# ---------------------------------------------------------------- several operations
-
-
 def test_one_message_serves_the_operation_that_came_first() -> None:
     waits = at_each_moment(empty, lambda: [waiting_get() for _ in range(3)], lambda w: w.put(b"m"))
     for _, (first, *others) in waits:
@@ -338,9 +330,6 @@ def test_a_put_of_this_server_serves_its_waiting_get_without_a_notification() ->
     ):
         assert operation.results == [b"m"]
         assert world.queue().messages == []
-
-
-# ---------------------------------------------------------------- the end of a wait
 
 
 def test_a_client_that_leaves_at_any_moment_loses_no_message() -> None:

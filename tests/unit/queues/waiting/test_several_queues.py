@@ -165,18 +165,6 @@ def test_a_client_does_not_wait_before_all_queues_were_tried() -> None:
     asyncio.run(run())
 
 
-def test_a_client_waits_when_all_queues_were_tried_in_vain() -> None:
-    async def run() -> None:
-        world = World(to_try=(b"a", b"b"))
-        await world.try_in_vain(0)
-        await world.try_in_vain(1)
-        assert world.client.waits_on == [b"a", b"b"]
-        served = world.serve(0)
-        assert await world.task is served
-
-    asyncio.run(run())
-
-
 def test_a_client_that_is_unblocked_gets_nothing() -> None:
     async def run() -> None:
         error = UnblockedError()

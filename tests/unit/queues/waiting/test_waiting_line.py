@@ -1,7 +1,5 @@
 """The waiting line: order, how many are tried at once, and for what the operations in it wait."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import count
 
@@ -54,22 +52,10 @@ def try_in_vain(line: WaitingLine, operations: list[Operation], ended_count: int
     return line.requeue(operations, [], ended_count)
 
 
-# ---------------------------------------------------------------- order
-
-
 @given(st.permutations(range(6)))
 def test_operations_are_in_line_in_the_order_of_their_commands(order: list[int]) -> None:
     operations = [waiting_get() for _ in range(6)]
     assert list(line_of([operations[place] for place in order])) == operations
-
-
-def test_operations_that_were_tried_in_vain_keep_their_place() -> None:
-    operations = [waiting_get() for _ in range(10)]
-    line = line_of(operations)
-    tried = take(line)
-    late = waiting_get()
-    line.requeue(tried, [late], 0)
-    assert list(line) == [*operations, late]
 
 
 def test_an_operation_leaves_the_line_once() -> None:
@@ -78,13 +64,6 @@ def test_an_operation_leaves_the_line_once() -> None:
     assert line.remove(first)
     assert not line.remove(first)
     assert list(line) == [second]
-
-
-def test_an_operation_in_flight_is_not_in_line() -> None:
-    line = line_of([waiting_get()])
-    (tried,) = take(line)
-    assert not line.remove(tried)
-    assert len(line) == 0
 
 
 def test_an_operation_without_a_wait_cannot_be_in_line() -> None:
@@ -102,9 +81,6 @@ def test_operations_are_served_in_their_order_and_none_is_forgotten(rounds: list
         served += tried[:messages]
         try_in_vain(line, tried[messages:], min(messages, len(tried)))
     assert [*served, *line] == operations
-
-
-# ---------------------------------------------------------------- how many are tried
 
 
 def test_the_first_are_tried_and_one_more_for_each_message_that_was_put() -> None:
@@ -184,9 +160,6 @@ def test_an_operation_that_is_tried_waits_for_nothing() -> None:
     assert not line.conditions
 
 
-# ---------------------------------------------------------------- tickets
-
-
 def test_an_operation_whose_ticket_is_in_use_keeps_its_place() -> None:
     ticket = Ticket()
     elsewhere = Wait(ticket=ticket)
@@ -205,43 +178,6 @@ def test_an_operation_whose_ticket_is_in_use_keeps_its_place() -> None:
     line.requeue([first, third], [], 0)
     # It is tried after those that have been tried meanwhile.
     assert take(line) == [first, third, passed]
-
-
-# ---------------------------------------------------------------- conditions
-
-
-def test_an_operation_that_found_no_queue_waits_for_one() -> None:
-    found, missing = waiting_get(), waiting_get()
-    wait_of(missing).found_queue = False
-    line = line_of([found])
-    assert not line.for_existence
-    line.add(missing)
-    assert line.for_existence
-    line.remove(missing)
-    assert not line.for_existence
-    line.note_missing(found)
-    assert line.for_existence
-    line.note_missing(found)
-    line.remove(found)
-    assert not line.for_existence
-
-
-def test_an_operation_that_needs_the_present_queue_waits_for_no_other() -> None:
-    operation = get(wait=Wait(None), options=Options(must_exist=True))
-    wait_of(operation).condition = WaitCondition.MESSAGE
-    line = line_of([operation])
-    assert not line.for_existence
-    wait_of(operation).found_queue = True
-    line.note_missing(operation)
-    assert not line.for_existence
-
-
-def test_a_move_waits_for_room_at_its_destination() -> None:
-    moving = Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=Wait(None, destination=b"d"))
-    wait_of(moving).condition = WaitCondition.ROOM
-    wait_of(moving).at_destination = True
-    line = line_of([waiting_get(), moving])
-    assert set(line.conditions) == {(b"q", WaitCondition.MESSAGE), (b"d", WaitCondition.ROOM)}
 
 
 def waiting_move(destination: bytes, *message: bytes) -> Operation:

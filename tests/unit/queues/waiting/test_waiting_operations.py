@@ -1,7 +1,5 @@
 """Waiting operations in memory: which of them are tried, when, and how long they wait."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast
@@ -183,9 +181,6 @@ class World:
         self.waiting.watch(progress)
 
 
-# ---------------------------------------------------------------- messages that expire
-
-
 def expiring(world: World, seconds: float | None) -> None:
     """Take a reply that says when a message expires that is in the way of the puts."""
     progress = Progress([])
@@ -214,9 +209,6 @@ def test_the_last_reply_says_when_a_message_expires() -> None:
     world.waiting.stop()
     world.clock.run_to(102.0)
     assert world.lane.wake_ups == 0
-
-
-# ---------------------------------------------------------------- jobs that are due
 
 
 def test_a_wait_goes_on_until_a_job_that_is_due_within_milliseconds() -> None:
@@ -319,9 +311,6 @@ def test_a_put_of_a_queued_message_is_tried_when_the_put_before_it_leaves(leaves
     assert world.waiting.next_operations([], woken=True) == [second]
 
 
-# ---------------------------------------------------------------- which operations are tried
-
-
 def test_a_put_lets_as_many_gets_be_tried_as_it_has_messages_and_no_puts() -> None:
     world = World()
     gets, puts = world.waiting_gets(20), world.waiting_puts(2)
@@ -387,48 +376,12 @@ def test_a_turn_and_operations_in_progress_go_first() -> None:
     assert tried == [in_progress, turn, *gets, fresh]
 
 
-def test_more_are_tried_while_all_that_were_tried_end() -> None:
-    world = World()
-    world.waiting_gets(20)
-    tried = world.waiting.next_operations([], woken=True)
-    assert len(tried) == 8
-    assert world.in_vain(ended=8)
-    assert len(world.waiting.next_operations([], woken=True)) == 12
-
-
-# ---------------------------------------------------------------- how long they wait
-
-
-def test_a_get_that_waits_in_vain_ends_without_a_message_and_a_put_fails() -> None:
-    world = World()
-    getting, putting = get(options=WAITS, wait=Wait(1.0)), put(b"m")
-    world.in_vain(getting)
-    world.in_vain(putting, condition=WaitCondition.ROOM)
-    world.clock.run_to(101.0)
-    assert (world.ended, getting.error) == ([getting], None)
-    world.clock.run_to(103.0)
-    assert world.ended == [getting, putting]
-    assert isinstance(putting.error, QueueFullError)
-    assert len(world.waiting) == 0
-
-
 def test_a_move_that_waits_in_vain_for_room_fails() -> None:
     world = World()
     moving = Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=Wait(1.0), options=WAITS)
     world.in_vain(moving, condition=WaitCondition.ROOM)
     world.clock.run_to(101.0)
     assert isinstance(moving.error, QueueFullError)
-
-
-def test_an_operation_in_flight_ends_with_its_reply_when_its_time_is_up() -> None:
-    world = World()
-    operation = get(options=WAITS, wait=Wait(1.0))
-    world.in_vain(operation)
-    assert world.waiting.next_operations([], woken=True) == [operation]
-    world.clock.run_to(102.0)
-    assert world.ended == []
-    world.in_vain(operation)
-    assert world.ended == [operation]
 
 
 @pytest.mark.parametrize("error", [None, UnblockedError()])
@@ -526,17 +479,6 @@ def test_an_operation_whose_client_has_gone_does_not_wait() -> None:
     assert len(world.waiting) == 0
 
 
-def test_a_client_that_goes_leaves_the_line_and_its_timer() -> None:
-    world = World()
-    operation = get(options=WAITS, wait=Wait(1.0))
-    world.in_vain(operation)
-    world.waiting.remove(operation)
-    assert len(world.waiting) == 0
-    assert world.lane.drops
-    world.clock.run_to(105.0)
-    assert world.ended == []
-
-
 def test_a_stop_ends_all_waits() -> None:
     world = World()
     operations = [*world.waiting_puts(2), *world.waiting_gets(2)]
@@ -567,9 +509,6 @@ def test_the_rest_of_a_deletion_waits_for_its_roles_without_a_client() -> None:
     assert world.shard.submitted == [submitted]
 
 
-# ---------------------------------------------------------------- clients of other servers
-
-
 def test_messages_left_for_other_servers_are_taken_if_those_do_not_take_them() -> None:
     world = World()
     world.waiting_gets(1)
@@ -581,9 +520,6 @@ def test_messages_left_for_other_servers_are_taken_if_those_do_not_take_them() -
     world.clock.run_to(100.02)
     assert not world.waiting.leaves_share
     assert world.lane.wake_ups == 1
-
-
-# ---------------------------------------------------------------- operations that were not tried
 
 
 def test_an_operation_joins_untried_and_learns_whether_the_queue_exists() -> None:

@@ -1,7 +1,5 @@
 """Wake-ups: a change of a queue, before, while and after the server asks for it, is a reason to try again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import cast
 
@@ -68,9 +66,6 @@ def world() -> World:
     return World()
 
 
-# ---------------------------------------------------------------- what is watched
-
-
 def test_the_keys_that_waiting_operations_need_are_watched_once(world: World) -> None:
     assert world.armed == [(b"q", SUFFIXES, True)]
     world.wake.watch()
@@ -90,9 +85,6 @@ def test_all_keys_are_released_at_the_end(world: World) -> None:
     world.wake.watch()
     world.wake.stop()
     assert world.left == [(b"q", SUFFIXES), (b"d", watched_suffixes([ROOM]))]
-
-
-# ---------------------------------------------------------------- a change before the queue is watched
 
 
 @pytest.mark.parametrize("present", [b"", CLOSED, READY])
@@ -141,9 +133,6 @@ def test_a_note_of_another_queue_is_a_reason_to_look_once(world: World) -> None:
     assert (world.wake_ups, world.seen) == (1, [])
 
 
-# ---------------------------------------------------------------- a change during a try
-
-
 def test_an_answer_while_the_operations_are_tried_makes_them_ask_again_if_that_is_in_vain(
     world: World,
 ) -> None:
@@ -173,9 +162,6 @@ def test_during_a_call_its_reply_asks_for_the_changes(world: World) -> None:
     assert (world.wake_ups, len(world.armed)) == (0, 1)
     world.wake.watch()
     assert len(world.armed) == 2
-
-
-# ---------------------------------------------------------------- a change after it
 
 
 def test_a_change_of_a_watched_queue_is_a_reason_each_time(world: World) -> None:
@@ -210,9 +196,6 @@ def test_a_check_asks_again_what_the_queue_has(world: World) -> None:
     world.answer()
     world.wake.check()
     assert (world.wake_ups, len(world.armed)) == (0, 2)
-
-
-# ---------------------------------------------------------------- without notifications
 
 
 def test_a_backend_that_cannot_watch_has_all_tried_again(world: World) -> None:
