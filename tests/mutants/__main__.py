@@ -17,6 +17,7 @@ import time
 import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -26,8 +27,6 @@ from tests.support.paths import ROOT
 _FOLDERS = ("pressure_server", "handlers", "tests", "deploy", "docs", "benchmarks")
 _FILES = ("pyproject.toml", "README.md", "setup.py")
 KILLED, SURVIVED, TIMEOUT = "killed", "survived", "timeout"
-# Seconds in which a machine that is stopped ends its servers.
-_GRACE = 20
 
 
 class Mutant(NamedTuple):
@@ -77,14 +76,17 @@ def _verdict(machine: Machine, mutant: Mutant, tree: Path, seconds: float) -> st
             verdict = SURVIVED if process.wait(seconds) == 0 else KILLED
         except subprocess.TimeoutExpired:
             verdict = TIMEOUT
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if process.poll() is None:
-                os.killpg(process.pid, number)
-                try:
-                    process.wait(_GRACE)
-                except subprocess.TimeoutExpired:
-                    continue
+        _end_all_of(tree)
+        process.wait()
     return f"{verdict} {time.monotonic() - began:.0f}"
+
+
+def _end_all_of(tree: Path) -> None:
+    """Kill the machine, and the servers and backends that it has left."""
+    for process in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            if (process / "cwd").readlink().is_relative_to(tree):
+                os.kill(int(process.name), signal.SIGKILL)
 
 
 def main() -> int:

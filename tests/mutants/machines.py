@@ -20,9 +20,13 @@ def _pytest(*arguments: str) -> tuple[str, ...]:
 
 
 MACHINES = {
+    "simulator": Machine(
+        (sys.executable, "-m", "tests.simulate", "--minutes", "0.8", "--seed", "1", "--most", "1")
+    ),
     "differential": Machine(
         (
-            sys.executable, "-c",
+            sys.executable,
+            "-c",
             "import sys; sys.argv[1:] = ['--minutes', '0.3']; import tests.differential.__main__ as one;"
             "one._MAX_DIFFERENCES, one._SHRINK_TIME = 1, 0; sys.exit(one.main())",
         )

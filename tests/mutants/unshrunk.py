@@ -4,4 +4,4 @@ from __future__ import annotations
 
 from hypothesis.internal.conjecture.engine import ConjectureRunner
 
-ConjectureRunner.shrink_interesting_examples = lambda self: None  # type: ignore[method-assign]
+ConjectureRunner.shrink_interesting_test_cases = lambda self: None  # type: ignore[method-assign]
