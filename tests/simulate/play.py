@@ -107,13 +107,18 @@ def _needs_a_role_at_once(worlds: list[World]) -> bool:
 
 
 async def _ask(control: RespWire, *words: Any) -> Any:
-    await control.send((words,))
+    return (await _ask_all(control, words))[0]
+
+
+async def _ask_all(control: RespWire, *commands: Words) -> list[Any]:
+    """Return the replies to some commands, in one round trip."""
+    await control.send(commands)
     async with asyncio.timeout(TIMEOUT):
-        while not control.replies:
+        while len(control.replies) < len(commands):
             event = asyncio.Event()
             control.on_reply = event.set
             await event.wait()
-    return control.replies.popleft()
+    return [control.replies.popleft() for _ in commands]
 
 
 class _Playing:
@@ -271,8 +276,7 @@ class _Playing:
         await self._await_clients(server, without=number)
         names = sorted({name for world in self._worlds for name in world.names()})
         # What the connection gives up comes before these commands in the server's lanes.
-        for name in names * 2:
-            await _ask(self._controls[server], "SCARD", name)
+        await _ask_all(self._controls[server], *(("SCARD", name) for name in names * 2))
         self._wires[number] = await self._connect(number)
         await self._await_clients(server)
         self._tally.steps += 1
@@ -327,8 +331,10 @@ class _Playing:
             self._has_replies.clear()
             self._read()
             settled = [world for world in self._worlds if world.is_settled]
+            if settled and not self._waits:
+                return
             if settled:
-                blocked = [await self._blocked(server) for server in self._servers]
+                blocked = await asyncio.gather(*map(self._blocked, self._servers))
                 possible = [[world.blocked(server) for server in self._servers] for world in settled]
                 if blocked in possible and not self._has_replies.is_set():
                     return
@@ -386,18 +392,16 @@ class _Playing:
         if self._waits:
             return
         (world,) = self._worlds
+        # A command that finds nothing by an id need not come to the queue. Here all see what is due.
+        await _ask_all(self._controls[0], *(("SCARD", name) for name in world.names()))
         for name in world.names():
-            # A command that finds nothing by an id need not come to the queue. Here all see what is due.
             world.home[name].begin()
-            await _ask(self._controls[0], "SCARD", name)
         text = self._difference_now()
         for name, log in world.logs.items():
             log.begin()
-            told = await _ask(self._controls[0], "PRESSURE.GROUP", "LIST", name)
-            pending = {
-                group: await _ask(self._controls[0], "PRESSURE.PENDING", f"{name}+{group}")
-                for group in log.groups
-            }
+            asked = [("PRESSURE.PENDING", f"{name}+{group}") for group in log.groups]
+            told, *found = await _ask_all(self._controls[0], ("PRESSURE.GROUP", "LIST", name), *asked)
+            pending = dict(zip(log.groups, found, strict=True))
             messages = await _ask(self._controls[1], "LRANGE", name, 0, -1)
             text = text or difference_in_groups(log, told, pending, messages)
         if text:

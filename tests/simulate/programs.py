@@ -403,7 +403,9 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
         "nobody": lambda c: (_pick(_STEPPED_PRODUCER, c),),
     },
 }
-FLAVOURS = tuple(_STEPS)
+# The flavours, and how much of all programs they are.
+_WEIGHTS = {"waits": 4, "jobs": 4, "logs": 1}
+FLAVOURS = tuple(_WEIGHTS)
 
 
 def _clients(c: Chance, flavour: str) -> list[tuple[str, int]]:
@@ -433,7 +435,7 @@ def _first_steps(c: Chance, flavour: str) -> list[Step]:
         return steps + ([Step(0, (("GROUP CREATE", "l", GROUPS[0], "head"),))] if c.random() < 0.5 else [])
     if flavour != "jobs":
         return []
-    steps = [Step(0, (("PRESSURE.CREATE", "r"),))]
+    steps = [Step(0, (("PRESSURE.CREATE", "r", *c.rarely("BOUND", 2)),))]
     if c.random() < 0.7:
         steps.append(Step(0, (("PRESSURE.CREATE", "d", *c.rarely("TYPE", "JOBS")),)))
     if c.random() < 0.9:
@@ -447,7 +449,7 @@ def _first_steps(c: Chance, flavour: str) -> list[Step]:
 def make(seed: int, flavours: tuple[str, ...] = FLAVOURS) -> Program:
     """Return the program of a seed."""
     c = Chance(seed)
-    flavour = c.choice(flavours)
+    flavour = c.choices(flavours, [_WEIGHTS[one] for one in flavours])[0]
     if flavour != "waits":
         c.queues, c.messages = (("q", "q", "q", "r") if flavour == "jobs" else ("l",)), _FEW
     clients = _clients(c, flavour)
