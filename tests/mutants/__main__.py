@@ -51,20 +51,21 @@ def all_mutants() -> dict[str, Mutant]:
     return {name: Mutant(**fields) for name, fields in table.items()}
 
 
-def play(mutant: Mutant, machines: Sequence[str], seconds: float) -> dict[str, str]:
-    """Run the machines on a copy of the tree with the mutant. Return the verdict of each."""
+def play(mutant: Mutant | None, machines: Sequence[str], seconds: float) -> dict[str, str]:
+    """Run the machines on a copy of the tree, with the mutant if there is one. Return the verdict of each."""
     with tempfile.TemporaryDirectory(prefix="mutant-") as folder:
         tree = Path(folder)
         for name in _FOLDERS:
             shutil.copytree(ROOT / name, tree / name, symlinks=True)
         for name in _FILES:
             shutil.copy(ROOT / name, tree / name)
-        (tree / mutant.file).write_text(mutant.text_of(ROOT))
+        if mutant is not None:
+            (tree / mutant.file).write_text(mutant.text_of(ROOT))
         return {name: _verdict(MACHINES[name], mutant, tree, seconds) for name in machines}
 
 
-def _verdict(machine: Machine, mutant: Mutant, tree: Path, seconds: float) -> str:
-    if mutant.file.endswith(".lua") and not machine.sees_lua:
+def _verdict(machine: Machine, mutant: Mutant | None, tree: Path, seconds: float) -> str:
+    if mutant is not None and mutant.file.endswith(".lua") and not machine.sees_lua:
         return "- 0"
     began = time.monotonic()
     environment = os.environ | {"PYTHONPATH": str(tree), "TMPDIR": str(tree)} | machine.environment
@@ -100,6 +101,9 @@ def main() -> int:
     begins = tuple(arguments.only.split(","))
     mutants = {name: one for name, one in all_mutants().items() if name.startswith(begins)}
     machines = arguments.machine.split(",")
+    if any(verdict.startswith(KILLED) for verdict in play(None, machines, arguments.seconds).values()):
+        print("a machine fails without a mutant")
+        return 1
 
     def play_one(name: str) -> bool:
         verdicts = play(mutants[name], machines, arguments.seconds)

@@ -21,7 +21,7 @@ def _pytest(*arguments: str) -> tuple[str, ...]:
 
 MACHINES = {
     "simulator": Machine(
-        (sys.executable, "-m", "tests.simulate", "--minutes", "0.8", "--seed", "1", "--most", "1")
+        (sys.executable, "-m", "tests.simulate", "--minutes", "0.9", "--programs", "110", "--most", "1")
     ),
     "differential": Machine(
         (

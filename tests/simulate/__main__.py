@@ -83,7 +83,7 @@ async def shrink(player: Player, program: Program) -> None:
 
 async def _main(arguments: argparse.Namespace, stand: Stand) -> int:
     player = Player(stand)
-    programs = PROGRAMS if arguments.program is None else 1
+    programs = arguments.programs if arguments.program is None else 1
     differing = await search(player, arguments, arguments.program or 0, programs, arguments.most)
     await player.close()
     print(f"{player.tally}\n{len(differing)} programs differ{': ' if differing else ''}{differing or ''}")
@@ -97,6 +97,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=60.0, help="time to play")
     parser.add_argument("--seed", type=int, default=1, help="decides all programs")
     parser.add_argument("--program", type=int, help="play only the program of this number")
+    parser.add_argument("--programs", type=int, default=PROGRAMS, help="play so many programs at most")
     parser.add_argument("--only", default=",".join(FLAVOURS), help="only these flavours, with commas")
     parser.add_argument("--backend", choices=("valkey", "redis"), default="valkey", help="the backend")
     parser.add_argument("--most", type=int, default=_MAX_DIFFERENCES, help="stop after so many differences")

@@ -46,6 +46,10 @@ def _all(words: Words) -> list[str]:
     return list(words[1:])
 
 
+def _none(_words: Words) -> list[str]:
+    return []
+
+
 def _last_word(words: Words) -> float:
     return float(words[-1])
 
@@ -600,19 +604,20 @@ COMMANDS: dict[str, Command] = {
     ),
     "PRESSURE.JOB": Command(_job_of),
     # beanstalk.
-    "use": Command(lambda world, operation, names: b"USING " + names[0].encode()),
-    "watch": Command(lambda world, operation, names: b"WATCHING %d" % operation.words[2]),
+    "use": Command(lambda world, operation, names: b"USING " + operation.words[1].encode(), _none),
+    "watch": Command(lambda world, operation, names: b"WATCHING %d" % operation.words[2], _none),
     "ignore": Command(
         lambda world, operation, names: (
             b"WATCHING %d" % operation.words[2] if operation.words[2] else b"NOT_IGNORED"
-        )
+        ),
+        _none,
     ),
     "put": _beanstalk(
         lambda world, operation: _put_job(world, operation, [operation.words[1]]),
         nothing=b"OUT_OF_MEMORY",
         put=_JOB_PUT,
     ),
-    "reserve": _beanstalk(_reserve_tube, is_choice=True),
+    "reserve": _beanstalk(_reserve_tube, is_choice=True, outlives_queue=True),
     "reserve now": _beanstalk(_reserve_tube),
     "reserve from": _beanstalk(
         lambda world, operation: _reserve_best(world, operation, []),
@@ -630,7 +635,7 @@ COMMANDS: dict[str, Command] = {
     "peek": _beanstalk(_peek_tube),
     "stats-job": _beanstalk(_stats_job),
     # Logs.
-    "PRESSURE.TXN": Command(lambda world, operation, names: OK, lambda words: []),
+    "PRESSURE.TXN": Command(lambda world, operation, names: OK, _none),
     "PUT OFFSET": _log(lambda log, words: log.put_at_offset(words[2])),
     "PUT ONCE": _log(lambda log, words: log.put_once([words[2]], words[3], unique=False)),
     "ADD ONCE": _log(lambda log, words: log.put_once(list(words[3:]), words[2], unique=True)),

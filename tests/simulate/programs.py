@@ -165,6 +165,25 @@ _JOBS_THAT_WAIT: Table = [
     (1, lambda c: ("?end", c.randrange(9), "RELEASE", True, "", 1, SHORT)),
     (1, lambda c: ("PRESSURE.KICK", c.queue, c.randint(0, 2))),
 ]
+_BEANSTALK_THAT_WAITS: Table = [
+    (6, lambda c: ("?put", c.queue, c.message, c.choice(_PRIORITIES), 0, _LONG)),
+    (6, lambda c: ("?wait", c.queue)),
+    (2, lambda c: ("?reserve", c.queue)),
+    (
+        5,
+        lambda c: (
+            "?end",
+            c.randrange(9),
+            c.choice(("ACK", "RELEASE", "RELEASE", "BURY")),
+            True,
+            "",
+            None,
+            0,
+        ),
+    ),
+    (2, lambda c: ("?used", "kick", c.queue, c.randint(0, 3))),
+    (1, lambda c: ("?used", "pause-tube", c.queue, c.choice((0, 0, 1000)))),
+]
 _MEMCACHED: Table = [
     (8, lambda c: ("set", c.queue, *_flagged(c))),
     (4, lambda c: ("add", c.queue, *_flagged(c))),
@@ -389,6 +408,7 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
         "resp2": _resp_step,
         "resp3": _resp_step,
         "memcached": _memcached_step,
+        "beanstalk": lambda c: (_pick(_BEANSTALK_THAT_WAITS, c),),
         "native": lambda c: (_pick(_NATIVE, c),),
         "library": lambda c: (_pick(_NATIVE, c),),
     },
@@ -422,7 +442,7 @@ def _clients(c: Chance, flavour: str) -> list[tuple[str, int]]:
         return [("resp2", 0), ("resp2", 1)]
     servers = c.choice((1, 1, 2, 3))
     protocols = ["resp2", "resp3", "memcached"]
-    kinds = protocols + c.choices(protocols, k=c.randint(1, 3))
+    kinds = protocols + c.choices([*protocols, "beanstalk"], k=c.randint(1, 3))
     kinds += [kind for kind in ("native", "library") if c.random() < 0.3]
     return [(kind, c.randrange(servers)) for kind in kinds]
 

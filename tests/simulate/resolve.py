@@ -59,8 +59,8 @@ def picked(words: Words, world: World, number: int, kind: str) -> list[Words]:
             found = _pick(world, place, *_STATES)
             if not found:
                 return []
-            number = JobId(found[1].id)
-            return [("PRESSURE.ACK", found[0], *(number, _UNKNOWN, number)[: 1 + place % 3], *token)]
+            job = JobId(found[1].id)
+            return [("PRESSURE.ACK", found[0], *(job, _UNKNOWN, job)[: 1 + place % 3], *token)]
         case "?change", place, command:
             found = _pick(world, place, *_STATES)
             return [(command, found[0], JobId(found[1].id))] if found else []
@@ -88,6 +88,8 @@ def spelt(words: Words, world: World, session: Session) -> list[Words]:
             return [*session.use(tube), put]
         case "?reserve", tube:
             return [*session.watch([tube]), ("reserve now", tube)]
+        case "?wait", tube:
+            return [*session.watch([tube]), ("reserve", tube)]
         case "?reserve", *tubes:
             return [*session.watch(tubes), ("reserve from", len(tubes), *tubes)]
         case "?used", command, tube, *rest:

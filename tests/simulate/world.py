@@ -235,6 +235,8 @@ class Command(NamedTuple):
     waits_for_messages: bool = False
     timeout: Callable[[Words], float] = lambda words: 0
     variants: Callable[[World, Words], list[Words]] = lambda world, words: [words]
+    # It waits on if its queue is deleted.
+    outlives_queue: bool = False
     # A command of a native client that needs a role.
     needs_role: bool = False
 
@@ -562,7 +564,7 @@ class World:
     def _note(self, operation: Operation) -> None:
         """Note that the operation has seen its queues as they are now; for a move, only the source."""
         command = self.command(operation.words)
-        names = command.names(operation.words)
+        names = [] if command.outlives_queue else command.names(operation.words)
         for name in operation.seen or (names if command.is_choice else names[:1]):
             operation.seen[name] = (self.birth(name), self.home.births.get(name, 0))
 
