@@ -10,9 +10,10 @@ over. The server notices it with the next operation on the queue; so does `JobQu
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from copy import copy
 from dataclasses import dataclass, field
 from math import ceil
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from tests.support.reference.queue import (
     FULL,
@@ -43,12 +44,12 @@ class Job:
     message: bytes
     priority: int = BASE_PRIORITY
     delay: float = 0
-    ttr: int = BASE_TTR
+    ttr: float = BASE_TTR
     state: str = READY
     place: int = 0
     is_due: bool = False
     owner: str = ""
-    own_ttr: int | None = None
+    own_ttr: float | None = None
     name: bytes | None = None  # makes it unique; None: its message does
     # Of a group: the offset in its log, whether only the log has the message, and whether the group has
     # passed it.
@@ -57,8 +58,14 @@ class Job:
     is_passed: bool = False
     counts: dict[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTERS, 0))
 
+    def copy(self) -> Job:
+        """Return a copy that shares no state."""
+        clone = copy(self)
+        clone.counts = dict(self.counts)
+        return clone
+
     @property
-    def time_to_run(self) -> int:
+    def time_to_run(self) -> float:
         """The time to run of the present reservation, else of the job; 0 for no limit."""
         return self.ttr if self.own_ttr is None else self.own_ttr
 
@@ -90,7 +97,7 @@ class JobQueue(Queue):
     server has not adopted yet.
     """
 
-    home: Queues
+    home: Queues = field(repr=False)
     type: str = ""  # if the queue was created with one
     has_jobs: bool = False  # whether it is a queue of jobs
     is_paused: bool = False
@@ -102,6 +109,12 @@ class JobQueue(Queue):
     retry_delay: int = 0  # in seconds; longer than an hour, so it does not grow
     jobs: dict[int, Job] = field(default_factory=dict)
     last_id: int = 0
+
+    def copy(self) -> Self:
+        """Return a copy that shares no state but its home."""
+        clone = super().copy()
+        clone.jobs = {number: job.copy() for number, job in self.jobs.items()}
+        return clone
 
     # Questions
 
@@ -334,7 +347,7 @@ class JobQueue(Queue):
 
     # Reservations
 
-    def reserve(self, owner: str, count: int = 1, ttr: int | None = None) -> list[Job]:
+    def reserve(self, owner: str, count: int = 1, ttr: float | None = None) -> list[Job]:
         """Reserve up to `count` jobs. A message of a fifo becomes one; without `ttr` it has no limit."""
         if self.has_jobs:
             found = self.takeable[:count]
@@ -345,7 +358,7 @@ class JobQueue(Queue):
             self.hold(job, owner, ttr)
         return found
 
-    def hold(self, job: Job, owner: str, ttr: int | None = None) -> None:
+    def hold(self, job: Job, owner: str, ttr: float | None = None) -> None:
         """Reserve this job."""
         job.state, job.is_due, job.owner, job.own_ttr = RESERVED, False, owner, ttr
         job.place = self.home.new_place()
@@ -378,7 +391,7 @@ class JobQueue(Queue):
         """Begin the time to run again. Return for how many jobs."""
         return sum(self.owned(number, owner) is not None for number in numbers)
 
-    def release(self, number: int, owner: str, priority: int | None = None, delay: int = 0) -> int:
+    def release(self, number: int, owner: str, priority: int | None = None, delay: float = 0) -> int:
         """Give a reserved job back. A delay, or a priority other than the base, needs a queue of jobs."""
         job = self.owned(number, owner)
         if not job:
@@ -454,7 +467,7 @@ class JobQueue(Queue):
             b"state": job.state.encode(),
             b"priority": job.priority,
             b"delay_ms": round(job.delay * 1000),
-            b"ttr_ms": job.time_to_run * 1000,
+            b"ttr_ms": round(job.time_to_run * 1000),
             **{counter.encode(): count for counter, count in job.counts.items()},
         }
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Self
 
 from tests.support.reference.jobs import BURIED, READY, RESERVED, Job, JobQueue
 from tests.support.reference.queue import Queue, require
@@ -17,10 +18,19 @@ from tests.support.reference.queues import Queues
 class Log(Queue):
     """A log; one that overwrites is a ring."""
 
-    groups: dict[str, Group] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict, repr=False)
     # By transaction id: the kind of put, its result, and the offset of its first message, if it put any.
     outcomes: dict[str, tuple[str, int, int | None]] = field(default_factory=dict)
-    home: Queues = field(default_factory=Queues)
+    home: Queues = field(default_factory=Queues, repr=False)
+
+    def copy(self) -> Self:
+        """Return a copy that shares no state but its home. Its groups are copies, too."""
+        clone = super().copy()
+        clone.outcomes = dict(self.outcomes)
+        clone.groups = {name: group.copy() for name, group in self.groups.items()}
+        for group in clone.groups.values():
+            group.log = clone
+        return clone
 
     @property
     def head(self) -> int:
@@ -106,7 +116,7 @@ class Log(Queue):
 class Group(JobQueue):
     """A group. `next` is the offset of the message of which it makes a job next."""
 
-    log: Log
+    log: Log = field(repr=False)
     next: int
     passed: int  # the offset of the first message that it needs, as the log knows it
     has_jobs: bool = True
@@ -158,7 +168,7 @@ class Group(JobQueue):
             self._note_passed()
         return count
 
-    def release(self, number: int, owner: str, priority: int | None = None, delay: int = 0) -> int:
+    def release(self, number: int, owner: str, priority: int | None = None, delay: float = 0) -> int:
         return 0 if self._is_lost(number, owner) else super().release(number, owner, priority, delay)
 
     def bury(self, number: int, owner: str, priority: int | None = None) -> int:

@@ -166,9 +166,10 @@ class Queue:
 
     def range(self, first: int, last: int) -> list[bytes]:
         """Return the messages from one position to another, as LRANGE: negative ones count from the end."""
-        first = max(0, first + self.length if first < 0 else first)
-        last = last + self.length if last < 0 else last
-        return self.visible[first : max(0, last + 1)]
+        visible = self.visible
+        first = max(0, first + len(visible) if first < 0 else first)
+        last = last + len(visible) if last < 0 else last
+        return visible[first : max(0, last + 1)]
 
     def at(self, position: int) -> bytes | None:
         """Return the message at a position, as LINDEX."""

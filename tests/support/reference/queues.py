@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 from tests.support.reference.jobs import BASE_PRIORITY, RESERVED, JobQueue
 from tests.support.reference.queue import require
 
-_IDS_OF_BLOCK = 64
+IDS_OF_BLOCK = 64
 
 
 class Queues:
     """The queues. Ids of jobs are given in blocks of 64, so that they find their queue."""
+
+    made_of: type[JobQueue] = JobQueue
 
     def __init__(self, last_block: int = 0) -> None:
         self.by_name: dict[str, JobQueue] = {}
@@ -20,6 +23,15 @@ class Queues:
         self._places = 0
         # By client, what it has popped from queues that keep it until its next pop: queues and ids.
         self._popped: dict[str, list[tuple[str, int]]] = {}
+
+    def copy(self) -> Self:
+        """Return a copy that shares no state."""
+        clone = copy(self)
+        clone.by_name = {name: queue.copy() for name, queue in self.by_name.items()}
+        for queue in clone.by_name.values():
+            queue.home = clone
+        clone._popped = {client: list(popped) for client, popped in self._popped.items()}
+        return clone
 
     def __getitem__(self, name: str) -> JobQueue:
         """Return the queue of that name, which need not exist, after what is due."""
@@ -30,8 +42,8 @@ class Queues:
 
     def new_id(self, queue: JobQueue) -> int:
         """Return the id of a new job."""
-        if queue.last_id % _IDS_OF_BLOCK == 0:
-            queue.last_id = self._blocks * _IDS_OF_BLOCK
+        if queue.last_id % IDS_OF_BLOCK == 0:
+            queue.last_id = self._blocks * IDS_OF_BLOCK
             self._blocks += 1
         queue.last_id += 1
         return queue.last_id
@@ -46,7 +58,7 @@ class Queues:
         require(not self[name].exists, "EXISTS")
         of_jobs = ("unique", "max_deliveries", "in_flight", "retry_delay")
         type_ = "jobs" if any(map(settings.get, of_jobs)) else type_
-        self.by_name[name] = JobQueue(home=self, type=type_, has_jobs=type_ == "jobs", **settings)
+        self.by_name[name] = self.made_of(home=self, type=type_, has_jobs=type_ == "jobs", **settings)
         return self.by_name[name]
 
     def opened(self, name: str) -> JobQueue:
@@ -56,7 +68,7 @@ class Queues:
     def delete(self, name: str) -> int:
         """Delete a queue with its jobs, whatever their state is. Return 1 if it existed, or 0."""
         existed = name in self.by_name and self[name].exists
-        self.by_name[name] = JobQueue(home=self, exists=False)
+        self.by_name[name] = self.made_of(home=self, exists=False)
         return int(existed)
 
     def move(self, name: str, other: str, message: bytes | None = None) -> bytes | None:
@@ -83,6 +95,10 @@ class Queues:
         ended = [(queue, job) for queue, job in popped if name in (None, queue)]
         self._popped[client] = [one for one in popped if one not in ended]
         return sum(self[queue].acknowledge([job], client) for queue, job in ended if self[queue].exists)
+
+    def is_popped(self, name: str) -> bool:
+        """Return whether a client has popped something from the queue, and has not acknowledged it."""
+        return any(queue == name for popped in self._popped.values() for queue, _ in popped)
 
     def heads(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return priority and id of the best job of each queue that has any; without an id it is the oldest.

@@ -1,0 +1,44 @@
+"""The machines: the tests that drive the server by random steps, each as a command."""
+
+from __future__ import annotations
+
+import sys
+from typing import NamedTuple
+
+
+class Machine(NamedTuple):
+    """A command that fails if it finds a fault. `environment` bounds what it plays."""
+
+    command: tuple[str, ...]
+    environment: dict[str, str] = {}  # noqa: RUF012 -- nobody changes it
+    sees_lua: bool = True
+
+
+def _pytest(*arguments: str) -> tuple[str, ...]:
+    plugins = ("-p", "no:cacheprovider", "-p", "tests.mutants.unshrunk")
+    return (sys.executable, "-m", "pytest", "-qx", *plugins, *arguments)
+
+
+MACHINES = {
+    "simulator": Machine(
+        (sys.executable, "-m", "tests.simulate", "--minutes", "0.9", "--programs", "110", "--most", "1")
+    ),
+    "differential": Machine(
+        (
+            sys.executable,
+            "-c",
+            "import sys; sys.argv[1:] = ['--minutes', '0.3']; import tests.differential.__main__ as one;"
+            "one._MAX_DIFFERENCES, one._SHRINK_TIME = 1, 0; sys.exit(one.main())",
+        )
+    ),
+    "jobs": Machine(_pytest("tests/model/test_job_model.py"), {"PRESSURE_MODEL_EXAMPLES": "20"}),
+    "queues": Machine(
+        _pytest("tests/model/test_queue_model.py", "-k", "any_order"), {"PRESSURE_MODEL_EXAMPLES": "20"}
+    ),
+    "logs": Machine(_pytest("tests/model/test_log_model.py"), {"PRESSURE_MODEL_EXAMPLES": "50"}),
+    "waiting": Machine(_pytest("tests/waiting/test_waiting_model.py"), {"PRESSURE_WAITING_EXAMPLES": "60"}),
+    "interleavings": Machine(
+        _pytest("tests/interleavings"), {"PRESSURE_INTERLEAVINGS": "500"}, sees_lua=False
+    ),
+    "beanstalk": Machine(_pytest("tests/protocols/beanstalk/test_concurrency.py")),
+}

@@ -1,0 +1,1 @@
+"""The simulator: random programs of many clients on servers, and each reply compared with the reference."""

@@ -1,0 +1,477 @@
+"""Plays programs: servers and reference do each step, and the replies are compared.
+
+There may be several possible worlds. A reply rules out those in which it is not expected. A step ends when
+one world is left in which all replies have come, and as many clients wait at each server as in that world.
+Worlds that expect further replies stay possible. Then the contents of all queues are compared: if clients may
+wait for each other, at the end of the program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from copy import deepcopy
+from dataclasses import dataclass, field
+from typing import Any
+
+from tests.simulate.commands import COMMANDS
+from tests.simulate.native import Natives
+from tests.simulate.programs import NOBODY, Program, Step
+from tests.simulate.resolve import JobId, Session, picked, shifted, spelt
+from tests.simulate.stand import Stand
+from tests.simulate.state import difference_in_groups, difference_in_keys, difference_in_tokens
+from tests.simulate.wires import RespWire, Wire, wire
+from tests.simulate.world import SHORT, TooManyStatesError, Words, World, matches
+from tests.support.programs import TIMEOUT
+from tests.support.reference.jobs import DELAYED, RESERVED
+from tests.support.reference.queues import IDS_OF_BLOCK
+
+# Seconds within which an expected reply must come on a loaded machine, and between checks of waiting clients.
+REPLY_TIMEOUT = 5.0
+_POLL_INTERVAL = 0.002
+# The most worlds that are followed from step to step.
+_MAX_WORLDS = 24
+
+
+class Difference(Exception):  # noqa: N818 -- a result of the search, not an error
+    """A difference between servers and reference in step `number`. `steps` are the steps that were done."""
+
+    def __init__(self, text: str, number: int, steps: list[Step]) -> None:
+        super().__init__(text)
+        self.number = number
+        self.steps = steps
+
+
+@dataclass
+class Tally:
+    """The numbers of programs, steps and commands played. By kind of client, and by command."""
+
+    programs: int = 0
+    steps: int = 0
+    waits: int = 0
+    given_up: int = 0
+    commands: dict[str, int] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        done = sum(self.commands.values())
+        return (
+            f"{self.programs} programs, {self.steps} steps, {done} commands of {len(self.commands)} kinds, "
+            f"{self.waits} waits; {self.given_up} programs had too many states"
+        )
+
+
+class Player:
+    """Plays programs on a stand, one after the other."""
+
+    def __init__(self, stand: Stand) -> None:
+        self.stand = stand
+        self.reply_timeout = REPLY_TIMEOUT
+        self.tally = Tally()
+        self.controls: dict[int, RespWire] = {}
+
+    async def play(self, program: Program) -> None:
+        """Play a program. Raise Difference."""
+        if not self.controls:
+            for server in (*self.stand.patient, *self.stand.strict):
+                self.controls[server.port] = RespWire(server.port)
+            await asyncio.gather(*(control.connect() for control in self.controls.values()))
+        playing = _Playing(program, self)
+        try:
+            await playing.run()
+        finally:
+            await playing.end()
+            self.tally.programs += 1
+
+    async def close(self) -> None:
+        await asyncio.gather(*(control.close() for control in self.controls.values()))
+
+
+def _names_several_queues(commands: list[Words]) -> bool:
+    """Return whether this is a pipeline for several queues, which servers may do in another order.
+
+    Only clients that act at the same time on several queues can see the order.
+    """
+    known = [words for words in commands if words[0] in COMMANDS]
+    names = {name for words in known for name in COMMANDS[words[0]].names(words)}
+    return len(known) == len(commands) > 1 and len(names) > 1
+
+
+def _needs_a_role_at_once(worlds: list[World]) -> bool:
+    """Return whether a client, when its wait ends, goes on with a command that fails if a role is held."""
+    return any(
+        client.waiting and any(str(words[0]).endswith("NOWAIT") for words in client.pending)
+        for world in worlds
+        for client in world.clients
+    )
+
+
+async def _ask(control: RespWire, *words: Any) -> Any:
+    return (await _ask_all(control, words))[0]
+
+
+async def _ask_all(control: RespWire, *commands: Words) -> list[Any]:
+    """Return the replies to some commands, in one round trip."""
+    await control.send(commands)
+    async with asyncio.timeout(TIMEOUT):
+        while len(control.replies) < len(commands):
+            event = asyncio.Event()
+            control.on_reply = event.set
+            await event.wait()
+    return [control.replies.popleft() for _ in commands]
+
+
+class _Playing:
+    """One program in progress."""
+
+    def __init__(self, program: Program, player: Player) -> None:
+        self._program = program
+        self._stand = player.stand
+        servers = self._stand.servers(program.flavour)
+        self._controls = [player.controls[server.port] for server in servers]
+        self._tally = player.tally
+        self._reply_timeout = player.reply_timeout
+        self._waits = program.flavour == "waits"
+        blocks = {"blocks": self._waits}
+        numbers = [server for _, server in program.clients]
+        last_block = self._stand.last_block()
+        self._first_id = IDS_OF_BLOCK * last_block
+        self._worlds = [World(COMMANDS, numbers, last_block, **blocks)]
+        self._natives = Natives(self._stand.direct)
+        self._sessions = [Session() for _ in program.clients]
+        self._wires: list[Wire] = []
+        self._has_replies = asyncio.Event()
+        self._number = 0
+        self._done: list[Step] = []
+        self._servers = sorted({server for _, server in program.clients})
+
+    async def run(self) -> None:
+        for number in range(len(self._program.clients)):
+            self._wires.append(await self._connect(number))
+        for server in self._servers:
+            await self._await_clients(server)
+        for number, step in enumerate(self._program.steps):
+            self._number = number
+            if not await self._step(step):
+                self._tally.given_up += 1
+                return
+        await self._compare_contents()
+
+    async def end(self) -> None:
+        """Disconnect all clients and delete all queues."""
+        await asyncio.gather(*(wire.close() for wire in self._wires))
+        end = time.monotonic() + TIMEOUT
+        for server, control in enumerate(self._controls):
+            while await self._blocked(server) and time.monotonic() < end:  # noqa: ASYNC110 -- there is no event
+                await asyncio.sleep(_POLL_INTERVAL)
+            await self._await_count(control, 0)
+        if self._waits:
+            await _ask(self._controls[0], "FLUSHALL")
+        self._stand.forget_all()
+
+    async def _connect(self, number: int) -> Wire:
+        kind, server = self._program.clients[number]
+        made = wire(kind, self._stand.servers(self._program.flavour)[server], self._stand.backend)
+        await made.connect()
+        made.on_reply = self._has_replies.set
+        self._sessions[number] = Session()
+        return made
+
+    # Steps
+
+    async def _step(self, step: Step) -> bool:
+        """Do a step, if it is possible. Return False if there are too many worlds to go on."""
+        if step.client == NOBODY:
+            self._do_without_client(step)
+            return True
+        if not step.commands:
+            return not self._may_hang_up(step.client) or await self._hang_up(step)
+        if not self._is_idle(step.client):
+            return True
+        kind = self._program.clients[step.client][0]
+        world, session = self._worlds[0], deepcopy(self._sessions[step.client])
+        some = [shifted(words, self._first_id) for words in step.commands]
+        some = [one for words in some for one in picked(words, world, step.client, kind)]
+        commands = [one for words in some for one in spelt(words, world, session)]
+        if not commands or not self._is_possible(commands):
+            return True
+        self._sessions[step.client] = session
+        self._note_done(step.client, *some)
+        for world in self._worlds:
+            world.clients[step.client].pending = list(commands)
+            world.clients[step.client].last_put = ()
+        if not self._think():
+            return False
+        self._count(step, commands)
+        await self._wires[step.client].send(tuple(commands))
+        await self._settle()
+        await self._check()
+        return len(self._worlds) <= _MAX_WORLDS
+
+    def _note_done(self, client: int, *commands: Words) -> None:
+        self._done.append(Step(client, tuple(shifted(words, -self._first_id) for words in commands)))
+
+    def _think(self) -> bool:
+        """Let the worlds go on. Return False if there are too many."""
+        try:
+            worlds = {world.key(): world for before in self._worlds for world in before.outcomes()}
+        except TooManyStatesError:
+            return False
+        self._worlds = list(worlds.values())
+        return True
+
+    def _is_idle(self, client: int) -> bool:
+        return all(world.clients[client].is_idle for world in self._worlds)
+
+    def _may_hang_up(self, client: int) -> bool:
+        clients = [world.clients[client] for world in self._worlds]
+        return not any(client.outbox and not client.held_back for client in clients)
+
+    def _is_possible(self, commands: list[Words]) -> bool:
+        """Return whether the reference knows all results of the commands."""
+        # A client that would send more when its wait ends.
+        others_go_on = any(
+            client.waiting and client.pending for world in self._worlds for client in world.clients
+        )
+        if _names_several_queues(commands) and (
+            others_go_on or any(world.moves_wait for world in self._worlds)
+        ):
+            return False
+        if not self._waits:
+            return self._is_told_of_pops(commands) and self._natives.allow(commands, self._worlds[0])
+        name, *arguments = commands[0]
+        # A native client gives its role back after others have seen what it did.
+        if name.startswith("native ") and others_go_on and _needs_a_role_at_once(self._worlds):
+            return False
+        # Native clients do not see jobs; and it is open when a server makes jobs of their messages.
+        if name in ("native get", "native length") and any(
+            world.home.by_name[arguments[0]].has_jobs or world.home.by_name[arguments[0]].jobs
+            for world in self._worlds
+            if arguments[0] in world.home.by_name
+        ):
+            return False
+        # A native Delete deletes the list last, with messages that were put just before.
+        if name == "native delete" and others_go_on:
+            return False
+        return name != "native put" or not any(world.moves_within(arguments[0]) for world in self._worlds)
+
+    def _is_told_of_pops(self, commands: list[Words]) -> bool:
+        """Return whether it is known what these commands acknowledge in queues with ACK NEXT.
+
+        A pop ends what was popped by earlier writes of the client; only some servers know if the queue has
+        that no longer.
+        """
+        (world,) = self._worlds
+        keeps = any(world.home.by_name[name].keeps for name in world.names())
+        is_pipeline = len(commands) > 1 and ("MULTI",) not in commands
+        is_pipeline &= any(words[0] in ("SPOP", "LPOP", "RPOP", "get", "PRESSURE.ACK") for words in commands)
+        ends = any(
+            words[0] == "PRESSURE.ALTER" and words[-1] == "FINAL" and world.home.is_popped(words[1])
+            for words in commands
+        )
+        return not (keeps and is_pipeline) and not ends
+
+    async def _hang_up(self, step: Step) -> bool:
+        self._done.append(step)
+        number = step.client
+        server = self._program.clients[number][1]
+        for world in self._worlds:
+            world.hang_up(number)
+        if not self._think():
+            return False
+        await self._wires[number].close()
+        await self._await_clients(server, without=number)
+        names = sorted({name for world in self._worlds for name in world.names()})
+        # What the connection gives up comes before these commands in the server's lanes.
+        await _ask_all(self._controls[server], *(("SCARD", name) for name in names * 2))
+        self._wires[number] = await self._connect(number)
+        await self._await_clients(server)
+        self._tally.steps += 1
+        await self._settle()
+        await self._check()
+        return len(self._worlds) <= _MAX_WORLDS
+
+    def _do_without_client(self, step: Step) -> None:
+        """Let a native client go on, or the time of a job end."""
+        (world,) = self._worlds
+        (words,) = step.commands
+        if words[0] == "time ends":
+            some = [
+                (name, job)
+                for name, job in world.jobs(DELAYED, RESERVED)
+                if not job.is_due and (job.state == DELAYED or job.time_to_run) and "+" not in name
+            ]
+            place = words[1]
+            if isinstance(place, JobId):
+                some = [one for one in some if one[1].id == self._first_id + place]
+            if some:
+                name, job = some[place % len(some)]
+                # Long ago, in the order in which times end.
+                world.clock += 1
+                self._stand.end_time(name, job.state, job.id, world.clock)
+                job.is_due, job.place = True, world.clock - 1_000_000_000
+                self._note_done(NOBODY, ("time ends", JobId(job.id)))
+            return
+        if self._natives.do(words, world):
+            self._done.append(step)
+            self._natives.note(world, self._stand.read(world.names()))
+            if difference := self._difference_now():
+                raise self._difference(difference)
+
+    def _count(self, step: Step, commands: list[Words]) -> None:
+        self._tally.steps += 1
+        self._tally.waits += any(world.clients[step.client].waiting for world in self._worlds)
+        for words in commands:
+            self._tally.commands[words[0]] = self._tally.commands.get(words[0], 0) + 1
+
+    # Replies
+
+    async def _settle(self) -> None:
+        """Return when the servers are in the state of one of the worlds. Raise Difference."""
+        if any(world.short_times for world in self._worlds):
+            await asyncio.sleep(1.5 * SHORT)
+            for world in self._worlds:
+                world.short_times = 0
+        end = time.monotonic() + self._reply_timeout
+        blocked: list[int] = []
+        while True:
+            self._has_replies.clear()
+            self._read()
+            settled = [world for world in self._worlds if world.is_settled]
+            if settled and not self._waits:
+                return
+            if settled:
+                blocked = await asyncio.gather(*map(self._blocked, self._servers))
+                possible = [[world.blocked(server) for server in self._servers] for world in settled]
+                if blocked in possible and not self._has_replies.is_set():
+                    return
+            if time.monotonic() > end:
+                raise self._difference(f"no further reply; waiting clients of the servers: {blocked}")
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_POLL_INTERVAL if settled else 0.1):
+                    await self._has_replies.wait()
+
+    def _read(self) -> None:
+        """Compare the replies that have come, and drop the worlds in which they are not expected."""
+        for number, wire_ in enumerate(self._wires):
+            while wire_.replies:
+                reply = wire_.replies.popleft()
+                possible = []
+                for world in self._worlds:
+                    outbox = world.clients[number].outbox
+                    if outbox and matches(outbox[0], reply):
+                        world.learn(outbox.pop(0), reply)
+                        possible.append(world)
+                if not possible:
+                    raise self._difference(f"client {number} got the reply {reply!r}")
+                self._worlds = list({world.key(): world for world in possible}.values())
+
+    async def _blocked(self, server: int) -> int:
+        return await self._figure(self._controls[server], "blocked_clients")
+
+    @staticmethod
+    async def _figure(control: RespWire, name: str) -> int:
+        about = await _ask(control, "INFO", "clients")
+        for line in about.decode().splitlines():
+            if line.startswith(f"{name}:"):
+                return int(line.partition(":")[2])
+        raise AssertionError(about)
+
+    async def _await_clients(self, server: int, without: int = -1) -> None:
+        """Wait until a server knows which clients of the program are connected: all but one."""
+        kinds = [
+            kind
+            for number, (kind, its_server) in enumerate(self._program.clients)
+            if its_server == server and number != without and kind not in ("native", "library")
+        ]
+        await self._await_count(self._controls[server], len(kinds))
+
+    async def _await_count(self, control: RespWire, count: int) -> None:
+        end = time.monotonic() + TIMEOUT
+        # Each look is a round trip; a pause between them would take longer than the server does.
+        while await self._figure(control, "connected_clients") != count + 1:
+            assert time.monotonic() < end, f"the server does not have {count} clients besides this one"
+
+    # Contents
+
+    async def _check(self) -> None:
+        """Raise Difference unless the queues are as expected, if one command is done at a time."""
+        if self._waits:
+            return
+        (world,) = self._worlds
+        # A command that finds nothing by an id need not come to the queue. Here all see what is due.
+        await _ask_all(self._controls[0], *(("SCARD", name) for name in world.names()))
+        for name in world.names():
+            world.home[name].begin()
+        text = self._difference_now()
+        for name, log in world.logs.items():
+            log.begin()
+            asked = [("PRESSURE.PENDING", f"{name}+{group}") for group in log.groups]
+            told, *found = await _ask_all(self._controls[0], ("PRESSURE.GROUP", "LIST", name), *asked)
+            pending = dict(zip(log.groups, found, strict=True))
+            messages = await _ask(self._controls[1], "LRANGE", name, 0, -1)
+            text = text or difference_in_groups(log, told, pending, messages)
+        if text:
+            raise self._difference(text)
+
+    def _difference_now(self) -> str:
+        """Return how the keys differ, or nothing. Then let the reference know the tokens."""
+        (world,) = self._worlds
+        keys = self._stand.read(world.names())
+        text = difference_in_keys(world, keys) or difference_in_tokens(world, keys, self._natives)
+        self._natives.note(world, keys)
+        return text
+
+    async def _compare_contents(self) -> None:
+        """Raise Difference unless all queues are as in one of the worlds."""
+        if not self._waits:
+            return
+        worlds = [world for world in self._worlds if world.is_settled]
+        names = sorted({name for world in worlds for name in world.home.births})
+        found: dict[str, Any] = {}
+        for name in names:
+            control = self._controls[self._servers[0]]
+            about = await _ask(control, "PRESSURE.INFO", name)
+            if isinstance(about, list):
+                info = dict(zip(about[::2], about[1::2], strict=True))
+                figures = ("bound", "closed", "produced_messages", "consumed_messages", "reserved", "buried")
+                contents = await _ask(control, "LRANGE", name, 0, -1)
+                found[name] = (*(info[figure.encode()] for figure in figures), contents)
+        expected = [
+            {
+                name: (
+                    queue.bound, int(queue.is_closed), queue.counters.produced, queue.counters.consumed,
+                    len(queue.in_state("reserved")), len(queue.in_state("buried")), queue.visible,
+                )
+                for name, queue in ((name, world.home[name]) for name in world.names())
+            }
+            for world in worlds
+        ]  # fmt: skip
+        if found not in expected:
+            raise self._difference(
+                "at the end the queues (bound, closed, produced, consumed, reserved, buried, messages) are "
+                f"{found}, expected one of {expected}"
+            )
+
+    def _difference(self, text: str) -> Difference:
+        expected = []
+        for world in self._worlds[:5]:
+            outboxes = {n: client.outbox for n, client in enumerate(world.clients) if client.outbox}
+            waiting = {n: client.waiting.words for n, client in enumerate(world.clients) if client.waiting}
+            expected.append(f"  expected replies {outboxes}, waiting {waiting}")
+        lines = [text, f"{len(self._worlds)} possible worlds:", *expected]
+        return Difference("\n".join(lines), self._number, list(self._done))
+
+
+def shown(program: Program, steps: list[Step], last: int = 12) -> str:
+    """Return the last steps as text."""
+    lines = [f"{program.flavour}; clients: {dict(enumerate(program.clients))}"]
+    for step in steps[-last:]:
+        what = "; ".join(" ".join(map(_word, words)) for words in step.commands) or "(hangs up)"
+        kind = "" if step.client == NOBODY else f"client {step.client} ({program.clients[step.client][0]}): "
+        lines.append(f"  {kind}{what}")
+    return "\n".join(lines)
+
+
+def _word(word: Any) -> str:
+    return repr(word) if isinstance(word, bytes) else str(word)
