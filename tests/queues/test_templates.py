@@ -21,7 +21,7 @@ from tests.support.guards import reload
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, run_command, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
-from tests.support.waiters import about, create
+from tests.support.waiters import about, create, wait_for_blocked, waiters
 
 # The last line of the log after SIGHUP: now the settings are in force.
 _RELOADED = "with settings of queues"
@@ -135,6 +135,20 @@ def test_pops_from_a_queue_with_ack_next_are_reserved(client: Client) -> None:
     names = (b"type", b"retry_delay_ms", b"in_flight", b"rate")
     assert [found[name] for name in names] == [b"jobs", 2000, 3, b"10/500ms"]
     client.close()
+
+
+def test_workers_that_wait_before_the_first_put_reserve_what_they_get(server: Server, client: Client) -> None:
+    with waiters(server, 3) as workers:
+        for _ in range(2):  # the second time, the server has known the queue
+            for worker in workers:
+                worker.send("BLPOP", "safe", 0)
+            wait_for_blocked(client, 3)
+            client.rpush("safe", "a", "b", "c", "d")
+            assert sorted(worker.reply()[1] for worker in workers) == [b"a", b"b", b"c"]
+            last = client.execute_command("PRESSURE.RESERVE", "safe")[1]
+            jobs = [client.execute_command("PRESSURE.JOB", "safe", last - number) for number in (1, 2, 3)]
+            assert [(job[b"state"], job[b"ttr_ms"]) for job in jobs] == [(b"reserved", 30_000)] * 3
+            client.delete("safe")
 
 
 def test_dead_letters_create_their_queue_with_its_settings(client: Client) -> None:

@@ -77,7 +77,8 @@ end
 
 -- Return the messages, oldest first, or false if there is no queue, or an error; how many are left for another call; and
 -- if the get waits, the function to call when there may be more. Return nothing if all is left for another call.
-local function get_some(options, wanted, claims)
+-- `again` is the function of this file that gets the rest, as the verb says: a put may have created the queue meanwhile.
+local function get_some(options, wanted, claims, again)
   if not queue.bound and (options.existing or not options.waits) then
     return { err = 'NOQUEUE' }, 0
   end
@@ -95,7 +96,7 @@ local function get_some(options, wanted, claims)
     messages[#messages + 1] = self.flags and table.concat(self.flags, ' ') or ''
   end
   return messages, left, missing and function()
-    return get_some(options, missing, self.claims)
+    return again(options, self.claims or missing)
   end
 end
 
@@ -111,19 +112,19 @@ end
 -- Takes    how many messages are wanted. Returns what `get_some` does
 function get.get(options, wanted)
   if block.patient and not options.final and is_mistaken(false) then return {}, wanted end
-  return get_some(options, wanted)
+  return get_some(options, wanted, nil, get.get)
 end
 
 -- Get from a queue with ACK NEXT, as `reserve` does. The reservations have the queue's ACK-TTR, or no end.
 function get.pop(options, claims)
-  if #claims > 0 and is_mistaken(true) then return {}, #claims end
+  if #claims > 0 and is_mistaken(true) then return queue.bound and {} or false, #claims end
   claims.ttr = tonumber(queue.bound and call('HGET', queue.base .. ':ext:settings', 'ack_ttr') or 0)
-  return get_some(options, #claims, claims)
+  return get_some(options, #claims, claims, get.pop)
 end
 
 -- Takes a claim for each message (job_gets.lua), and returns each as 'id ttr flags reserves message'.
 function get.reserve(options, claims)
-  return get_some(options, #claims, claims)
+  return get_some(options, #claims, claims, get.reserve)
 end
 
 -- Returns  the oldest message that has not expired, and its flags, '' for 0; or an empty list. With the option
