@@ -294,12 +294,14 @@ class PipelinedClient(Client):
         here: list[bytes] = []
         if self.reserved_jobs.finished_pops:
             owner = self.job_owner
-            for database, queue, jobs, _ in self.reserved_jobs.take_finished():
-                finished = [owned(job, owner) for job, _ in jobs]
-                if queue == name and database is self.database:
+            for pop in self.reserved_jobs.take_finished():
+                finished = [owned(job, owner) for job, _ in pop.jobs]
+                if pop.queue == name and pop.database is self.database:
                     here += finished
                 else:
-                    database.submit(database.shard_of(queue).reservations.ending(queue, finished))
+                    pop.database.submit(
+                        pop.database.shard_of(pop.queue).reservations.ending(pop.queue, finished)
+                    )
         return here
 
     def _adapt(self, size: int) -> None:

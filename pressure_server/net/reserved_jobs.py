@@ -41,17 +41,22 @@ class Held:
         self.deadline = deadline
 
 
-class Pop(NamedTuple):
+class Pop:
     """Jobs of one queue that end together, such as what one pop has brought.
 
     `jobs` has the id of each, and how often it has been reserved. The reservations end at `deadline`, by the
     loop's clock; inf for never.
     """
 
-    database: Database
-    queue: bytes
-    jobs: list[tuple[int, int]]
-    deadline: float
+    __slots__ = ("database", "deadline", "jobs", "queue")
+
+    def __init__(
+        self, database: Database, queue: bytes, jobs: list[tuple[int, int]], deadline: float
+    ) -> None:
+        self.database = database
+        self.queue = queue
+        self.jobs = jobs
+        self.deadline = deadline
 
 
 class ReservedJobs:
@@ -103,6 +108,9 @@ class ReservedJobs:
 
     def take_finished(self) -> list[Pop]:
         """Forget the pops that the client has finished, and return them."""
+        if self.finished_pops == len(self.pops):  # nearly always
+            finished, self.pops, self.finished_pops = self.pops, [], 0
+            return finished
         finished = self.pops[: self.finished_pops]
         self.pops, self.finished_pops = self.pops[self.finished_pops :], 0
         return finished

@@ -9,7 +9,7 @@ local jobs = require 'kinds/jobs'
 
 local list_worker = {}
 -- Limits, as those of a fast get.
-local MESSAGES, BYTES = 1000, 1048576
+local MOST_MESSAGES, MOST_BYTES = 1000, 1048576
 local NO_MARKS = {}
 local key_of = queue.key_of
 
@@ -33,7 +33,7 @@ local function is_special(wanted)
   local base = queue.base
   local marks, copies, due = base .. ':ext:marks', base .. ':ext:copies', base .. ':ext:due'
   return wanted > queue.length or queue.consumer ~= the_call.identity or queue.index and not fast.is_exact()
-    or wanted > 1 and wanted * #call('LINDEX', base, -1) > BYTES
+    or wanted > 1 and wanted * #call('LINDEX', base, -1) > MOST_BYTES
     or call('EXISTS', base .. ':consumer_free', base .. ':not_full', marks, marks, marks, copies, copies, copies,
       due, due, due) ~= 2
 end
@@ -65,10 +65,10 @@ local function read_runs()
   local arguments, first = the_call.arguments, block.first
   local finished = arguments[first] == 'delete_job' and tonumber(arguments[first + 1])
   local at = finished and first + 2 + finished
-  if not finished or finished > MESSAGES or at > block.last then return nil end
+  if not finished or finished > MOST_MESSAGES or at > block.last then return nil end
   local verb, options = block.read_name(arguments[at])
   local wanted = tonumber(arguments[at + 1])
-  if wanted < 1 or wanted > MESSAGES or at + 1 + wanted ~= block.last or options.otherwise
+  if wanted < 1 or wanted > MOST_MESSAGES or at + 1 + wanted ~= block.last or options.otherwise
     or not (verb == 'pop' and queue.word == 'kept' or verb == 'reserve') then
     return nil
   end
