@@ -291,14 +291,14 @@ class RequestParser:
     def _read_length(self, data: bytes, position: int) -> int:
         """Read the length of an argument. Return the position after it, or -1 if the line is incomplete."""
         length, after = _short_number(data, position + 1)
-        if after < 0:
+        if after < 0 or data[position] != _DOLLAR:
             after = _line_end(data, position, "too big bulk count string")
             if after < 0:
                 return -1
+            if data[position] != _DOLLAR:
+                raise RequestError(f"Protocol error: expected '$', got '{_shown(data[position])}'")
             number = integer_from(data[position + 1 : after - 2])
             length = -1 if number is None else number
-        if data[position] != _DOLLAR:
-            raise RequestError(f"Protocol error: expected '$', got '{_shown(data[position])}'")
         if not 0 <= length <= self._limits.max_bulk:
             raise RequestError("Protocol error: invalid bulk length")
         self._announced += length
