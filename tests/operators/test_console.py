@@ -541,6 +541,15 @@ def test_each_action_says_what_it_did(console: Server, queues: Client) -> None:
     assert _act(console, "delete", "q").json["text"].startswith("NOQUEUE")
 
 
+def test_a_message_is_put_with_the_options_of_the_command(console: Server, queues: Client) -> None:
+    queues.execute_command("PRESSURE.CREATE", "q", "TYPE", "JOBS")
+    assert _act(console, "put", "q", message="x", priority="3", ttr="7", expire="1000").json["done"]
+    queues.execute_command("PRESSURE.RESERVE", "q")
+    (job,) = _queue(console, "q")["jobs"]["reserved"]
+    assert (job["priority"], job["until"] - job["since"]) == (3, 7)
+    assert _act(console, "put", "q", message="x", expire="soon").json["text"].startswith("ERR")
+
+
 @pytest.mark.parametrize("kind", ["FIFO", "JOBS", "LIFO", "RANDOM"])
 def test_a_message_that_was_taken_is_consumed(console: Server, queues: Client, kind: str) -> None:
     queues.execute_command("PRESSURE.CREATE", "q", "TYPE", kind)

@@ -48,7 +48,9 @@ export const ACTIONS = [
             { name: "ttr", label: "ttr", hint: "seconds for which a worker may keep it; empty for 60", type: "number" },
           ]
         : []),
-      { name: "expire", label: "expire", hint: "seconds until it is dropped, if nobody takes it", type: "number" },
+      ...(row.type === "log"
+        ? []
+        : [{ name: "expire", label: "expire", hint: "seconds until it is dropped, if nobody takes it", type: "number" }]),
     ],
     body: ({ form, message, ...options }) =>
       form === "hex" ? { hex: message.replace(/\s+/g, ""), ...options } : { message, ...options },
