@@ -812,10 +812,12 @@ def test_nothing_is_taken_from_a_queue_during_a_native_delete(
     client.sadd("q", "a", "b")
 
     def is_watched() -> bool:
+        is_up = bool(direct.info("stats")["tracking_total_keys"])
         client.scard("q")
-        return bool(direct.info("stats")["tracking_total_keys"])
+        return is_up
 
     # The watch reconnects after the backend was flushed; until then the server would not notice the delete.
+    # It watches another key first, so only a question that comes later makes it watch the queue for certain.
     wait_for(is_watched, "the server to watch the queue")
     delete = native_steps.delete()
     step_until(delete, lambda: not direct.exists(f"{BASE}:bound"))
