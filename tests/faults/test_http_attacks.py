@@ -251,10 +251,17 @@ def test_bodies_that_are_no_login_are_refused(closed_server: Server, body: bytes
 
 def test_large_bodies_are_refused_before_they_are_read(open_server: Server) -> None:
     head = b"POST /api/login HTTP/1.1\r\n" + _HOST + b"Content-Type: application/json\r\n"
-    assert b" 413 " in send_raw(open_server, head + b"Content-Length: 10000000000\r\n\r\n" + b"x" * 6_000_000)
     chunks = b"100000\r\n" + b"x" * 0x100000 + b"\r\n"
-    reply = send_raw(open_server, head + b"Transfer-Encoding: chunked\r\n\r\n" + chunks * 6)
-    assert not reply or b" 413 " in reply
+    bodies = {
+        b"Content-Length: 10000000000\r\n\r\n" + b"x" * 6_000_000: [b"413"],
+        # The server may have reset the connection before its response was read.
+        b"Transfer-Encoding: chunked\r\n\r\n" + chunks * 6: [b"413", b""],
+    }
+    for body, statuses in bodies.items():
+        with connect(open_server) as connection:
+            with contextlib.suppress(ConnectionError):
+                connection.sendall(head + body)
+            assert _status(connection) in statuses
 
 
 def test_a_compressed_bomb_is_refused(open_server: Server) -> None:
@@ -338,25 +345,19 @@ def test_guesses_of_passwords_are_slowed_and_limited(closed_server: Server) -> N
 @pytest.mark.slow
 def test_slow_requests_do_not_keep_their_connections(open_server: Server) -> None:
     began = time.monotonic()
-    with connect(open_server) as silent, connect(open_server) as slow:
+    with connect(open_server) as silent, connect(open_server) as slow, connect(open_server) as slow_body:
         slow.sendall(b"GET /healthz HTTP/1.1\r\n")
-        slow.settimeout(60)
-        silent.settimeout(60)
-        assert _read_to_end(silent) == b""
-        assert _read_to_end(slow) == b""
-        assert time.monotonic() - began < 30
-
-
-@pytest.mark.slow
-def test_a_slow_body_gets_a_timeout(open_server: Server) -> None:
-    with connect(open_server) as slow:
-        slow.settimeout(60)
-        slow.sendall(
+        slow_body.sendall(
             b"POST /api/login HTTP/1.1\r\n"
             + _HOST
             + b"Content-Type: application/json\r\nContent-Length: 9\r\n\r\n{"
         )
-        assert b" 408 " in _read_to_end(slow)
+        for connection in (silent, slow, slow_body):
+            connection.settimeout(60)
+        assert _read_to_end(silent) == b""
+        assert _read_to_end(slow) == b""
+        assert time.monotonic() - began < 30
+        assert _status(slow_body) == b"408"
 
 
 def _read_to_end(connection: socket.socket) -> bytes:
