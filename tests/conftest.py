@@ -1,7 +1,5 @@
 """Fixtures: a shared backend and server, and factories for tests that stop or reconfigure them."""
 
-from __future__ import annotations
-
 import functools
 import os
 import subprocess

@@ -3,8 +3,6 @@
 `python -m tests.documents` writes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from handlers.beanstalk import commands as beanstalk_commands

@@ -1,7 +1,5 @@
 """The man pages, from the same texts as `--help`. `python -m tests.man_pages FOLDER` writes them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

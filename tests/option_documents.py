@@ -1,7 +1,5 @@
 """What documents say of the options: the tables of the reference, and the sample configuration file."""
 
-from __future__ import annotations
-
 import json
 import textwrap
 from pathlib import Path

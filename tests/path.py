@@ -6,8 +6,6 @@ The commands are a SADD and a SPOP of one client, on a queue in use. The stages 
 backend is written, and when the reply is written. With --each, list every function in its order.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import os

@@ -1,7 +1,5 @@
 """Make the screenshots of the console in docs/images: `python -m tests.screenshots`."""
 
-from __future__ import annotations
-
 import json
 import tempfile
 import threading

@@ -1,7 +1,5 @@
 """Fixtures for applications: one at a server of its own, or in its usual place, at a Redis."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path

@@ -3,8 +3,6 @@
 The worker pops `a`, works on it, and pops `b`. Then it ends, or its server does.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

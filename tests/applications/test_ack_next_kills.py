@@ -3,8 +3,6 @@
 No message is lost, and only those come again that were in work when their worker or the server was killed.
 """
 
-from __future__ import annotations
-
 import random
 import signal
 import threading

@@ -1,7 +1,5 @@
 """Jobs of Rails' ActiveJob over beanstalk, by an adapter for Beaneater: Backburner is not in Debian."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

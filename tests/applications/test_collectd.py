@@ -1,7 +1,5 @@
 """collectd's write_redis stores nothing and says nothing; only the server's log and statistics tell."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """The page on compatibility: each row has a test, in the version that the row names."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

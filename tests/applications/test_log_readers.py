@@ -1,7 +1,5 @@
 """The readers in docs/guides/log-shippers.md read every line, also if one of them is killed."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

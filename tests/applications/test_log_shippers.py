@@ -1,7 +1,5 @@
 """rsyslog and syslog-ng ship lines into a queue, configured as docs/guides/log-shippers.md says."""
 
-from __future__ import annotations
-
 import signal
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Clients of PyPI that send memcached's meta commands: on values as with memcached, and on queues."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path

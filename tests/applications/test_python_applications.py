@@ -1,7 +1,5 @@
 """Applications in Python that work: docs/compatibility.md has their set-up."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.applications.conftest import SetUp

@@ -1,7 +1,5 @@
 """Applications of PyPI and npm that must not be used with the server: how they fail."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.applications.conftest import SetUp

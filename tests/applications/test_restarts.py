@@ -4,8 +4,6 @@ Beside each application the same is done with the Redis or beanstalkd for which 
 documentation use commands of ours, so they have no such control.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from functools import partial

@@ -3,8 +3,6 @@
 None of these can be installed from Debian or the registries, so it is not the programs that are tested.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sidekiq runs jobs without retries; a job with retries that raises is lost, which Sidekiq logs."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Celery and dramatiq over what pressure_server.client has for them: each job is done at least once."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -3,8 +3,6 @@
 Applications connect again after such an error.
 """
 
-from __future__ import annotations
-
 import signal
 import sys
 from collections.abc import Callable

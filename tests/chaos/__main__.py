@@ -3,8 +3,6 @@
 The exit status is 0 if no message was lost and every duplicate has a cause; otherwise 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import sys

@@ -1,7 +1,5 @@
 """The backends of a stand: one Valkey or Redis whose files are the evidence, or nodes that fail over."""
 
-from __future__ import annotations
-
 import asyncio
 import shutil
 from abc import ABC, abstractmethod

@@ -1,7 +1,5 @@
 """Beanstalk clients: producers, workers, worker processes that are killed, and a client that kicks."""
 
-from __future__ import annotations
-
 import asyncio
 import sys
 import time

@@ -1,7 +1,5 @@
 """A client with one connection to a proxy, directly or through a relay. It reconnects after a break."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

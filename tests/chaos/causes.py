@@ -1,7 +1,5 @@
 """Causes: finds the fault that explains a duplicate, from its receipts and the faults of the run."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import NamedTuple
 

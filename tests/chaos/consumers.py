@@ -4,8 +4,6 @@ Messages on their way to a connection that is cut are gone. So clients whose con
 to a queue of their own, and remove them there after reading them.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

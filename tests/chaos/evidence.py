@@ -4,8 +4,6 @@ The file has the effects of scripts: which values were pushed, and how many were
 all lists are followed from the beginning. Jobs are followed by their ids.
 """
 
-from __future__ import annotations
-
 import re
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence

@@ -1,7 +1,5 @@
 """Faults: break parts of the stand as planned, and repair them."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import random

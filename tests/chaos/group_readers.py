@@ -1,7 +1,5 @@
 """Clients that read logs: consumers of groups by `PRESSURE.READ`, and a client that reads by offset."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

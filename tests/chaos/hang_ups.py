@@ -8,8 +8,6 @@ are lost. A reply that is in the client's kernel when the client closes is gone,
 * a `HalfCloser` closes only its sending side, at any moment, and reads all that arrives.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import AsyncIterator

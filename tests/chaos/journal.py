@@ -1,7 +1,5 @@
 """The journal of a run: error replies, pauses, hang-ups, repeated puts and complaints."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """A kestrel client: it acknowledges a message and opens the next in a loop, and sometimes aborts a read."""
 
-from __future__ import annotations
-
 import time
 
 from tests.chaos.consumers import Consumer

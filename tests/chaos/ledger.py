@@ -1,7 +1,5 @@
 """The ledger of a chaos run. It identifies messages by their names, and knows their jobs."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Clients of logs, and of queues into which all puts have a transaction id."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from tests.chaos.beanstalk import BeanstalkCaller

@@ -1,7 +1,5 @@
 """The ledger of a log: the offsets of its messages, and a ledger for each group that reads it."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Sequence
 

@@ -1,7 +1,5 @@
 """The maker of a run's clients: gives each a name, a proxy, and a source of random numbers."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """A memcached client, and its parser of replies."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple
 
 from tests.chaos.caller import Caller, Reader

@@ -1,7 +1,5 @@
 """Memcached clients that put and take."""
 
-from __future__ import annotations
-
 import time
 
 from tests.chaos.consumers import Consumer

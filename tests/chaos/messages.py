@@ -1,7 +1,5 @@
 """Messages. Each is unique and follows from its name, so that a changed message is detected."""
 
-from __future__ import annotations
-
 import random
 
 _MAX_SIZE = 40_000

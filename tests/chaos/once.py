@@ -3,8 +3,6 @@
 A message that was put with an id must be there exactly once, whatever broke in between.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """The plan: the kinds of faults, and a seed's faults with their order, targets and lengths."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -4,8 +4,6 @@ A message counts as received when a later pop of its connection has brought anot
 happen, the message is doubtful: it may be acknowledged, or come again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

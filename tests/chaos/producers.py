@@ -1,7 +1,5 @@
 """Producers: clients that put new messages and note in the ledger which were acknowledged."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """Readers: clients that look at queues of all types, and take nothing. Their reads share calls with takes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tests.chaos.consumers import Consumer

@@ -2,8 +2,6 @@
 reservations belong to a token.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """The report of a run as text, and the reasons for which a run has failed."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 

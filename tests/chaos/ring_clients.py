@@ -4,8 +4,6 @@ What a group misses, and what nobody has read when it is deleted, is not lost, s
 message has one offset, whoever reads it, and a command that cannot be done has one of the known errors.
 """
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """A run: the stand, its clients and its faults, from the first message until all queues are drained."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

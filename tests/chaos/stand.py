@@ -3,8 +3,6 @@
 A cluster has no relays before it.
 """
 
-from __future__ import annotations
-
 import asyncio
 import re
 import socket

@@ -1,7 +1,5 @@
 """Tags in braces: queues that one transaction or move uses have to be in one shard of a cluster."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

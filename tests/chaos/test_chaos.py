@@ -1,7 +1,5 @@
 """Short chaos runs, and the ledger, the causes and the report that judge a run."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from dataclasses import replace

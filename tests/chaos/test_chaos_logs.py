@@ -1,7 +1,5 @@
 """The chaos test finds what is lost or doubled in logs, and among puts with transaction ids."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from pathlib import Path

@@ -4,8 +4,6 @@ A worker that dies deletes none of the jobs that it has reserved. A job counts a
 its deletion has been read. If that reply does not come, the job is doubtful: it may be deleted, or not.
 """
 
-from __future__ import annotations
-
 import asyncio
 import time
 from abc import abstractmethod

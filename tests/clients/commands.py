@@ -1,7 +1,5 @@
 """Print the lines of tests/clients/commands.txt, by redis-py: `commands.py PORT sync|async RESP-VERSION`."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 import json

@@ -1,7 +1,5 @@
 """An application moves from the embedded backend to Sentinel, and then to a cluster, as the guide says."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import subprocess

@@ -1,7 +1,5 @@
 """Failover in a cluster: masters that die, hand over, are cut off, or load their data."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

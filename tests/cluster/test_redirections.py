@@ -1,7 +1,5 @@
 """Nodes of a cluster redirect to a node that is away, or to each other; settings that none can serve."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Awaitable, Callable, Iterator

@@ -1,7 +1,5 @@
 """A backend whose master Sentinels name: it is replaced, they are away, they answer what is no longer so."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

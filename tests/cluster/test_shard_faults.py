@@ -1,7 +1,5 @@
 """Faults of a cluster with shards: slots move, masters and servers die. Other shards go on."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import time

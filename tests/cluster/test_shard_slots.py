@@ -5,8 +5,6 @@ node, and fails half way after a move. Redis refuses a function of a library tha
 workload fail; it lets other scripts do so, and MONITOR shows what each of them does.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from pathlib import Path

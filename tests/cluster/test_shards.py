@@ -1,7 +1,5 @@
 """Shards: a server whose queues are spread over the masters of a cluster, as its clients see it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import pty

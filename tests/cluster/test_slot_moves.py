@@ -1,7 +1,5 @@
 """The slot of all queues moves to another master, in both ways. Clients notice a pause."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import AsyncIterator, Iterator

@@ -1,7 +1,5 @@
 """The backend: away and back, numbered databases, passwords, versions that are too old."""
 
-from __future__ import annotations
-
 import asyncio
 from pathlib import Path
 from typing import Any

@@ -3,8 +3,6 @@
 Each row of the table in docs/reliability.md names tests of this module. The first test compares both.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 libfaketime moves the clock of the backend, and no other: the monotonic clock goes on.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

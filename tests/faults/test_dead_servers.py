@@ -4,8 +4,6 @@ A peer puts them back within --proxy-timeout; else the next server on that backe
 client may have read come again. None is lost.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import time

@@ -1,7 +1,5 @@
 """Clients that leave while they wait: the server drops their commands and loses no message."""
 
-from __future__ import annotations
-
 import socket
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Draining: a server that stops answers commands in flight and puts undelivered messages back."""
 
-from __future__ import annotations
-
 import contextlib
 import re
 import signal

@@ -1,7 +1,5 @@
 """Durability levels: replies wait for confirmations, and a backend that cannot confirm is refused."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from functools import partial

@@ -1,7 +1,5 @@
 """The embedded backend: its data survives restarts and kills, and a directory has one server."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

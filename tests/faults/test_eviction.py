@@ -1,7 +1,5 @@
 """A backend that drops keys when its memory is full is refused, or allowed and its queues are repaired."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 import pytest

@@ -4,8 +4,6 @@ The collector counts objects, not their bytes: a few reference cycles with messa
 megabytes. The server of these tests runs without a collector, and reports what only that would free.
 """
 
-from __future__ import annotations
-
 import gzip
 import json
 import signal

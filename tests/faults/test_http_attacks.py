@@ -1,7 +1,5 @@
 """Attacks on the HTTP listener: what the attacker gets, and that nobody else is harmed."""
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import gzip

@@ -4,8 +4,6 @@ Messages in the kernel's buffers are gone, and these tests bound their number. t
 clients that leave while they wait.
 """
 
-from __future__ import annotations
-
 import asyncio
 import collections
 import os

@@ -4,8 +4,6 @@ A client reads its message in a complete reply, or the server puts the message b
 tests/support/leaving.py runs the cells. PRESSURE_LEAVING=full runs all of them instead of a sample.
 """
 
-from __future__ import annotations
-
 import os
 from collections.abc import Iterator
 

@@ -4,8 +4,6 @@ Each operation is done on the same queues with and without a cut of the connecti
 flight. Replies and keys must be the same.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import re

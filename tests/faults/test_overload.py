@@ -4,8 +4,6 @@ PRESSURE_OVERLOAD multiplies the number of waiting clients. With 50, 10 000 clie
 which needs `ulimit -n 20000`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import re

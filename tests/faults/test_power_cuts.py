@@ -1,7 +1,5 @@
 """Power cuts of the backend: what each level of durability loses when bytes that were not synced are gone."""
 
-from __future__ import annotations
-
 import os
 import random
 import signal

@@ -1,7 +1,5 @@
 """A rolling update: servers of two versions, with different libraries, on one backend at the same time."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 from pathlib import Path

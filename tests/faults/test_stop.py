@@ -3,8 +3,6 @@
 Clients notice the end of their connection, as at a stop of Redis: they reconnect, and send the command again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import threading
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Clients that do not log in, although they must: they keep out no client that does."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """Clients whose machine vanishes: no FIN and no RST comes, and they answer nothing any longer."""
 
-from __future__ import annotations
-
 import socket
 import ssl
 from collections.abc import Callable, Iterator

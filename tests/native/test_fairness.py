@@ -1,7 +1,5 @@
 """The server's clients get turns with a role while native clients wait for the same room or messages."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.module_servers import module_server

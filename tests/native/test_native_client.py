@@ -1,7 +1,5 @@
 """The Python client, sync and async: alone, among native clients of pressure 0.15 and 0.1, with a server."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import re

@@ -1,7 +1,5 @@
 """The Python client on queues of all types that servers make, while much must be done there first."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator
 from contextlib import suppress

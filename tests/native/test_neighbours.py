@@ -4,8 +4,6 @@
 is the full run, and prints its statistics. Without the variable the run is much shorter.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

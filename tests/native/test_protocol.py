@@ -3,8 +3,6 @@
 The tests read the keys in the backend, because native clients rely on them.
 """
 
-from __future__ import annotations
-
 import ast
 import re
 import socket

@@ -1,7 +1,5 @@
 """Turns and the note of turns, by which servers find the parked tokens of a dead server."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Rights: a command needs the rights in the table of commands, and access to every queue that it names."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from functools import cache

@@ -1,7 +1,5 @@
 """The addresses on which a server listens: clients of IPv4 and IPv6 reach it by each of them."""
 
-from __future__ import annotations
-
 import re
 import socket
 

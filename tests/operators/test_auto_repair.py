@@ -1,7 +1,5 @@
 """Auto-repair: a running server repairs the queues whose problems have lasted, and no others."""
 
-from __future__ import annotations
-
 import asyncio
 import threading
 

@@ -1,7 +1,5 @@
 """`pressure-server backup` and `restore`: what was acknowledged before a backup comes back."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

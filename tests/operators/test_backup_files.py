@@ -1,7 +1,5 @@
 """The file of a backup: damaged, foreign, newer and malicious ones are refused, and write nothing outside."""
 
-from __future__ import annotations
-
 import functools
 import gzip
 import hashlib

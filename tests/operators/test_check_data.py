@@ -1,7 +1,5 @@
 """`pressure-server check-data`: it finds damage anywhere; a repair leaves a prefix of the data."""
 
-from __future__ import annotations
-
 import random
 import shutil
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """Options of the commands: flags, environment, file; invalid options; the listeners that they open."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """The compiled variant: its build needs all it needs or leaves it, and no old code runs in silence."""
 
-from __future__ import annotations
-
 import ast
 import re
 import shutil

@@ -1,7 +1,5 @@
 """Shell completion: the scripts for bash, zsh and fish offer commands, options and their values."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

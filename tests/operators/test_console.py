@@ -1,7 +1,5 @@
 """The console's API: what each user sees, sorted and paged; actions and the rights that they need."""
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 import json

@@ -1,7 +1,5 @@
 """The console in a real browser: Debian's Chromium, driven by Playwright."""
 
-from __future__ import annotations
-
 import re
 import threading
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The Dockerfile without a container engine: its steps are followed in a directory. The compose file."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """`pressure-server demo`: clients of each protocol put and take messages of a running server."""
 
-from __future__ import annotations
-
 import re
 import signal
 import subprocess

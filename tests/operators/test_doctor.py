@@ -1,7 +1,5 @@
 """The doctor: it repairs the queues of dead native clients, and leaves live clients alone."""
 
-from __future__ import annotations
-
 import itertools
 import re
 import signal

@@ -1,7 +1,5 @@
 """`pressure-server doctor`: its output, its repairs, and its exit status."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

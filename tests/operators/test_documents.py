@@ -1,7 +1,5 @@
 """The pages in docs/: their tables from the code, the files that they name, and their links."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The Kubernetes manifests: what kustomize makes of them is valid, restricted, and fits the server."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Unknown commands in the log, the fields of JSON logs, and what `--log-level debug` tells."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

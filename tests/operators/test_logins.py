@@ -4,8 +4,6 @@ What handlers do themselves is tested over each protocol; test_login.py tests re
 memcached has.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import logging

@@ -1,7 +1,5 @@
 """The man pages: one for the program and for each command, without errors of formatting."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Metrics: their format, their values after known operations, their limits, and the files that use them."""
 
-from __future__ import annotations
-
 import json
 import os
 import re

@@ -1,7 +1,5 @@
 """A server that may open few files: it says so, and serves as many clients as it can, and no more."""
 
-from __future__ import annotations
-
 import http.client
 import re
 import socket

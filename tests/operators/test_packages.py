@@ -1,7 +1,5 @@
 """The wheel and the sdist: they have all files, and what they install starts and serves."""
 
-from __future__ import annotations
-
 import os
 import shutil
 import signal

@@ -1,7 +1,5 @@
 """Probes and triggers that observe.md and kubernetes.md name: Monit, Zabbix agent 2, and what KEDA sends."""
 
-from __future__ import annotations
-
 import json
 import re
 import subprocess

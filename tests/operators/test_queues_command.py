@@ -1,7 +1,5 @@
 """`pressure-server queues` and `top`: what they show of queues of all types, as users run them."""
 
-from __future__ import annotations
-
 import json
 import os
 import pty

@@ -1,7 +1,5 @@
 """The sample configuration: it describes every option, and its values are the defaults."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

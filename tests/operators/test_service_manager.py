@@ -1,7 +1,5 @@
 """Notifications to the service manager: a real server sends them to a socket of the test."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import os

@@ -1,7 +1,5 @@
 """The systemd unit: it is valid, exposes little, and its restrictions let the server and Valkey work."""
 
-from __future__ import annotations
-
 import os
 import re
 import shlex

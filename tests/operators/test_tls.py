@@ -1,7 +1,5 @@
 """TLS: connections of clients, certificates and their reload, invalid files, and TLS to the backend."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import ssl

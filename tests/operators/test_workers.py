@@ -1,7 +1,5 @@
 """Workers: several processes are one server to its clients, and none is missed when it ends."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal

@@ -3,8 +3,6 @@
 During each attack another client is served. Afterwards memory is as before, and the log has no secret.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import re

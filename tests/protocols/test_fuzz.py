@@ -3,8 +3,6 @@
 PRESSURE_FUZZ_CODEC and PRESSURE_FUZZ_LIVE set how many, PRESSURE_FUZZ_SEED seeds the random numbers.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import os

@@ -4,8 +4,6 @@ A client that has closed altogether looks the same until it is answered. tests/f
 tests/faults/test_disconnects.py test that no message is lost to it.
 """
 
-from __future__ import annotations
-
 import socket
 import subprocess
 from collections.abc import Iterator

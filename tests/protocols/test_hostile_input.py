@@ -4,8 +4,6 @@ The server keeps serving other clients in bounded memory. test_hostile.py and te
 test requests of one protocol.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import select

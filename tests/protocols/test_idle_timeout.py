@@ -1,7 +1,5 @@
 """--idle-timeout: which clients count as idle, and which do not although they send nothing."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack

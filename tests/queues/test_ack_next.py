@@ -1,7 +1,5 @@
 """In a queue with ACK NEXT, a popped message stays reserved until its connection pops again, or quits."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Full queues: puts wait for room in order of arrival or are refused, and senders are throttled."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

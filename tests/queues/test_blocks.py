@@ -1,7 +1,5 @@
 """Calls of the library with several blocks: blocks are independent, and a call stays short."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

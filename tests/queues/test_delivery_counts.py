@@ -1,7 +1,5 @@
 """How often a message has been reserved is counted on queues of every type, and may be limited."""
 
-from __future__ import annotations
-
 import pytest
 from redis import ResponseError
 

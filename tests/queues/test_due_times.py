@@ -1,7 +1,5 @@
 """Waiting clients are tried again when a delay, a reservation or a pause ends, whatever else happens."""
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

@@ -1,7 +1,5 @@
 """Reservations of beanstalk and kestrel clients: whose they are, and what ends them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

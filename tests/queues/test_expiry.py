@@ -1,7 +1,5 @@
 """Expiry of implicit queues: empty, unused queues are deleted with all their keys; others stay."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """The library of functions on the backend: it is loaded when it is missing, and deleted when unused."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Groups of consumers that read a log: each sees every message once, in order, over any protocol."""
 
-from __future__ import annotations
-
 import threading
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Jobs are found by their ids, however many of them one call has made (job_ids.lua)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator
 

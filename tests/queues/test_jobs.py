@@ -1,7 +1,5 @@
 """Jobs over RESP: priorities, delays, reservations, and what sets, lists and native clients see of them."""
 
-from __future__ import annotations
-
 import signal
 import time
 from typing import Any

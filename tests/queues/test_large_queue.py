@@ -3,8 +3,6 @@
 docs/reference/abilities.md lists its abilities with the tests that show them.
 """
 
-from __future__ import annotations
-
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path

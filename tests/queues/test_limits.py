@@ -1,7 +1,5 @@
 """Limits: bytes of a queue, the number of queues, the backend's memory; queues with a time to live."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

@@ -1,7 +1,5 @@
 """The Python clients of logs, sync and async, with a server."""
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 import re

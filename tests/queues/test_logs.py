@@ -1,7 +1,5 @@
 """Logs: offsets, reading by offset, rings, and messages that come back."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 

@@ -1,7 +1,5 @@
 """Thousands of jobs at once: steps are short for the backend, and no job is lost, doubled or out of order."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import signal

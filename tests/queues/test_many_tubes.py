@@ -1,7 +1,5 @@
 """Workers that watch many tubes: two servers always give the best job of all, whoever has changed what."""
 
-from __future__ import annotations
-
 import random
 import socket
 from functools import partial

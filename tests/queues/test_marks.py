@@ -3,8 +3,6 @@
 Native clients neither write nor read marks.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any

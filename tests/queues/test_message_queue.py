@@ -3,8 +3,6 @@
 docs/reference/abilities.md lists the abilities of MessageQueue with the tests that show them.
 """
 
-from __future__ import annotations
-
 import random
 import re
 import sys

@@ -1,7 +1,5 @@
 """Moves, pops of several queues, and set algebra: replies equal those of a real Redis; no message is lost."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Pipelines of puts with transaction ids: one run of the library, and the replies of single commands."""
 
-from __future__ import annotations
-
 from itertools import count
 from typing import Any
 

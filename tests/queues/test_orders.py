@@ -3,8 +3,6 @@
 Their messages become jobs when something needs that: nobody may notice by the order, or lose one.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from typing import Any
 

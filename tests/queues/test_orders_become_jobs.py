@@ -3,8 +3,6 @@
 What makes jobs of the messages waits until all are: the newest one is known only then.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 import pytest

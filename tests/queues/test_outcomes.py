@@ -1,7 +1,5 @@
 """Puts with a transaction id: done once, however often they are sent, and their outcome can be asked for."""
 
-from __future__ import annotations
-
 import itertools
 
 import pytest

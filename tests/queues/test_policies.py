@@ -1,7 +1,5 @@
 """Policies of queues of jobs: retry delays, jobs in flight, and the rate at which jobs are taken."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

@@ -1,7 +1,5 @@
 """PRESSURE.PUT … EXPIRE: a message that is not taken in time is dropped."""
 
-from __future__ import annotations
-
 import time
 
 import pytest

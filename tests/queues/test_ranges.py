@@ -1,7 +1,5 @@
 """Ranges: messages that a consumer of a group has read together, and what happens to some or all of them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

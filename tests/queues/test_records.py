@@ -1,7 +1,5 @@
 """Call records: calls are done once, and messages go back, also if a command of the backend fails."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count

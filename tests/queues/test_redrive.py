@@ -1,7 +1,5 @@
 """Dead letters go back to the queues from which they came."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

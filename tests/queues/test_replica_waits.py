@@ -1,7 +1,5 @@
 """WAIT: how many replicas of the backend have what a client has put, asked over RESP."""
 
-from __future__ import annotations
-
 import signal
 
 import pytest

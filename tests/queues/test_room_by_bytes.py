@@ -1,7 +1,5 @@
 """Puts that wait for room by bytes (`MAX-BYTES`) go on, whatever makes the room, at any server."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any
 

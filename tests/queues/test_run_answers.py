@@ -4,8 +4,6 @@ Operations are folded into runs, packed, done by the script, and the replies are
 `PRESSURE_ALL_RUNS=1` tries three times as many calls.
 """
 
-from __future__ import annotations
-
 import contextlib
 import os
 import random

@@ -1,7 +1,5 @@
 """Clients of two servers wait on one queue: the clients of each server get their share of the messages."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 `PRESSURE_OUT_OF_MEMORY_SECONDS=60` lets the backend be out of memory for a minute.
 """
 
-from __future__ import annotations
-
 import os
 import threading
 import time

@@ -3,8 +3,6 @@
 A record that stayed would be put back when the server stops, although its messages have been delivered.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from typing import NamedTuple
 

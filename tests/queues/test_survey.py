@@ -1,7 +1,5 @@
 """The survey: figures of all kinds of queues, ages, rates, and counts that only grow."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any

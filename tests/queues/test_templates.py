@@ -1,7 +1,5 @@
 """Settings of queues by name: a put creates a queue with the settings of the configuration file."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import signal

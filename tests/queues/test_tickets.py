@@ -1,7 +1,5 @@
 """Operations on several queues that share a ticket: none is forgotten, and none keeps others from a job."""
 
-from __future__ import annotations
-
 import asyncio
 import signal
 import time

@@ -1,7 +1,5 @@
 """The connection with which the transport for kombu and the broker for dramatiq reserve jobs."""
 
-from __future__ import annotations
-
 import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

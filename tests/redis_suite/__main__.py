@@ -3,8 +3,6 @@
 The exit status is 0 if those tests pass that should, and no others; otherwise 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import shutil
 import sys

@@ -1,7 +1,5 @@
 """Which tests of Redis's suite pass, and why the others cannot: the table in expected.tsv."""
 
-from __future__ import annotations
-
 from collections import Counter
 from pathlib import Path
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Redis's own test suite: get its source, and run its tests against a server."""
 
-from __future__ import annotations
-
 import os
 import random
 import shutil

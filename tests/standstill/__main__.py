@@ -1,7 +1,5 @@
 """Measure the worst that each command does to other clients: `python -m tests.standstill --help`."""
 
-from __future__ import annotations
-
 import argparse
 import re
 import sys

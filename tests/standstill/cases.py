@@ -1,7 +1,5 @@
 """The cases: for each command of the table, the largest requests that the limits let through."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial

@@ -1,7 +1,5 @@
 """The stage: a server with its backend, and queues of all kinds that are filled again before each case."""
 
-from __future__ import annotations
-
 import socket
 import time
 from collections.abc import Iterator

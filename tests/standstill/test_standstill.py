@@ -1,7 +1,5 @@
 """The program knows all commands, and each of its requests gets a reply. It measures nothing here."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """A real beanstalkd, with which the server is compared."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Brokers for tests that run operations without a server."""
 
-from __future__ import annotations
-
 from pressure_server.backend.address import Address
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.peers import PeerDetection

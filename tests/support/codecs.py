@@ -1,7 +1,5 @@
 """The parsers of all protocols for tests: how to make them, and which input and output they have."""
 
-from __future__ import annotations
-
 import re
 import tracemalloc
 from collections.abc import Callable, Iterator

@@ -4,8 +4,6 @@
 MemoryDenyWriteExecute, which the command and its children inherit.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import re

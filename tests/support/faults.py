@@ -1,7 +1,5 @@
 """Faults of a process, a backend or a disk. Each lasts for a `with` block, or for a moment."""
 
-from __future__ import annotations
-
 import os
 import resource
 import signal

@@ -5,8 +5,6 @@ A new process needs 0.3 seconds of processor time for its imports. `forked.py` s
 ends its processes without Python's shutdown, in which servers log what they have forgotten.
 """
 
-from __future__ import annotations
-
 import gc
 import importlib
 import json

@@ -1,7 +1,5 @@
 """Programs that are forked from a process with their imports: fork_server.py. Each worker has one."""
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json

@@ -1,7 +1,5 @@
 """Forms: verbs with their options, for models and tests that compare them."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import NamedTuple
 

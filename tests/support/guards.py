@@ -1,7 +1,5 @@
 """Access to servers: users files, certificates made by openssl, and reloads of both."""
 
-from __future__ import annotations
-
 import os
 import signal
 import ssl

@@ -1,7 +1,5 @@
 """A server under attack: hostile connections to it, a client that observes it, and its memory."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """HTTP requests to a server: well-formed ones, and bytes as an attacker sends them."""
 
-from __future__ import annotations
-
 import base64
 import http.client
 import json

@@ -1,7 +1,5 @@
 """Applications of PyPI and npm, installed by `make test-applications`, that use a server as their Redis."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

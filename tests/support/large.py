@@ -1,7 +1,5 @@
 """Large messages, each of which is known by its number."""
 
-from __future__ import annotations
-
 from tests.support.programs import Client
 
 SIZE = 100_000

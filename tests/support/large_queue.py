@@ -8,8 +8,6 @@ The server has no lock that a client could hold, so `txn_id` is not used. In par
 transaction id of a put, by which the second of two puts would not be done: LogQueue makes one for each.
 """
 
-from __future__ import annotations
-
 import json
 from typing import Any
 

@@ -4,8 +4,6 @@ A cell is a command that takes messages, a way to leave and a moment. All cells 
 together: each command has its own queues, and several clients send it.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import re

@@ -1,7 +1,5 @@
 """rsyslog and syslog-ng as private processes, with the configuration that docs/guides/log-shippers.md has."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterable, Mapping

@@ -1,7 +1,5 @@
 """What a server uses, as the kernel says, and what its backend knows of it."""
 
-from __future__ import annotations
-
 import os
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Plain connections in memcached's protocol: what is sent, and when it leaves, is up to the test."""
 
-from __future__ import annotations
-
 import socket
 from typing import NamedTuple
 

@@ -1,7 +1,5 @@
 """Servers that all tests of a module use."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -4,8 +4,6 @@ The operations of `NativeSteps` are generators that yield between two commands, 
 other work. `NativeClient` runs whole operations, and blocks in Redis.
 """
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Generator

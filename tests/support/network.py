@@ -4,8 +4,6 @@ A cut loses packets in silence, in one direction or in both: nobody gets a FIN, 
 is on the network, too, and cannot be cut off.
 """
 
-from __future__ import annotations
-
 import ctypes
 import os
 import subprocess

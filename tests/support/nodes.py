@@ -1,7 +1,5 @@
 """Processes of Redis or Valkey: the nodes of a cluster, and of a set with Sentinel."""
 
-from __future__ import annotations
-
 import asyncio
 import enum
 import os

@@ -3,8 +3,6 @@
 Tests that look into the backend, or break it, are skipped.
 """
 
-from __future__ import annotations
-
 import re
 from contextlib import ExitStack
 from pathlib import Path

@@ -3,8 +3,6 @@
 Their scripts are tests/applications/scripts/pop_worker.*.
 """
 
-from __future__ import annotations
-
 import os
 import select
 import signal

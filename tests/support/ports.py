@@ -1,7 +1,5 @@
 """Free ports for programs that must be told their port."""
 
-from __future__ import annotations
-
 import random
 import socket
 from pathlib import Path

@@ -4,8 +4,6 @@
 has been synced. Names are taken to be durable at once: a cut undoes no rename.
 """
 
-from __future__ import annotations
-
 import functools
 import os
 import random

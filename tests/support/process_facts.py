@@ -1,7 +1,5 @@
 """A program that prints, as JSON, what a process has at its start: a forked one must have the same."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import os

@@ -1,7 +1,5 @@
 """The programs that tests start: a private Valkey, pressure-server, and others."""
 
-from __future__ import annotations
-
 import io
 import os
 import re

@@ -3,8 +3,6 @@
 `python -m tests.support.repair_table docs/guides/repair.md` writes the table into the document.
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from collections.abc import Iterable

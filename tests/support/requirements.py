@@ -1,7 +1,5 @@
 """Requirements of tests. A test whose requirement is missing is skipped, or fails if CI is set."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

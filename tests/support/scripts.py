@@ -1,7 +1,5 @@
 """Calls of the library as the courier makes them, without a server."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 

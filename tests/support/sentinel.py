@@ -1,7 +1,5 @@
 """A master with a replica and Sentinels, which fail when a test says so."""
 
-from __future__ import annotations
-
 import secrets
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack

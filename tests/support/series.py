@@ -1,7 +1,5 @@
 """Series of commands as lines of text, each with its reply; a str stands for the beginning of an error."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import hiredis

@@ -1,7 +1,5 @@
 """Queues in the shards of a cluster: their names, the keys of all nodes, and what scripts do there."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 import secrets

@@ -3,8 +3,6 @@
 The fixtures are in tests/conftest.py: `original`, a real Redis, and `pair`, that Redis and the server.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Collection
 

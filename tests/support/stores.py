@@ -1,7 +1,5 @@
 """Servers that come back after a restart with what they keep, and their queues."""
 
-from __future__ import annotations
-
 import signal
 from collections import Counter
 from collections.abc import Callable, Mapping

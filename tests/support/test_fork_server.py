@@ -1,7 +1,5 @@
 """A forked process behaves as a new one, so that tests may start servers either way."""
 
-from __future__ import annotations
-
 import json
 import os
 import signal

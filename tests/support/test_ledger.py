@@ -1,7 +1,5 @@
 """The ledger of tests/support finds every message that was lost, doubled, strange or out of order."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.ledger import Disordered, Doubled, Event, Ledger, Lost, Strange

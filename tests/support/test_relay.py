@@ -1,7 +1,5 @@
 """The relays of tests/support: they pass all bytes on, except those that a test holds, cuts or drops."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

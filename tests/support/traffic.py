@@ -1,7 +1,5 @@
 """Clients whose messages must all come, once and in order, whatever becomes of the backend."""
 
-from __future__ import annotations
-
 import asyncio
 import math
 import time

@@ -1,7 +1,5 @@
 """Another version of the source: this one with a line more in the library, which gives it another name."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """TCP keepalive: the options of sockets, and which connections have them."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Iterator

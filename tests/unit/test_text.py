@@ -1,7 +1,5 @@
 """Globs, which match the same strings as in Redis; and counts."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st

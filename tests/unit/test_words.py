@@ -1,7 +1,5 @@
 """Words of commands and of the configuration file: their values, and the errors of wrong ones."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

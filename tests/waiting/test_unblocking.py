@@ -1,7 +1,5 @@
 """CLIENT UNBLOCK: the replies of a wait that it ends, and messages that come at the same moment."""
 
-from __future__ import annotations
-
 import select
 import time
 from typing import Any

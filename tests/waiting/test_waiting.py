@@ -1,7 +1,5 @@
 """Gets that wait for messages: their order, their timeouts, waiting on several queues, and shutdown."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 import time

@@ -1,7 +1,5 @@
 """Many clients that wait on as many queues: their memory, processor time and wake-up times."""
 
-from __future__ import annotations
-
 import os
 import random
 import resource

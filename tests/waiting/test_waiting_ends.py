@@ -1,7 +1,5 @@
 """Clients that wait on a queue when it is closed or deleted, or when the server stops."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.native import NativeClient

@@ -1,7 +1,5 @@
 """Operations that wait for a role held by a native client, and native clients that wait for the server."""
 
-from __future__ import annotations
-
 import threading
 import time
 from typing import Any

@@ -1,7 +1,5 @@
 """Waits go on while the backend is away for longer than the grace: a client that waits gets no error."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from contextlib import ExitStack
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Messages and room that become available without a put or a get: clients that wait are served at once."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -1,7 +1,5 @@
 """Print the lines of jobs.txt: `jobs.py PORT greenstalk|pystalk|beanstalkc`."""
 
-from __future__ import annotations
-
 import json
 import sys
 from typing import Any

@@ -1,7 +1,5 @@
 """greenstalk, pystalk and beanstalkc with the same methods. A job is an id and a message."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -1,7 +1,5 @@
 """pymemcache and python-memcached with the same methods: False for a refusal, None for a missing key."""
 
-from __future__ import annotations
-
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Print the lines of queues.txt: `queues.py PORT pymemcache|memcache` (memcache is python-memcached)."""
 
-from __future__ import annotations
-
 import json
 import random
 import re

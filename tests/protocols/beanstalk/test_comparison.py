@@ -4,8 +4,6 @@ PRESSURE_BEANSTALK_COMMANDS is the number of commands, PRESSURE_BEANSTALK_SEED t
 Differences that are on purpose are in docs/reference/beanstalk.md; the sessions avoid these.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

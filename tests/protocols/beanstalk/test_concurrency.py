@@ -5,8 +5,6 @@ is played step by step on both. After each step each client has received what te
 expects of its side: for both sides the same, but for the two rules that differ on purpose.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 from pathlib import Path

@@ -3,8 +3,6 @@
 test_hostile_input.py has those on all protocols. Each reply in `CASES` is also beanstalkd's.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 
 import pytest

@@ -3,8 +3,6 @@
 test_logins.py, test_access.py and test_tls.py have what all protocols share.
 """
 
-from __future__ import annotations
-
 import os
 import socket
 import ssl

@@ -3,8 +3,6 @@
 docs/reference/beanstalk.md lists the clauses with their names here.
 """
 
-from __future__ import annotations
-
 import re
 import signal
 import socket

@@ -1,7 +1,5 @@
 """Memcached client libraries on keys and values: memcached and mode=kv give them the same results."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys

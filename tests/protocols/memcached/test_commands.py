@@ -1,7 +1,5 @@
 """The commands of memcached and kestrel on queues."""
 
-from __future__ import annotations
-
 import re
 import time
 from base64 import b64encode

@@ -4,8 +4,6 @@ test_hostile_input.py has those on all protocols, unit/handlers/memcached/test_p
 are refused.
 """
 
-from __future__ import annotations
-
 import re
 
 import pytest

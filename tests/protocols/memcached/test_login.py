@@ -3,8 +3,6 @@
 test_logins.py, test_access.py and test_tls.py test what all protocols share.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import Callable, Iterator

@@ -1,7 +1,5 @@
 """Kestrel's open reads: an open message goes back if its client or server dies, a closed one never does."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -3,8 +3,6 @@
 `DIFFERENCES` has the requests whose replies differ from memcached's on purpose, with the reason.
 """
 
-from __future__ import annotations
-
 import re
 import subprocess
 import threading

@@ -1,7 +1,5 @@
 """Client libraries in PHP, Ruby and Python, on the server with Debian's Redis as its backend."""
 
-from __future__ import annotations
-
 import subprocess
 from collections.abc import Iterator
 

@@ -1,7 +1,5 @@
 """COMMAND GETKEYS: the keys in a command, as a cluster's clients ask for them."""
 
-from __future__ import annotations
-
 import pytest
 
 from handlers.resp import commands

@@ -1,7 +1,5 @@
 """The programs in README.md and docs/reference/commands.md run as written."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -4,8 +4,6 @@ test_hostile_input.py tests all protocols, unit/handlers/resp/test_parser.py inv
 test_redis_compatibility.py the errors for small invalid commands.
 """
 
-from __future__ import annotations
-
 import select
 
 import pytest

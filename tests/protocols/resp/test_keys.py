@@ -1,7 +1,5 @@
 """Queues as keys: names, types, deletion, scans and flushing."""
 
-from __future__ import annotations
-
 import os
 import time
 

@@ -1,7 +1,5 @@
 """List commands on a queue. test_redis_compatibility.py tests ranges and positions."""
 
-from __future__ import annotations
-
 import pytest
 
 from tests.support.programs import Client

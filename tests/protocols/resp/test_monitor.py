@@ -1,7 +1,5 @@
 """MONITOR: what it shows and hides, which users may use it, and monitors that do not read."""
 
-from __future__ import annotations
-
 import re
 import socket
 from collections.abc import Iterator

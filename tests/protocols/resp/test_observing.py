@@ -1,7 +1,5 @@
 """CLIENT LIST of all protocols, INFO of commands and queues, SLOWLOG, LATENCY, MEMORY and OBJECT."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from contextlib import ExitStack

@@ -1,7 +1,5 @@
 """PRESSURE.*: options, replies, errors and documentation; what closing and deleting a queue does."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor

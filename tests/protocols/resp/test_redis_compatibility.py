@@ -3,8 +3,6 @@
 DIFFERENCES lists the requests with intended differences, and the reasons.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from handlers.resp import commands

@@ -1,7 +1,5 @@
 """redis-cli and redis-benchmark on the server, and lines that telnet and netcat send."""
 
-from __future__ import annotations
-
 import contextlib
 import fcntl
 import os

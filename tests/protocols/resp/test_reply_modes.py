@@ -1,7 +1,5 @@
 """CLIENT REPLY: the replies that a client gets are those of Redis, and what it sends is done without them."""
 
-from __future__ import annotations
-
 import socket
 
 import pytest

@@ -1,7 +1,5 @@
 """COMMAND, INFO, CONFIG, CLIENT, and a command that fails with an unexpected exception."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Set commands on a queue, through redis-py."""
 
-from __future__ import annotations
-
 import re
 import threading
 

@@ -3,8 +3,6 @@
 tests/clients/transactions.* use them through other client libraries.
 """
 
-from __future__ import annotations
-
 import signal
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """LTRIM, LREM, LPOS and the STORE commands of sets, beside Redis; PRESSURE.PURGE."""
 
-from __future__ import annotations
-
 import itertools
 import random
 import threading

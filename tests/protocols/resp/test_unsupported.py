@@ -1,7 +1,5 @@
 """Commands of Redis that work on other data than queues are refused loudly, and known to be."""
 
-from __future__ import annotations
-
 import pytest
 
 from handlers.resp import commands

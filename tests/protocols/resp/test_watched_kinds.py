@@ -1,7 +1,5 @@
 """WATCH, and commands that store results, on queues of jobs, logs and groups: as on plain queues."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 import pytest

@@ -4,8 +4,6 @@ A message that does not fit into the worker's output, a pipe, holds the worker i
 as long as the test does not read.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import signal

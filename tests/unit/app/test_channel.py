@@ -1,7 +1,5 @@
 """The channel between a supervisor and a worker, over a socket pair in this process."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 from collections.abc import AsyncIterator

@@ -1,7 +1,5 @@
 """How the limit on open files is shared by clients, TLS handshakes and HTTP connections."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

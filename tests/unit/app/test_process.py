@@ -1,7 +1,5 @@
 """The limits of the process, as its control groups say them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

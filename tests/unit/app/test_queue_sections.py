@@ -1,7 +1,5 @@
 """The sections of the configuration file that set queues by name: their order, and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """What each worker gets: its share of the limits."""
 
-from __future__ import annotations
-
 from pressure_server.app.cli import serve_command
 from pressure_server.app.settings import Settings
 

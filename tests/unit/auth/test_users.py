@@ -1,7 +1,5 @@
 """Users, in memory: the users file, passwords, rights, queues, and the users after a reload."""
 
-from __future__ import annotations
-
 import hashlib
 
 import pytest

@@ -1,7 +1,5 @@
 """The address of a cluster, and the route to a slot: which URLs are good, and which nodes are kept."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """A connection to the backend: what may be sent on it."""
 
-from __future__ import annotations
-
 import asyncio
 
 from pressure_server.backend.resp import BackendConnection

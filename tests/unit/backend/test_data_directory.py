@@ -1,7 +1,5 @@
 """The files of a data directory: their modes, and links that lead elsewhere."""
 
-from __future__ import annotations
-
 import stat
 from pathlib import Path
 

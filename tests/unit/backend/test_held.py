@@ -1,7 +1,5 @@
 """Held requests: which are sent again and which fail, and when."""
 
-from __future__ import annotations
-
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable

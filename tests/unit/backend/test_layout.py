@@ -1,7 +1,5 @@
 """The note of the number of shards, in memory: when it is written, and which one is accepted."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Routes: what redirections, failures and the map of a cluster make of the node that is used."""
 
-from __future__ import annotations
-
 import asyncio
 import gc
 import weakref

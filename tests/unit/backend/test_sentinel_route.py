@@ -1,7 +1,5 @@
 """The route to the master that Sentinels name: stale answers, silence, refusals."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import Any

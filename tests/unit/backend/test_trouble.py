@@ -1,7 +1,5 @@
 """Trouble: which outages the log has, when a call is not sent again, how long the backend is left alone."""
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 

@@ -1,7 +1,5 @@
 """The synchronous clients have the methods of the asyncio clients."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 

@@ -1,7 +1,5 @@
 """Each protocol says the same errors in its own words: they come from one list, pressure_server/errors.py."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -3,8 +3,6 @@
 resp/test_parser.py and memcached/test_parser.py test what is particular to one protocol.
 """
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """The modules of the library: what each writes, and that what lives on between calls is filled anew."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

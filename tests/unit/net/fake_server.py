@@ -1,7 +1,5 @@
 """A server whose sockets and backend are in memory, for tests of connections and sessions."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """The log of clients: the life of a connection, and unknown commands: which senders are told apart."""
 
-from __future__ import annotations
-
 import logging
 from typing import Any, ClassVar, cast
 

@@ -1,7 +1,5 @@
 """Statistics of commands: calls, errors by code and latencies, of one process and of several."""
 
-from __future__ import annotations
-
 import pickle
 from collections import Counter
 from collections.abc import Iterator

@@ -1,7 +1,5 @@
 """The command table: what a user may do, and what of it is decided once; tables of the docs."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """A connection in memory: when replies are written, and how it ends."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import weakref

@@ -1,7 +1,5 @@
 """The tables of a connection's states, walked: which states follow each other, and which never do."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum
 from itertools import product

@@ -1,7 +1,5 @@
 """URLs of listeners, and sockets for each address of a listener's host."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack, closing

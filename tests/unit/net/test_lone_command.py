@@ -1,7 +1,5 @@
 """A command that runs alone, in memory: its reply, and what becomes of the messages that it has taken."""
 
-from __future__ import annotations
-
 import asyncio
 import inspect
 from collections.abc import Callable, Coroutine

@@ -1,7 +1,5 @@
 """The memory account, in memory: which clients are throttled, resumed or evicted."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

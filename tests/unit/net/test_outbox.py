@@ -1,7 +1,5 @@
 """The outbox in memory: which replies with messages count as delivered, and which go back."""
 
-from __future__ import annotations
-
 import asyncio
 import select
 import socket

@@ -1,7 +1,5 @@
 """A session replies in the order of the commands, however the bytes and the replies of calls arrive."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from inspect import Signature, signature

@@ -1,7 +1,5 @@
 """Clients that have not logged in: for how long they stay, and what they may buffer, in memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable
 

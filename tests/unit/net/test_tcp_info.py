@@ -1,7 +1,5 @@
 """TLS records: how much plaintext the kernel has accepted, by the bytes of the records."""
 
-from __future__ import annotations
-
 import socket
 from typing import cast
 from unittest.mock import Mock

@@ -1,7 +1,5 @@
 """What waits for a client, in memory: on which queues, and when another client ends the waits."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 

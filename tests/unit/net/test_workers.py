@@ -1,7 +1,5 @@
 """What several processes answer is put together: counts, statistics, clients in an order, slow commands."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import Counter
 from collections.abc import Sequence

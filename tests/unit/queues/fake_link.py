@@ -1,7 +1,5 @@
 """A link that keeps calls, for tests in memory."""
 
-from __future__ import annotations
-
 import asyncio
 from typing import Any, cast
 

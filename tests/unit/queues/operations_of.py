@@ -1,7 +1,5 @@
 """Operations for tests in memory, in few words, and an owner that notes what it is told."""
 
-from __future__ import annotations
-
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 from pressure_server.queues.operations.options import DEFAULT, Options

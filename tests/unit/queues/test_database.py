@@ -1,7 +1,5 @@
 """A database of several shards in memory: to which shards its work goes, and how their answers are joined."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 from typing import Any, Self, cast

@@ -1,7 +1,5 @@
 """The first jobs of many queues in memory: changes come before, at and after the reply to a look."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from math import inf

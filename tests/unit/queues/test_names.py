@@ -1,7 +1,5 @@
 """Queue names, in memory: which names are refused, and how errors show them; which keys belong to a name."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

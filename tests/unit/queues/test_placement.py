@@ -1,7 +1,5 @@
 """Placement: which shard a name leads to, and how the keys of the shards begin."""
 
-from __future__ import annotations
-
 from collections import Counter
 
 import pytest

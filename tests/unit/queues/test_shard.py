@@ -1,7 +1,5 @@
 """Idle lanes: which are kept, what they know, and when that is forgotten."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import cast

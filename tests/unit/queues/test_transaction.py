@@ -1,7 +1,5 @@
 """Transactions in memory: which blocks a call has, and with which results its operations end."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from typing import Any, Self, cast

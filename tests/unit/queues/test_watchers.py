@@ -1,7 +1,5 @@
 """Watchers in memory: which one is told of a change, and in which order."""
 
-from __future__ import annotations
-
 from pressure_server.queues.first_jobs import Watcher, Watchers
 
 

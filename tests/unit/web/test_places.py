@@ -1,7 +1,5 @@
 """Places: who loses one when all are taken."""
 
-from __future__ import annotations
-
 import asyncio
 
 import pytest

@@ -1,7 +1,5 @@
 """Meta commands: flags, and the lines of their replies."""
 
-from __future__ import annotations
-
 import pytest
 
 from handlers.memcached.meta import Meta

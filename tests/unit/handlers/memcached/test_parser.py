@@ -3,8 +3,6 @@
 ../test_parsers.py tests what the parsers of all protocols share.
 """
 
-from __future__ import annotations
-
 import struct
 from typing import Any
 

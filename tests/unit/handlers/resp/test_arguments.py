@@ -1,7 +1,5 @@
 """Arguments of RESP commands: what is accepted, what it means, and which error is raised otherwise."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

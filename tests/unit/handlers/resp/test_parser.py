@@ -3,8 +3,6 @@
 ../test_parsers.py tests the properties that the parsers of all protocols share.
 """
 
-from __future__ import annotations
-
 import re
 from itertools import starmap
 

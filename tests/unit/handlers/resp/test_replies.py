@@ -1,7 +1,5 @@
 """The replies of RESP: their forms in RESP2 and RESP3, and errors, which are one line."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

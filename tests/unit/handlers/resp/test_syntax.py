@@ -1,7 +1,5 @@
 """Syntax lines of commands: their arguments, arity, keys and types."""
 
-from __future__ import annotations
-
 import pytest
 
 from handlers.resp.syntax import Argument, arity_of, keys_of, parse_syntax

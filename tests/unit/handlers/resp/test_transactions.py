@@ -1,7 +1,5 @@
 """What a client keeps for its next transaction, in memory: watched names and queued commands."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 from typing import Any

@@ -1,7 +1,5 @@
 """The courier: which blocks go together in a call, and how replies and records are handled. No backend."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, cast

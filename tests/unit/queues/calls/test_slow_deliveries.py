@@ -1,7 +1,5 @@
 """Slow deliveries: when the record of a call is cut down, without a courier and a backend."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterator
 

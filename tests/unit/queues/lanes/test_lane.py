@@ -1,7 +1,5 @@
 """A lane: which operations go in its blocks, in which order, and what follows from each reply."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any, cast

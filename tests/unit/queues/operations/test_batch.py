@@ -1,7 +1,5 @@
 """Batches: what goes in one call, how it is grouped, and what the reply means for each operation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from itertools import count
 from random import Random

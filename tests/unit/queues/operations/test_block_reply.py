@@ -1,7 +1,5 @@
 """Replies of the library, as a type."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

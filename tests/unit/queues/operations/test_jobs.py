@@ -1,7 +1,5 @@
 """What operations on jobs, queues and groups say to the library, and what its replies say."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st

@@ -1,7 +1,5 @@
 """Operations: which commands become part of one, what it has taken and given back, and how it fails."""
 
-from __future__ import annotations
-
 import logging
 
 import pytest

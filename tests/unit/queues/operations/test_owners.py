@@ -1,7 +1,5 @@
 """Owners of operations, in memory: what a coroutine and its client learn of them; when clients write."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Gets become pops, and pops gets, when the library says what the queue does with what is popped."""
 
-from __future__ import annotations
-
 from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.flagged import Popped
 from pressure_server.queues.operations.operation import Operation

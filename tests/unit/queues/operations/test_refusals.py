@@ -1,7 +1,5 @@
 """Refusals: errors of the library as the errors that clients get, and as conditions to wait for."""
 
-from __future__ import annotations
-
 import pytest
 
 from pressure_server.errors import (

@@ -1,7 +1,5 @@
 """Runs: what is packed for the library, and which operation gets what of its reply."""
 
-from __future__ import annotations
-
 import hiredis
 import pytest
 from hypothesis import given

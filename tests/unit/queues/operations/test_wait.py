@@ -1,7 +1,5 @@
 """Waits: which keys show that one may be over, deadlines, the limit of waiting operations, and tickets."""
 
-from __future__ import annotations
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st

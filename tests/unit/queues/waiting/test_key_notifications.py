@@ -1,7 +1,5 @@
 """Key notifications: which listeners are told of a queue's change, and for how long."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import cast

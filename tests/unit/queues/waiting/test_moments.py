@@ -4,8 +4,6 @@ A moment is a step between two callbacks of the event loop, two calls of the bac
 each test the event comes once at each of the moments, and the wait must end with the same result.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from random import Random
 from typing import cast

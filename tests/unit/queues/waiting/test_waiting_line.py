@@ -1,7 +1,5 @@
 """The waiting line: order, how many are tried at once, and for what the operations in it wait."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from itertools import count
 

@@ -1,7 +1,5 @@
 """Waiting operations in memory: which of them are tried, when, and how long they wait."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any, cast

@@ -1,7 +1,5 @@
 """Wake-ups: a change of a queue, before, while and after the server asks for it, is a reason to try again."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import cast
 
