@@ -7,6 +7,7 @@ import ast
 import re
 import socket
 import threading
+from functools import cache
 from typing import Any
 
 import pytest
@@ -38,6 +39,7 @@ def document() -> str:
     return (ROOT / "docs" / "reference" / "protocol.md").read_text(encoding="utf-8")
 
 
+@cache
 def functions_of(file: str) -> set[str]:
     tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
     return {node.name for node in tree.body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)}

@@ -5,6 +5,7 @@ import socket
 
 import pytest
 
+from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, StartServer, Valkey
 
 
@@ -33,8 +34,7 @@ def test_clients_of_both_families_reach_a_listener(
 def test_all_of_ipv6_goes_with_all_of_ipv4_and_the_same_port(
     start_server: StartServer, backend: Valkey
 ) -> None:
-    with socket.create_server(("0.0.0.0", 0)) as chosen:
-        port = chosen.getsockname()[1]
+    (port,) = free_ports(1)
     start_server(
         "--backend", backend.url, "--listen", f"resp://[::]:{port}", "--listen", f"resp://0.0.0.0:{port}"
     )

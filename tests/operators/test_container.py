@@ -6,7 +6,6 @@ import re
 import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tomllib
@@ -25,6 +24,7 @@ from packaging.utils import canonicalize_name
 from pressure_server.backend.address import ClusterAddress, SentinelAddress, address_of
 from pressure_server.version import RELEASE
 from tests.support.paths import ROOT
+from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, wait_for
 from tests.support.requirements import need, need_registry, registry_variables
 
@@ -112,13 +112,6 @@ def context_files() -> list[str]:
         return next((out for pattern, out in reversed(rules) if pattern.fullmatch(name)), False)
 
     return [name for name in names if name and not is_left_out(name) and (ROOT / name).exists()]
-
-
-def free_port() -> int:
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port: int = free.getsockname()[1]
-        return port
 
 
 class Image:
@@ -213,7 +206,7 @@ def image(stages: list[Stage], tmp_path: Path) -> Image:
     for instruction in final.all("ENV"):
         built.follow(instruction)
     listen = built.environment["PRESSURE_LISTEN"]
-    built.environment["PRESSURE_LISTEN"] = listen.replace(":4000", f":{free_port()}")
+    built.environment["PRESSURE_LISTEN"] = listen.replace(":4000", f":{free_ports(1)[0]}")
     return built
 
 
@@ -346,7 +339,7 @@ def test_the_image_is_healthy_stops_cleanly_and_keeps_its_data(image: Image, sta
         assert container.health() == 1
         assert f"data in {image.root}/data\n" in container.log_file.read_text()
     # Words after the name of the image are options, or a command.
-    port = free_port()
+    (port,) = free_ports(1)
     options = ("--listen", f"resp://0.0.0.0:{port}", "--max-clients", "7")
     with running(image, final, *options), redis.Redis(port=port) as client:
         assert client.config_get("maxclients") == {"maxclients": "7"}

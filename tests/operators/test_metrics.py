@@ -17,6 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from tests.support.guards import users_toml
 from tests.support.http_requests import request
 from tests.support.paths import ROOT
+from tests.support.ports import free_ports
 from tests.support.programs import Client, Server, StartServer, Valkey, embedded_client, wait_for
 from tests.support.requirements import need
 
@@ -350,8 +351,7 @@ def test_the_reference_lists_all_metrics(watched: Server, watcher: Client) -> No
 def test_the_exporter_for_redis_finds_a_redis(watched: Server, watcher: Client) -> None:
     exporter = need("prometheus-redis-exporter", "prometheus-redis-exporter")
     watcher.sadd("q", "x")
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     process = subprocess.Popen(
         [
             exporter,

@@ -16,6 +16,7 @@ import redis
 
 from tests.support.confined import allowed_calls, settings_of
 from tests.support.paths import ROOT
+from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, StartServer, Valkey, embedded_client, wait_for
 from tests.support.requirements import need, require
 
@@ -122,8 +123,7 @@ def test_files_that_only_a_group_can_read_are_read_and_reloaded(
             return (secure.getpeercert() or {})["serialNumber"]
 
     install()
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     log = tmp_path / "log"
     options = {
         "listen": f"resps://127.0.0.1:{port}", "backend": backend.url, "password-file": password,
@@ -180,8 +180,7 @@ def test_the_server_and_its_valkey_work_under_the_restrictions_of_the_unit(
 ) -> None:
     assert "setrlimit" not in allowed_calls(UNIT), analyze
     data, log = tmp_path / "data", tmp_path / "log"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     server = subprocess.Popen(
         [
             sys.executable, "-m", "tests.support.confined", str(UNIT),

@@ -358,9 +358,7 @@ def test_a_backend_with_tls_and_a_password_works(
 ) -> None:
     certificate, key = authority.issue("backend")
     client_certificate, client_key = authority.issue("proxy")
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    (port,) = free_ports(1)
     folder = tmp_path / "redis"
     folder.mkdir()
     backend = Valkey(
