@@ -395,6 +395,9 @@ def _job_of(world: World, operation: Operation, names: list[str]) -> Reply:
 
 
 def _alter(queue: Any, operation: Operation) -> Reply:
+    if operation.words[2] == "BOUND":
+        queue.alter(operation.words[3])
+        return OK
     queue.keep(keeps=operation.words[3] == "NEXT")
     return OK
 
@@ -536,7 +539,7 @@ COMMANDS: dict[str, Command] = {
     "SPOP": _POP,
     "SCARD": _length(0),
     "SISMEMBER": _query(0, lambda queue, words: int(words[2] in queue.visible)),
-    "SMISMEMBER": _query(None, lambda queue, words: queue.contains(words[2:])),
+    "SMISMEMBER": _of_jobs(lambda queue, operation: queue.contains(operation.words[2:])),
     "SREM": _query(0, lambda queue, words: sum(queue.remove(words[2:]))),
     "SMEMBERS": _query([], lambda queue, words: queue.visible),
     "SMOVE": Command(_smove, _first_two, nothing=NO_ROOM, moves=True),
