@@ -22,9 +22,9 @@ from tests.simulate.resolve import JobId, Session, picked, shifted, spelt
 from tests.simulate.stand import Stand
 from tests.simulate.state import difference_in_groups, difference_in_keys, difference_in_tokens
 from tests.simulate.wires import RespWire, Wire, wire
-from tests.simulate.world import SHORT, TooManyStatesError, Words, World, matches
+from tests.simulate.world import SHORT, Fields, TooManyStatesError, Words, World, matches
 from tests.support.programs import TIMEOUT
-from tests.support.reference.jobs import DELAYED, RESERVED
+from tests.support.reference.jobs import DELAYED, RESERVED, STATES
 from tests.support.reference.queue import OVERWRITE
 from tests.support.reference.queues import IDS_OF_BLOCK
 
@@ -156,7 +156,14 @@ class _Playing:
             if not await self._step(step):
                 self._tally.given_up += 1
                 return
-        await self._compare_contents()
+        if self._waits:
+            await self._compare_contents()
+        else:
+            await self._check()
+            await self._compare_jobs()
+            # What they have reserved comes back.
+            for number in range(len(self._program.clients)):
+                await self._hang_up(Step(number, ()))
 
     async def end(self) -> None:
         """Disconnect all clients and delete all queues."""
@@ -440,10 +447,18 @@ class _Playing:
         self._natives.note(world, keys)
         return text
 
+    async def _compare_jobs(self) -> None:
+        """Raise Difference unless all that is told of jobs is right."""
+        (world,) = self._worlds
+        some = [(name, job) for name, job in world.jobs(*STATES) if "+" not in name]
+        asked = [("PRESSURE.JOB", name, job.id) for name, job in some]
+        for (name, job), reply in zip(some, await _ask_all(self._controls[0], *asked), strict=True):
+            expected = world.home.by_name[name].describe(job.id)
+            if not matches(Fields(expected or {}), reply):
+                raise self._difference(f"job {job.id} of {name} is {reply}, expected {expected}")
+
     async def _compare_contents(self) -> None:
         """Raise Difference unless all queues are as in one of the worlds."""
-        if not self._waits:
-            return
         worlds = [world for world in self._worlds if world.is_settled]
         names = sorted({name for world in worlds for name in world.home.births})
         found: dict[str, Any] = {}

@@ -175,7 +175,8 @@ _JOBS_THAT_WAIT: Table = [
 ]
 _BEANSTALK_THAT_WAITS: Table = [
     (6, lambda c: ("?put", c.queue, c.message, c.choice(_PRIORITIES), 0, _LONG)),
-    (6, lambda c: ("?wait", c.queue)),
+    (4, lambda c: ("?wait", c.queue)),
+    (4, lambda c: ("?wait", *c.some())),
     (2, lambda c: ("?reserve", c.queue)),
     (
         5,
