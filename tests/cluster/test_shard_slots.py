@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from tests.model.job_world import Beanstalk
+from tests.support.beanstalk_wire import Beanstalk
 from tests.support.cluster import Cluster
 from tests.support.http_requests import request
 from tests.support.memcached_wire import MemcachedWire

@@ -19,7 +19,7 @@ import redis
 from prometheus_client.parser import text_string_to_metric_families
 
 from pressure_server.client import Queue
-from tests.model.job_world import Beanstalk
+from tests.support.beanstalk_wire import Beanstalk
 from tests.support.cluster import Cluster
 from tests.support.guards import reload
 from tests.support.http_requests import request

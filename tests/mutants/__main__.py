@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-import tomllib
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -45,10 +45,20 @@ class Mutant(NamedTuple):
         return text.replace(self.before, self.after)
 
 
+_MUTANT = re.compile(r"^([a-z-]+): (.*)\n@ (.*)\n((?:-.*\n)+)((?:\+.*\n)*)", re.MULTILINE)
+
+
 def all_mutants() -> dict[str, Mutant]:
     """Return the mutants by id."""
-    table = tomllib.loads((Path(__file__).parent / "mutants.toml").read_text())
-    return {name: Mutant(**fields) for name, fields in table.items()}
+    text = (Path(__file__).parent / "mutants.txt").read_text()
+
+    def without_signs(lines: str) -> str:
+        return "\n".join(line[1:] for line in lines.splitlines())
+
+    return {
+        name: Mutant(file, without_signs(before), without_signs(after), breaks)
+        for name, breaks, file, before, after in _MUTANT.findall(text)
+    }
 
 
 def play(mutant: Mutant | None, machines: Sequence[str], seconds: float) -> dict[str, str]:

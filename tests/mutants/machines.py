@@ -23,19 +23,9 @@ MACHINES = {
     "simulator": Machine(
         (sys.executable, "-m", "tests.simulate", "--minutes", "0.9", "--programs", "110", "--most", "1")
     ),
-    "differential": Machine(
-        (
-            sys.executable,
-            "-c",
-            "import sys; sys.argv[1:] = ['--minutes', '0.3']; import tests.differential.__main__ as one;"
-            "one._MAX_DIFFERENCES, one._SHRINK_TIME = 1, 0; sys.exit(one.main())",
-        )
-    ),
-    "jobs": Machine(_pytest("tests/model/test_job_model.py"), {"PRESSURE_MODEL_EXAMPLES": "20"}),
     "queues": Machine(
         _pytest("tests/model/test_queue_model.py", "-k", "any_order"), {"PRESSURE_MODEL_EXAMPLES": "20"}
     ),
-    "logs": Machine(_pytest("tests/model/test_log_model.py"), {"PRESSURE_MODEL_EXAMPLES": "50"}),
     "waiting": Machine(_pytest("tests/waiting/test_waiting_model.py"), {"PRESSURE_WAITING_EXAMPLES": "60"}),
     "interleavings": Machine(
         _pytest("tests/interleavings"), {"PRESSURE_INTERLEAVINGS": "500"}, sees_lua=False

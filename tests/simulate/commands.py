@@ -359,7 +359,7 @@ def _best(world: World, words: Words) -> list[Words]:
 
 def _reserve_best(world: World, operation: Operation, names: list[str]) -> Reply:
     words, name = operation.words, operation.words[-1]
-    is_beanstalk = words[0] == "reserve from"
+    is_beanstalk = words[0] in ("reserve from", "reserve any")
     if not name:
         return b"TIMED_OUT" if is_beanstalk else None
     (job,) = world.home[name].reserve(_token(operation))
@@ -395,6 +395,9 @@ def _job_of(world: World, operation: Operation, names: list[str]) -> Reply:
 
 
 def _alter(queue: Any, operation: Operation) -> Reply:
+    if operation.words[2] == "BOUND":
+        queue.alter(operation.words[3])
+        return OK
     queue.keep(keeps=operation.words[3] == "NEXT")
     return OK
 
@@ -430,6 +433,14 @@ def _reserve_tube(world: World, operation: Operation) -> Reply:
     if operation.words[0] == "reserve now":
         return b"TIMED_OUT"
     return b"TIMED_OUT" if queue.exists and queue.is_finished else WAITS
+
+
+def _reserve_any(world: World, operation: Operation, names: list[str]) -> Reply:
+    """Reserve from the best of several tubes; while it waits, from the first that has a job."""
+    if not operation.has_waited:
+        return _reserve_best(world, operation, names) if operation.words[-1] else WAITS
+    found = world.home[names[0]].reserve(operation.owner)
+    return (b"RESERVED", found[0].id, found[0].message) if found else WAITS
 
 
 def _reserve_job(world: World, operation: Operation) -> Reply:
@@ -536,7 +547,7 @@ COMMANDS: dict[str, Command] = {
     "SPOP": _POP,
     "SCARD": _length(0),
     "SISMEMBER": _query(0, lambda queue, words: int(words[2] in queue.visible)),
-    "SMISMEMBER": _query(None, lambda queue, words: queue.contains(words[2:])),
+    "SMISMEMBER": _of_jobs(lambda queue, operation: queue.contains(operation.words[2:])),
     "SREM": _query(0, lambda queue, words: sum(queue.remove(words[2:]))),
     "SMEMBERS": _query([], lambda queue, words: queue.visible),
     "SMOVE": Command(_smove, _first_two, nothing=NO_ROOM, moves=True),
@@ -622,6 +633,13 @@ COMMANDS: dict[str, Command] = {
     "reserve from": _beanstalk(
         lambda world, operation: _reserve_best(world, operation, []),
         names=lambda words: list(words[2 : 2 + words[1]]),
+        variants=_best,
+    ),
+    "reserve any": Command(
+        _reserve_any,
+        names=lambda words: list(words[2 : 2 + words[1]]),
+        is_choice=True,
+        outlives_queue=True,
         variants=_best,
     ),
     "reserve-job": _beanstalk(_reserve_job),

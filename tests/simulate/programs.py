@@ -1,9 +1,9 @@
 """Programs: the clients, and what they do step by step. A seed decides all of a program.
 
-A flavour decides the servers, the clients and the tables of commands: `waits` has clients that wait for each
-other on servers with the default settings; `jobs` and `logs` have one command at a time, and native clients
-that are stopped between any two of their steps. A command that begins with `?` is about jobs that exist when
-it is sent; see resolve.py.
+A flavour decides the servers, the clients and the tables. In `waits` and `workers`, clients wait for each
+other on servers with the default settings: for messages and room, or for jobs. `jobs`, `lists`
+and `logs` have one command at a time, and native clients that are stopped between any two of their steps. A
+command that begins with `?` is about jobs that exist when it is sent; see resolve.py.
 """
 
 from __future__ import annotations
@@ -104,6 +104,14 @@ def _create(c: Chance) -> Words:
     )
 
 
+def _bound(c: Chance) -> Words:
+    return (
+        ("BOUND", c.randint(1, 3), "OVERFLOW", "OVERWRITE")
+        if c.random() < 0.4
+        else ("BOUND", c.choice((0, 2, 6)))
+    )
+
+
 def _ends(c: Chance) -> Words:
     return c.choice(("LEFT", "RIGHT")), c.choice(("LEFT", "RIGHT"))
 
@@ -167,7 +175,8 @@ _JOBS_THAT_WAIT: Table = [
 ]
 _BEANSTALK_THAT_WAITS: Table = [
     (6, lambda c: ("?put", c.queue, c.message, c.choice(_PRIORITIES), 0, _LONG)),
-    (6, lambda c: ("?wait", c.queue)),
+    (4, lambda c: ("?wait", c.queue)),
+    (4, lambda c: ("?wait", *c.some())),
     (2, lambda c: ("?reserve", c.queue)),
     (
         5,
@@ -340,6 +349,21 @@ _LOGS: Table = [
     (2, lambda c: ("?kick", c.choice(GROUPS), c.randint(1, 2))),
     (1, lambda c: ("?purge", c.choice(GROUPS))),
 ]
+_LISTS: Table = [
+    (6, lambda c: ("SADD", c.queue, *c.several(6))),
+    (4, lambda c: (c.choice(("LPUSH", "RPUSH")), c.queue, *c.several(6))),
+    (5, _pop),
+    (2, lambda c: ("SREM", c.queue, *dict.fromkeys(c.several(3)))),
+    (6, lambda c: ("SMISMEMBER", c.queue, *_FEW)),
+    (2, lambda c: ("LRANGE", c.queue, c.randint(-3, 3), c.randint(-3, 3))),
+    (1, lambda c: ("SCARD", c.queue)),
+    (1, lambda c: ("GET NOWAIT", c.queue)),
+    (1, lambda c: ("LMOVE", c.queue, c.queue, "LEFT", "RIGHT")),
+    (1, lambda c: ("PRESSURE.ALTER", c.queue, "BOUND", c.choice((0, 1, 2, 3, 6)))),
+    (1, lambda c: ("PRESSURE.CREATE", c.queue, *_bound(c))),
+    (1, lambda c: ("PRESSURE.INFO", c.queue)),
+    (1, lambda c: (c.choice(("PRESSURE.CLOSE", "DEL")), c.queue)),
+]
 # Native clients that are stopped between two steps: the queue, what they do, and for how many steps.
 _KINDS = ("put", "put", "put_non_blocking", "get", "get_non_blocking", "get_non_blocking", "close")
 _STEPPED: Table = [
@@ -368,18 +392,19 @@ def _pick(table: Table, c: Chance) -> Words:
 
 def _resp_step(c: Chance) -> tuple[Words, ...]:
     kind = c.random()
-    every = _RESP + _WAITING + _JOBS_THAT_WAIT
-    if kind < 0.28:
+    if kind < 0.35:
         return (_pick(_RESP, c),)
-    if kind < 0.5:
+    if kind < 0.6:
         return (_pick(_WAITING, c),)
-    if kind < 0.62:
-        return (_pick(_JOBS_THAT_WAIT, c),)
     if kind < 0.75:
         return tuple(_pick(_RESP, c) for _ in range(c.randint(2, 5)))
     if kind < 0.8:
-        return tuple(_pick(every, c) for _ in range(c.randint(2, 4)))
+        return tuple(_pick(_RESP + _WAITING, c) for _ in range(c.randint(2, 4)))
     return _transaction(c, _RESP + _WAITING)
+
+
+def _worker_step(c: Chance) -> tuple[Words, ...]:
+    return (_pick(_JOBS_THAT_WAIT, c),) if c.random() < 0.5 else _resp_step(c)
 
 
 def _transaction(c: Chance, table: Table) -> tuple[Words, ...]:
@@ -408,9 +433,14 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
         "resp2": _resp_step,
         "resp3": _resp_step,
         "memcached": _memcached_step,
-        "beanstalk": lambda c: (_pick(_BEANSTALK_THAT_WAITS, c),),
         "native": lambda c: (_pick(_NATIVE, c),),
         "library": lambda c: (_pick(_NATIVE, c),),
+    },
+    "workers": {
+        "resp2": _worker_step,
+        "resp3": _worker_step,
+        "memcached": _memcached_step,
+        "beanstalk": lambda c: (_pick(_BEANSTALK_THAT_WAITS, c),),
     },
     "jobs": {
         "resp2": _strict_step,
@@ -418,14 +448,21 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
         "beanstalk": lambda c: (_pick(_BEANSTALK, c),),
         "nobody": lambda c: (_pick(_STEPPED, c),),
     },
+    "lists": {
+        "resp2": lambda c: tuple(_pick(_LISTS, c) for _ in range(c.choice((1, 1, 1, 2, 5)))),
+        "nobody": lambda c: (_pick(_STEPPED[:3], c),),
+    },
     "logs": {
         "resp2": lambda c: (_pick(_LOGS, c),),
         "nobody": lambda c: (_pick(_STEPPED_PRODUCER, c),),
     },
 }
+_QUEUES = {"jobs": ("q", "q", "q", "r"), "lists": ("q",), "logs": ("l",)}
 # The flavours, and how much of all programs they are.
-_WEIGHTS = {"waits": 4, "jobs": 4, "logs": 1}
+_WEIGHTS = {"waits": 5, "workers": 2, "jobs": 4, "lists": 3, "logs": 2}
 FLAVOURS = tuple(_WEIGHTS)
+# Those with clients that wait for each other.
+WITH_WAITS = ("waits", "workers")
 
 
 def _clients(c: Chance, flavour: str) -> list[tuple[str, int]]:
@@ -438,11 +475,14 @@ def _clients(c: Chance, flavour: str) -> list[tuple[str, int]]:
             ("beanstalk", 1),
             ("memcached", 0),
         ]
-    if flavour == "logs":
+    if flavour in ("logs", "lists"):
         return [("resp2", 0), ("resp2", 1)]
     servers = c.choice((1, 1, 2, 3))
     protocols = ["resp2", "resp3", "memcached"]
-    kinds = protocols + c.choices([*protocols, "beanstalk"], k=c.randint(1, 3))
+    if flavour == "workers":
+        kinds = [*protocols, "beanstalk", *c.choices(("resp2", "beanstalk"), k=c.randint(0, 2))]
+        return [(kind, c.randrange(servers)) for kind in kinds]
+    kinds = protocols + c.choices(protocols, k=c.randint(1, 3))
     kinds += [kind for kind in ("native", "library") if c.random() < 0.3]
     return [(kind, c.randrange(servers)) for kind in kinds]
 
@@ -453,6 +493,8 @@ def _first_steps(c: Chance, flavour: str) -> list[Step]:
         bound, overflow = c.choice(((0, "ERROR"), (3, "ERROR"), (3, "OVERWRITE"), (5, "OVERWRITE")))
         steps = [Step(0, (("PRESSURE.CREATE", "l", "TYPE", "LOG", "BOUND", bound, "OVERFLOW", overflow),))]
         return steps + ([Step(0, (("GROUP CREATE", "l", GROUPS[0], "head"),))] if c.random() < 0.5 else [])
+    if flavour == "lists":
+        return [Step(0, (("PRESSURE.CREATE", "q", *_bound(c)),))] if c.random() < 0.7 else []
     if flavour != "jobs":
         return []
     steps = [Step(0, (("PRESSURE.CREATE", "r", *c.rarely("BOUND", 2)),))]
@@ -470,13 +512,14 @@ def make(seed: int, flavours: tuple[str, ...] = FLAVOURS) -> Program:
     """Return the program of a seed."""
     c = Chance(seed)
     flavour = c.choices(flavours, [_WEIGHTS[one] for one in flavours])[0]
-    if flavour != "waits":
-        c.queues, c.messages = (("q", "q", "q", "r") if flavour == "jobs" else ("l",)), _FEW
+    c.queues = _QUEUES.get(flavour, c.queues)
+    if flavour not in WITH_WAITS:
+        c.messages = _FEW
     clients = _clients(c, flavour)
     steps = _first_steps(c, flavour)
     kinds = [kind for kind, _ in clients]
     others = [NOBODY] * (2 if "nobody" in _STEPS[flavour] else 0)
-    for _ in range(c.randint(5, 40) if flavour == "waits" else c.randint(20, 60)):
+    for _ in range(c.randint(5, 40) if flavour in WITH_WAITS else c.randint(20, 60)):
         number = c.choice([*range(len(clients)), *others])
         kind = "nobody" if number == NOBODY else clients[number][0]
         leaves = number != NOBODY and c.random() < 0.06

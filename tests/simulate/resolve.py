@@ -90,6 +90,8 @@ def spelt(words: Words, world: World, session: Session) -> list[Words]:
             return [*session.watch([tube]), ("reserve now", tube)]
         case "?wait", tube:
             return [*session.watch([tube]), ("reserve", tube)]
+        case "?wait", *tubes:
+            return [*session.watch(tubes), ("reserve any", len(tubes), *tubes)]
         case "?reserve", *tubes:
             return [*session.watch(tubes), ("reserve from", len(tubes), *tubes)]
         case "?used", command, tube, *rest:

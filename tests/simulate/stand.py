@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from tests.model.keys import ask_for_queue, fields_of_queue
+from tests.simulate.programs import WITH_WAITS
+from tests.support.paths import ROOT
 from tests.support.programs import Server, Valkey
 from tests.support.reference.jobs import STATES
-from tests.support.reference.queue import ERROR, Counters, Queue, Tokens
+from tests.support.reference.queue import Queue
 
 PREFIX = "__pressure__"
-# Servers with the default settings, and two that refuse what must wait.
+# Servers with the default settings, and two that refuse what must wait. Another one has small limits.
 PATIENT, STRICT = 3, 2
-_STATISTICS = [f":stats:{verb}_{unit}" for verb in ("produced", "consumed") for unit in ("messages", "bytes")]
-_TOKENS = (":producer_free", ":consumer_free", ":not_full", ":closed")
 _JOB = re.compile(rb"[0-9a-f]{13}")
 
 
@@ -48,9 +50,18 @@ class Stand:
             Server(folder / f"strict-{number}.log", *arguments, *strict) for number in range(STRICT)
         ]
 
+        small = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parent / "small"), str(ROOT)))}
+        self.small = Server(folder / "small.log", *arguments, *strict, environment=small)
+
+    @property
+    def all_servers(self) -> list[Server]:
+        return [*self.patient, *self.strict, self.small]
+
     def servers(self, flavour: str) -> list[Server]:
         """Return the servers for programs of that flavour."""
-        return self.patient if flavour == "waits" else self.strict
+        if flavour == "lists":
+            return [self.strict[0], self.small]
+        return self.patient if flavour in WITH_WAITS else self.strict
 
     def last_block(self) -> int:
         """Return the number of the last block of ids that a queue has taken."""
@@ -77,42 +88,26 @@ class Stand:
 
     def close(self) -> None:
         self.direct.close()
-        for server in (*self.patient, *self.strict):
+        for server in self.all_servers:
             server.stop()
         self.backend.stop()
 
     def is_clean(self) -> bool:
         """Return whether the servers logged no error."""
-        logs = [server.log for server in (*self.patient, *self.strict)]
+        logs = [server.log for server in self.all_servers]
         return not any(re.search(r"\bERROR  |Traceback|Fatal", log) for log in logs)
 
 
 def _ask(pipeline: Any, base: str) -> None:
-    pipeline.lrange(base, 0, -1)
-    pipeline.mget([base + suffix for suffix in (":bound", *_STATISTICS, ":ext:made")])
-    for suffix in _TOKENS:
-        pipeline.llen(base + suffix)
-    pipeline.hmget(f"{base}:ext:settings", "overflow", "dropped")
+    ask_for_queue(pipeline, base)
+    pipeline.get(f"{base}:ext:made")
     pipeline.hgetall(f"{base}:ext:jobs")
     for state in STATES:
         pipeline.zrange(f"{base}:ext:{state}", 0, -1)
 
 
 def _keys_of(replies: Any) -> Keys:
-    newest_first = next(replies)
-    bound, *statistics, made = next(replies)
-    tokens = Tokens(*(next(replies) for _ in _TOKENS))
-    overflow, dropped = next(replies)
-    exists = bound is not None
-    queue = Queue(
-        int(bound or 0),
-        newest_first[::-1],
-        (overflow or ERROR.encode()).decode(),
-        exists,
-        tokens=tokens,
-        # The settings outlive the queue for a moment.
-        counters=Counters(*(int(number or 0) for number in (*statistics, dropped if exists else 0))),
-    )
+    queue, made = Queue(**fields_of_queue(replies)), next(replies)
     jobs = {int(key, 16): value for key, value in next(replies).items() if _JOB.fullmatch(key)}
     return Keys(
         queue,

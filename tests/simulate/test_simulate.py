@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from pathlib import Path
 
 import pytest
 
@@ -17,12 +16,12 @@ from tests.simulate.world import Error, World
 
 SEED = 7_000_000
 # By flavour, how many programs are played: together about a minute of processor time.
-PROGRAMS = {"waits": 40, "jobs": 40, "logs": 25}
+PROGRAMS = {"waits": 40, "workers": 20, "jobs": 40, "lists": 20, "logs": 25}
 
 
-@pytest.fixture
-def stand(tmp_path: Path) -> Iterator[Stand]:
-    made = Stand(tmp_path / "stand")
+@pytest.fixture(scope="module")
+def stand(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stand]:
+    made = Stand(tmp_path_factory.mktemp("simulator") / "stand")
     yield made
     made.close()
 

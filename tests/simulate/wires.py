@@ -147,13 +147,10 @@ class BeanstalkWire(RespWire):
             return f"peek-{rest[0]}\r\n".encode()
         if name in ("use", "watch", "ignore"):
             return f"{name} {queue}\r\n".encode()
-        line = {
-            "reserve now": "reserve-with-timeout 0",
-            "reserve from": "reserve-with-timeout 0",
-            "reserve": name,
-        }
-        if name in line:
-            return f"{line[name]}\r\n".encode()
+        if name in ("reserve", "reserve any"):
+            return b"reserve\r\n"
+        if name in ("reserve now", "reserve from"):
+            return b"reserve-with-timeout 0\r\n"
         if name == "pause-tube":
             rest = [queue, *rest]
         return " ".join(["delete" if name == "delete job" else name, *map(str, rest)]).encode() + b"\r\n"
