@@ -9,7 +9,6 @@ from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice
 from math import inf
-from typing import NamedTuple
 
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.flagged import Popped
