@@ -21,17 +21,20 @@ from setuptools.errors import BaseError, CCompilerError
 
 # Folders, and the modules in each.
 MODULES = """
-    handlers/beanstalk/ parser session
-    handlers/memcached/ parser session
+    handlers/beanstalk/ parser replies session
+    handlers/beanstalk/commands/ reserving tubes
+    handlers/memcached/ arguments meta parser session
+    handlers/memcached/commands/ encoders items
     handlers/resp/ parser session
     handlers/resp/commands/ encoders plans
     pressure_server/backend/ link requests resp
     pressure_server/lua/ layout
-    pressure_server/net/ client clients connection disconnects line_parser outbox pipeline session
+    pressure_server/net/ client clients connection disconnects line_parser memory outbox
+    pressure_server/net/ pipeline reserved_jobs session strangers
     pressure_server/queues/ shard
     pressure_server/queues/calls/ call courier records
     pressure_server/queues/lanes/ lane
-    pressure_server/queues/operations/ batch block_reply operation options owners runs verbs wait
+    pressure_server/queues/operations/ batch block_reply jobs operation options owners runs verbs wait
 """
 SOURCES = [
     f"{folder}{name}.py" for folder, *names in map(str.split, MODULES.strip().splitlines()) for name in names

@@ -134,7 +134,7 @@ class Pending(NamedTuple):
         )
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class JobInfo:
     """A job's state and history. Times are in milliseconds; `time_left` is 0 unless delayed or reserved."""
 
