@@ -153,7 +153,8 @@ bench: $(INSTALLED)
 chaos: $(INSTALLED)
 	$(BIN)/python -m tests.chaos $(CHAOS)
 
-docs: $(INSTALLED)
+# Not with the compiled variant: its functions have no docstrings, from which the reference is made.
+docs: $(INSTALLED) uncompile
 	$(BIN)/python -m tests.documents
 
 # The pages in docs/ as a site, in build/site. A link to nothing is an error.

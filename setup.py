@@ -22,14 +22,16 @@ from setuptools.errors import BaseError, CCompilerError
 
 # Folders, and the modules in each.
 MODULES = """
-    handlers/beanstalk/ parser session
-    handlers/memcached/ parser session
+    handlers/beanstalk/ parser replies session
+    handlers/beanstalk/commands/ reserving tubes
+    handlers/memcached/ arguments meta parser session
+    handlers/memcached/commands/ encoders items
     handlers/resp/ parser session
     handlers/resp/commands/ encoders plans
     pressure_server/backend/ link requests resp
     pressure_server/lua/ layout
-    pressure_server/net/ client clients connection disconnects line_parser outbox pipeline
-    pressure_server/net/ reserved_jobs session
+    pressure_server/net/ client clients connection disconnects line_parser memory outbox
+    pressure_server/net/ pipeline reserved_jobs session strangers
     pressure_server/queues/ shard
     pressure_server/queues/calls/ call courier records
     pressure_server/queues/lanes/ lane

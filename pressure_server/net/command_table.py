@@ -73,7 +73,10 @@ def parse_rights(needs: str, name: str) -> frozenset[str]:
 
 
 def summary_of(function: Function) -> str:
-    """Return the docstring of a command's function in one line: it describes the command in the reference."""
+    """Return the docstring of a command's function in one line: it describes the command in the reference.
+
+    A compiled function has none.
+    """
     return " ".join((function.__doc__ or "").split())
 
 

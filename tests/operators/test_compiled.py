@@ -134,6 +134,16 @@ def test_no_compiled_coroutine_waits_while_it_handles_an_exception() -> None:
             assert not [one for part in body for one in ast.walk(part) if isinstance(one, ast.Await)], source
 
 
+def test_no_compiled_command_that_is_a_coroutine_has_a_function_inside() -> None:
+    """mypyc then gives it an environment that its end deletes, and LoneCommand's `close()` raises."""
+    inner = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
+    for source in (one for one in compiled_sources() if one.startswith("handlers/")):
+        for coroutine in ast.walk(ast.parse((ROOT / source).read_text())):
+            if isinstance(coroutine, ast.AsyncFunctionDef):
+                inside = [one for part in coroutine.body for one in ast.walk(part) if isinstance(one, inner)]
+                assert not inside, (source, coroutine.name)
+
+
 def test_compiled_code_names_a_cause_only_if_it_is_the_context_too() -> None:
     """mypyc drops the cause."""
     for source in compiled_sources():

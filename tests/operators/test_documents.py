@@ -19,6 +19,7 @@ _NAMED_TEST = re.compile(r"`(tests/[\w/]+\.py)::(test_\w+)`")
 _LINK = re.compile(r"\]\(([^)#\s]+)(?:#[^)\s]*)?\)")
 
 
+@pytest.mark.interpreted
 @pytest.mark.parametrize("name", TABLES)
 def test_a_document_has_the_current_tables_of_the_code(name: str) -> None:
     assert (DOCS / name).read_text(encoding="utf-8") == with_tables(name), "run: make docs"

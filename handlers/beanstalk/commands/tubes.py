@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from functools import partial
 from typing import cast
 
@@ -107,9 +108,11 @@ async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> byt
     """Lets no job of the tube be reserved for so long: `PAUSED` or `NOT_FOUND`."""
     client.permit_tube(name)
     pause = partial(client.database.run, verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
-    try:
+    exists = False
+    with suppress(QueueDoesNotExistError):
         await pause()
-    except QueueDoesNotExistError:
+        exists = True
+    if not exists:
         if not await is_in_use(client, name):
             return replies.NOT_FOUND
         template = client.database.policy.template_of(name)

@@ -135,25 +135,27 @@ async def _get_many(client: MemcachedSession, keys: list[bytes], *, with_unique:
         if split_key(queue)[0] != queue:
             raise ClientError("a get with options such as /open takes one queue only")
         _check_open(client, queue)
-
-    async def take(queue: bytes) -> bytes:
-        try:
-            messages = await client.database.run(verbs.GET, queue, client=client, options=_FLAGS)
-        except QueueDoesNotExistError:
-            messages = []
-        client.counts.got(len(messages), 1 - len(messages))
-        return b"".join([item(queue, message, with_unique=with_unique) for message in messages])
-
     # Take from all queues together. If the client has gone, its messages then go back to each queue before
     # messages that other such clients have taken meanwhile.
     items: list[bytes] = []
     for first in range(0, len(keys), _AT_ONCE):
-        found = await asyncio.gather(*map(take, keys[first : first + _AT_ONCE]), return_exceptions=True)
+        takes = [
+            _take_item(client, queue, with_unique=with_unique) for queue in keys[first : first + _AT_ONCE]
+        ]
+        found = await asyncio.gather(*takes, return_exceptions=True)
         for one in found:
             if isinstance(one, BaseException):
                 raise one
             items.append(one)
     return b"".join(items) + END
+
+
+async def _take_item(client: MemcachedSession, queue: bytes, *, with_unique: bool) -> bytes:
+    messages: list[bytes] = []
+    with suppress(QueueDoesNotExistError):
+        messages = await client.database.run(verbs.GET, queue, client=client, options=_FLAGS)
+    client.counts.got(len(messages), 1 - len(messages))
+    return b"".join([item(queue, message, with_unique=with_unique) for message in messages])
 
 
 async def _get_with_options(client: MemcachedSession, key: bytes, *, with_unique: bool) -> bytes:

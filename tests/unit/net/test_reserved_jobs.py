@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import cast
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,14 +14,15 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.flagged import Popped
 from pressure_server.queues.operations.jobs import word_of
 from pressure_server.queues.operations.operation import Operation
+from pressure_server.queues.shard import Shard
 from tests.unit.queues.operations_of import Recorder
 
 
-class FakeDatabase:
+class FakeDatabase(Shard):
     """A database, its shard, and the reservations there: notes which jobs are given up."""
 
     def __init__(self) -> None:
-        self.reservations = self
+        self.reservations = cast(Any, self)
         self.given_up: list[tuple[bytes, list[tuple[int, int]], bytes]] = []
         self.restored = 0
 

@@ -20,9 +20,8 @@ MB = 1 << 20
 class _Connection(Connection):
     """A connection of which the strangers see what the test sets."""
 
-    addresses = Addresses("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1")
-
     def __init__(self, since: float) -> None:
+        self.addresses = Addresses("127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:1")
         self.since = since
         self.end = ""
 
