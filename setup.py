@@ -27,12 +27,11 @@ MODULES = """
     handlers/resp/commands/ encoders plans
     pressure_server/backend/ link requests resp
     pressure_server/lua/ layout
-    pressure_server/net/ client clients connection disconnects line_parser outbox pipeline
-    pressure_server/net/ reserved_jobs session
+    pressure_server/net/ client clients connection disconnects line_parser outbox pipeline session
     pressure_server/queues/ shard
     pressure_server/queues/calls/ call courier records
     pressure_server/queues/lanes/ lane
-    pressure_server/queues/operations/ batch block_reply jobs operation options owners runs verbs wait
+    pressure_server/queues/operations/ batch block_reply operation options owners runs verbs wait
 """
 SOURCES = [
     f"{folder}{name}.py" for folder, *names in map(str.split, MODULES.strip().splitlines()) for name in names
