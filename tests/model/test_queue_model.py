@@ -7,7 +7,6 @@ before each operation, its results and the keys after it. The mirror must always
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
@@ -27,7 +26,7 @@ from hypothesis.stateful import (
 )
 
 from pressure_server.errors import PressureError
-from pressure_server.lua.scripts import Library, library
+from pressure_server.lua.scripts import library
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations.operation import Operation, Owner
 from pressure_server.queues.operations.owners import CoroutineOwner
@@ -44,6 +43,7 @@ from tests.support.forms import Form
 from tests.support.native import NativeClient, NativeError, NativeSteps, Steps, run, step_until
 from tests.support.programs import Client, Valkey, keys_left, wait_for
 from tests.support.reference.queue import BLOCK, ERROR, Counters, Queue, RefusedError, Tokens, require
+from tests.support.small_library import SMALL, with_constants
 
 # The last fields of QueueInfo, of a queue that is created without options.
 _NO_SETTINGS = (b"", 0, 0, 0, 0, b"", 0)
@@ -64,9 +64,6 @@ MESSAGES = [b"", b"a", b"bb", b"c c", b"\xff\r\n\x00", b"eeeee"]
 # Two clients may have the same name; a name may contain spaces.
 NATIVE_NAMES = ["native-1", "native-2", "host 3 0 us"]
 MAX_NATIVE = 4
-# Small limits of the script, so that a few messages need many slices, scans and calls. (The fast path has
-# fewer arguments than CHUNK, five of which are no messages.)
-SMALL = {b"SLICE": 2, b"SCAN": 3, b"CHUNK": 7, b"MESSAGES": 2, b"BYTES": 8}
 
 
 @dataclass
@@ -237,15 +234,6 @@ class Servers:
         self.loop.run_until_complete(asyncio.sleep(0))
         self.loop.close()
         self.direct.close()
-
-
-def with_constants(library: Library, constants: dict[bytes, int]) -> Library:
-    """Return the library with other values for these constants."""
-    body = library.body
-    for name, value in constants.items():
-        body, found = re.subn(rb"\b%b = \d+" % name, b"%b = %d" % (name, value), body)
-        assert found == 1, f"the library has no constant {name.decode()}"
-    return Library(body)
 
 
 def outcome_of(results: Iterable[Any] | PressureError) -> Any:

@@ -99,6 +99,11 @@ def _put(world: World, operation: Operation, put: Put, name: str) -> Reply:
     return put.reply(queue, operation.new)
 
 
+def _length_of(queue: Any) -> Reply:
+    """Return the reply to a push. Equal pushes into a queue of unique jobs all return the last length."""
+    return AnyOf(int) if getattr(queue, "unique", "") else queue.length
+
+
 def _earlier_put_waits(world: World, operation: Operation, name: str) -> bool:
     """Return whether a put of the same server waits for room in the queue. Later puts wait too."""
     return any(
@@ -523,7 +528,9 @@ def _outcome(log: Log, words: Words) -> Reply:
 
 
 _POP = Command(_pop)
-_PUSH = _putting(Put(lambda words: list(words[2:]), reply=lambda queue, new: queue.length, combined="put"))
+_PUSH = _putting(
+    Put(lambda words: list(words[2:]), reply=lambda queue, new: _length_of(queue), combined="put")
+)
 _BLPOP = _taking(_name_and_message, names=lambda words: _all(words)[:-1], timeout=_last_word, waits=True)
 _LMOVE = Command(_move, _first_two, moves=True)
 _BLMOVE = Command(

@@ -52,6 +52,11 @@ class Chance(random.Random):
         """A queue; most happens in the first ones."""
         return self.choice(self.queues)
 
+    @property
+    def job_queue(self) -> str:
+        """The same for what makes a queue one of jobs: the others stay lists for some time."""
+        return self.choice((*self.queues, *[self.queues[0]] * 3))
+
     def some(self, most: int = 3) -> list[str]:
         """Return some queues, in any order."""
         names = sorted(set(self.queues))
@@ -248,7 +253,7 @@ def _end(c: Chance) -> Words:
 
 
 _STRICT_RESP: Table = [
-    (8, lambda c: ("PUT JOB", c.queue, c.message, *_job_options(c))),
+    (8, lambda c: ("PUT JOB", c.job_queue, c.message, *_job_options(c))),
     (4, lambda c: ("SADD", c.queue, *c.several())),
     (4, lambda c: (c.choice(("LPUSH", "RPUSH")), c.queue, *c.several())),
     (2, lambda c: (c.choice(("PUT", "PUT NX")), c.queue, c.message)),
@@ -270,7 +275,7 @@ _STRICT_RESP: Table = [
     (2, lambda c: ("PRESSURE.ACK", c.queue)),
     (1, lambda c: ("PRESSURE.ALTER", c.queue, "ACK", c.choice(("NEXT", "FINAL")))),
     (4, lambda c: ("PRESSURE.KICK", c.queue, c.randint(0, 3))),
-    (1, lambda c: ("PRESSURE.PAUSE", c.queue, c.choice((0, 0, 1000)))),
+    (1, lambda c: ("PRESSURE.PAUSE", c.job_queue, c.choice((0, 0, 1000)))),
     (1, lambda c: ("PRESSURE.CREATE", c.queue)),
     (1, lambda c: ("PRESSURE.CLOSE", c.queue)),
     (1, lambda c: ("DEL", c.queue)),
@@ -299,7 +304,7 @@ _STRICT_MEMCACHED: Table = [
     (1, lambda c: ("scard", c.queue)),
 ]
 _BEANSTALK: Table = [
-    (8, lambda c: ("?put", c.queue, c.message, c.choice(_PRIORITIES), _delay(c), _LONG)),
+    (8, lambda c: ("?put", c.job_queue, c.message, c.choice(_PRIORITIES), _delay(c), _LONG)),
     (8, lambda c: ("?reserve", c.queue)),
     (2, lambda c: ("?reserve", *c.choice(("qr", "rq", "qd")))),
     (8, _end),
@@ -312,7 +317,7 @@ _BEANSTALK: Table = [
         ),
     ),
     (3, lambda c: ("?used", "kick", c.queue, c.randint(0, 3))),
-    (1, lambda c: ("?used", "pause-tube", c.queue, c.choice((0, 0, 1000)))),
+    (1, lambda c: ("?used", "pause-tube", c.job_queue, c.choice((0, 0, 1000)))),
     (3, lambda c: ("?used", "peek", c.queue, c.choice(("ready", "delayed", "buried")))),
 ]
 _LOGS: Table = [
