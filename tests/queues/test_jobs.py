@@ -10,7 +10,7 @@ import redis
 from pressure_server.client import Queue
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, StartServer, Valkey, records, run_command, wait_for
-from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_blocked
+from tests.support.waiters import Waiter, Words, about, create, is_refused, wait_for_blocked
 
 
 def put(client: Client, message: str, *options: Words | str | float) -> Any:
@@ -195,6 +195,12 @@ def test_messages_of_a_fifo_that_becomes_a_queue_of_jobs_keep_their_order(client
     put(client, "late", "PRIORITY", 5000)
     expected = [b"urgent", *(b"%d" % number for number in range(2500)), b"late"]
     assert client.lpop("q", 3000) == expected
+
+
+def test_messages_of_a_long_fifo_that_becomes_a_queue_of_jobs_count_as_ready(client: Client) -> None:
+    client.rpush("q", *range(5000))
+    client.execute_command("PRESSURE.PAUSE", "q", 60)
+    assert about(client, "q")[b"ready"] == 5000
 
 
 def test_native_producers_put_jobs(client: Client, direct: Client) -> None:

@@ -284,8 +284,9 @@ async def purge_(client: Caller, words: Words) -> int:
 
 @command("PRESSURE.PAUSE key seconds", needs="administer", flags="write")
 async def pause(client: Caller, words: Words) -> str:
-    """Pauses a queue: for these seconds, nobody takes or reserves its jobs. 0 ends the pause."""
-    # The queue becomes one of the type jobs.
+    """Pauses a queue: for these seconds, nobody takes or reserves its jobs. 0 ends the pause.
+    A fifo becomes a queue of the type jobs, for good.
+    """
     pause_for = round(seconds_of(words[2]) * 1000)
     await client.database.run(verbs.PAUSE, words[1], [b"%d" % pause_for])
     return OK

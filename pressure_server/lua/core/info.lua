@@ -12,7 +12,8 @@ function info.exists() return queue.bound and 1 or 0 end
 -- many of the ready jobs are urgent (beanstalkd: of a priority below 1024).
 local function counts_of_jobs()
   local counts, state = jobs.counts(), queue.jobs
-  counts[1] = queue.kind.has_deliveries and counts[1] + state.lag or queue.length
+  -- Messages that are not adopted yet can be taken, too.
+  counts[1] = queue.kind.has_deliveries and counts[1] + state.lag + call('LLEN', queue.base) + state.unadopted or queue.length
   counts[5] = math.max(0, (state.settings.paused or 0) - the_call.clock())
   counts[6] = call('ZCOUNT', queue.key_of('ready'), '-inf', '(' .. JOB_DEFAULT_PRIORITY)
   return counts
