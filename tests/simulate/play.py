@@ -354,7 +354,8 @@ class _Playing:
     async def _settle(self) -> None:
         """Return when the servers are in the state of one of the worlds. Raise Difference."""
         if any(world.short_times for world in self._worlds):
-            await asyncio.sleep(1.5 * SHORT)
+            # The time begins when the command gets to the backend, which may be late on a busy machine.
+            await asyncio.sleep(10 * SHORT)
             for world in self._worlds:
                 world.short_times = 0
         end = time.monotonic() + self._reply_timeout
