@@ -68,7 +68,7 @@ async def queue_view(overview: Overview, request: web.Request) -> dict[str, Any]
         state: [_job(job, state) for job in some] for state, (_, _, some) in zip(STATES, states, strict=True)
     }
     clients: list[ClientFacts] = []
-    # Other users see only how many clients wait, and the numbers of those that have jobs.
+    # Other users see how many clients wait, and of a client that has jobs only its number.
     if is_administrator(request):
         clients = await context.server.workers.waiting_clients(*key, _MOST_CLIENTS)
         await _add_clients(context.server, jobs["reserved"])

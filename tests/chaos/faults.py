@@ -80,7 +80,7 @@ class Faults:
         self._stay_is_over.set()
 
     async def _last(self, fault: Fault) -> None:
-        """Wait until the fault is to be repaired."""
+        """Return when it is time to repair the fault."""
         if math.isinf(fault.seconds):
             await self._stay_is_over.wait()
         else:

@@ -70,7 +70,7 @@ def clone(tmp_path: Path) -> Path:
 def follow(clone: Path, tag: str, steps: list[dict[str, Any]]) -> subprocess.CompletedProcess[str]:
     """Run the steps that are commands, as GitHub's runner does, until one fails.
 
-    The tools are those of the tests, whose versions may be others; the runner installs them.
+    It uses the tools that the tests have. The runner installs its own, perhaps in other versions.
     """
     for step in [step for step in steps if "run" in step]:
         given = {name: str(value) for name, value in step.get("env", {}).items()}

@@ -16,7 +16,7 @@ def test_a_put_can_say_when_its_message_expires(
     create(client, "q", *options.split())
     assert waiter("PRESSURE.PUT", "q", "soon", *words.split(), "EXPIRE", "0.05")
     assert waiter("PRESSURE.PUT", "q", "late", *words.split(), "EXPIRE", 100)
-    time.sleep(0.06)
+    time.sleep(0.06)  # a time: the message expires by the clock of the backend
     assert waiter("SPOP", "q") == b"late"
     assert waiter("SPOP", "q") is None
 

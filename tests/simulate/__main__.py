@@ -99,12 +99,14 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--minutes", type=float, default=60.0, help="time to play")
     parser.add_argument("--seed", type=int, default=1, help="decides all programs")
     parser.add_argument("--program", type=int, help="play only the program of this number")
-    parser.add_argument("--programs", type=int, default=PROGRAMS, help="play so many programs at most")
+    parser.add_argument("--programs", type=int, default=PROGRAMS, help="the most programs to play")
     parser.add_argument("--only", default=",".join(FLAVOURS), help="only these flavours, with commas")
     parser.add_argument(
         "--backend", choices=("valkey", "redis", "memory"), default="valkey", help="the backend"
     )
-    parser.add_argument("--most", type=int, default=_MAX_DIFFERENCES, help="stop after so many differences")
+    parser.add_argument(
+        "--most", type=int, default=_MAX_DIFFERENCES, help="the number of differences after which to stop"
+    )
     parser.add_argument("--folder", type=Path, help="new folder for logs and data; default: a temporary one")
     return parser.parse_args()
 

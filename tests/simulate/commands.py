@@ -279,7 +279,7 @@ def _algebra(combine: Callable[[list[bytes], list[list[bytes]]], list[bytes]]) -
     return Command(action, _all)
 
 
-# The settings of PRESSURE.CREATE, and those of the reference.
+# For each setting of PRESSURE.CREATE, its name in the reference.
 _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "BOUND": ("bound", int),
     "OVERFLOW": ("overflow", str.lower),

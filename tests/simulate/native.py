@@ -14,7 +14,7 @@ from tests.support.programs import Client
 from tests.support.reference.queue import Marked
 
 _MOST = 3
-# A step that ends an operation takes at most so many.
+# An operation has ended after this number of steps.
 _MANY = 20
 # Commands on a log that may not come while a native client is putting.
 _PUTS = ("PUT OFFSET", "RPUSH", "SADD", "PUT ONCE", "ADD ONCE", "PRESSURE.TXN")
@@ -74,7 +74,7 @@ class Natives:
         return True
 
     def _advance(self, place: int, count: int, world: World) -> None:
-        """Take so many steps of an operation. A step that waits is the last."""
+        """Take this number of steps of an operation, or fewer: a step that waits is the last."""
         steps, name, message = self._begun[place]
         for _ in range(count):
             before = self._length(name) if world.logs else 0

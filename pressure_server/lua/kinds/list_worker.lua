@@ -8,7 +8,7 @@ local job_gets = require 'kinds/job_gets'
 local jobs = require 'kinds/jobs'
 
 local list_worker = {}
--- Limits, as those of a fast get.
+-- A block with more messages or bytes takes the general path, as for a fast get.
 local MOST_MESSAGES, MOST_BYTES = 1000, 1048576
 local NO_MARKS = {}
 local key_of = queue.key_of

@@ -13,7 +13,7 @@
 
 -- Stop after this number of bytes, because each message is read as a whole.
 local MAX_READ = 64 * 1048576
--- The place of how many messages of the list are before the page. Those of the states follow.
+-- ARGV[OF_LIST] is how many messages of the list are before the page. The numbers for the states follow it.
 local OF_LIST = 3
 -- How many messages of a list LINDEX may pass: in the middle of 3 million, each LINDEX takes 30 ms.
 local MAX_PASSED = 200000
