@@ -284,9 +284,9 @@ class OutcomeUnknownError(BackendError):
 
 
 class UnansweredError(BackendError):
-    """The connection to the backend was lost before the answer to a read."""
+    """The answer to a read did not come, or is not known to be safe."""
 
-    text = "the backend was lost before it answered: ask again"
+    text = "the backend was lost before it answered, or did not confirm its answer: ask again"
 
 
 # After these a read, or a take whose messages go back, may be tried again when the backend is back. So a

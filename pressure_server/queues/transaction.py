@@ -170,9 +170,12 @@ class Transaction(QueueOperations):
 
         shard.flush_put_backs(names)
         changes = any(operation.verb.changes for operation in operations)
+        must_last = any(operation.verb.must_last for operation in operations)
         self._until = self._loop.time() + self._database.policy.role_timeout
         while True:
-            reply = await call_directly(shard, keys, arguments, share, undo, changes=changes)
+            reply = await call_directly(
+                shard, keys, arguments, share, undo, changes=changes, must_last=must_last
+            )
             if not isinstance(reply, Refused):
                 break
             await self._wait_until_callable(shard, reply)

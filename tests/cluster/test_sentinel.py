@@ -12,7 +12,7 @@ from tests.support.guards import Authority
 from tests.support.large import fill
 from tests.support.network import Network
 from tests.support.nodes import Login, Node, Tls, wait_until
-from tests.support.programs import Server, StartServer, refused_start
+from tests.support.programs import Server, StartServer, refused_start, wait_for
 from tests.support.sentinel import NAME, SentinelSet
 from tests.support.traffic import under_traffic
 from tests.support.waiters import Waiter
@@ -221,7 +221,7 @@ def test_a_server_starts_before_its_sentinels(start_server: StartServer, sentine
     for sentinel in sentinels.sentinels:
         sentinel.kill()
     server = watched(start_server, sentinels)
-    assert "names the master: " in server.log
+    wait_for(lambda: "names the master: " in server.log, "the server to ask the Sentinels")
     assert "Connection refused" in server.log
     assert "waiting for the backend: commands wait up to 20 seconds for it, then fail" in server.log
 

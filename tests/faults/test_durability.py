@@ -260,6 +260,33 @@ def test_no_reply_comes_before_the_backend_has_confirmed_the_change(held: Held, 
         assert waiting.reply() == replies[-1]
 
 
+@pytest.mark.parametrize(
+    ("question", "answer"),
+    [
+        (("PRESSURE.OUTCOME", "log", "t1"), [b"done", 0]),
+        (("PRESSURE.AT", "log", 0), b"m"),
+        (("PRESSURE.AT", "log", 0, "COUNT", 5), [b"m"]),
+    ],
+)
+def test_what_clients_act_on_for_good_is_told_when_it_is_confirmed(
+    held: Held, question: Words, answer: object
+) -> None:
+    """A failover that loses the put must find a producer that puts again, and a reader that reads again."""
+    server = held.server
+    with server.client() as client, waiters(server, 3) as (putting, asking, executing):
+        client.flushall()
+        create(client, "log", "TYPE", "LOG")
+        with stopped(held.replica.process):
+            putting.send("PRESSURE.PUT", "log", "m", "TXN", "t1")
+            wait_for(lambda: client.llen("log") == 1, "the backend to make the change")
+            asking.send(*question)
+            assert [executing("MULTI"), executing(*question)] == [b"OK", b"QUEUED"]
+            executing.send("EXEC")
+            assert client.llen("log") == 1
+            assert not any(waiting.has_reply() for waiting in (putting, asking, executing))
+        assert [putting.reply(), asking.reply(), executing.reply()] == [1, answer, [answer]]
+
+
 def state(direct: Client) -> dict[bytes, object]:
     """Return the keys of all queues with their values."""
     keys = sorted(key for key in direct.keys("__pressure__:*") if b":ext:" not in key)
@@ -352,6 +379,9 @@ def test_a_change_that_no_replica_confirms_in_time_is_an_error_and_its_messages_
                 assert str(waiting(*words)) == f"BACKEND {why}"
             assert [waiting("MULTI"), waiting("SPOP", "q")] == [b"OK", b"QUEUED"]
             assert why in str(waiting("EXEC"))
+            assert is_refused(waiting("PRESSURE.OUTCOME", "q", "t1"), "BACKEND")
+            assert [waiting("MULTI"), waiting("PRESSURE.OUTCOME", "q", "t1")] == [b"OK", b"QUEUED"]
+            assert str(waiting("EXEC")).endswith("did not confirm its answer: ask again")
         wait_for(lambda: client.scard("q") == 3, "the messages to be back")
         assert client.spop("q", 3) == [b"a", b"b", b"c"]
     assert server.log.count(f"the backend does not confirm durability replica:1: {late}") == 1

@@ -6,7 +6,13 @@ import asyncio
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, cast
 
-from pressure_server.errors import BackendError, BackendReplyError, OutcomeUnknownError, UnansweredError
+from pressure_server.errors import (
+    BackendError,
+    BackendReplyError,
+    NotSafeError,
+    OutcomeUnknownError,
+    UnansweredError,
+)
 from pressure_server.lua.layout import RECOVER
 from pressure_server.queues.calls.call import Block
 from pressure_server.queues.operations.block_reply import Refused, refusal_of
@@ -24,11 +30,13 @@ async def call_directly(
     undo: Callable[[], None] = lambda: None,
     *,
     changes: bool,
+    must_last: bool = False,
     how: bytes = b"",
 ) -> list[Any] | Refused:
     """Call the library with a block of its own, independently of the lanes, and return its reply.
 
     `how` is in layout.py: READ exempts a block that only reads from the limit of a transaction's work.
+    `changes` and `must_last` are those of its verbs; what changes must last, too.
 
     `share` gets the reply when it arrives, unless it is a refusal or an error. It must register what the
     operations got of the delivery, which other blocks of the call share. If this coroutine is cancelled, or
@@ -46,7 +54,7 @@ async def call_directly(
         except Exception as error:  # the caller must not wait for ever
             end(error)
             return
-        if changes:
+        if changes or must_last:
             shard.when_durable(lambda error: end(error or value))
         else:
             end(value)
@@ -67,7 +75,7 @@ async def call_directly(
     if not isinstance(value, Exception):
         return value
     undo()
-    if type(value) is OutcomeUnknownError and not changes:
+    if type(value) in (OutcomeUnknownError, NotSafeError) and not changes:
         raise UnansweredError
     if isinstance(value, BackendError):
         raise value

@@ -208,7 +208,8 @@ class Lane(Part):
             self._is_woken = self._ensure_waiting().requeue(progress) or self._is_woken
         if len(self.pending) >= _ENOUGH_TO_SEND and not has_failed:
             self._send_ahead(progress)
-        if self._shard.is_durable and _needs_durability(runs, progress):
+        must_last = self._shard.is_durable and any(run[0].verb.must_last for run in runs)
+        if must_last and any(operation.results for operation in progress.ended):
             self._shard.when_durable(partial(self._end_if_durable, progress.ended))
         else:
             for operation in progress.ended:
@@ -278,7 +279,7 @@ class Lane(Part):
                 if operation.has_taken:
                     operation.put_back()
                 operation.results = []
-                operation.fail(error)
+                operation.fail(error if operation.verb.changes else UnansweredError())
             self.end(operation)
         self.rest_if_done()
 
@@ -402,12 +403,3 @@ def _waits_through(operation: Operation, error: Exception) -> bool:
     wait.condition = WaitCondition.ROOM if verb.puts else WaitCondition.MESSAGE
     wait.at_destination = False
     return True
-
-
-def _needs_durability(runs: Sequence[list[Operation]], progress: batch.Progress) -> bool:
-    """Return whether the block has changed something, which must be durable before clients learn of it.
-
-    No client learns of a put-back. If a new master lacks it, Records.count_lost does it again.
-    """
-    changes = any(run[0].verb.changes and not run[0].verb.is_put_back for run in runs)
-    return changes and any(operation.results for operation in progress.ended)

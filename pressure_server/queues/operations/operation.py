@@ -333,7 +333,9 @@ class Verb:
     many messages may take several calls. `overtakes`: may be done before operations of other owners that
     came first. `reserves`: takes jobs until the client acknowledges them. `changes`: must not be done twice.
     `is_put_back`: its messages exist nowhere else. `gives_up`: waiting operations are tried after all that
-    is given up.
+    is given up. `must_last`: clients act on the answer for good, so what it tells must be durable before they
+    get it. So it is with each change but a put-back, of which no client learns: if a new master lacks it,
+    Records.count_lost does it again.
     """
 
     name: bytes
@@ -350,6 +352,7 @@ class Verb:
     can_split: bool = False
     overtakes: bool = False
     changes: bool = True
+    must_last: bool = False
     line: Line | None = None
     wakes: tuple[Line, ...] = ()
     wakes_all: bool = False
@@ -357,8 +360,10 @@ class Verb:
     may_go_back: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        """Derive `may_go_back`."""
+        """Derive `may_go_back` and `must_last`."""
         object.__setattr__(self, "may_go_back", self.takes and not self.moves)
+        must_last = self.must_last or (self.changes and not self.is_put_back)
+        object.__setattr__(self, "must_last", must_last)
 
     def __repr__(self) -> str:
         """Return the verb's name."""

@@ -26,9 +26,13 @@ def _share_info(operations: Sequence[Operation], reply: list[Any]) -> bool:
 
 
 def _asking(
-    name: bytes, pack: Callable[[Sequence[Operation]], list[bytes]] = runs.pack_nothing, *, folds: bool = True
+    name: bytes,
+    pack: Callable[[Sequence[Operation]], list[bytes]] = runs.pack_nothing,
+    *,
+    folds: bool = True,
+    must_last: bool = False,
 ) -> Verb:
-    return Verb(name, pack, runs.repeat_value, can_fold=folds, changes=False)
+    return Verb(name, pack, runs.repeat_value, can_fold=folds, changes=False, must_last=must_last)
 
 
 def _living(
@@ -104,9 +108,13 @@ KICK: Final = Verb(
 )  # fmt: skip
 
 # Verbs that change nothing. AT and FROM read messages of a log: one for each offset; those from an offset on.
-AT: Final = Verb(b"at", runs.pack_messages, runs.distribute_values, Operation.messages_left, changes=False)
-FROM: Final = _asking(b"from", runs.pack_arguments, folds=False)
-CONTAINS: Final = replace(AT, name=b"contains", can_split=True)
+# Readers remember how far they are. If a failover gave their offsets to other messages, they would skip them.
+CONTAINS: Final = Verb(
+    b"contains", runs.pack_messages, runs.distribute_values, Operation.messages_left,
+    can_split=True, changes=False,
+)  # fmt: skip
+AT: Final = replace(CONTAINS, name=b"at", can_split=False, must_last=True)
+FROM: Final = _asking(b"from", runs.pack_arguments, folds=False, must_last=True)
 LENGTH: Final = _asking(b"length")
 EXISTS: Final = _asking(b"exists")
 INFO: Final = replace(_asking(b"info"), distribute=_share_info)
@@ -116,7 +124,8 @@ RANGE: Final = _asking(b"range", runs.pack_arguments, folds=False)
 SCAN: Final = _asking(b"scan", runs.pack_arguments, folds=False)
 POSITIONS: Final = _asking(b"positions", runs.pack_arguments, folds=False)
 SAMPLE: Final = _asking(b"sample", runs.pack_arguments, folds=False)
-OUTCOME: Final = _asking(b"outcome", runs.pack_arguments, folds=False)
+# A client that hears "done" never puts again.
+OUTCOME: Final = _asking(b"outcome", runs.pack_arguments, folds=False, must_last=True)
 # Peek drops expired messages, which makes room. It may be done twice without harm.
 PEEK: Final = Verb(
     b"peek", runs.pack_nothing, runs.distribute_peeked,
