@@ -86,9 +86,8 @@ run: $(RUNNABLE)
 	exec $(BIN)/pressure-server serve
 
 # Compile the server in place: it takes half the processor time. docs/internals/compiled.md
-compile: export PRESSURE_COMPILE := 1
 compile: $(INSTALLED)
-	$(BIN)/python setup.py --quiet build_ext --inplace
+	PRESSURE_COMPILE=1 $(BIN)/python setup.py --quiet build_ext --inplace
 
 # Interpret it again.
 uncompile:
