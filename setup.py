@@ -26,7 +26,7 @@ MODULES = """
     handlers/beanstalk/commands/ reserving tubes
     handlers/memcached/ arguments meta parser session
     handlers/memcached/commands/ encoders items
-    handlers/resp/ parser session
+    handlers/resp/ options parser session
     handlers/resp/commands/ encoders plans
     pressure_server/backend/ link requests resp
     pressure_server/lua/ layout

@@ -1,21 +1,17 @@
-"""Parsing of a command's words: positions, cursors, priorities, tokens, offsets, keys, options. See words.py.
+"""Parsing of a command's words: positions, cursors, priorities, tokens, offsets, keys. See words.py.
 
 Each function raises CommandError, with Redis's text if Redis has such an argument.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable
 
 from pressure_server.errors import CommandError
-from pressure_server.words import MAX_NUMBER, MAX_UINT32, integer_from, seconds_of, shown_word, syntax_error
+from pressure_server.words import MAX_NUMBER, MAX_UINT32, integer_from, seconds_of
 
 # The ends of a list. A queue is first in, first out, whichever end is named.
 ENDS = (b"LEFT", b"RIGHT")
-
-# By name, one or more words in upper case: the parser of the option's value, or None if it has no value.
-Parsers = Mapping[bytes, Callable[[bytes], Any] | None]
 
 
 def number_between(least: int, most: int, error: str) -> Callable[[bytes], int]:
@@ -79,44 +75,3 @@ def numbered_keys(words: list[bytes], too_many: str = "ERR syntax error") -> tup
     if number > len(words) - 1:
         raise CommandError(too_many)
     return words[1 : number + 1], words[number + 1 :]
-
-
-def options_in(
-    words: list[bytes], parsers: Parsers, *, last_counts: bool = False, of_redis: bool = False
-) -> dict[bytes, Any]:
-    """Return the values of the options by name; True for those without a value.
-
-    Raise CommandError for an option that is unknown or lacks its value, or is repeated, unless `last_counts`.
-    Parsers may raise it, too. As in Redis, the first error from the left is the one that is raised. For a
-    command `of_redis` the text is Redis's, which does not say what is wrong.
-    """
-    found: dict[bytes, Any] = {}
-    by_first_word = {name.split()[0]: name for name in parsers}
-    rest = iter(words)
-    for word in rest:
-        name = by_first_word.get(word.upper(), b"")
-        others = name.split()[1:]
-        is_again = name in found and not last_counts
-        if not name or is_again or [next(rest, b"").upper() for _ in others] != others:
-            raise syntax_error("" if of_redis else _why_wrong(word, name, parsers, is_again=is_again))
-        parse = parsers[name]
-        if parse is None:
-            found[name] = True
-            continue
-        value = next(rest, None)
-        if value is None:
-            raise syntax_error("" if of_redis else f"{name.decode()} needs a value after it")
-        found[name] = parse(value)
-    return found
-
-
-def _why_wrong(word: bytes, name: bytes, parsers: Parsers, *, is_again: bool) -> str:
-    """Return why there is no option here; `name` is that of the option that begins with the word, if any."""
-    if is_again:
-        return f"{name.decode()} is given twice"
-    if name:
-        return f"write {name.decode()}"
-    known = ", ".join(option.decode() for option in parsers)
-    return (
-        f"{shown_word(word)} is none of the options {known}" if known else f"{shown_word(word)} is too much"
-    )

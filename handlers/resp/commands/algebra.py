@@ -9,8 +9,9 @@ from itertools import islice
 from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import at_least_0, numbered_keys, options_in
+from handlers.resp.arguments import at_least_0, numbered_keys
 from handlers.resp.commands.reading import ENCODED_AT_ONCE, long_reply
+from handlers.resp.options import OptionTable
 from handlers.resp.parser import ARGUMENT_COST, Words
 from handlers.resp.replies import Raw, set_sign
 from handlers.resp.session import Caller, TransactionCaller
@@ -127,12 +128,14 @@ for _name, _algebra, _summary in (
     )(partial(_read, algebra=_algebra))
 
 
+_SINTERCARD = OptionTable({b"LIMIT": at_least_0("LIMIT")}, last_counts=True, of_redis=True)
+
+
 @command("SINTERCARD numkeys key [key ...] [LIMIT limit]", needs="read", flags="readonly movablekeys")
 async def sintercard(client: Caller, words: Words) -> int:
     """Returns how many messages are in all of the queues. Counts up to LIMIT (0: no limit)."""
     queues, rest = numbered_keys(words[1:], "ERR Number of keys can't be greater than number of args")
-    options = options_in(rest, {b"LIMIT": at_least_0("LIMIT")}, last_counts=True, of_redis=True)
-    limit: int = options.get(b"LIMIT", 0)
+    limit: int = _SINTERCARD.values(rest).get(b"LIMIT", 0)
     found = len(await _in_all(await _contents(client, queues)))
     return min(found, limit) if limit else found
 

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import options_in, priority_of, token_of
+from handlers.resp.arguments import priority_of, token_of
 from handlers.resp.commands import encoders
+from handlers.resp.options import OptionTable
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, NullArray
 from handlers.resp.session import Caller
@@ -67,14 +68,18 @@ _PARSERS: Mapping[bytes, Callable[[bytes], Any]] = {
 }
 
 
-def _options(words: list[bytes], *permitted: bytes) -> dict[bytes, Any]:
-    return options_in(words, {option: _PARSERS[option] for option in permitted})
+def _table(*names: bytes) -> OptionTable:
+    return OptionTable({name: _PARSERS[name] for name in names})
 
 
-def _names_and_options(words: list[bytes], *permitted: bytes) -> tuple[list[bytes], dict[bytes, Any]]:
-    """Split the words of a command at the first option. There is at least one name."""
-    at = next((at for at, word in enumerate(words) if at and word.upper() in permitted), len(words))
-    return words[:at], _options(words[at:], *permitted)
+_RESERVE = _table(b"TIMEOUT", b"TTR", b"COUNT", b"DETACHED")
+_EVENT = _table(b"TOKEN")
+_PENDING = _table(b"CONSUMER", b"COUNT")
+_CLAIM = _table(b"IDLE", b"COUNT", b"TTR")
+_RELEASE = _table(b"PRIORITY", b"DELAY", b"TOKEN")
+_BURY = _table(b"PRIORITY", b"TOKEN")
+_REDRIVE = _table(b"TO", b"COUNT")
+_PURGE = OptionTable(dict.fromkeys(_PURGED))
 
 
 def _check_reserve(client: Caller, count: int) -> None:
@@ -101,7 +106,7 @@ def reserve(client: Caller, words: Words) -> Coroutine[Any, Any, object] | None:
     is DETACHED: then it belongs to the token.
     """
     # In a queue that is not of the type jobs, reserve the oldest messages.
-    names, options = _names_and_options(words[1:], b"TIMEOUT", b"TTR", b"COUNT", b"DETACHED")
+    names, options = _RESERVE.after_names(words[1:])
     count = options.get(b"COUNT", 1)
     if len(names) > _MAX_QUEUES:
         raise CommandError(f"ERR too many queues: at most {_MAX_QUEUES}")
@@ -133,11 +138,11 @@ def _submit_event(client: Caller, words: Words, verb: Verb, encode: Encode) -> N
     """Let an event happen to jobs of one queue; the reply is for how many it did."""
     if len(words) > 5 and words[2].upper() == b"FROM" and words[4].upper() == b"TO":
         spans = [(positive_count(words[3]), positive_count(words[5]))]
-        options = _options(words[6:], b"TOKEN")
+        options = _EVENT.values(words[6:])
         if not 0 <= spans[0][1] - spans[0][0] < _MAX_SPAN:
             raise CommandError(f"ERR TO must be 0 to {_MAX_SPAN - 1} above FROM")
     else:
-        ids, options = _names_and_options(words[2:], b"TOKEN")
+        ids, options = _EVENT.after_names(words[2:])
         spans = _spans(map(positive_count, ids))
     owner = _owner(client, options)
     jobs = [
@@ -185,7 +190,7 @@ async def pending(client: Caller, words: Words) -> list[object]:
     them or nil for a connection, in how many milliseconds that ends (-1: never), and the number of
     reservations. Up to COUNT entries, 100 by default.
     """
-    options = _options(words[2:], b"CONSUMER", b"COUNT")
+    options = _PENDING.values(words[2:])
     count, token = options.get(b"COUNT", _SHOWN), options.get(b"CONSUMER")
     if count > _MAX_SHOWN:
         raise CommandError(f"ERR too many entries: at most {_MAX_SHOWN}")
@@ -206,7 +211,7 @@ def claim_(client: Caller, words: Words) -> None:
     reservations and, in the queue of a group, offset for each; nil if there are none. Up to COUNT jobs, 1 by
     default.
     """
-    options = _options(words[3:], b"IDLE", b"COUNT", b"TTR")
+    options = _CLAIM.values(words[3:])
     count = options.get(b"COUNT", 1)
     _check_reserve(client, count)
     wanted = claim(detached(token_of(words[2])), options.get(b"TTR"))
@@ -232,7 +237,7 @@ def release(client: Caller, words: Words) -> None:
     caller has not reserved it.
     """
     # A priority or a delay makes the queue one of the type jobs.
-    options = _options(words[3:], b"PRIORITY", b"DELAY", b"TOKEN")
+    options = _RELEASE.values(words[3:])
     job = positive_count(words[2])
     delay = options.get(b"DELAY")
     is_now = delay == 0
@@ -243,7 +248,7 @@ def release(client: Caller, words: Words) -> None:
 @command("PRESSURE.BURY key id [PRIORITY priority] [TOKEN token]", needs="get", flags="write fast")
 def bury(client: Caller, words: Words) -> None:
     """Sets a reserved job aside until it is kicked. Replies 1; 0 if the caller has not reserved it."""
-    options = _options(words[3:], b"PRIORITY", b"TOKEN")
+    options = _BURY.values(words[3:])
     job, priority = positive_count(words[2]), options.get(b"PRIORITY")
     argument = owned(job, _owner(client, options)) + (b"" if priority is None else b" %d" % priority)
     client.submit(verbs.BURY, words[1], [argument], 1, encoders.ended_reservations)
@@ -261,7 +266,7 @@ async def redrive_(client: Caller, words: Words) -> int:
     """Puts dead letters back into the queues from which they came, or into the queue TO, as if they had never
     been delivered. Replies how many. Those that do not fit stay. Replies an error if none can go.
     """
-    options = _options(words[2:], b"TO", b"COUNT")
+    options = _REDRIVE.values(words[2:])
     to = options.get(b"TO")
     if to == words[1]:
         raise CommandError("ERR TO must be another queue")
@@ -277,7 +282,7 @@ async def purge_(client: Caller, words: Words) -> int:
     """Deletes the messages in these states, by default all that are not reserved, and returns how many. They
     count as consumed. All messages of a queue without jobs are ready.
     """
-    states = options_in(words[2:], dict.fromkeys(_PURGED))
+    states = _PURGE.values(words[2:])
     wanted = [_PURGED[state] for state in states] or [READY, DELAYED, BURIED]
     return await purge(client.database, words[1], wanted, client.session)
 

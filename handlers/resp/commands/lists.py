@@ -12,11 +12,12 @@ from functools import partial
 from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import ENDS, at_least_0, numbered_keys, options_in, position_of
+from handlers.resp.arguments import ENDS, at_least_0, numbered_keys, position_of
 from handlers.resp.commands import plans
 from handlers.resp.commands.encoders import integers, message_lists, queue_and_message
 from handlers.resp.commands.plans import Ask, Put, Take
 from handlers.resp.commands.reading import long_reply, messages_between, read
+from handlers.resp.options import OptionTable
 from handlers.resp.parser import Words
 from handlers.resp.replies import OK, NullArray, wrong_arity
 from handlers.resp.session import Caller
@@ -111,13 +112,17 @@ def _rank(word: bytes) -> int:
     return rank
 
 
-_LPOS = {b"RANK": _rank, b"COUNT": at_least_0("COUNT"), b"MAXLEN": at_least_0("MAXLEN")}
+_LPOS = OptionTable(
+    {b"RANK": _rank, b"COUNT": at_least_0("COUNT"), b"MAXLEN": at_least_0("MAXLEN")},
+    last_counts=True,
+    of_redis=True,
+)
 
 
 @command("LPOS key element [RANK rank] [COUNT count] [MAXLEN length]", needs="read", flags="readonly")
 async def lpos(client: Caller, words: Words) -> object:
     """Returns the position of a message, counted from the oldest; with COUNT, a list of its positions."""
-    options = options_in(words[3:], _LPOS, last_counts=True, of_redis=True)
+    options = _LPOS.values(words[3:])
     rank, count, length = options.get(b"RANK", 1), options.get(b"COUNT", 1), options.get(b"MAXLEN", 0)
     arguments = [words[2], *(b"%d" % number for number in (rank, count, length))]
     found: list[int] = await read(client, verbs.POSITIONS, words[1], arguments, missing=[])
@@ -149,12 +154,15 @@ async def _bpop_of_many(client: Caller, queues: list[bytes], timeout: float | No
     return NullArray() if taken is None else [taken[0], taken[1][0]]
 
 
+_MPOP = OptionTable({b"COUNT": positive_count}, of_redis=True)
+
+
 async def _mpop(client: Caller, words: Words, timeout: bytes | None) -> object:
     """Take messages; `words` begin with numkeys. Like Redis, parse `timeout` after the other words."""
     queues, rest = numbered_keys(words)
     if not rest or rest[0].upper() not in ENDS:
         raise syntax_error()
-    count = options_in(rest[1:], {b"COUNT": positive_count}, of_redis=True).get(b"COUNT", 1)
+    count = _MPOP.values(rest[1:]).get(b"COUNT", 1)
     taken = await _take(client, queues, 0 if timeout is None else timeout_of(timeout), count)
     return NullArray() if taken is None else [taken[0], taken[1]]
 

@@ -7,8 +7,9 @@ from functools import partial
 from typing import Any
 
 from handlers.resp import table
-from handlers.resp.arguments import offset_of, options_in, token_of
+from handlers.resp.arguments import offset_of, token_of
 from handlers.resp.commands import encoders
+from handlers.resp.options import OptionTable
 from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import OK, error
 from handlers.resp.session import Caller, RespSession
@@ -33,6 +34,8 @@ command = partial(table.command, group="logs")
 container = partial(table.container, group="logs")
 
 _MAX_READ = 1000
+_AT = OptionTable({b"COUNT": positive_count})
+_READ = OptionTable({b"COUNT": positive_count, b"TIMEOUT": timeout_of, b"TTR": seconds_of})
 
 
 def _at_repeated(client: RespSession, commands: Repeated) -> None:
@@ -49,7 +52,7 @@ def at(client: Caller, words: Words) -> None:
     """Returns the message with that offset in a log; nil if it is gone, -AHEAD if it is yet to come. With
     COUNT, a list of the messages from there on: up to 1000, or 1 MiB.
     """
-    options = options_in(words[3:], {b"COUNT": positive_count})
+    options = _AT.values(words[3:])
     offset = b"%d" % offset_of(words[2])
     if options:
         client.submit(verbs.FROM, words[1], [offset, b"%d" % options[b"COUNT"]], 1, _found)
@@ -75,6 +78,9 @@ def _start_of(word: bytes) -> bytes:
     return word.lower() if word.lower() in (groups.HEAD, groups.TAIL) else b"%d" % offset_of(word)
 
 
+_GROUP_CREATE = OptionTable({b"FROM": _start_of})
+
+
 async def _do(
     client: Caller, action: bytes, log: bytes, group: bytes = b"", start: bytes = groups.HEAD
 ) -> Any:
@@ -98,8 +104,8 @@ async def group_create(client: Caller, words: Words) -> str:
     `key+group`: clients of any protocol may take and reserve its messages there. Replies -EXISTS if there is
     one.
     """
-    options = options_in(words[4:], {b"FROM": _start_of})
-    await _do(client, groups.CREATE, words[2], words[3], options.get(b"FROM", groups.HEAD))
+    start = _GROUP_CREATE.values(words[4:]).get(b"FROM", groups.HEAD)
+    await _do(client, groups.CREATE, words[2], words[3], start)
     return OK
 
 
@@ -143,7 +149,7 @@ def read(client: Caller, words: Words) -> None:
     """
     if words[2].upper() != b"GROUP":
         raise syntax_error("GROUP must follow the queue")
-    options = options_in(words[5:], {b"COUNT": positive_count, b"TIMEOUT": timeout_of, b"TTR": seconds_of})
+    options = _READ.values(words[5:])
     count = options.get(b"COUNT", 1)
     if count > _MAX_READ:
         raise CommandError(f"ERR too many messages: at most {_MAX_READ}")

@@ -6,9 +6,10 @@ from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 from handlers.resp import table
-from handlers.resp.arguments import expiry_of, options_in, priority_of, token_of
+from handlers.resp.arguments import expiry_of, priority_of, token_of
 from handlers.resp.commands.encoders import integers, job_ids, message_or_null, ones
 from handlers.resp.commands.reading import admitted_queues
+from handlers.resp.options import OptionTable
 from handlers.resp.parser import Repeated, Words
 from handlers.resp.replies import OK
 from handlers.resp.session import Caller, RespSession
@@ -33,21 +34,24 @@ from pressure_server.words import seconds_of, syntax_error, timeout_of
 
 command = partial(table.command, group="pressure")
 
-_PUT = {
-    b"NX": None,
-    b"NOWAIT": None,
-    b"TIMEOUT": timeout_of,
-    b"OVERFILL": None,
-    b"OVERWRITE": None,
-    b"PRIORITY": priority_of,
-    b"DELAY": seconds_of,
-    b"TTR": seconds_of,
-    b"UNIQUE": None,
-    b"UNIQUE-BY": bytes,
-    b"OFFSET": None,
-    b"TXN": token_of,
-    b"EXPIRE": expiry_of,
-}
+_CREATE, _ALTER = OptionTable(CREATE_OPTIONS), OptionTable(ALTER_OPTIONS)
+_PUT = OptionTable(
+    {
+        b"NX": None,
+        b"NOWAIT": None,
+        b"TIMEOUT": timeout_of,
+        b"OVERFILL": None,
+        b"OVERWRITE": None,
+        b"PRIORITY": priority_of,
+        b"DELAY": seconds_of,
+        b"TTR": seconds_of,
+        b"UNIQUE": None,
+        b"UNIQUE-BY": bytes,
+        b"OFFSET": None,
+        b"TXN": token_of,
+        b"EXPIRE": expiry_of,
+    }
+)
 _ON_FULL = {b"OVERFILL": OnFull.EXCEED_BOUND, b"OVERWRITE": OnFull.OVERWRITE, b"TIMEOUT": OnFull.WAIT}
 # Options without a value, or with one that each command has of its own, and that need no wait and no job.
 _FLAGS = {b"NX", b"OVERFILL", b"OVERWRITE", b"OFFSET", b"TXN"}
@@ -84,7 +88,7 @@ async def create(client: Caller, words: Words) -> str | int:
     as many, up to RETRY-DELAY-MAX; at most IN-FLIGHT jobs are reserved at the same time, and taken at the
     RATE. Replies -EXISTS if the queue exists; with IF NOT EXISTS 0, instead of 1 for a new queue.
     """
-    options = options_in(words[2:], CREATE_OPTIONS)
+    options = _CREATE.values(words[2:])
     may_exist = IF_NOT_EXISTS in options
     creation = creation_of(options)
     arguments = _arguments(client, words[1], creation, creation.dead_letter)
@@ -122,7 +126,7 @@ async def alter(client: Caller, words: Words) -> str:
     deliveries, or a policy, makes a queue that has no type one of the type jobs. A queue that a put has
     created no longer expires. Replies -NOQUEUE if there is no such queue.
     """
-    options = options_in(words[2:], ALTER_OPTIONS)
+    options = _ALTER.values(words[2:])
     if not options:
         raise syntax_error("name a setting and its value, such as BOUND 1000")
     alteration = alteration_of(options)
@@ -347,7 +351,7 @@ def put(client: Caller, words: Words) -> None:
     dropped.
     """
     # The queue must exist. A timeout of 0 seconds waits forever.
-    given = options_in(words[3:], _PUT)
+    given = _PUT.values(words[3:])
     how = _how(given)
     wait = None
     if b"NOWAIT" in given:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from time import perf_counter
 from typing import Any
 
-from handlers.resp.arguments import integer_of, options_in
+from handlers.resp.arguments import integer_of
+from handlers.resp.options import OptionTable, Parsers
 from handlers.resp.replies import Raw
 from handlers.resp.session import Caller
 from pressure_server.errors import QueueDoesNotExistError
@@ -99,12 +100,13 @@ def _scan_count(word: bytes) -> int:
     return count
 
 
-_SCAN: dict[bytes, Callable[[bytes], Any]] = {b"MATCH": bytes, b"COUNT": _scan_count}
+_PARSERS: Parsers = {b"MATCH": bytes, b"COUNT": _scan_count}
+_SSCAN = OptionTable(_PARSERS, last_counts=True, of_redis=True)
+_SCAN = OptionTable({**_PARSERS, b"TYPE": bytes.lower}, last_counts=True, of_redis=True)
 
 
 def scan_options(words: list[bytes], *, with_type: bool = False) -> tuple[int, Glob | None, bytes]:
     """Return the count, pattern and type of a scan, which options may set. Raise CommandError."""
-    parsers = {**_SCAN, b"TYPE": bytes.lower} if with_type else _SCAN
-    options = options_in(words, parsers, last_counts=True, of_redis=True)
+    options = (_SCAN if with_type else _SSCAN).values(words)
     pattern = options.get(b"MATCH")
     return options.get(b"COUNT", 10), None if pattern is None else Glob(pattern), options.get(b"TYPE", b"set")

@@ -7,7 +7,6 @@ import pytest
 
 from handlers.resp import arguments
 from pressure_server.errors import CommandError
-from pressure_server.words import one_of, positive_count
 
 Parse = Callable[[bytes], Any]
 _INT64 = 2**63
@@ -78,46 +77,3 @@ def test_a_number_precedes_the_keys(line: str, keys: str, rest: str) -> None:
 def test_a_wrong_number_of_keys_is_refused(line: str, error: str) -> None:
     with pytest.raises(CommandError, match=error):
         arguments.numbered_keys(line.encode().split(), "ERR few keys")
-
-
-PARSERS: arguments.Parsers = {
-    b"COUNT": positive_count,
-    b"NX": None,
-    b"IF NOT EXISTS": None,
-    b"OVERFLOW": one_of(BLOCK=1, ERROR=2),
-}
-
-
-@pytest.mark.parametrize(
-    ("line", "found"),
-    [
-        ("", {}),
-        ("nx count 3", {b"NX": True, b"COUNT": 3}),
-        ("if NOT exists Overflow error", {b"IF NOT EXISTS": True, b"OVERFLOW": 2}),
-    ],
-)
-def test_options_have_values(line: str, found: dict[bytes, object]) -> None:
-    assert arguments.options_in(line.encode().split(), PARSERS) == found
-
-
-@pytest.mark.parametrize(
-    ("line", "why"),
-    [
-        ("XX", "'XX' is none of the options "),
-        ("3", "'3' is none of the options "),
-        ("COUNT", "COUNT needs a value after it"),
-        ("NX NX", "NX is given twice"),
-        ("COUNT 1 COUNT 1", "COUNT is given twice"),
-        ("IF EXISTS", "write IF NOT EXISTS"),
-        ("IF NOT", "write IF NOT EXISTS"),
-        ("OVERFLOW x", "'x' is none of "),
-    ],
-)
-def test_other_options_are_syntax_errors_with_the_reason(line: str, why: str) -> None:
-    with pytest.raises(CommandError, match=f"^ERR syntax error: {why}"):
-        arguments.options_in(line.encode().split(), PARSERS)
-
-
-def test_a_syntax_error_of_a_command_of_redis_has_redis_s_text() -> None:
-    with pytest.raises(CommandError, match=r"^ERR syntax error$"):
-        arguments.options_in([b"COUNT"], PARSERS, of_redis=True)
