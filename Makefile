@@ -91,7 +91,7 @@ compile: $(INSTALLED)
 
 # Interpret it again.
 uncompile:
-	rm -f pressure_server/compiled.sha256 *.so
+	rm -f pressure_server/compiled.sha256
 	find pressure_server handlers -name '*.so' -delete
 
 # Clients of each protocol, for a minute, on the server that `make run` has started.

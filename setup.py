@@ -64,7 +64,8 @@ def _extensions() -> list[Extension]:
     try:
         from mypyc.build import mypycify  # only the compilation needs it
 
-        return mypycify(SOURCES, group_name="pressure_server")
+        # The library is in the package: only there does an editable installation find it.
+        return mypycify(SOURCES, group_name="pressure_server.compiled")
     except (ImportError, SystemExit) as error:
         _fail(error or "mypyc has printed why")
         return []
@@ -77,7 +78,7 @@ class BuildAll(build_ext):
         """See build_ext."""
         folder = Path() if self.inplace else Path(self.build_lib)
         (folder / _MANIFEST).unlink(missing_ok=True)
-        for pattern in ("pressure_server__mypyc*.so", "pressure_server/**/*.so", "handlers/**/*.so"):
+        for pattern in ("pressure_server/**/*.so", "handlers/**/*.so"):
             for built in folder.glob(pattern):
                 built.unlink()
         if not self.extensions:

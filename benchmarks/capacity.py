@@ -1,15 +1,17 @@
-"""A model of the processor time of a request, fitted to five measurements and compared with five others.
+"""A model of the processor time of a request, fitted to five measurements and compared with nine others.
 
     python -m benchmarks.capacity [--rounds 3]
 
 Microseconds of a request = what each costs + `reads` (one for each pipeline) + `blocks` (one for each queue
-of a call) + `calls`. A block costs next to nothing if the processor's caches have all queues.
+of a call) + `calls`. The backend's blocks cost more the more queues there are, as its caches have fewer of
+them: `blocks` · log10(queues) fits best.
 """
 
 from __future__ import annotations
 
 import argparse
 from collections.abc import Sequence
+from math import log10
 from statistics import median
 from typing import NamedTuple
 
@@ -27,14 +29,16 @@ _FITTED = (
 _COMPARED = (
     Case(10, Load(50, 1, 40_000)),
     Case(10, Load(50, 16, 200_000)),
+    Case(30, Load(5, 1, 20_000)),
+    Case(30, Load(50, 4, 80_000)),
+    Case(100, Load(50, 1, 40_000)),
     Case(100, Load(20, 4, 60_000)),
     Case(300, Load(200, 1, 40_000)),
     Case(5_000, Load(50, 4, 60_000)),
+    Case(20_000, Load(50, 1, 40_000)),
 )
 _COMMANDS = ("SADD", "SPOP")
 _STEPS = 20_000
-# With this number of queues, half of the blocks find their queue in the processor's caches.
-_CACHED = 300
 
 
 class Shares(NamedTuple):
@@ -43,19 +47,20 @@ class Shares(NamedTuple):
     request: float
     reads: float
     blocks: float
+    spread_blocks: float
     calls: float
 
 
 _SERVER = ("request", "reads", "blocks", "calls")
-_BACKEND = ("request", "blocks", "calls")
+_BACKEND = ("request", "spread_blocks", "calls")
 
 
 def shares(case: Case, calls: float) -> Shares:
     """Return the shares of a request, from the load and the measured number of calls for a request."""
     pipeline, queues = case.load.pipeline, case.queues
     requests = 1 / calls
-    distinct = queues * (1 - (1 - 1 / queues) ** requests)
-    return Shares(1.0, 1 / pipeline, distinct / requests * queues / (queues + _CACHED), calls)
+    blocks = queues * (1 - (1 - 1 / queues) ** requests) / requests
+    return Shares(1.0, 1 / pipeline, blocks, blocks * log10(queues), calls)
 
 
 def fitted(parts: Sequence[str], points: Sequence[tuple[Shares, float]]) -> dict[str, float]:

@@ -38,10 +38,10 @@ _MOVED = 0.1
 class Costs(NamedTuple):
     """Microseconds of a processor: of the server for a request and for a call, of a node for both."""
 
-    request: float = 17.0
-    call: float = 50.0
-    block: float = 23.0
-    node_call: float = 75.0
+    request: float = 10.0
+    call: float = 23.0
+    block: float = 18.0
+    node_call: float = 32.0
 
 
 @dataclass

@@ -39,6 +39,15 @@ def extensions(copy: Path) -> list[Path]:
     return [*copy.glob("*.so"), *copy.glob("*/**/*.so")]
 
 
+def test_the_installed_command_runs_in_any_folder(tmp_path: Path) -> None:
+    """An editable installation finds what is in packages only."""
+    command = Path(sys.executable).with_name("pressure-server")
+    told = subprocess.run(
+        [command, "--version"], cwd=tmp_path, env={}, capture_output=True, text=True, check=False
+    )
+    assert told.stdout.endswith(f"({'compiled' if is_compiled() else 'interpreted'})\n"), told.stderr
+
+
 def test_a_source_that_has_changed_since_it_was_compiled_is_refused(copy: Path) -> None:
     def start() -> str:
         return run(copy, "-c", "import pressure_server").stderr
