@@ -32,6 +32,7 @@ from tests.support.faults import (
     hanging,
     stopped,
 )
+from tests.support.network import Cuts
 from tests.support.nodes import Engine
 from tests.support.power import PoweredValkey
 from tests.support.programs import Client, Valkey
@@ -43,6 +44,8 @@ _PREFIX = b"__pressure__:"
 _NEVER_SENT = b"0.0:forged"
 _BURST = 200
 _POLL_INTERVAL = 0.01
+# For how many seconds a lossy network loses all packets, and then none.
+_LOSS = (0.02, 0.3)
 
 
 class Faults:
@@ -147,23 +150,44 @@ class Faults:
         await _CLUSTER_FAULTS[fault.kind](backend.cluster, fault.seconds, chance)
 
     async def _partition(self, fault: Fault, chance: random.Random) -> None:
-        """Cut a node off from some or all of the others and of the proxies, in one direction or both."""
-        backend = self._stand.backend
-        assert isinstance(backend, FailoverBackend)
-        node = chance.choice(backend.machines)
+        cuts = self._some_cuts(chance)
+        async with self._cut(cuts):
+            await self._last(fault)
+        await self._failover_backend.wait_until_healed()
+
+    async def _lose_packets(self, fault: Fault, chance: random.Random) -> None:
+        """Cut connections again and again, so shortly that TCP sends again what was lost."""
+        cuts, until = self._some_cuts(chance), time.monotonic() + fault.seconds
+        while time.monotonic() < until:
+            async with self._cut(cuts):
+                await asyncio.sleep(chance.uniform(*_LOSS))
+            await asyncio.sleep(chance.uniform(*_LOSS))
+        await self._failover_backend.wait_until_healed()
+
+    @property
+    def _failover_backend(self) -> FailoverBackend:
+        assert isinstance(self._stand.backend, FailoverBackend)
+        return self._stand.backend
+
+    def _some_cuts(self, chance: random.Random) -> Cuts:
+        """Return cuts of a node from some or all of the others and the proxies, in one direction or both."""
+        node = chance.choice(self._failover_backend.machines)
         proxies = [proxy.machine for proxy in self._stand.proxies if proxy.machine is not None]
-        others = [machine for machine in backend.network.machines if machine is not node]
+        others = [machine for machine in self._failover_backend.network.machines if machine is not node]
         far = chance.choice(
             (others, [one for one in others if one not in proxies], proxies, [chance.choice(others)])
         )
         ways = chance.choice(((True,), (False,), (True, False)))
-        cuts = [(node, other) if out else (other, node) for other in far for out in ways]
-        await asyncio.to_thread(backend.network.cut, cuts)
+        return [(node, other) if out else (other, node) for other in far for out in ways]
+
+    @asynccontextmanager
+    async def _cut(self, cuts: Cuts) -> AsyncIterator[None]:
+        network = self._failover_backend.network
+        await asyncio.to_thread(network.cut, cuts)
         try:
-            await self._last(fault)
+            yield
         finally:
-            await asyncio.to_thread(backend.network.heal, cuts)
-        await backend.wait_until_healed()
+            await asyncio.to_thread(network.heal, cuts)
 
     async def _lose_shards(self, fault: Fault, chance: random.Random) -> None:
         """Kill a master and its replica, so that nobody has the queues of its shards."""
@@ -398,6 +422,7 @@ _ACTIONS: dict[Kind, Callable[[Faults, Fault, random.Random], Awaitable[None]]] 
     **dict.fromkeys(_BACKEND_FAULTS, Faults._break_backend),
     **dict.fromkeys(_CLUSTER_FAULTS, Faults._break_cluster),
     plan.PARTITION: Faults._partition,
+    plan.LOSSY: Faults._lose_packets,
     plan.SHARDS_LOST: Faults._lose_shards,
     **dict.fromkeys(plan.KINDS_OF_WORKERS, Faults._break_worker),
     plan.CLIENTS_HANG_UP: Faults._hang_up,

@@ -71,6 +71,7 @@ FAILED_OVER = Kind("failover asked for", Target.BACKEND, 0.0, 0.0)
 MASTER_KILLED = Kind("master killed", Target.BACKEND, 0.0, 1.0, breaks_a_process=True)
 SHARDS_LOST = Kind("master and replica killed", Target.BACKEND, 0.0, 0.0, breaks_a_process=True)
 PARTITION = Kind("network partition", Target.BACKEND, 0.5, 5.0, breaks_a_process=True)
+LOSSY = Kind("network lossy", Target.BACKEND, 1.0, 5.0, breaks_a_process=True)
 GARBAGE = Kind("garbage sent", Target.PROXY, 0.0, 0.0)
 BURST = Kind("burst of connections", Target.PROXY, 0.0, 0.0)
 
@@ -86,11 +87,11 @@ KINDS = (
 KINDS_OF_WORKERS = (WORKER_KILLED, WORKER_KILLED, WORKER_STOPPED, WORKER_HANGS)
 # The kinds for a cluster. Each stands here as often as it comes before all kinds come again.
 KINDS_OF_CLUSTER = (
-    *[SLOT_MOVED] * 6, *[FAILED_OVER] * 2, *[PARTITION] * 6, MASTER_KILLED,
+    *[SLOT_MOVED] * 6, *[FAILED_OVER] * 2, *[PARTITION] * 4, *[LOSSY] * 2, MASTER_KILLED,
     PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT,
 )  # fmt: skip
 # The same with Sentinel.
-KINDS_OF_SENTINEL = (*[PARTITION] * 3, PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT)
+KINDS_OF_SENTINEL = (*[PARTITION] * 3, LOSSY, PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT)
 
 # Faults that no server can prevent. The run must report them.
 STOLEN = Kind("message stolen", Target.BACKEND, 0.0, 0.0)

@@ -297,7 +297,8 @@ def test_no_message_is_lost_whatever_breaks(tmp_path: Path) -> None:
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_no_message_is_lost_whatever_happens_to_a_cluster(tmp_path: Path) -> None:
-    faults = plan.make([*dict.fromkeys(plan.KINDS_OF_CLUSTER)], 7, 2, TIMEOUTS, SEED)
+    kinds = [*dict.fromkeys(plan.KINDS_OF_CLUSTER)]
+    faults = plan.make(kinds, len(kinds), 2, TIMEOUTS, SEED)
     timeouts = TIMEOUTS._replace(grace=20.0)
     wanted = settings(tmp_path, faults, messages=2000)
     backend = partial(ClusterBackend, Engine.REDIS)
@@ -309,7 +310,7 @@ def test_no_message_is_lost_whatever_happens_to_a_cluster(tmp_path: Path) -> Non
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_no_message_is_lost_when_the_network_breaks_between_nodes_with_sentinel(tmp_path: Path) -> None:
-    faults = plan.make([plan.PARTITION], 4, 2, TIMEOUTS, SEED)
+    faults = plan.make([plan.PARTITION, plan.LOSSY], 4, 2, TIMEOUTS, SEED)
     timeouts = TIMEOUTS._replace(grace=20.0)
     wanted = settings(tmp_path, faults, messages=1000)
     outcome = outcome_of(replace(wanted, timeouts=timeouts, backend=SentinelBackend))

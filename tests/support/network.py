@@ -7,7 +7,7 @@ is on the network, too, and cannot be cut off.
 import ctypes
 import os
 import subprocess
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import count
@@ -24,6 +24,8 @@ _NOWHERE = "02:00:00:00:00:01"
 _NUMBERS = count()
 
 Result = TypeVar("Result")
+# Senders, each with a machine that it cannot reach.
+Cuts = Sequence[tuple["Machine", "Machine"]]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,7 @@ class Machine:
 
 
 class Network:
-    """A network, as a context manager. A cut is a pair: a sender, and a machine that it cannot reach."""
+    """A network, as a context manager."""
 
     def __init__(self) -> None:
         require(os.geteuid() == 0, "the right to make network namespaces, which only root has")
@@ -79,13 +81,13 @@ class Network:
             self._run("-n", made.namespace, "link", "set", device, "up")
         return made
 
-    def cut(self, cuts: Iterable[tuple[Machine, Machine]]) -> None:
+    def cut(self, cuts: Cuts) -> None:
         """Let no packet of the first machine of each pair reach the second one, until `heal`."""
         for sender, receiver in cuts:
             self._cuts.add((sender, receiver))
             self._neighbour(sender, "replace", receiver, "lladdr", _NOWHERE, "nud", "permanent")
 
-    def heal(self, cuts: Iterable[tuple[Machine, Machine]]) -> None:
+    def heal(self, cuts: Cuts) -> None:
         """End these cuts."""
         for sender, receiver in cuts:
             if (sender, receiver) in self._cuts:
