@@ -1,6 +1,6 @@
 """Calls of the library with several blocks: blocks are independent, and a call stays short."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pressure_server.lua import scripts as lua_scripts
 from pressure_server.lua.scripts import Library
 from tests.support import scripts
-from tests.support.programs import Client, StartValkey, records
+from tests.support.programs import Client, StartValkey, Valkey, records
 from tests.support.scripts import RECORDS, Block, Run
 
 QUEUES = 5
@@ -137,13 +137,22 @@ def test_messages_reserved_by_a_call_without_a_reply_go_back(direct: Client) -> 
 
 
 def state(direct: Client, number: int) -> dict[str, Any]:
-    """Return the values of a queue's keys by suffix, except the time at which it was made."""
+    """Return the values of a queue's keys by suffix, except the times at which it and its jobs were made."""
     found: dict[str, Any] = {}
+    read: dict[bytes, Callable[[bytes], Any]] = {
+        b"string": direct.get,
+        b"set": direct.smembers,
+        b"hash": direct.hgetall,
+        b"list": lambda key: direct.lrange(key, 0, -1),
+        b"zset": lambda key: direct.zrange(key, 0, -1, withscores=True),
+    }
     for key in direct.keys(f"{base(number)}*"):
         suffix = key.decode().removeprefix(base(number))
-        read = {b"string": direct.get, b"set": direct.smembers, b"hash": direct.hgetall}
-        if suffix != ":ext:made":
-            found[suffix] = read.get(direct.type(key), lambda key: direct.lrange(key, 0, -1))(key)
+        found[suffix] = read[direct.type(key)](key)
+    found.pop(":ext:made", None)
+    for name, value in found.get(":ext:jobs", {}).items():
+        if not name.endswith(b":"):
+            found[":ext:jobs"][name] = value.partition(b" ")[2]
     return found
 
 
@@ -188,6 +197,44 @@ def test_the_fast_path_does_the_same_as_the_general_path(
         assert plain[0][0] == plain[1][0] or (ring, plain[0][0]) == (direct.llen(base(0)), 0)
         assert plain[0][1:] == plain[1][1 : len(fast)]
         assert state(direct, 0) == state(direct, 1)
+
+
+PUT = st.lists(st.sampled_from("abcd"), min_size=1, max_size=4)
+# How many of its jobs a worker has finished, how it takes the next messages, and how many it wants.
+WORK = st.tuples(st.integers(0, 3), st.sampled_from(["pop", "reserve", "reserve waits"]), st.integers(1, 3))
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(PUT | WORK, min_size=2, max_size=12), st.sampled_from([0, 5]), st.booleans(), st.booleans())
+@example([["a", "b", "c"], (0, "pop", 1), (1, "pop", 1), (1, "reserve", 1)], 0, True, True)
+@example([["a", "b", "c", "a"], (0, "reserve", 2), (2, "reserve", 2), (1, "reserve", 1)], 5, False, True)
+def test_workers_of_a_list_get_the_same_on_the_fast_path(
+    backend: Valkey, steps: list[Any], bound: int, keeps: bool, unique: bool
+) -> None:
+    create: Run = ("create", f"{bound}", "error", "", *(("ack", "next") if keeps else ()))
+    held: list[str] = []
+    # Two databases: the ids of jobs differ between queues.
+    with backend.client() as direct, backend.client(db=1) as other:
+        direct.flushall()
+        for client in (direct, other):
+            call(client, (base(0), [create]))
+        for step in steps:
+            runs: list[Run]
+            if isinstance(step, list):
+                runs = [("put unique now" if unique else "put now", "", *step)]
+            else:
+                finished, verb, wanted = step
+                done, held = held[:finished], held[finished:]
+                runs = [("delete_job", *(f"{job} =1" for job in done))] if done else []
+                runs.append((verb if keeps or verb != "pop" else "reserve", *["=1"] * wanted))
+            (fast,) = call(direct, (base(0), runs))
+            # A block with another run takes the general path.
+            (general,) = call(other, (base(0), [*runs, ("length",)]))
+            assert fast[0] == general[0]
+            assert fast[1:] == general[1 : len(fast)] or fast[1:] == [b"new"]
+            assert state(direct, 0) == state(other, 0)
+            if not isinstance(step, list):
+                held += [job.split(b" ")[0].decode() for job in fast[-1] or []]
 
 
 def test_a_put_on_a_full_queue_is_decided_after_native_clients_have_acted(

@@ -1,6 +1,7 @@
 -- The fast path: the most frequent blocks, most of one run, without the parts of the general path (batch.lua), which can
 -- do all blocks. The queue is a list, its roles are free, and only this server uses it. Of a log, only plain puts are
--- done here, and only while no group reads it; of a list with reserved messages, what kinds/list_worker.lua says.
+-- done here, and only while no group reads it; of a list with reserved messages, only acknowledgements followed by one
+-- pop or reserve (kinds/list_worker.lua).
 -- docs/performance.md says what that saves.
 --
 -- Returns  the reply of the block (batch.lua), or nil for any other block; 'new' replaces the counts if all
@@ -8,9 +9,9 @@
 
 local records = require 'core/records'
 
-local fast = {}
 -- Limits of a fast get. Larger gets take the general path, which checks the bytes after every portion.
-local GET_MESSAGES, GET_BYTES = 1000, 1048576
+local fast = { MESSAGES = 1000 }
+local GET_BYTES = 1048576
 local FAST_BLOCK, MESSAGE, CHUNK = the_call.FAST_BLOCK, the_call.MESSAGE, commands.CHUNK
 local sum_of_bytes = commands.sum_of_bytes
 
@@ -137,16 +138,22 @@ local function put_unique(count)
   return reply_to_put('new', messages, is_ring)
 end
 
--- Take messages, if at least `least` are queued, none has marks, and none is queued twice.
+-- Return whether `wanted` messages may be taken: at least `least` are queued, none has marks, and none is queued twice.
+function fast.may_take(wanted, least)
+  local base, identity = queue.base, the_call.identity
+  local marks, copies, due = base .. ':ext:marks', base .. ':ext:copies', base .. ':ext:due'
+  return queue.length >= least and wanted >= 1 and wanted <= fast.MESSAGES and (queue.consumer or identity) == identity
+    and (not queue.index or fast.is_exact())
+    and (wanted == 1 or wanted * #call('LINDEX', base, -1) <= GET_BYTES)
+    and call('EXISTS', base .. ':consumer_free', base .. ':not_full', marks, marks, marks, copies, copies, copies,
+      due, due, due) == 2
+end
+
+-- Take messages, if at least `least` are queued.
 local function take(least)
   local base, length, wanted = queue.base, queue.length, tonumber(the_call.arguments[block.first + 2])
-  local marks, copies, identity = base .. ':ext:marks', base .. ':ext:copies', the_call.identity
-  if length < least or wanted < 1 or wanted > GET_MESSAGES or (queue.consumer or identity) ~= identity
-    or queue.index and not fast.is_exact()
-    or wanted > 1 and wanted * #call('LINDEX', base, -1) > GET_BYTES
-    or call('EXISTS', base .. ':consumer_free', base .. ':not_full', marks, marks, marks, copies, copies, copies) ~= 2 then
-    return nil
-  end
+  local identity = the_call.identity
+  if not fast.may_take(wanted, least) then return nil end
   local messages = call('RPOP', base, wanted)
   local count, bytes, has_flags = #messages, sum_of_bytes(messages), the_call.arguments[block.first] == 'get flags'
   if not queue.consumer then
@@ -244,7 +251,7 @@ local function begin()
   if the_call.full and is_refused() then return { err = the_call.full } end
   queue.read(block.home)
   local count = block.last - first - 2
-  if queue.bound and queue.word and queue.kind.fast then return queue.kind.fast() end
+  if queue.bound and queue.word and queue.kind.do_worker_block then return queue.kind.do_worker_block() end
   if not way or not queue.bound or queue.word and not queue.kind.has_groups
     or not way.several and count ~= tonumber(arguments[first + 1]) - 1 then
     return nil

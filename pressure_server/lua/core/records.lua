@@ -84,7 +84,7 @@ function records.note_popped(messages)
   end
 end
 
--- Note that the messages that were popped last are now reserved jobs, or queued again.
+-- Note that the messages that `note_popped` has noted last, if any, are now reserved jobs, or queued again.
 function records.note_held()
   block.popped[#block.popped] = nil
 end

@@ -10,6 +10,7 @@
 --               put, if the kind keeps its messages elsewhere
 --   outstanding, held_bytes   how many jobs are neither queued nor consumed, and their bytes
 --   refusal_to_put, …         why an operation is refused, or nil
+--   do_worker_block           in this kind only: do a block on the fast path (list_worker.lua)
 --   the verbs of verbs.lua that depend on the kind, and what move.lua and life.lua need
 --
 -- Only lists and logs have roles, a mirror (mirror.lua) and marks (marks.lua). A list of which clients have reserved
@@ -39,7 +40,7 @@ local list = {
   adopt = nothing, settle = nothing, refusal_to_take = nothing, refusal_to_reserve = nothing,
   length = reads.length, queued = reads.queued, contains = reads.contains, range = reads.range, scan = reads.scan,
   sample = reads.sample, peek = reads.peek, positions = reads.positions, at = reads.at, from = reads.from, offsets = reads.offsets,
-  version = reads.version, bytes_queued = reads.bytes_queued, fast = list_worker.fast,
+  version = reads.version, bytes_queued = reads.bytes_queued, do_worker_block = list_worker.do_block,
 }
 
 function list.begin()

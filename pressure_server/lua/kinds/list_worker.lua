@@ -8,8 +8,6 @@ local job_gets = require 'kinds/job_gets'
 local jobs = require 'kinds/jobs'
 
 local list_worker = {}
--- A block with more messages or bytes takes the general path, as for a fast get.
-local MOST_MESSAGES, MOST_BYTES = 1000, 1048576
 local NO_MARKS = {}
 local key_of = queue.key_of
 
@@ -26,16 +24,6 @@ local function still_held(words)
     if states[i] ~= job_gets.first_state(job_gets.owner_of(owners[i])) then return nil end
   end
   return ids, fields
-end
-
--- Return whether the queue has what the fast path does not look at, or too few messages.
-local function is_special(wanted)
-  local base = queue.base
-  local marks, copies, due = base .. ':ext:marks', base .. ':ext:copies', base .. ':ext:due'
-  return wanted > queue.length or queue.consumer ~= the_call.identity or queue.index and not fast.is_exact()
-    or wanted > 1 and wanted * #call('LINDEX', base, -1) > MOST_BYTES
-    or call('EXISTS', base .. ':consumer_free', base .. ':not_full', marks, marks, marks, copies, copies, copies,
-      due, due, due) ~= 2
 end
 
 -- Reserve a message for each claim. Return the block's reply; `done` is the result of its first run.
@@ -65,10 +53,10 @@ local function read_runs()
   local arguments, first = the_call.arguments, block.first
   local finished = arguments[first] == 'delete_job' and tonumber(arguments[first + 1])
   local at = finished and first + 2 + finished
-  if not finished or finished > MOST_MESSAGES or at > block.last then return nil end
+  if not finished or finished > fast.MESSAGES or at > block.last then return nil end
   local verb, options = block.read_name(arguments[at])
   local wanted = tonumber(arguments[at + 1])
-  if wanted < 1 or wanted > MOST_MESSAGES or at + 1 + wanted ~= block.last or options.otherwise
+  if at + 1 + wanted ~= block.last or options.otherwise
     or not (verb == 'pop' and queue.word == 'kept' or verb == 'reserve') then
     return nil
   end
@@ -80,17 +68,18 @@ local function read_runs()
 end
 
 -- Do the block if workers delete jobs and take the next messages. Return its reply, or nil.
-function list_worker.fast()
+function list_worker.do_block()
   if queue.word == 'limited' or block.how ~= '' then return nil end
   local words, claims = read_runs()
-  if not words or is_special(#claims) then return nil end
-  local noted = call('HMGET', key_of('settings'), 'id', 'ack_ttr', 'max_bytes', 'policy')
-  if not noted[1] or tonumber(noted[2] or 0) > 0 or noted[3] or noted[4] then return nil end
+  if not words or queue.consumer ~= the_call.identity or not fast.may_take(#claims, #claims) then return nil end
+  local noted = call('HMGET', key_of('settings'), 'id', 'ack_ttr', 'max_bytes')
+  if not noted[1] or tonumber(noted[2] or 0) > 0 or noted[3] and noted[3] ~= '' then return nil end
   local ids, fields = still_held(words)
   if not ids then return nil end
   jobs.open()
   queue.jobs.last_id = tonumber(noted[1])
   call('ZREM', key_of('reserved'), unpack(ids))
+  block.changed = true -- also if an error ends the block here
   local done, count = {}, #ids
   for i = 1, count do fields[count + i], done[i] = ids[i], 1 end
   call('HDEL', key_of('jobs'), unpack(fields))
