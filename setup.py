@@ -32,7 +32,7 @@ MODULES = """
     pressure_server/backend/ link requests resp
     pressure_server/lua/ layout
     pressure_server/net/ client clients connection disconnects line_parser memory outbox
-    pressure_server/net/ command_statistics pipeline reserved_jobs session strangers
+    pressure_server/net/ pipeline reserved_jobs session strangers
     pressure_server/queues/ shard
     pressure_server/queues/calls/ call courier records
     pressure_server/queues/lanes/ lane reservations

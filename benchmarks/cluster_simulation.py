@@ -46,7 +46,7 @@ class Costs(NamedTuple):
 
 @dataclass
 class Processor:
-    """A processor: what it is given is done in order. `free_at` is when it has done all, in seconds."""
+    """A processor: it does one thing after the other. `free_at` is when it has done all, in seconds."""
 
     free_at: float = 0.0
     used: float = 0.0
@@ -69,7 +69,7 @@ class Request(NamedTuple):
 
 @dataclass
 class Shard:
-    """A server's side of a shard: what waits for a call, and whether one is under way."""
+    """A server's side of a shard: what waits for a call, and whether one is in flight."""
 
     waiting: list[Request] = field(default_factory=list)
     is_called: bool = False
@@ -88,7 +88,7 @@ class Result(NamedTuple):
 
 
 class Cluster:
-    """A simulated cluster. All clients always have a request under way."""
+    """A simulated cluster. All clients always have a request in flight."""
 
     def __init__(self, nodes: int, servers: int, skew: float, costs: Costs, seed: int) -> None:
         chance = random.Random(seed)

@@ -1,4 +1,4 @@
-"""Build pressure-client: copy from the clone what the clients are made of. An sdist has the copy already."""
+"""Build pressure-client: copy the sources of the clients from the clone. An sdist has the copy already."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SOURCES = [
 
 
 def _copy() -> None:
-    """Copy the sources, and note of which commit they are."""
+    """Copy the sources, and note the commit."""
     shutil.rmtree("pressure_server", ignore_errors=True)
     scripts = [str(path.relative_to(CLONE)) for path in (CLONE / "pressure_server/lua").rglob("*.lua")]
     for name in (*SOURCES, *scripts, "pressure_server/py.typed", "LICENSE"):

@@ -20,7 +20,7 @@ _COST = 400
 _DEADLINE_COST = 100
 # Entries of ended reservations that are kept besides the others.
 _MAX_STALE = 100
-# Reservations that are looked at to tell from which queues they are.
+# The most reservations that `queues` looks at.
 _MOST_SHOWN = 20
 
 

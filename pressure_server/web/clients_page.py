@@ -18,7 +18,7 @@ from pressure_server.web.http_requests import (
     require_administrator,
 )
 
-# Queues that are shown of those on which one client waits, and of those from which it has reserved jobs.
+# The most queues shown of one client, for waits and for reservations.
 _MOST_QUEUES = 5
 _MAX_FILTER = 256
 # The facts that are shown as they are.

@@ -117,8 +117,8 @@ async def _info(database: Database, name: bytes) -> dict[str, Any]:
 def _as_text(data: bytes, size: int) -> dict[str, str]:
     """Return the beginning of a message: text if it is UTF-8 without control characters, else digits in hex.
 
-    `size` is how many bytes the whole message has. A part of it may end in the middle of
-    a character.
+    `size` is how many bytes the whole message has. A part of it may end in the middle of a
+    character.
     """
     try:
         text = _Utf8Decoder().decode(data, final=len(data) == size)
@@ -148,10 +148,10 @@ def _job(job: list[Any], state: str) -> dict[str, Any]:
     }
 
 
-async def _add_clients(server: Context, reserved: list[dict[str, Any]]) -> None:
+async def _add_clients(context: Context, reserved: list[dict[str, Any]]) -> None:
     """Add to reserved jobs the clients of this server that have them, and the names of other servers."""
-    clients = await server.workers.holders({(job["server"], job["token"]) for job in reserved})
-    names = {peer.name.rpartition(":")[2]: peer.name for peer in server.broker.peers}
+    clients = await context.workers.holders({(job["server"], job["token"]) for job in reserved})
+    names = {peer.name.rpartition(":")[2]: peer.name for peer in context.broker.peers}
     for job in reserved:
         found = clients.get((job["server"], job["token"]))
         job["client"] = found and client_row(found)

@@ -16,7 +16,7 @@ _AS_THEY_ARE = (
 
 
 async def servers_view(request: web.Request) -> dict[str, Any]:
-    """Return what the console shows of them. Processes of this server are no peers here."""
+    """Return the processes of this server, the other servers, and the shards."""
     server = request.app[CONTEXT].server
     broker, processes = server.broker, await server.workers.processes()
     role = "server" if len(processes) == 1 else "worker"

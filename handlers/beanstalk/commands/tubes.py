@@ -105,7 +105,7 @@ async def list_tubes(client: BeanstalkSession) -> bytes:
 
 @command("pause-tube <tube> <seconds>", needs="administer")
 async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> bytes:
-    """Lets no job of the tube be reserved for so long: `PAUSED` or `NOT_FOUND`."""
+    """Lets no job of the tube be reserved for these seconds: `PAUSED` or `NOT_FOUND`."""
     client.permit_tube(name)
     pause = partial(client.database.run, verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
     exists = False

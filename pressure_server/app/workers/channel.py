@@ -12,7 +12,6 @@ import pickle
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import count
 from typing import Any
@@ -119,7 +118,7 @@ class Channel:
         self._writer.write(_LENGTH.pack(len(data)) + data)
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
-        with suppress(asyncio.IncompleteReadError, OSError):
+        try:
             while True:
                 (length,) = _LENGTH.unpack(await reader.readexactly(_LENGTH.size))
                 # Sent by a process of this server: see above.
@@ -130,6 +129,10 @@ class Channel:
                     answering.add_done_callback(self._answering.discard)
                 elif number in self._asked and not self._asked[number].done():
                     self._asked[number].set_result(content)
+        except (asyncio.IncompleteReadError, OSError):
+            pass  # the other end has gone
+        except Exception:
+            logger.exception("cannot read what another process of this server has sent")
         self._end()
 
     async def _reply(self, number: int, question: str, arguments: tuple[Any, ...]) -> None:

@@ -173,6 +173,7 @@ class Courier:
                 self.records.failed(call, reply)
                 replies = [reply] * len(call.parts)
             answers = self._shard.answers
+            # Not a method of Answers: each reply of the backend would take one more function call.
             if answers.clients is None:
                 answers.clients = {}
             for part, value in zip(call.parts, replies, strict=False):

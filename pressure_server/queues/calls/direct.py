@@ -36,7 +36,7 @@ async def call_directly(
     """Call the library with a block of its own, independently of the lanes, and return its reply.
 
     `how` is in layout.py: READ exempts a block that only reads from the limit of a transaction's work.
-    `changes` and `must_last` are those of its verbs; what changes must last, too.
+    `changes` and `must_last` are as in Verb. A change always waits for durability.
 
     `share` gets the reply when it arrives, unless it is a refusal or an error. It must register what the
     operations got of the delivery, which other blocks of the call share. If this coroutine is cancelled, or

@@ -92,9 +92,8 @@ class Lane(Part):
                 call.word_count += batch.HEAD_SIZE + len(words)
                 pieces = call.pieces
                 pieces.append(batch.packed_head(verb.name, operation.options, len(words)))
-                if (
-                    len(words) <= 2
-                ):  # most blocks: the call of the other branch would take a tenth of the time
+                # Most blocks: the call of the other branch would take a tenth of the time.
+                if len(words) <= 2:
                     for word in words:
                         pieces += (LENGTHS[len(word)], word, CRLF)
                         call.size += len(word)

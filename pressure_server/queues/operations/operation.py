@@ -334,7 +334,7 @@ class Verb:
     came first. `reserves`: takes jobs until the client acknowledges them. `changes`: must not be done twice.
     `is_put_back`: its messages exist nowhere else. `gives_up`: waiting operations are tried after all that
     is given up. `must_last`: clients act on the answer for good, so what it tells must be durable before they
-    get it. So it is with each change but a put-back, of which no client learns: if a new master lacks it,
+    get it. Set for every change except put-backs, of which no client is told: if a new master lacks one,
     Records.count_lost does it again.
     """
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import struct
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -73,6 +74,18 @@ def test_an_answer_that_fails_is_none_and_the_channel_goes_on() -> None:
             assert await one.ask("go on") == "go on"
 
     asyncio.run(main())
+
+
+def test_what_cannot_be_read_is_logged_and_ends_the_channel(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        ours, its = socket.socketpair()
+        channel = await Channel.over(ours)
+        with its:
+            its.sendall(struct.pack("!Q", 4) + b"junk")
+            await channel.closed
+
+    asyncio.run(main())
+    assert "cannot read what another process of this server has sent" in caplog.text
 
 
 def test_a_question_that_gets_no_answer_in_time_is_forgotten() -> None:

@@ -1,6 +1,7 @@
 """What several processes answer is put together: counts, statistics, clients in an order, slow commands."""
 
 import asyncio
+import pickle
 from collections import Counter
 from collections.abc import Sequence
 from typing import Any
@@ -21,11 +22,16 @@ from pressure_server.queues.operations.operation import Line
 from tests.unit.net.fake_server import Server
 
 
+def sent(answers: Any) -> Any:
+    """Return what arrives of answers at another process."""
+    return pickle.loads(pickle.dumps(answers))
+
+
 def asked(answers: Sequence[Any]) -> Workers:
     """Return workers that answer any question so."""
 
     async def ask_all(_question: str, *_arguments: Any) -> list[Any]:
-        return list(answers)
+        return list(map(sent, answers))
 
     return Workers(ask_all)
 
@@ -58,7 +64,7 @@ def test_statistics_of_several_processes_are_those_of_one_that_did_all(
             one.measure(seconds)
             if fails:
                 one.fail("ERR")
-    totals = {one.protocol: one for one in total_statistics(several)}
+    totals = {one.protocol: one for one in total_statistics(map(sent, several))}
     assert list(totals) == sorted(alone)
     for protocol, one in alone.items():
         total = totals[protocol]
