@@ -115,7 +115,8 @@ test: $(INSTALLED) $(VARIANT)
 # The compiled variant: what the compiler could change.
 test-compiled: $(INSTALLED) compile
 	$(BIN)/pytest --numprocesses $(WORKERS) --dist worksteal -m "not alone" tests/unit tests/interleavings \
-		tests/protocols tests/queues tests/waiting tests/faults tests/cluster tests/operators/test_compiled.py
+		tests/protocols tests/queues tests/waiting tests/faults tests/cluster \
+		tests/operators/test_compiled.py tests/operators/test_workers.py
 
 # What queues do, on another backend than the embedded Valkey: Debian's Redis is the oldest that is supported.
 test-on-redis: export TEST_BACKEND := redis-server

@@ -65,7 +65,8 @@ def _extensions() -> list[Extension]:
         from mypyc.build import mypycify  # only the compilation needs it
 
         # The library is in the package: only there does an editable installation find it.
-        return mypycify(SOURCES, group_name="pressure_server.compiled")
+        opt_level = os.environ.get("MYPYC_OPT_LEVEL", "3")
+        return mypycify(SOURCES, group_name="pressure_server.compiled", opt_level=opt_level)
     except (ImportError, SystemExit) as error:
         _fail(error or "mypyc has printed why")
         return []

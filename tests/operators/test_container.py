@@ -124,6 +124,8 @@ class Image:
         self.workdir = self.root
         self.environment = {"PATH": f"{folder / 'bin'}:/usr/local/bin:/usr/bin:/bin", "HOME": str(folder)}
         self.environment |= registry_variables()
+        # The optimizer takes nearly half of the time, and `make test-compiled` runs what it makes.
+        self.environment["MYPYC_OPT_LEVEL"] = "0"
         for name in context_files():
             (self.context / name).parent.mkdir(parents=True, exist_ok=True)
             shutil.copy2(ROOT / name, self.context / name)
@@ -185,7 +187,7 @@ class Image:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=600,
+            timeout=900,
             check=False,
         )
 
@@ -316,10 +318,10 @@ def test_the_bill_of_materials_is_valid(tmp_path: Path) -> None:
     assert_describes_the_image(bill)
 
 
-@pytest.mark.timeout(600)
+@pytest.mark.timeout(900)
 @pytest.mark.slow
 def test_the_image_is_healthy_stops_cleanly_and_keeps_its_data(image: Image, stages: list[Stage]) -> None:
-    """One test for all, because the image takes half a minute to build."""
+    """One test for all, because the image takes a minute or more to build."""
     found = image.execute("python", "-c", "import pressure_server as p; print(p.__file__)")
     assert found.stdout.startswith(f"{image.root}/venv/lib/"), found.stdout + found.stderr
     assert_describes_the_image(image.root / "venv/sbom.cdx.json")
