@@ -10,7 +10,7 @@
 local records = require 'core/records'
 
 -- Limits of a fast get. Larger gets take the general path, which checks the bytes after every portion.
-local fast = { MESSAGES = 1000 }
+local fast = { GET_MESSAGES = 1000 }
 local GET_BYTES = 1048576
 local FAST_BLOCK, MESSAGE, CHUNK = the_call.FAST_BLOCK, the_call.MESSAGE, commands.CHUNK
 local sum_of_bytes = commands.sum_of_bytes
@@ -142,7 +142,7 @@ end
 function fast.may_take(wanted, least)
   local base, identity = queue.base, the_call.identity
   local marks, copies, due = base .. ':ext:marks', base .. ':ext:copies', base .. ':ext:due'
-  return queue.length >= least and wanted >= 1 and wanted <= fast.MESSAGES and (queue.consumer or identity) == identity
+  return queue.length >= least and wanted >= 1 and wanted <= fast.GET_MESSAGES and (queue.consumer or identity) == identity
     and (not queue.index or fast.is_exact())
     and (wanted == 1 or wanted * #call('LINDEX', base, -1) <= GET_BYTES)
     and call('EXISTS', base .. ':consumer_free', base .. ':not_full', marks, marks, marks, copies, copies, copies,

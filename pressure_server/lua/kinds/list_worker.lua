@@ -53,7 +53,7 @@ local function read_runs()
   local arguments, first = the_call.arguments, block.first
   local finished = arguments[first] == 'delete_job' and tonumber(arguments[first + 1])
   local at = finished and first + 2 + finished
-  if not finished or finished > fast.MESSAGES or at > block.last then return nil end
+  if not finished or finished > fast.GET_MESSAGES or at > block.last then return nil end
   local verb, options = block.read_name(arguments[at])
   local wanted = tonumber(arguments[at + 1])
   if at + 1 + wanted ~= block.last or options.otherwise
