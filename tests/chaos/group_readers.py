@@ -22,6 +22,8 @@ _PATIENCE = 2.0
 # The longest time between two reads by offset, in seconds, and the most messages of one.
 _AT_INTERVAL = 0.2
 _MOST_AT = 50
+# For how many seconds a server may ask a master that has been replaced, and lacks the newest messages.
+_STALE = 5.0
 
 
 @dataclass
@@ -103,11 +105,16 @@ class OffsetReader:
                 await self._read(offset, self.chance.randint(1, _MOST_AT))
 
     async def _read(self, offset: int, count: int) -> None:
+        until = time.monotonic() + _STALE
+        while str(reply := await self._ask(offset, count)).startswith("AHEAD"):
+            if time.monotonic() > until:
+                self.log.miss(offset, self.caller.name)
+                return
+            await asyncio.sleep(_AT_INTERVAL)
+        for place, data in enumerate(reply if isinstance(reply, list) else (), offset):
+            if data is not None:
+                self.log.find(data, place, self.caller.name)
+
+    async def _ask(self, offset: int, count: int) -> Any:
         replies = await self.caller.ask(("PRESSURE.AT", self.log.name, offset, "COUNT", count))
-        reply = replies[0] if replies else None
-        if isinstance(reply, list):
-            for place, data in enumerate(reply, offset):
-                if data is not None:
-                    self.log.find(data, place, self.caller.name)
-        elif str(reply).startswith("AHEAD"):
-            self.log.miss(offset, self.caller.name)
+        return replies[0] if replies else None
