@@ -35,7 +35,7 @@ MODULES = """
     pressure_server/net/ pipeline reserved_jobs session strangers
     pressure_server/queues/ shard
     pressure_server/queues/calls/ call courier records
-    pressure_server/queues/lanes/ lane reservations
+    pressure_server/queues/lanes/ lane
     pressure_server/queues/operations/ batch block_reply jobs operation options owners runs verbs wait
 """
 SOURCES = [
