@@ -289,6 +289,7 @@ _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "ACK": ("keeps", "NEXT".__eq__),
     "IN-FLIGHT": ("in_flight", int),
     "RETRY-DELAY": ("retry_delay", int),
+    "RATE": ("rate", lambda word: int(word.partition("/")[0])),
 }
 
 

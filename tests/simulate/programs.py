@@ -223,6 +223,7 @@ _SETTINGS: list[Words] = [
     *[("MAX-DELIVERIES", 2), ("MAX-DELIVERIES", 1, "DEAD-LETTER", "d")] * 2,
     ("IN-FLIGHT", 2), ("IN-FLIGHT", 1), ("RETRY-DELAY", 100_000_000),
     ("RETRY-DELAY", 100_000_000, "IN-FLIGHT", 1, "ACK", "NEXT"),
+    ("RATE", "3/100000000"), ("RATE", "5/100000000", "IN-FLIGHT", 2, "ACK", "NEXT"),
     ("ACK", "NEXT"), ("BOUND", 3, "ACK", "NEXT"), ("ACK", "NEXT", "TYPE", "JOBS"),
     ("ACK", "NEXT", "MAX-DELIVERIES", 2),
 ]  # fmt: skip

@@ -320,6 +320,7 @@ function job_queue.take_moved(wanted, id)
     records.note_popped({ message })
     taking.unexpired({}, { message }, { mark })
     jobs.happen('delete', job)
+    if queue.jobs.settings.policy then policy.note_taken(1) end
     room.settle()
   end
 end

@@ -107,6 +107,8 @@ class JobQueue(Queue):
     keeps: bool = False  # ACK NEXT
     in_flight: int = 0
     retry_delay: int = 0  # in seconds; longer than an hour, so it does not grow
+    rate: int = 0  # how many jobs are taken in a time that does not end
+    taken: int = 0  # how many have been, if there is a rate
     jobs: dict[int, Job] = field(default_factory=dict)
     last_id: int = 0
 
@@ -152,8 +154,14 @@ class JobQueue(Queue):
         """The jobs that may be reserved, the best first."""
         if self.is_paused:
             return []
-        room = max(0, self.in_flight - len(self.in_state(RESERVED))) if self.in_flight else None
-        return self.in_state(READY)[:room]
+        return self.in_state(READY)[: self.allowed]
+
+    @property
+    def allowed(self) -> int | None:
+        """How many jobs the policies allow to take now; None if they set no limit."""
+        limits = [self.in_flight - len(self.in_state(RESERVED))] if self.in_flight else []
+        limits += [self.rate - self.taken] if self.rate else []
+        return max(0, min(limits)) if limits else None
 
     @property
     def is_finished(self) -> bool:
@@ -317,7 +325,9 @@ class JobQueue(Queue):
         if not self.has_jobs:
             return super().take(count)
         # What is taken for good is not in flight.
-        some = self.in_state(READY)[:count] if self.takeable else []
+        most = min(count, self.rate - self.taken) if self.rate else count
+        some = self.in_state(READY)[:most] if self.takeable else []
+        self.taken += len(some)
         self._delete(some)
         return [job.message for job in some]
 
@@ -351,6 +361,7 @@ class JobQueue(Queue):
         """Reserve up to `count` jobs. A message of a fifo becomes one; without `ttr` it has no limit."""
         if self.has_jobs:
             found = self.takeable[:count]
+            self.taken += len(found)
         else:
             found = [self.store(message, ttr=0) for message in self.take(count)]
             ttr = ttr or 0
@@ -472,11 +483,10 @@ class JobQueue(Queue):
         }
 
     def info(self) -> dict[bytes, Any]:
-        """Return what PRESSURE.INFO tells, without the roles. All messages of a fifo are ready."""
+        """Return what PRESSURE.INFO tells, without the roles. Messages that are no jobs yet are ready."""
         self.require_existing()
         counts = {state.encode(): len(self.in_state(state)) for state in STATES}
-        if not self.has_jobs:
-            counts[b"ready"] = len(self.messages)
+        counts[b"ready"] += len(self.messages)
         return {
             b"bound": self.bound,
             b"length": self.length,

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, Self
 
-from tests.support.reference.jobs import BASE_PRIORITY, RESERVED, JobQueue
+from tests.support.reference.jobs import BASE_PRIORITY, JobQueue
 from tests.support.reference.queue import require
 
 IDS_OF_BLOCK = 64
@@ -56,7 +56,7 @@ class Queues:
     def create(self, name: str, type_: str = "", **settings: Any) -> JobQueue:
         """Create a queue. Unique jobs and limited deliveries make it one of jobs."""
         require(not self[name].exists, "EXISTS")
-        of_jobs = ("unique", "max_deliveries", "in_flight", "retry_delay")
+        of_jobs = ("unique", "max_deliveries", "in_flight", "retry_delay", "rate")
         type_ = "jobs" if any(map(settings.get, of_jobs)) else type_
         self.by_name[name] = self.made_of(home=self, type=type_, has_jobs=type_ == "jobs", **settings)
         return self.by_name[name]
@@ -114,8 +114,7 @@ class Queues:
         for name, queue in queues.items():
             head = queue.takeable[0].rank if queue.takeable else None
             is_open = not queue.has_jobs or (queue.tokens.consumer_free and not queue.is_paused)
-            is_used_up = 0 < queue.in_flight <= len(queue.in_state(RESERVED))
-            if queue.messages and is_open and not is_used_up:
+            if queue.messages and is_open and queue.allowed != 0:
                 found[name] = (min(BASE_PRIORITY, head[0]) if head else BASE_PRIORITY, 0)
             elif head:
                 found[name] = head
