@@ -62,8 +62,8 @@ class PeekedJob(NamedTuple):
 class JobInfo:
     """A job as PRESSURE.JOB describes it: `state` is ready, delayed, reserved or buried.
 
-    Times are in milliseconds; `time_left_ms` is 0 unless the job is delayed or reserved. The last five say
-    how often each event happened to the job.
+    Times are in milliseconds; `time_left_ms` is 0 unless the job is delayed or reserved. `origin` is the
+    queue from which a dead letter came. The last five say how often each event happened to the job.
     """
 
     state: str
@@ -72,6 +72,7 @@ class JobInfo:
     delay_ms: int
     ttr_ms: int
     time_left_ms: int
+    origin: str
     reserves: int
     timeouts: int
     releases: int

@@ -179,7 +179,7 @@ def test_jobs_are_described(queue: Any) -> None:
     assert queue.peek("delayed") == (later, b"later")
     assert queue.peek("buried") is queue.peek(99) is queue.job(99) is None
     info = queue.job(first)
-    assert info == JobInfo("ready", 7, info.age_ms, 0, 90_000, 0, 0, 0, 0, 0, 0)
+    assert info == JobInfo("ready", 7, info.age_ms, 0, 90_000, 0, "", 0, 0, 0, 0, 0)
     assert (queue.job(later).delay_ms, queue.job(later).ttr_ms) == (100_000, 60_000)
     found = queue.info()
     assert [found[name] for name in ("type", "length", "ready", "delayed")] == ["jobs", 2, 1, 1]

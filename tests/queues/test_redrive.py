@@ -42,6 +42,8 @@ def test_jobs_keep_their_priority_and_their_time_to_run(
     with Waiter(server.port) as worker:
         assert worker("PRESSURE.RESERVE", "q")[1] == job
     wait_for(lambda: client.llen("dead") == 1, "the dead letter")
+    (dead, _) = client.execute_command("PRESSURE.PEEK", "dead", "READY")
+    assert client.execute_command("PRESSURE.JOB", "dead", dead)[b"origin"] == b"q"
     assert waiter("PRESSURE.REDRIVE", "dead") == 1
     _, job, _, _ = waiter("PRESSURE.RESERVE", "q")
     found = client.execute_command("PRESSURE.JOB", "q", job)

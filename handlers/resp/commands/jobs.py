@@ -51,7 +51,7 @@ _STATES = {b"READY": b"ready", b"DELAYED": b"delayed", b"BURIED": b"buried"}
 
 # The fields of PRESSURE.JOB, in the order of the library's reply.
 _JOB_FIELDS = (
-    b"state", b"priority", b"age_ms", b"delay_ms", b"ttr_ms", b"time_left_ms",
+    b"state", b"priority", b"age_ms", b"delay_ms", b"ttr_ms", b"time_left_ms", b"origin",
     b"reserves", b"timeouts", b"releases", b"buries", b"kicks",
 )  # fmt: skip
 _PARSERS: Mapping[bytes, Callable[[bytes], Any]] = {
@@ -307,6 +307,7 @@ async def peek(client: Caller, words: Words) -> object:
 
 @command("PRESSURE.JOB key id", needs="read", flags="readonly")
 async def job(client: Caller, words: Words) -> object:
-    """Describes a job: state, priority, times in milliseconds, and how often each event happened to it."""
+    """Describes a job: state, priority, times in milliseconds, the queue from which a dead letter came, and
+    how often each event happened to it."""
     (found,) = await client.database.run(verbs.JOB_INFO, words[1], [word_of(positive_count(words[2]))])
     return dict(zip(_JOB_FIELDS, found, strict=True)) if found else NullArray()

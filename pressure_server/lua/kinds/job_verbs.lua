@@ -223,8 +223,8 @@ function job_verbs.peek_job(words)
 end
 
 -- Takes    an id
--- Returns  {}, or state, priority, age, delay, time to run, time left, reserves, timeouts, releases, buries
---          and kicks; times in milliseconds
+-- Returns  {}, or state, priority, age, delay, time to run, time left, the queue from which a dead letter came, reserves,
+--          timeouts, releases, buries and kicks; times in milliseconds
 function job_verbs.job_info(words)
   local job = jobs.read(words)[1]
   if not job then return {} end
@@ -233,7 +233,8 @@ function job_verbs.job_info(words)
   local due = has_time and tonumber(call('ZSCORE', queue.key_of(state), (job.cover or job).id)) or 0
   return {
     state, about[JOB_PRIORITY], math.max(0, the_call.clock() - string.sub(job.made, 1, 13)), about[JOB_DELAY], jobs.ttr_of(job),
-    due < math.huge and math.max(0, due - the_call.clock()) or 0, unpack(about, 3, 7),
+    due < math.huge and math.max(0, due - the_call.clock()) or 0, string.sub(about[JOB_ORIGIN] or '', #the_call.own_key('') + 1),
+    unpack(about, 3, 7),
   }
 end
 

@@ -136,7 +136,10 @@ class Pending(NamedTuple):
 
 @dataclass(frozen=True)
 class JobInfo:
-    """A job's state and history. Times are in milliseconds; `time_left` is 0 unless delayed or reserved."""
+    """A job's state and history. Times are in milliseconds; `time_left` is 0 unless delayed or reserved.
+
+    `origin` is the queue from which a dead letter came.
+    """
 
     state: bytes
     priority: int
@@ -144,6 +147,7 @@ class JobInfo:
     delay: int
     ttr: int
     time_left: int
+    origin: bytes
     reserves: int
     timeouts: int
     releases: int

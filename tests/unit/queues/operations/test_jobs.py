@@ -89,9 +89,9 @@ def test_a_reserved_job_is_read(result: bytes, job: ReservedJob) -> None:
 
 def test_a_job_that_is_not_there_has_no_information() -> None:
     assert JobInfo.of([]) is None
-    found = JobInfo.of([b"ready", *range(10)])
+    found = JobInfo.of([b"ready", *range(11)])
     assert found is not None
-    assert (found.state, found.priority, found.kicks) == (b"ready", 0, 9)
+    assert (found.state, found.priority, found.kicks) == (b"ready", 0, 10)
 
 
 def test_settings_of_a_new_queue_are_left_out_if_they_are_not_given() -> None:
