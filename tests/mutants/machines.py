@@ -26,7 +26,7 @@ MACHINES = {
     "queues": Machine(
         _pytest("tests/model/test_queue_model.py", "-k", "any_order"), {"PRESSURE_MODEL_EXAMPLES": "20"}
     ),
-    "waiting": Machine(_pytest("tests/waiting/test_waiting_model.py"), {"PRESSURE_WAITING_EXAMPLES": "60"}),
+    "waiting": Machine(_pytest("tests/waiting/matrix/test_matrix.py")),
     "interleavings": Machine(
         _pytest("tests/interleavings"), {"PRESSURE_INTERLEAVINGS": "500"}, sees_lua=False
     ),

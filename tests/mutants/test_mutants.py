@@ -1,8 +1,9 @@
-"""Each mutant is a change of the source as it is now."""
+"""Each mutant is a change of the source as it is now, and each machine runs tests that exist."""
 
 import pytest
 
 from tests.mutants.__main__ import all_mutants
+from tests.mutants.machines import MACHINES
 from tests.support.paths import ROOT
 
 MUTANTS = all_mutants()
@@ -12,3 +13,8 @@ MUTANTS = all_mutants()
 def test_a_mutant_changes_the_source(name: str) -> None:
     mutant = MUTANTS[name]
     assert mutant.text_of(ROOT) != (ROOT / mutant.file).read_text()
+
+
+def test_the_machines_run_tests_that_exist() -> None:
+    words = [word for machine in MACHINES.values() for word in machine.command if word.startswith("tests/")]
+    assert words and all((ROOT / word).exists() for word in words)
