@@ -2,8 +2,9 @@
 
 from typing import Any, NamedTuple
 
-from tests.chaos.caller import Caller, Reader
+from tests.chaos.caller import Caller
 from tests.chaos.stand import Proxy
+from tests.support.replies import BeanstalkReader, Reader
 from tests.support.waiters import Words
 
 _WITH_DATA = (b"RESERVED", b"FOUND")
@@ -31,7 +32,7 @@ class BeanstalkCaller(Caller):
     """
 
     def _new_reader(self) -> Reader:
-        return BeanstalkReader()
+        return JobReader()
 
     def _packed(self, words: Words) -> bytes:
         return packed(words)
@@ -53,34 +54,17 @@ def _line(words: Words) -> bytes:
     return " ".join(map(str, words)).encode() + b"\r\n"
 
 
-class BeanstalkReader:
-    """A parser of beanstalk replies. Raises ValueError on invalid data, and on a reply to a bad request."""
-
-    def __init__(self) -> None:
-        self._unread = bytearray()
-
-    def feed(self, data: bytes) -> None:
-        """Add received bytes."""
-        self._unread += data
+class JobReader(BeanstalkReader):
+    """A parser of these replies. Raises ValueError also on a reply to a bad request."""
 
     def gets(self) -> Any:
-        """Return the next reply; False if no reply is complete."""
-        end = self._unread.find(b"\r\n")
-        if end < 0:
+        """Return the next reply, an error as an exception; False if no reply is complete."""
+        words = super().gets()
+        if words is False:
             return False
-        line = bytes(self._unread[:end])
-        name, *numbers = line.split(b" ")
-        if name in _UNEXPECTED:
-            raise ValueError(f"the server refused a correct request: {line!r}")
-        if name not in _WITH_DATA:
-            del self._unread[: end + 2]
-            return BeanstalkError(line.decode()) if name in _ERRORS else line
-        job, size = map(int, numbers)
-        first, last = end + 2, end + 2 + size
-        if len(self._unread) < last + 2:
-            return False
-        if self._unread[last : last + 2] != b"\r\n":
-            raise ValueError(f"no line end after the data of {line!r}")
-        data = bytes(self._unread[first:last])
-        del self._unread[: last + 2]
-        return Job(job, data)
+        if words[0] in _UNEXPECTED:
+            raise ValueError(f"the server refused a correct request: {words!r}")
+        if words[0] in _WITH_DATA:
+            return Job(int(words[1]), words[-1])
+        line = b" ".join(words)
+        return BeanstalkError(line.decode()) if words[0] in _ERRORS else line

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from tests.chaos.beanstalk import BeanstalkReader, Job, packed
+from tests.chaos.beanstalk import Job, JobReader, packed
 from tests.chaos.consumers import Consumer
 from tests.chaos.journal import Journal
 from tests.chaos.messages import message
@@ -105,7 +105,7 @@ class MortalWorker(JobConsumer):
         )  # fmt: skip
         assert process.stdout is not None
         since = time.monotonic()
-        reader = BeanstalkReader()
+        reader = JobReader()
         try:
             reader.feed(await process.stdout.read(1 << 16))
             await asyncio.sleep(self.chance.uniform(0, _LIFE))

@@ -6,12 +6,13 @@ import socket
 import struct
 import time
 from collections.abc import Iterator
-from typing import Any, Protocol
+from typing import Any
 
 import hiredis
 
 from tests.chaos.journal import Journal, Pause
 from tests.chaos.stand import Proxy
+from tests.support.replies import Reader
 from tests.support.waiters import Words, packed
 
 # Seconds between attempts to connect, and of rest after an error or a break.
@@ -20,16 +21,6 @@ _ERROR_PAUSE = 0.05
 # Seconds after which a client without a reply is stuck.
 _STUCK = 120.0
 _READ_SIZE = 1 << 16
-
-
-class Reader(Protocol):
-    """A parser of replies."""
-
-    def feed(self, data: bytes) -> object:
-        """Add received bytes."""
-
-    def gets(self) -> Any:
-        """Return the next reply, an error as an exception; False if no reply is complete."""
 
 
 class Caller:

@@ -14,11 +14,11 @@ from typing import Any
 
 from tests.chaos.caller import Caller
 from tests.chaos.ledger import NamedLedger
-from tests.chaos.memcached import Item
 from tests.chaos.messages import message
 from tests.chaos.producers import Pace, Sender
 from tests.chaos.tags import beside, together
 from tests.support.ledger import Event
+from tests.support.replies import Item
 from tests.support.waiters import Words
 
 # Ends of names: of queues that are closed and empty, and, followed by its own name, of the queue into which a

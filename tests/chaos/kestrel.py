@@ -3,8 +3,8 @@
 import time
 
 from tests.chaos.consumers import Consumer
-from tests.chaos.memcached import Item
 from tests.support.ledger import Event
+from tests.support.replies import Item
 
 # Milliseconds for which an open read waits.
 _WAIT = 200

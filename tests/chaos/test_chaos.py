@@ -10,16 +10,16 @@ import pytest
 
 from tests.chaos import hang_ups, plan, report
 from tests.chaos.backends import ClusterBackend, SentinelBackend
-from tests.chaos.beanstalk import BeanstalkError, BeanstalkReader, Job
+from tests.chaos.beanstalk import BeanstalkError, Job, JobReader
 from tests.chaos.causes import Incident, cause
 from tests.chaos.evidence import follow
 from tests.chaos.ledger import NamedLedger, Refusal
-from tests.chaos.memcached import Item, MemcachedError, MemcachedReader
 from tests.chaos.messages import flags_of, make_name, message, name_of
 from tests.chaos.plan import Fault, Kind, Timeouts
 from tests.chaos.run import Outcome, Settings, run
 from tests.support.ledger import Doubled, Event, Strange
 from tests.support.nodes import Engine
+from tests.support.replies import Item, MemcachedError, MemcachedReader
 from tests.support.waiters import packed
 
 # Short, but so long that no proxy is taken for dead if only connections break.
@@ -109,7 +109,7 @@ def test_beanstalk_replies_are_parsed_in_pieces_of_any_size(size: int) -> None:
         b"INSERTED 12\r\nRESERVED 3 6\r\n\r\nab\r\n\r\nFOUND 7 0\r\n\r\n"
         b"INTERNAL_ERROR\r\nDELETED\r\nRESERVED 1"
     )
-    reader, found = BeanstalkReader(), []
+    reader, found = JobReader(), []
     for first in range(0, len(sent), size):
         reader.feed(sent[first : first + size])
         while (reply := reader.gets()) is not False:
@@ -121,7 +121,7 @@ def test_beanstalk_replies_are_parsed_in_pieces_of_any_size(size: int) -> None:
 
 @pytest.mark.parametrize("reply", [b"BAD_FORMAT\r\n", b"EXPECTED_CRLF\r\n", b"RESERVED 1 1\r\nabc\r\n"])
 def test_a_wrong_beanstalk_reply_is_an_error(reply: bytes) -> None:
-    reader = BeanstalkReader()
+    reader = JobReader()
     reader.feed(reply)
     with pytest.raises(ValueError, match=r"refused|no line end"):
         reader.gets()

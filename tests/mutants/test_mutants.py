@@ -17,4 +17,5 @@ def test_a_mutant_changes_the_source(name: str) -> None:
 
 def test_the_machines_run_tests_that_exist() -> None:
     words = [word for machine in MACHINES.values() for word in machine.command if word.startswith("tests/")]
-    assert words and all((ROOT / word).exists() for word in words)
+    assert words
+    assert all((ROOT / word).exists() for word in words)

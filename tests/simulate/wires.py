@@ -12,12 +12,10 @@ import hiredis
 
 from pressure_server import client as library
 from pressure_server.errors import PressureError
-from tests.chaos.caller import Reader
-from tests.chaos.memcached import Item as MemcachedItem
-from tests.chaos.memcached import MemcachedError, MemcachedReader
 from tests.simulate.world import OK, Error, Item, Words
-from tests.support import native
+from tests.support import native, replies
 from tests.support.programs import TIMEOUT, Server, Valkey
+from tests.support.replies import BeanstalkReader, MemcachedError, MemcachedReader, Reader
 from tests.support.waiters import packed
 
 # Seconds. memcached clients need a timeout, so this one stands for none.
@@ -125,7 +123,7 @@ class MemcachedWire(RespWire):
 
     def _plain(self, reply: Any) -> Any:
         if isinstance(reply, list):
-            return [Item(one.data, one.flags) for one in reply if isinstance(one, MemcachedItem)]
+            return [Item(one.data, one.flags) for one in reply if isinstance(one, replies.Item)]
         if isinstance(reply, MemcachedError):
             return Error(str(reply).removeprefix("SERVER_ERROR ").split(" ")[0])
         return reply
@@ -135,7 +133,7 @@ class BeanstalkWire(RespWire):
     """A beanstalk client. A job in a reply is a word, the id and the message."""
 
     def _new_reader(self) -> Reader:
-        return _BeanstalkReader()
+        return BeanstalkReader()
 
     def _packed(self, words: Words) -> bytes:
         name, queue, *rest = words
@@ -156,39 +154,17 @@ class BeanstalkWire(RespWire):
         return " ".join(["delete" if name == "delete job" else name, *map(str, rest)]).encode() + b"\r\n"
 
     def _plain(self, reply: Any) -> Any:
-        return reply
+        name, *words = reply
+        if name in (b"RESERVED", b"FOUND"):
+            return (name, int(words[0]), words[-1])
+        if name != b"OK":
+            return b" ".join(reply)
+        facts = dict(one.split(b": ", 1) for one in words[-1].split(b"\n") if b": " in one)
+        numbers = {fact: int(facts[fact]) for fact in _FACTS[1:]}
+        return [word for fact in ((_FACTS[0], facts[_FACTS[0]]), *numbers.items()) for word in fact]
 
 
 _FACTS = (b"state", b"pri", b"reserves", b"timeouts", b"releases", b"buries", b"kicks")
-
-
-class _BeanstalkReader:
-    """A parser of beanstalk's replies."""
-
-    def __init__(self) -> None:
-        self._unread = b""
-
-    def feed(self, data: bytes) -> None:
-        self._unread += data
-
-    def gets(self) -> Any:
-        """Return the next reply; False if no reply is complete."""
-        line, end, rest = self._unread.partition(b"\r\n")
-        words = line.split(b" ")
-        if not end:
-            return False
-        if words[0] not in (b"RESERVED", b"FOUND", b"OK"):
-            self._unread = rest
-            return line
-        size = int(words[-1])
-        if len(rest) < size + 2:
-            return False
-        body, self._unread = rest[:size], rest[size + 2 :]
-        if words[0] != b"OK":
-            return (words[0], int(words[1]), body)
-        facts = dict(one.split(b": ", 1) for one in body.split(b"\n") if b": " in one)
-        numbers = {name: int(facts[name]) for name in _FACTS[1:]}
-        return [word for fact in ((_FACTS[0], facts[_FACTS[0]]), *numbers.items()) for word in fact]
 
 
 class NativeWire:

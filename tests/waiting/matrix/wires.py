@@ -10,51 +10,16 @@ import contextlib
 import socket
 from collections.abc import Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Any
 
 import hiredis
 
-from tests.chaos.memcached import MemcachedReader
 from tests.support import waiters
+from tests.support.replies import BeanstalkReader, MemcachedReader, Reader
 
 # The names of the wire protocols. NATIVE is the proxy of native.py, BACKEND the backend itself.
 RESP, MEMCACHED, BEANSTALK, NATIVE, BACKEND = "resp", "memcached", "beanstalk", "native", "backend"
 _WITH_DATA = {"put", "set", "add"}
-
-
-class Reader(Protocol):
-    """A parser of replies."""
-
-    def feed(self, data: bytes) -> None:
-        """Add received bytes."""
-
-    def gets(self) -> Any:
-        """Return the next reply; False if none is complete."""
-
-
-class BeanstalkReader:
-    """A parser of beanstalk replies: the words of a line, then the data if there are any."""
-
-    def __init__(self) -> None:
-        self._unread = b""
-
-    def feed(self, data: bytes) -> None:
-        """Add received bytes."""
-        self._unread += data
-
-    def gets(self) -> Any:
-        """Return the next reply; False if none is complete."""
-        line, end, rest = self._unread.partition(b"\r\n")
-        if not end:
-            return False
-        words: list[bytes] = line.split()
-        if words[0] in (b"RESERVED", b"FOUND", b"OK"):
-            size = int(words[-1])
-            if len(rest) < size + 2:
-                return False
-            words, rest = [*words, rest[:size]], rest[size + 2 :]
-        self._unread = rest
-        return words
 
 
 def packed(by: str, words: Sequence[str]) -> bytes:
