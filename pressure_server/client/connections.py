@@ -90,7 +90,7 @@ class Connections:
             await client.disconnect()
 
     def _open(self) -> AsyncRedis:
-        client = self.redis_class(self._url, self._options, is_patient=True)
+        client = self.redis_class.alone(self._url, self._options)
         with self._opening:
             self._opened.add(client)
         return client
