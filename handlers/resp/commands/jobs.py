@@ -308,6 +308,7 @@ async def peek(client: Caller, words: Words) -> object:
 @command("PRESSURE.JOB key id", needs="read", flags="readonly")
 async def job(client: Caller, words: Words) -> object:
     """Describes a job: state, priority, times in milliseconds, the queue from which a dead letter came, and
-    how often each event happened to it."""
+    how often each event happened to it.
+    """
     (found,) = await client.database.run(verbs.JOB_INFO, words[1], [word_of(positive_count(words[2]))])
     return dict(zip(_JOB_FIELDS, found, strict=True)) if found else NullArray()
