@@ -27,14 +27,6 @@ replies = r.multi do |multi|
   multi.rpop("q")
 end
 say "multi", replies
-replies = r.multi do |multi|
-  multi.sadd("s", "x")
-  multi.sadd("d", "y")
-  multi.lmove("s", "d", "LEFT", "RIGHT")
-  multi.del("s")
-  multi.llen("d")
-end
-say "multi-across", replies
 r.del("q", "d")
 
 # redis-rb sends a transaction when its block ends and cannot discard it.
@@ -56,7 +48,6 @@ replies = r.watch("q") do
   r.multi { |multi| multi.sadd("q", "own") }
 end
 say "watch-changed", replies
-say "watch-changed-left", r.smembers("q")
 r.watch("q")
 other.sadd("q", "more")
 r.unwatch
@@ -68,7 +59,6 @@ r.call("MULTI")
 r.call("SADD", "q", "a")
 reply { r.call("SADD", "q") }
 say "refused-when-queued", reply { r.call("EXEC") }
-say "refused-when-queued-left", r.exists("q")
 
 r.call("MULTI")
 r.call("SADD", "q", "a")
@@ -93,9 +83,7 @@ say "move", [r.blmove("q", "d", "LEFT", "RIGHT", timeout: 1), r.llen("d")]
 r.del("q", "d", "first", "second")
 
 say "create", reply { r.call("PRESSURE.CREATE", "pipe", "BOUND", "2", "OVERFLOW", "error") }
-say "create-again", reply { r.call("PRESSURE.CREATE", "pipe") }
 say "put", reply { r.call("PRESSURE.PUT", "pipe", "a") }
-say "put-again", reply { r.call("PRESSURE.PUT", "pipe", "a", "NX") }
 r.call("PRESSURE.PUT", "pipe", "b")
 say "put-full", reply { r.call("PRESSURE.PUT", "pipe", "c") }
 replies = r.multi do |multi|

@@ -1,4 +1,4 @@
-"""Memcached client libraries for PHP, Python and Ruby, and telnet, on queues that Redis clients use too."""
+"""Memcached client libraries for PHP and Python, and telnet, on queues that Redis clients use too."""
 
 import sys
 
@@ -10,7 +10,7 @@ from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
 from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, Valkey
-from tests.support.requirements import need, need_success
+from tests.support.requirements import need_success
 from tests.support.waiters import create
 
 pytestmark = pytest.mark.clients
@@ -29,37 +29,33 @@ TAKE = {
 }
 
 
-def need_library(runner: str) -> None:
-    if runner == "php":
-        need_success("php-memcached", "php", "-r", "exit(class_exists('Memcached') ? 0 : 1);")
-    elif runner == "ruby":
-        need("ruby", "ruby")
+def need_php() -> None:
+    need_success("php-memcached", "php", "-r", "exit(class_exists('Memcached') ? 0 : 1);")
 
 
 def run_code(client: str, code: str, server: Server) -> str:
     """Run code of the client's language; `{port}` in it is the memcached port. Return its output."""
-    runner = client if client in ("php", "ruby") else "python"
-    need_library(runner)
-    command = {"php": ("php", "-r"), "ruby": ("ruby", "-e"), "python": (sys.executable, "-c")}[runner]
+    if client == "php":
+        need_php()
+    command = {"php": ("php", "-r"), "ruby": ("ruby", "-e")}.get(client, (sys.executable, "-c"))
     return output_of(*command, code.replace("{port}", str(server.port_of("memcached"))))
 
 
 shared_server = module_server("--listen", "memcached://127.0.0.1:0")
 
 
-@pytest.mark.parametrize("client_name", ["php", "ruby", "pymemcache", "memcache"])
-def test_queues_behave_the_same_with_every_client(client_name: str, server: Server, client: Client) -> None:
+@pytest.mark.parametrize("library", ["php", "pymemcache", "memcache"])
+def test_queues_behave_the_same_with_every_client(library: str, server: Server, client: Client) -> None:
     create(client, "full", "BOUND", 1)
     client.sadd("full", "m")
     create(client, "closed")
     client.execute_command("PRESSURE.CLOSE", "closed")
     port = str(server.port_of("memcached"))
-    if client_name in ("php", "ruby"):
-        need_library(client_name)
-        suffix = {"php": "php", "ruby": "rb"}[client_name]
-        output = output_of(client_name, str(SCRIPTS / f"queues.{suffix}"), port)
+    if library == "php":
+        need_php()
+        output = output_of("php", str(SCRIPTS / "queues.php"), port)
     else:
-        output = output_of(sys.executable, "-m", "tests.clients.memcached.queues", port, client_name)
+        output = output_of(sys.executable, "-m", "tests.clients.memcached.queues", port, library)
     assert output == (SCRIPTS / "queues.txt").read_text()
 
 

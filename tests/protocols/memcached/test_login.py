@@ -3,22 +3,17 @@
 test_logins.py, test_access.py and test_tls.py test what all protocols share.
 """
 
-import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 
 from handlers.memcached import commands
-from handlers.memcached.parser import Request
-from handlers.memcached.session import Counts, ListenerOptions, MemcachedSession
 from handlers.memcached.table import COMMANDS, QUEUE
-from pressure_server.auth.users import NOBODY, RIGHTS, password_digest, users_with_password
+from pressure_server.auth.users import RIGHTS
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, Valkey, run_here
@@ -70,47 +65,6 @@ def test_a_set_of_any_key_logs_in(locked: Server, owner: Client, line: bytes) ->
         # After the login, set is the command again.
         assert client.store(b"q", data) == b"STORED"
         assert client.get(b"q") == data
-
-
-# The data of the set, and the name that is logged if the login fails. None: it succeeds.
-LOGINS: dict[str, tuple[str, bytes | None]] = {
-    "right": (f"default {SECRET}", None),
-    "a trailing line end": (f"default {SECRET}\n", b"default"),
-    "a trailing zero": (f"default {SECRET}\0", b"default"),
-    "two spaces": (f"default  {SECRET}", b"default"),
-    "the hash": (f"default {password_digest(SECRET.encode()).hex()}", b"default"),
-    "no password": ("default ", b"default"),
-    "no space": ("default", b"default"),
-    # An unknown name may be a password and must not be logged.
-    "the password alone": (SECRET, b""),
-    "another user": (f"ada {SECRET}", b""),
-    "an empty name": (f" {SECRET}", b""),
-}
-
-
-@pytest.mark.interpreted
-@pytest.mark.parametrize("name", LOGINS)
-def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
-    data, logged = LOGINS[name]
-    failed: list[bytes] = []
-
-    class _Logins:
-        async def fail(self, _transport: object, name: bytes, _before: int) -> None:
-            failed.append(name)
-
-        def succeed(self, _transport: object, _user: object) -> None:
-            pass
-
-    access = SimpleNamespace(users=users_with_password(SECRET.encode()), logins=_Logins())
-    client = MemcachedSession(Mock(), ListenerOptions(QUEUE, flush_all=False), Counts(), "", Mock())
-    client.connection = Mock(clients=Mock(access=access))
-    coroutine = client.execute(Request([b"set", b"any"], [data.encode()]))
-    assert coroutine is not None
-    reply = asyncio.run(coroutine)
-    assert (client.user is NOBODY) == (logged is not None)
-    assert reply.strip() == (MEMCACHED.logged_in if logged is None else MEMCACHED.login_failed)
-    assert failed == ([] if logged is None else [logged])
-    assert client.failed_logins == len(failed)
 
 
 USERS = {

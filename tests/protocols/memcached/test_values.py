@@ -5,7 +5,6 @@
 
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -30,7 +29,6 @@ from tests.support.programs import (
     StartServer,
     StartValkey,
     Valkey,
-    join,
     keys_left,
     start_replicated,
     wait_for,
@@ -539,48 +537,6 @@ def test_a_write_whose_reply_is_lost_is_not_repeated_and_a_read_is(
             assert relay.made == 2
 
 
-def test_each_write_is_done_at_most_once_if_the_backend_is_killed(
-    start_valkey: StartValkey, start_server: StartServer
-) -> None:
-    backend = start_valkey("--appendonly", "yes", "--appendfsync", "always")
-    server = start_server("--backend", backend.url, *LISTEN)
-    done, unknown = [0] * 4, [0] * 4
-    ends = threading.Event()
-
-    def count(worker: int) -> None:
-        with connect(server) as wire:
-            while not ends.is_set():
-                wire.send(b"incr n 1\r\n")
-                reply = wire.line()
-                if reply.strip().isdigit():
-                    done[worker] += 1
-                else:
-                    assert reply.startswith(b"SERVER_ERROR BACKEND"), reply
-                    unknown[worker] += b"may or may not" in reply
-
-    with connect(server) as wire:
-        assert wire(stored(b"n", b"0")) == b"STORED\r\n"
-        threads = [threading.Thread(target=count, args=[worker], daemon=True) for worker in range(4)]
-        for thread in threads:
-            thread.start()
-        try:
-            # A kill may come when no write is in flight.
-            kills = 0
-            while sum(unknown) < 3:
-                kills += 1
-                assert kills < 50
-                enough = sum(done) + 200
-                wait_for(lambda: sum(done) > enough, "more to be counted")  # noqa: B023 # called at once
-                backend.kill()
-                backend.start()
-        finally:
-            ends.set()
-            for thread in threads:
-                join(thread)
-        number = int(wire(b"get n\r\n").split()[4])
-    assert sum(done) <= number <= sum(done) + sum(unknown)
-
-
 def test_a_write_is_answered_after_it_is_durable(
     start_valkey: StartValkey, start_server: StartServer
 ) -> None:
@@ -633,41 +589,35 @@ USERS = {
 }
 
 
+# Requests of users, one after the other, and the lines of their replies.
+NO_KEY = MEMCACHED.no_permission + b"for one of these keys"
+RIGHTS = [
+    ("writer", stored(b"alice:a", b"5") + b"incr alice:a 1\r\n", [b"STORED", b"6"]),
+    ("writer", b"touch alice:a 0\r\n", [b"TOUCHED"]),
+    *[
+        ("writer", request + b"\r\n", [MEMCACHED.no_permission + b"to " + request.split()[0]])
+        for request in (b"get alice:a", b"gat 0 alice:a", b"delete alice:a", b"flush_all", b"mg alice:a v")
+    ],
+    ("writer", stored(b"bob:a", b"5"), [NO_KEY]),
+    # The key `alice:` in base64, and `bob:a`, which looks like none of alice's.
+    ("writer", b"ms YWxpY2U6 1 b\r\nx\r\nms Ym9iOmE= 1 b\r\nx\r\nma alice:a q\r\n", [b"HD", NO_KEY]),
+    ("reader", b"mg alice:a v\r\nmg Ym9iOmE= v b\r\nmd alice: k\r\n", [b"VA 1", b"7", NO_KEY, b"HD kalice:"]),
+    ("reader", b"mg alice:a v T30\r\n", [MEMCACHED.no_permission + b"to gat"]),
+    ("reader", b"get alice:a\r\nget alice:a bob:a\r\n", [b"VALUE alice:a 0 1", b"7", b"END", NO_KEY]),
+    ("reader", b"incr alice:a 1\r\n", [MEMCACHED.no_permission + b"to incr"]),
+    ("master", b"gat 0 alice:a\r\n", [b"VALUE alice:a 0 1", b"7", b"END"]),
+    ("master", b"flush_all\r\nget alice:a\r\n", [b"OK", b"END"]),
+]
+
+
 def test_commands_on_values_need_the_user_s_rights(
     backend: Valkey, start_server: StartServer, tmp_path: Path
 ) -> None:
-    users = tmp_path / "users.toml"
-    users.write_text(users_toml(USERS))
-    server = start_server("--backend", backend.url, "--users", str(users), *LISTEN)
-
-    def ask(name: str, request: bytes) -> list[bytes]:
+    (tmp_path / "users.toml").write_text(users_toml(USERS))
+    server = start_server("--backend", backend.url, "--users", str(tmp_path / "users.toml"), *LISTEN)
+    for name, request, replies in RIGHTS:
         with connect(server) as wire:
             wire.send(MEMCACHED.log_in(name.encode(), USERS[name][0].encode()))
             assert wire.line() == b"STORED\r\n"
             wire.send(request + b"quit\r\n")
-            return wire.rest().splitlines()
-
-    no_command = MEMCACHED.no_permission + b"to %b"
-    no_key = MEMCACHED.no_permission + b"for one of these keys"
-    assert ask("writer", stored(b"alice:a", b"5") + b"incr alice:a 1\r\ntouch alice:a 0\r\n") == [
-        b"STORED", b"6", b"TOUCHED",
-    ]  # fmt: skip
-    assert ask("writer", b"get alice:a\r\ngat 0 alice:a\r\ndelete alice:a\r\nflush_all\r\n") == [
-        no_command % name for name in (b"get", b"gat", b"delete", b"flush_all")
-    ]
-    assert ask("writer", stored(b"bob:a", b"5")) == [no_key]
-    # The key `alice:` in base64, and `bob:a`, which looks like none of alice's.
-    sets = b"ms YWxpY2U6 1 b\r\nx\r\nms Ym9iOmE= 1 b\r\nx\r\n"
-    assert ask("writer", sets + b"mg alice:a v\r\nma alice:a q\r\n") == [
-        b"HD", no_key, no_command % b"mg",
-    ]  # fmt: skip
-    assert ask("reader", b"mg alice:a v\r\nmg Ym9iOmE= v b\r\nmg alice:a v T30\r\nmd alice: k\r\n") == [
-        b"VA 1", b"7", no_key, no_command % b"gat", b"HD kalice:",
-    ]  # fmt: skip
-    assert ask("writer", stored(b"alice:a", b"6")) == [b"STORED"]
-    assert ask("reader", b"get alice:a\r\nget alice:a bob:a\r\nincr alice:a 1\r\n") == [
-        b"VALUE alice:a 0 1", b"6", b"END", no_key, no_command % b"incr",
-    ]  # fmt: skip
-    assert ask("master", b"gat 0 alice:a\r\nflush_all\r\nget alice:a\r\n") == [
-        b"VALUE alice:a 0 1", b"6", b"END", b"OK", b"END",
-    ]  # fmt: skip
+            assert wire.rest().splitlines() == replies, request

@@ -90,14 +90,3 @@ def test_an_application_hears_that_a_command_is_refused(library: str, port: str)
     command = [word.replace("PORT", port) for word in _CARELESS[library]]
     printed = subprocess.check_output(command, timeout=TIMEOUT, text=True)
     assert printed.startswith("UNSUPPORTED 'HSET' is not a queue command: ")
-
-
-def test_a_message_put_from_php_is_taken_from_ruby(port: str, debian_redis: Valkey) -> None:
-    need_library("message_queue.rb")
-    need_library("message_queue.php")
-    put = f"$r = new Redis(); $r->connect('127.0.0.1', {port}); $r->sAdd('mixed', 'from PHP');"
-    take = f"require 'redis'; puts Redis.new(port: {port}).spop('mixed')"
-    subprocess.run(["php", "-r", put], timeout=TIMEOUT, check=True)
-    with debian_redis.client() as direct:
-        assert direct.lrange("__pressure__:mixed", 0, -1) == [b"from PHP"]
-    assert subprocess.check_output(["ruby", "-e", take], timeout=TIMEOUT) == b"from PHP\n"
