@@ -1,0 +1,18 @@
+"""List commands on a queue. test_redis_compatibility.py tests ranges and positions."""
+
+import pytest
+
+from tests.support.programs import Client
+
+
+@pytest.mark.parametrize("push", ["lpush", "rpush"])
+@pytest.mark.parametrize("pop", ["lpop", "rpop"])
+def test_a_push_and_a_pop_at_any_end_are_first_in_first_out(client: Client, push: str, pop: str) -> None:
+    put, take = getattr(client, push), getattr(client, pop)
+    assert put("q", "a", "b", "a") == 3
+    assert put("q", "c") == 4
+    assert take("q") == b"a"
+    assert take("q", 2) == [b"b", b"a"]
+    assert take("q", 5) == [b"c"]
+    assert take("q") is None
+    assert take("q", 5) is None
