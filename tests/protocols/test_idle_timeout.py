@@ -20,6 +20,7 @@ WORKERS = {
     "beanstalk": ("beanstalk", b"watch beanstalk\r\nreserve\r\n", b"ignore default\r\nquit\r\n"),
     "open": ("memcached", b"get open/open\r\n", b"get open/close\r\n"),
     "waiting": ("resp", packed("PING") + packed("BLPOP", "none", 0), b""),
+    "monitor": ("resp", packed("MONITOR"), packed("QUIT")),
     # A reservation whose time is over is none.
     "late": ("resp", packed("PRESSURE.RESERVE", "late", "TTR", 1), b""),
     "unfinished": ("resp", packed("PING") + packed("PING")[:-1], b""),
@@ -50,7 +51,7 @@ def wait_for_end(client: Client, connected: socket.socket, queue: str) -> None:
     wait_for(lambda: client.ping() and has_ended(connected), f"the end of '{queue}'")
 
 
-def test_a_client_that_waits_or_has_reserved_something_is_not_idle(
+def test_a_client_that_waits_monitors_or_has_reserved_something_is_not_idle(
     start_server: StartServer, backend: Valkey, opened: ExitStack
 ) -> None:
     server: Server = start_server("--backend", backend.url, "--idle-timeout", "1", *LISTEN)

@@ -65,6 +65,14 @@ def test_hostile_requests_get_beanstalkd_s_replies_and_the_connection_stays_open
         assert limited(b"list-tube-used\r\n").startswith(b"USING "), name
 
 
+def test_a_line_of_225_bytes_is_refused_and_the_next_one_is_done(victim: Victim) -> None:
+    """beanstalkd may skip the next line as well."""
+    hostile = victim.attack(BEANSTALK)
+    hostile.send(b"x" * 223 + b"\r\nlist-tube-used\r\n")
+    assert hostile.exactly(len(BAD)) == BAD
+    assert hostile.line() == b"USING default\r\n"
+
+
 def test_a_refused_job_of_a_gigabyte_takes_no_memory(victim: Victim) -> None:
     hostile = victim.attack(BEANSTALK)
     with bounded_peak(victim.server, 16 * MB), served(*victim.bystanders()):

@@ -62,7 +62,3 @@ def test_values_behave_as_in_memcached_with_every_client(client: str, port: str)
     else:
         output = output_of(sys.executable, "-m", "tests.clients.memcached.values", port, client)
     assert output == (SCRIPTS / "values.txt").read_text()
-
-
-def test_the_example_of_message_queue_works_on_values(port: str) -> None:
-    assert output_of(sys.executable, str(SCRIPTS / "message_queue.py"), port) == "None\nTrue\n123\n123\n"

@@ -97,7 +97,7 @@ def test_what_set_algebra_reads_counts_as_the_client_s_memory(
         for evicted, words in enumerate(("SUNION", "SINTERCARD 12", "SDIFFSTORE d"), 1):
             with Wire(RESP, server) as hostile:
                 hostile.send(packed(*words.split(), *names))
-                assert hostile.rest().startswith((b"-OOM ", b""))
+                assert hostile.rest()[:5] in (b"-OOM ", b"")
                 assert client.info("stats")["evicted_clients"] == evicted
 
 
@@ -111,28 +111,28 @@ def commands_of_others(victim: Victim, hostile: Wire) -> int:
     return done
 
 
-# Commands that are done in portions: the number of messages in the queue, the request, and the reply.
-_WORDS = range(200_000)
+# Commands that are done in portions: the messages in the queue, the request, and the reply.
+_EVEN, _WORDS = range(0, 10_000, 2), range(200_000)
 PORTIONS = {
     "LPOP": (
-        50_000,
+        range(50_000),
         packed("LPOP", "q", 2**60),
         b"*50000\r\n" + b"".join(b"$%d\r\n%d\r\n" % (len(str(one)), one) for one in range(50_000)),
     ),
     "SMISMEMBER": (
-        5000,
+        _EVEN,
         packed("SMISMEMBER", "q", *_WORDS),
-        b"*200000\r\n" + b":1\r\n" * 5000 + b":0\r\n" * 195_000,
+        b"*200000\r\n" + b":1\r\n:0\r\n" * 5000 + b":0\r\n" * 190_000,
     ),
-    "SREM": (5000, packed("SREM", "q", *_WORDS), b":5000\r\n"),
+    "SREM": (_EVEN, packed("SREM", "q", *_WORDS), b":5000\r\n"),
 }
 
 
-@pytest.mark.parametrize(("count", "request_", "reply"), PORTIONS.values(), ids=PORTIONS)
+@pytest.mark.parametrize(("messages", "request_", "reply"), PORTIONS.values(), ids=PORTIONS)
 def test_a_command_on_very_many_messages_leaves_time_for_others(
-    victim: Victim, count: int, request_: bytes, reply: bytes
+    victim: Victim, messages: range, request_: bytes, reply: bytes
 ) -> None:
-    victim.observer.rpush("q", *range(count))
+    victim.observer.rpush("q", *messages)
     hostile = victim.attack(RESP)
     hostile.send(request_)
     assert commands_of_others(victim, hostile) > 1  # in one step it would be none, or one

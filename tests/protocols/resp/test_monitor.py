@@ -215,17 +215,6 @@ def test_a_monitor_that_does_not_read_is_disconnected(server: Server, client: Cl
         assert other("PING") == b"PONG"
 
 
-def test_a_monitor_is_not_idle(start_server: StartServer, backend: Valkey) -> None:
-    server = start_server("--backend", backend.url, "--idle-timeout", "0.5")
-    with Waiter(server.port) as monitor, Waiter(server.port) as idle:
-        assert monitor("MONITOR") == b"OK"
-        with pytest.raises(ConnectionError):
-            idle.reply()
-        with server.client() as client:
-            client.sadd("q", "a")
-        assert b'"SADD" "q" "a"' in shown_until(monitor, b"SADD")
-
-
 def test_a_user_who_loses_the_right_sees_no_more(
     tmp_path: Path, start_server: StartServer, backend: Valkey
 ) -> None:

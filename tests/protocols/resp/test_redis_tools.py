@@ -168,16 +168,9 @@ def test_redis_benchmark_finishes_without_errors(options: str, server: Server) -
 @pytest.mark.parametrize("end", [b"\r\n", b"\n"], ids=["telnet", "netcat"])
 def test_typed_lines_are_commands(server: Server, end: bytes) -> None:
     typed = [
-        b"PING",
-        b"SADD q a \"b c\" 'd' a",
-        b"scard q",
-        b"SPOP q",
-        b"",
-        b"spop q",
-        b"SPOP nothing",
-        b"no",
+        b"PING", b"SADD q a \"b c\" 'd' a", b"scard q", b"SPOP q", b"", b"spop q", b"SPOP nothing", b"no",
         b"QUIT",
-    ]
+    ]  # fmt: skip
     with Wire(RESP, server) as wire:
         wire.send(end.join([*typed, b""]))
         assert wire.rest() == (

@@ -40,9 +40,8 @@ def test_info_and_config_have_redis_s_fields_and_the_server_s(client: Client) ->
 
 @pytest.mark.parametrize("count", [1, 7, 600])
 def test_every_command_of_a_pipeline_is_counted(client: Client, waiter: Waiter, count: int) -> None:
-    for line in split(
-        "SPOP q|SADD q a|LPOP q 1|ECHO a|ECHO|BLPOP q 0.001|SELECT 0|nonsense a|MULTI;SADD q a;EXEC"
-    ):
+    lines = "SPOP q|SADD q a|LPOP q 1|ECHO a|ECHO|BLPOP q 0.001|SELECT 0|nonsense a|MULTI;SADD q a;EXEC"
+    for line in split(lines):
         before = client.info("stats")["total_commands_processed"]
         requests = [packed(*command.split()) for command in line.split(";")] * count
         waiter.socket.sendall(b"".join(requests))
