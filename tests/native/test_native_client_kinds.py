@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any
 
 import pytest
@@ -97,21 +97,22 @@ def test_a_get_passes_over_many_messages_that_have_expired(
 
 
 @pytest.mark.parametrize("kind", TYPES)
-def test_a_put_into_a_full_ring_is_done_once(client: Client, queue: Queue, kind: str) -> None:
-    create(client, "q", "TYPE", kind, "BOUND", 2, "OVERFLOW", "OVERWRITE")
+@pytest.mark.parametrize(
+    ("settings", "timeout", "left"),
+    [
+        (("BOUND", 2, "OVERFLOW", "OVERWRITE"), 1, [b"c", b"d"]),
+        (("BOUND", 1, "OVERFLOW", "BLOCK"), 0, [b"a"]),
+        (("BOUND", 1, "OVERFLOW", "ERROR"), 0, [b"a"]),
+    ],
+)
+def test_a_put_into_a_full_queue_is_refused_or_done_once(
+    client: Client, queue: Queue, kind: str, settings: tuple[str | int, ...], timeout: int, left: list[bytes]
+) -> None:
+    create(client, "q", "TYPE", kind, *settings)
     for message in ("a", "b", "c", "d"):
-        queue.put(message, timeout=1)
-    assert sorted(client.lrange("q", 0, -1)) == [b"c", b"d"]
-
-
-@pytest.mark.parametrize("kind", TYPES)
-@pytest.mark.parametrize("overflow", ["BLOCK", "ERROR"])
-def test_a_put_into_a_full_queue_is_refused(client: Client, queue: Queue, kind: str, overflow: str) -> None:
-    create(client, "q", "TYPE", kind, "BOUND", 1, "OVERFLOW", overflow)
-    queue.put("a", timeout=0)
-    with pytest.raises(QueueFullError):
-        queue.put("b", timeout=0)
-    assert client.lrange("q", 0, -1) == [b"a"]
+        with nullcontext() if message == "a" or timeout else pytest.raises(QueueFullError):
+            queue.put(message, timeout)
+    assert sorted(client.lrange("q", 0, -1)) == left
 
 
 def test_a_put_of_a_message_that_must_be_unique_is_no_error(client: Client, queue: Queue) -> None:

@@ -288,50 +288,6 @@ def test_a_native_consumer_that_waits_on_an_empty_queue_is_no_obstacle(
             assert second.reply() == [b"q", b"two"]
 
 
-def test_a_stopped_native_consumer_keeps_its_message(
-    backend: Valkey, impatient: Server, direct: Client
-) -> None:
-    with impatient.client() as client, Waiter(impatient.port) as waiter:
-        create(client, "q")
-        with NativeProcess(backend.socket, "q", HOLDER, "get") as native:
-            wait_for_blocked(direct, 1)
-            native.stop()
-            native.wait_until_stopped()
-            assert waiter("SADD", "q", "one") == 1
-            assert client.llen("q") == 0
-            assert waiter("SADD", "q", "two") == 1
-            assert names_the_holder(waiter("BLPOP", "q", 0))
-            native.resume()
-            assert native.outcome() == "one"
-            assert waiter("BLPOP", "q", 0) == [b"q", b"two"]
-
-
-@pytest.mark.slow
-def test_a_client_that_was_taken_for_dead_loses_and_doubles_no_message(
-    backend: Valkey, client: Client, direct: Client
-) -> None:
-    """Two clients may act in one role then, which the doctor's `--wait` makes unlikely."""
-    client.sadd("q", "before")
-    with (
-        stopped_native(backend, ("put", "first"), "BRPOP :producer_free") as first,
-        NativeProcess(
-            backend.socket, "q", "waiting", "put", "second", stop_after="LPUSH :producer_free"
-        ) as second,
-    ):
-        status, output = doctor(backend)
-        assert "gave the producer role back" in output
-        assert status == 0
-        second.wait_until_stopped()
-        assert client.sadd("q", "server") == 1
-        for native in (first, second):
-            native.resume()
-            assert native.outcome() == "done"
-    assert sorted(client.lrange("q", 0, -1)) == [b"before", b"first", b"second", b"server"]
-    assert doctor(backend)[0] == 0
-    assert direct.llen(f"{BASE}:producer_free") == 1
-    assert client.sadd("q", "after") == 1
-
-
 # A native client closes or deletes the queue.
 
 
@@ -408,41 +364,6 @@ def test_a_native_close_or_delete_while_clients_put_and_take(
     assert all_codes.keys() <= {"CLOSED", *["NOQUEUE"][: end == "delete"]}
 
 
-@pytest.mark.parametrize("deleter_is_first", [False, True])
-@in_each_role
-def test_a_native_delete_waits_with_clients_for_the_same_role(
-    start_server: StartServer, backend: Valkey, direct: Client, role: Role, deleter_is_first: bool
-) -> None:
-    server = start_server("--backend", backend.url, "--role-timeout", "60")
-
-    def send_commands() -> None:
-        for waiter in waiting:
-            waiter.send(*role.command)
-
-    with server.client() as client, waiters(server, 20) as waiting:
-        client.rpush("q", "a", "b")
-        with stopped_native(backend, role.work, f"SET :{role.name}") as holder:
-            if not deleter_is_first:
-                send_commands()
-                wait_for_waiting(client, "q", **{f"{role.name}s": len(waiting)})
-                wait_for_blocked(direct, 1)
-            with NativeProcess(backend.socket, "q", "deleter", "delete") as deleter:
-                if deleter_is_first:
-                    wait_for_blocked(direct, 1)
-                    send_commands()
-                # The queue does not exist any more as soon as the deletion has begun.
-                replies = [waiter.reply() for waiter in waiting]
-                assert all(is_refused(reply, "NOQUEUE") for reply in replies), replies
-                # Of the backend's clients only the deleter still waits. It has closed the queue before.
-                wait_for(lambda: direct.exists(f"{BASE}:closed"), "the deleter to close the queue")
-                wait_for_blocked(direct, 1)
-                holder.resume()
-                assert holder.outcome() == ("QueueClosedError" if role is PRODUCER else "a")
-                assert deleter.outcome() == "done"
-    wait_for(lambda: keys_left(direct) == [], "the keys to go")
-    server.end_well()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("command", ["PRESSURE.DELETE", "DEL"])
 @in_each_role
@@ -508,43 +429,3 @@ def test_the_token_of_a_server_killed_in_its_turn_comes_back(
     if by == "another server":
         queued = [*queued, b"server"] if role is PRODUCER else []
     assert sorted(direct.lrange(BASE, 0, -1)) == queued
-
-
-@pytest.mark.timeout(600)
-@pytest.mark.slow
-def test_native_clients_go_on_after_a_server_is_killed_in_its_turn(
-    backend: Valkey, direct: Client, start_server: StartServer
-) -> None:
-    parked = [f"{BASE}:ext:producer_turn", f"{BASE}:ext:consumer_turn"]
-    rounds = met = 0
-
-    def consumed() -> int:
-        return int(direct.get(f"{BASE}:stats:consumed_messages") or 0)
-
-    def wait_for_more_consumed() -> None:
-        enough = consumed() + 20
-        wait_for(lambda: consumed() >= enough, "native clients to continue")
-
-    NativeClient(direct, "q").create(10)
-    with ExitStack() as stack:
-        for work in (("produce", "n", "0", "1000000"), ("consume",)):
-            stack.enter_context(NativeProcess(backend.socket, "q", work[0], *work))
-        # The turn may be over when the signal comes; then the round does not count.
-        while met < 3 and rounds < 40:
-            rounds += 1
-            server = start_server("--backend", backend.url)
-            with waiters(server, 6) as waiting:
-                end = time.monotonic() + TIMEOUT
-                while not any(direct.exists(*parked) for _ in range(20)):
-                    assert time.monotonic() < end, "the server gets no turn"
-                    for number, waiter in enumerate(waiting):
-                        waiter.replies_now()
-                        waiter.send(*[("SADD", "q", rounds), ("SPOP", "q")][number % 2])
-                server.stop(signal.SIGKILL)
-            met += direct.exists(*parked) > 0
-            next_server = start_server("--backend", backend.url)
-            wait_for(lambda: not direct.exists(*parked), "the tokens to come back")
-            wait_for_more_consumed()
-            assert next_server.stop() == 0
-    print(f"killed in its turn {met} times of {rounds}")
-    assert met == 3

@@ -1,12 +1,11 @@
 """Clients of any protocol that send invalid requests, are slow, do not read replies, or disconnect.
 
-The server keeps serving other clients in bounded memory. test_hostile.py and test_hostile.py
-test requests of one protocol.
+The server keeps serving other clients in bounded memory. The files test_hostile.py have
+requests of one protocol, and test_idle_timeout.py says which clients are idle.
 """
 
 import contextlib
 import random
-import select
 from collections.abc import Callable
 
 import pytest
@@ -37,8 +36,7 @@ def test_a_fatal_error_follows_the_replies_to_earlier_requests(victim: Victim, p
 
 BROWSERS = [
     b"POST / HTTP/1.1\r\n",
-    b"post / HTTP/1.1\r\n",
-    b"POST / HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"post / HTTP/1.1\r\nHost: a\r\n\r\n",
     b"GET / HTTP/1.1\r\nHost: a\r\n\r\n",
     b"Host: a\r\n\r\n",
 ]
@@ -48,13 +46,7 @@ BROWSERS = [
 @pytest.mark.parametrize("head", BROWSERS)
 def test_a_browser_s_request_executes_no_command(victim: Victim, protocol: Protocol, head: bytes) -> None:
     evil = protocol.put(b"evil", b"x")
-    for sent in (
-        head + evil,
-        head + evil * 100,
-        head + b"RPUSH evil x\r\n",
-        (head + evil) * 1000,
-        protocol.ping + head + evil,
-    ):
+    for sent in (head + evil, head + b"RPUSH evil x\r\n", (head + evil) * 1000, protocol.ping + head + evil):
         hostile = victim.attack(protocol)
         hostile.send(sent)
         hostile.rest()
@@ -103,11 +95,7 @@ def test_a_client_that_reads_late_gets_all_replies(victim: Victim, protocol: Pro
 @pytest.mark.parametrize("protocol", [RESP, MEMCACHED], ids=str)
 def test_thousands_of_pipelined_gets_are_answered(victim: Victim, protocol: Protocol) -> None:
     hostile = victim.attack(protocol)
-    with (
-        served(*victim.bystanders()),
-        bounded_peak(victim.server, 32 * MB),
-        hostile.sending(protocol.get(b"none") * 30_000),
-    ):
+    with bounded_peak(victim.server, 32 * MB), hostile.sending(protocol.get(b"none") * 30_000):
         assert hostile.replies(30_000) == [protocol.nothing] * 30_000
 
 
@@ -248,28 +236,6 @@ def test_a_client_beyond_the_maximum_is_refused(
 
 # A server that closes idle connections after a second.
 impatient = module_server("--idle-timeout", "1", *LISTEN)
-
-
-@pytest.mark.slow
-def test_idle_clients_are_closed_but_busy_and_waiting_ones_are_not(
-    backend: Valkey, impatient: Server
-) -> None:
-    busy, idle, unfinished, waiting = (Wire(RESP, impatient) for _ in range(4))
-    assert RESP.pong.fullmatch(idle(RESP.ping))
-    unfinished.send(RESP.announce(100) + b"x")
-    waiting.send(RESP.get_waiting(b"w"))
-    left = {idle.socket: idle, unfinished.socket: unfinished}
-
-    def are_closed() -> bool:
-        assert RESP.pong.fullmatch(busy(RESP.ping))
-        for connected in select.select([*left], [], [], 0.01)[0]:
-            assert left.pop(connected).is_closed()
-        return not left
-
-    wait_for(are_closed, "the idle clients to be closed")
-    assert RESP.pong.fullmatch(busy(RESP.ping))
-    busy.put(b"w", b"m")
-    assert waiting.message() == b"m"
 
 
 @pytest.mark.slow

@@ -10,7 +10,7 @@ from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey,
 from tests.support.waiters import packed
 
 LISTEN = ("--listen", "memcached://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0")
-# What takes a message of the queue that has the client's name, and what ends the reservation.
+# By name: the listener, a request, and what ends the reservation. A message is in the queue of that name.
 WORKERS = {
     "reserved": (
         "resp",
@@ -19,10 +19,14 @@ WORKERS = {
     ),
     "beanstalk": ("beanstalk", b"watch beanstalk\r\nreserve\r\n", b"ignore default\r\nquit\r\n"),
     "open": ("memcached", b"get open/open\r\n", b"get open/close\r\n"),
+    "waiting": ("resp", packed("PING") + packed("BLPOP", "none", 0), b""),
+    "monitor": ("resp", packed("MONITOR"), packed("QUIT")),
     # A reservation whose time is over is none.
     "late": ("resp", packed("PRESSURE.RESERVE", "late", "TTR", 1), b""),
+    "unfinished": ("resp", packed("PING") + packed("PING")[:-1], b""),
     "idle": ("resp", packed("PING"), b""),
 }
+IDLE = ("late", "unfinished", "idle")
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def wait_for_end(client: Client, connected: socket.socket, queue: str) -> None:
     wait_for(lambda: client.ping() and has_ended(connected), f"the end of '{queue}'")
 
 
-def test_a_client_that_has_reserved_something_is_not_idle(
+def test_a_client_that_waits_monitors_or_has_reserved_something_is_not_idle(
     start_server: StartServer, backend: Valkey, opened: ExitStack
 ) -> None:
     server: Server = start_server("--backend", backend.url, "--idle-timeout", "1", *LISTEN)
@@ -59,10 +63,11 @@ def test_a_client_that_has_reserved_something_is_not_idle(
             clients[queue] = opened.enter_context(socket.create_connection(address, TIMEOUT))
             clients[queue].sendall(request)
             clients[queue].recv(4096)
-        for queue in ("idle", "late"):
+        for queue in IDLE:
             wait_for_end(client, clients[queue], queue)
-        working = [queue for queue in WORKERS if queue not in ("idle", "late")]
-        assert [has_ended(clients[queue]) for queue in working] == [False] * len(working)
+        working = WORKERS.keys() - set(IDLE)
+        assert [queue for queue in working if has_ended(clients[queue])] == []
+        client.rpush("none", "m")
         for queue in working:
             clients[queue].sendall(WORKERS[queue][2])
         for queue in working:

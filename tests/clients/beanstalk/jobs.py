@@ -17,10 +17,6 @@ def taken(client: AnyClient, timeout: int = 5) -> Job:
     return job
 
 
-def message(job: Job | None) -> str | None:
-    return job and job[1]
-
-
 def puts(client: AnyClient) -> None:
     say("put", [client.put(*job) for job in (("c", 9), ("a", 1), ("d", 9), ("b", 4))])
     jobs = [taken(client) for _ in range(4)]
@@ -46,24 +42,24 @@ def lives(client: AnyClient) -> None:
     job = taken(client)
     client.touch(job)
     client.release(job, 9)
-    say("release", [message(client.peek("ready")), client.stats_job(first)["pri"]])
+    say("release", [client.peek("ready")[1], client.stats_job(first)["pri"]])
     job = taken(client)
     client.bury(job, 3)
-    say("bury", [message(client.peek("buried")), client.stats_job(second)["state"]])
-    say("kick", [client.kick(10), client.kick(10), message(client.peek("ready"))])
+    say("bury", [client.peek("buried")[1], client.stats_job(second)["state"]])
+    say("kick", [client.kick(10), client.kick(10), client.peek("ready")[1]])
     job = taken(client)
     client.bury(job, 3)
     client.kick_job(job[0])
     job = taken(client)
     client.release(job, 0, delay=100)
-    say("delay", [message(client.peek("delayed")), client.stats_job(job[0])["delay"]])
+    say("delay", [client.peek("delayed")[1], client.stats_job(job[0])["delay"]])
     stats = client.stats_job(job[0])
     say("counts", [stats[name] for name in ("reserves", "releases", "buries", "kicks", "timeouts")])
     for number in (first, second):
         client.delete(number)
     client.put("soon", 0, delay=1)
     job = taken(client, 10)
-    say("wait", message(job))
+    say("wait", job[1])
     client.delete(job[0])
     say("unknown", client.refusal(lambda: client.delete(123456789)))
 
@@ -74,7 +70,7 @@ def tubes(client: AnyClient) -> None:
     client.put("later", 2000)
     client.use("work")
     client.put("first", 1)
-    say("watched", [message(client.reserve(5)) for _ in range(2)])
+    say("watched", [taken(client)[1] for _ in range(2)])
     say("tubes", sorted(client.tubes()))
     stats = client.stats_tube("work")
     names = ("name", "current-jobs-urgent", "current-jobs-reserved", "total-jobs")
@@ -82,7 +78,7 @@ def tubes(client: AnyClient) -> None:
     client.pause_tube("work", 1)
     client.put("after the pause", 1)
     say("paused", client.reserve(0))
-    say("resumed", message(client.reserve(10)))
+    say("resumed", taken(client, 10)[1])
     stats = client.stats()
     say("stats", [stats[name] for name in ("current-jobs-reserved", "current-jobs-ready", "max-job-size")])
 

@@ -12,41 +12,17 @@ Job = tuple[int, str]
 
 
 class _Client:
-    """The methods that all libraries have. In the others, None stands for no job."""
+    """A library's client. Its methods are used as they are, unless a class below has another."""
 
     def __init__(self, library: Any) -> None:
         self.library = library
 
-    def kick_job(self, job: int) -> None:
-        self.library.kick_job(job)
-
-    def use(self, tube: str) -> None:
-        self.library.use(tube)
-
-    def watch(self, tube: str) -> None:
-        self.library.watch(tube)
-
-    def ignore(self, tube: str) -> None:
-        self.library.ignore(tube)
-
-    def stats_job(self, job: int) -> dict[str, Any]:
-        return dict(self.library.stats_job(job))
-
-    def stats_tube(self, tube: str) -> dict[str, Any]:
-        return dict(self.library.stats_tube(tube))
-
-    def pause_tube(self, tube: str, delay: int) -> None:
-        self.library.pause_tube(tube, delay)
-
-    def stats(self) -> dict[str, Any]:
-        return dict(self.library.stats())
-
-    def close(self) -> None:
-        self.library.close()
+    def __getattr__(self, method: str) -> Any:
+        return getattr(self.library, method)
 
 
 class Greenstalk(_Client):
-    """greenstalk."""
+    """greenstalk, which takes and returns jobs as objects."""
 
     def __init__(self, port: int) -> None:
         super().__init__(greenstalk.Client(("127.0.0.1", port)))
@@ -58,9 +34,6 @@ class Greenstalk(_Client):
             return type(error).__name__.removesuffix("Error")
         return ""
 
-    def put(self, message: str, priority: int, delay: int = 0, ttr: int = 60) -> int:
-        return int(self.library.put(message, priority, delay, ttr))
-
     def reserve(self, timeout: int) -> Job | None:
         try:
             job = self.library.reserve(timeout)
@@ -68,15 +41,9 @@ class Greenstalk(_Client):
             return None
         return job.id, job.body
 
-    def peek(self, state: str) -> Job | None:
-        try:
-            job = getattr(self.library, f"peek_{state}")()
-        except greenstalk.NotFoundError:
-            return None
+    def peek(self, state: str) -> Job:
+        job = getattr(self.library, f"peek_{state}")()
         return job.id, job.body
-
-    def delete(self, job: int) -> None:
-        self.library.delete(job)
 
     def release(self, job: Job, priority: int, delay: int = 0) -> None:
         self.library.release(greenstalk.Job(*job), priority, delay)
@@ -87,15 +54,9 @@ class Greenstalk(_Client):
     def touch(self, job: Job) -> None:
         self.library.touch(greenstalk.Job(*job))
 
-    def kick(self, most: int) -> int:
-        return int(self.library.kick(most))
-
-    def tubes(self) -> list[str]:
-        return list(self.library.tubes())
-
 
 class Pystalk(_Client):
-    """pystalk, which has no touch."""
+    """pystalk, which has no touch, and returns the replies."""
 
     def __init__(self, port: int) -> None:
         super().__init__(pystalk.BeanstalkClient("127.0.0.1", port, auto_decode=True))
@@ -110,25 +71,23 @@ class Pystalk(_Client):
     def put(self, message: str, priority: int, delay: int = 0, ttr: int = 60) -> int:
         return int(self.library.put_job(message, priority, delay, ttr)[1])
 
-    def _job_or_none(self, call: Callable[[], Any]) -> Job | None:
+    def reserve(self, timeout: int) -> Job | None:
         try:
-            job = call()
+            job = self.library.reserve_job(timeout)
         except pystalk.BeanstalkError as error:
-            if error.message in ("TIMED_OUT", "NOT_FOUND"):
-                return None
-            raise
+            if error.message != "TIMED_OUT":
+                raise
+            return None
         return job.job_id, job.job_data
 
-    def reserve(self, timeout: int) -> Job | None:
-        return self._job_or_none(lambda: self.library.reserve_job(timeout))
-
-    def peek(self, state: str) -> Job | None:
-        return self._job_or_none(getattr(self.library, f"peek_{state}"))
+    def peek(self, state: str) -> Job:
+        job = getattr(self.library, f"peek_{state}")()
+        return job.job_id, job.job_data
 
     def ignore(self, tube: str) -> None:
         """Do nothing for the default tube: the library ignores it when another one is watched."""
         if tube != "default":
-            super().ignore(tube)
+            self.library.ignore(tube)
 
     def delete(self, job: int) -> None:
         self.library.delete_job(job)
@@ -150,7 +109,7 @@ class Pystalk(_Client):
 
 
 class Beanstalkc(_Client):
-    """beanstalkc, of the package beanstalkc3."""
+    """beanstalkc, of the package beanstalkc3, which takes the ids of jobs."""
 
     def __init__(self, port: int) -> None:
         super().__init__(beanstalkc.Connection("127.0.0.1", port, parse_yaml=yaml.safe_load))
@@ -162,19 +121,13 @@ class Beanstalkc(_Client):
             return str(error.args[1]).title().replace("_", "")
         return ""
 
-    def put(self, message: str, priority: int, delay: int = 0, ttr: int = 60) -> int:
-        return int(self.library.put(message, priority, delay, ttr))
-
     def reserve(self, timeout: int) -> Job | None:
         job = self.library.reserve(timeout)
         return job and (job.jid, job.body)
 
-    def peek(self, state: str) -> Job | None:
+    def peek(self, state: str) -> Job:
         job = getattr(self.library, f"peek_{state}")()
-        return job and (job.jid, job.body)
-
-    def delete(self, job: int) -> None:
-        self.library.delete(job)
+        return job.jid, job.body
 
     def release(self, job: Job, priority: int, delay: int = 0) -> None:
         self.library.release(job[0], priority, delay)
@@ -184,12 +137,6 @@ class Beanstalkc(_Client):
 
     def touch(self, job: Job) -> None:
         self.library.touch(job[0])
-
-    def kick(self, most: int) -> int:
-        return int(self.library.kick(most))
-
-    def tubes(self) -> list[str]:
-        return list(self.library.tubes())
 
 
 AnyClient = Greenstalk | Pystalk | Beanstalkc

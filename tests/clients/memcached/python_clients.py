@@ -11,17 +11,14 @@ from pymemcache.client.base import Client  # type: ignore[import-untyped]
 from pymemcache.exceptions import MemcacheError  # type: ignore[import-untyped]
 
 
-class AnyClient(ABC):
-    """A client with the methods that both libraries have. `refusal` is the server's last error."""
+class _Client(ABC):
+    """What both libraries can do. `refusal` is the server's last error."""
 
     refusal = ""
 
     @abstractmethod
     def _call(self, method: str, *arguments: Any) -> Any:
         """Call a method of the library. Return False if the server refuses the command."""
-
-    @abstractmethod
-    def set(self, key: str, value: Any, *, expire: int = 0, noreply: bool = False) -> bool: ...
 
     def add(self, key: str, value: Any) -> bool:
         return bool(self._call("add", key, value))
@@ -35,18 +32,11 @@ class AnyClient(ABC):
     def prepend(self, key: str, value: Any) -> bool:
         return bool(self._call("prepend", key, value))
 
-    @abstractmethod
-    def cas(self, key: str, value: Any) -> bool:
-        """Compare and swap, with the unique of the last `gets` of the key."""
-
     def get(self, key: str) -> Any:
         return self._call("get", key)
 
     def gets(self, key: str) -> Any:
         return self._call("gets", key)
-
-    @abstractmethod
-    def get_many(self, keys: list[str]) -> dict[str, Any]: ...
 
     def delete(self, key: str) -> bool:
         return bool(self._call("delete", key))
@@ -60,20 +50,11 @@ class AnyClient(ABC):
     def touch(self, key: str, expire: int) -> bool:
         return bool(self._call("touch", key, expire))
 
-    def version(self) -> str:
-        return self.stats()["version"]
-
-    @abstractmethod
-    def stats(self) -> dict[str, str]: ...
-
     def flush_all(self) -> bool:
         return self._call("flush_all") is not False
 
-    @abstractmethod
-    def close(self) -> None: ...
 
-
-class PyMemcache(AnyClient):
+class PyMemcache(_Client):
     """A client by pymemcache, which raises an exception if the server refuses a command."""
 
     def __init__(self, port: int) -> None:
@@ -92,6 +73,7 @@ class PyMemcache(AnyClient):
         return bool(self._call("set", key, value, expire, noreply))
 
     def cas(self, key: str, value: Any) -> bool:
+        """Compare and swap, with the unique of the last `gets` of the key."""
         return bool(self._call("cas", key, value, self._uniques[key]))
 
     def get(self, key: str) -> Any:
@@ -118,7 +100,7 @@ class PyMemcache(AnyClient):
         self._client.close()
 
 
-class PythonMemcached(AnyClient):
+class PythonMemcached(_Client):
     """A client by python-memcached, which returns False for a refusal and tells the reason to a debug log."""
 
     def __init__(self, port: int) -> None:
@@ -147,6 +129,9 @@ class PythonMemcached(AnyClient):
     def get_many(self, keys: list[str]) -> dict[str, Any]:
         return dict(self._client.get_multi(keys))
 
+    def version(self) -> str:
+        return self.stats()["version"]
+
     def stats(self) -> dict[str, str]:
         ((_, stats),) = self._client.get_stats()
         return dict(stats)
@@ -155,4 +140,5 @@ class PythonMemcached(AnyClient):
         self._client.disconnect_all()
 
 
+AnyClient = PyMemcache | PythonMemcached
 CLIENTS: dict[str, Callable[[int], AnyClient]] = {"pymemcache": PyMemcache, "memcache": PythonMemcached}

@@ -3,7 +3,6 @@
 Each library prints the same lines with both. The examples of their documentation run as written.
 """
 
-import subprocess
 import sys
 from collections.abc import Iterator
 
@@ -12,17 +11,13 @@ import pytest
 from tests.support.beanstalkd import running_beanstalkd
 from tests.support.client_scripts import output_of, typed
 from tests.support.module_servers import module_server
-from tests.support.native import NativeClient
 from tests.support.paths import ROOT
-from tests.support.programs import TIMEOUT, Client, Server
+from tests.support.programs import Server
 from tests.support.requirements import need_success
-from tests.support.waiters import wait_for_waiting
 
 pytestmark = pytest.mark.clients
 
 SCRIPTS = ROOT / "tests/clients" / "beanstalk"
-PHP = "require 'Pheanstalk/autoload.php'; $p = Pheanstalk\\Pheanstalk::create('127.0.0.1', {port});"
-RUBY = "require 'beaneater'; require 'timeout'; @beanstalk = Beaneater.new('127.0.0.1:{port}');"
 
 
 def need_library(runner: str) -> None:
@@ -68,13 +63,10 @@ LIBRARIES = ["greenstalk", "pystalk", "beanstalkc", "php", "ruby"]
 
 
 @pytest.mark.parametrize("library", LIBRARIES)
-def test_jobs_behave_the_same_with_every_client(library: str, port: int) -> None:
-    assert lines_of(library, port) == (SCRIPTS / "jobs.txt").read_text()
-
-
-@pytest.mark.parametrize("library", LIBRARIES)
-def test_jobs_behave_as_with_beanstalkd(library: str, beanstalkd: int) -> None:
-    assert lines_of(library, beanstalkd) == (SCRIPTS / "jobs.txt").read_text()
+def test_jobs_behave_with_every_client_as_with_beanstalkd(library: str, port: int, beanstalkd: int) -> None:
+    expected = (SCRIPTS / "jobs.txt").read_text()
+    assert lines_of(library, port) == expected
+    assert lines_of(library, beanstalkd) == expected
 
 
 GREENSTALK_README = """
@@ -165,6 +157,23 @@ while @tube.peek(:ready)
 end
 @beanstalk.close
 """
+# The worker buries a job whose block raises an error, and releases one whose error is to be retried.
+BEANEATER_WORKER = """
+require 'beaneater'
+require 'timeout'
+@beanstalk = Beaneater.new('127.0.0.1:{port}')
+@beanstalk.jobs.register('work', :retry_on => [Timeout::Error]) do |job|
+  raise Timeout::Error if job.body == 'again' && job.stats.releases == 0
+  raise 'broken' if job.body == 'broken'
+  puts job.body
+  raise Beaneater::AbortProcessingError if job.body == 'last'
+end
+work = @beanstalk.tubes['work']
+%w[again broken last].each_with_index { |body, pri| work.put body, :pri => pri }
+@beanstalk.jobs.process!(:release_delay => 0, :reserve_timeout => 1)
+p [work.stats.current_jobs_buried, work.stats.current_jobs_ready]
+p work.peek(:buried).body
+"""
 # By name: the language, the example, and its output.
 EXAMPLES = {
     "greenstalk": ("python", GREENSTALK_README, "1\n1\nhello\n"),
@@ -173,6 +182,7 @@ EXAMPLES = {
     "beanstalkc": ("python", BEANSTALKC_TUTORIAL, "1\nhey!\nNone\n"),
     "Pheanstalk": ("php", PHEANSTALK_README, "job payload goes here\n"),
     "Beaneater": ("ruby", BEANEATER_README, "job value is foo!\n"),
+    "Beaneater's worker": ("ruby", BEANEATER_WORKER, 'again\nlast\n[2, 0]\n"broken"\n'),
 }
 
 
@@ -180,27 +190,6 @@ EXAMPLES = {
 def test_an_example_works_as_written(name: str, port: int) -> None:
     runner, code, output = EXAMPLES[name]
     assert run_code(runner, code, port) == output
-
-
-def test_the_worker_of_beaneater_processes_jobs(port: int) -> None:
-    """The worker buries a job whose block raises an error, and releases one whose error is to be retried."""
-    code = (
-        RUBY
-        + """
-        @beanstalk.jobs.register('work', :retry_on => [Timeout::Error]) do |job|
-          raise Timeout::Error if job.body == 'again' && job.stats.releases == 0
-          raise 'broken' if job.body == 'broken'
-          puts job.body
-          raise Beaneater::AbortProcessingError if job.body == 'last'
-        end
-        work = @beanstalk.tubes['work']
-        %w[again broken last].each_with_index { |body, pri| work.put body, :pri => pri }
-        @beanstalk.jobs.process!(:release_delay => 0, :reserve_timeout => 1)
-        p [work.stats.current_jobs_buried, work.stats.current_jobs_ready]
-        p work.peek(:buried).body
-        """
-    )
-    assert run_code("ruby", code, port) == 'again\nlast\n[2, 0]\n"broken"\n'
 
 
 TYPED = [
@@ -219,42 +208,3 @@ def test_jobs_can_be_used_by_hand_as_in_beanstalkd(program: str, port: int, bean
         "OK 11\n---\n- work\n\n"
     )
     assert typed(program, beanstalkd, TYPED) == replies
-
-
-def test_a_message_crosses_from_beanstalk_in_php_to_redis_and_back(port: int, client: Client) -> None:
-    assert run_code("php", PHP + " echo $p->useTube('q')->put('from PHP', 5)->getId();", port) == "1"
-    assert client.lpop("q") == b"from PHP"
-    client.rpush("q", "from Redis")
-    taking = PHP + " $job = $p->watchOnly('q')->reserve(); $p->delete($job); echo $job->getData();"
-    assert run_code("php", taking, port) == "from Redis"
-    assert client.exists("q") == 1
-    assert client.llen("q") == 0
-
-
-def test_a_waiting_worker_in_ruby_gets_a_message_of_a_redis_client(port: int, client: Client) -> None:
-    need_library("ruby")
-    client.execute_command("PRESSURE.CREATE", "q")
-    code = RUBY + "job = @beanstalk.tubes['q'].reserve; puts job.body; job.delete"
-    command = ["ruby", "-e", code.replace("{port}", str(port))]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as ruby:
-        wait_for_waiting(client, "q", consumers=1)
-        client.sadd("q", "came")
-        assert ruby.communicate(timeout=TIMEOUT)[0] == "came\n"
-    assert client.scard("q") == 0
-
-
-def test_a_worker_in_python_takes_the_messages_of_a_native_producer(port: int, direct: Client) -> None:
-    native = NativeClient(direct, "q")
-    native.create()
-    for message in (b"one", b"two"):
-        native.put(message)
-    code = """
-import greenstalk
-with greenstalk.Client(('127.0.0.1', {port}), watch='q') as client:
-    for _ in range(2):
-        job = client.reserve(timeout=10)
-        print(job.body)
-        client.delete(job)
-"""
-    assert run_code("python", code, port) == "one\ntwo\n"
-    native.close()

@@ -12,7 +12,6 @@ from pathlib import Path
 import pytest
 
 from tests.support.beanstalk_sessions import Played, differs_again, minimized, play
-from tests.support.beanstalk_world import BEANSTALKD, SERVER, Rules, Step, World
 from tests.support.beanstalkd import running_beanstalkd
 from tests.support.programs import Server, Valkey
 
@@ -54,26 +53,6 @@ def told_of(ports: tuple[int, int], seed: int, played: Played, *, is_short: bool
     least = asyncio.run(minimized(ports, played))
     steps = "\n".join(f"    {step}" for step in least.steps)
     return f"{found}\n  {least.difference}, after these steps (client: command):\n{steps}"
-
-
-def served(rules: Rules, rounds: int) -> list[int]:
-    """Return the clients in the order in which they are served, of two that begin to wait one by one."""
-    world = World(rules, ["a"])
-    found: list[int] = []
-    for _ in range(2):
-        world.do(Step(-1, "connect", ("a",)))
-    for number in range(rounds):
-        for client in (1, 2):
-            world.do(Step(client, "reserve"))
-        for job in (2 * number, 2 * number + 1):
-            replies = world.do(Step(0, "put", (f"j{job}", 0, 0, 100)))
-            found += [client for client in replies if client]
-    return found
-
-
-def test_the_expected_order_of_waiting_clients() -> None:
-    assert served(SERVER, rounds=2) == [1, 2, 1, 2]
-    assert served(BEANSTALKD, rounds=2) == [1, 2, 2, 1]
 
 
 @pytest.mark.timeout(300 + SESSIONS)

@@ -1,33 +1,27 @@
 """Attacks that only beanstalk's protocol allows.
 
-test_hostile_input.py has those on all protocols. Each reply in `CASES` is also beanstalkd's.
+test_hostile_input.py has those on all protocols, unit/handlers/beanstalk/test_parser.py refused puts.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import pytest
 
 from tests.support.beanstalkd import running_beanstalkd
 from tests.support.crowd import served
-from tests.support.hostile import Victim, bounded_peak, leavings, wait_until_alone
+from tests.support.hostile import Victim, bounded_peak
 from tests.support.measures import MB
-from tests.support.programs import TIMEOUT, StartServer, Valkey, wait_for, wait_until_settled
+from tests.support.programs import TIMEOUT, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
-from tests.support.waiters import wait_for_blocked
 
 BAD, UNKNOWN, NOT_FOUND = b"BAD_FORMAT\r\n", b"UNKNOWN_COMMAND\r\n", b"NOT_FOUND\r\n"
 HUGE = (b"4294967296", b"18446744073709551616", b"9" * 100, b"-1", b"x")
-# By name: requests, and their replies.
+# By name: requests, and their replies. test_protocol.py has more limits.
 CASES = {
     **{
-        f"{command} {number[:20].decode()}": (command.encode() % number + b"\r\n", reply)
+        f"{command} {number[:20].decode()}": (command.encode() % number + b"\r\n", BAD)
         for number in HUGE
-        for command, reply in {
-            "release 1 %b 0": BAD,
-            "release 1 0 %b": BAD,
-            "bury 1 %b": BAD,
-            "pause-tube default %b": BAD,
-        }.items()
+        for command in ("release 1 %b 0", "release 1 0 %b", "bury 1 %b", "pause-tube default %b")
     },
     **{
         f"{command} of 2^64 - 1": (command.encode() + b" 18446744073709551615\r\n", NOT_FOUND)
@@ -38,19 +32,12 @@ CASES = {
         NOT_FOUND * 2,
     ),
     "kick 2^32 - 1": (b"kick 4294967295\r\n", b"KICKED 0\r\n"),
-    "a job of the largest size": (
-        b"put 0 0 1 65535\r\n" + b"x" * 65535 + b"\r\nlist-tube-used\r\n",
-        b"INSERTED 1\r\nUSING default\r\n",
-    ),
-    "a job of one byte more": (
+    "a job of one byte more than allowed": (
         b"put 0 0 1 65536\r\n" + b"delete 1\r\n".ljust(65536) + b"\r\nlist-tube-used\r\n",
         b"JOB_TOO_BIG\r\nUSING default\r\n",
     ),
     "a line of 224 bytes": (b"x" * 222 + b"\r\n", UNKNOWN),
-    "a line of 225 bytes": (b"x" * 223 + b"\r\n", BAD),
     "a line of 1 MB": (b"watch " + b"t" * MB + b"\r\nignore none\r\n", BAD + b"WATCHING 1\r\n"),
-    "a tube of 200 bytes": (b"use " + b"t" * 200 + b"\r\n", b"USING " + b"t" * 200 + b"\r\n"),
-    "a tube of 201 bytes": (b"use " + b"t" * 201 + b"\r\n", BAD),
     "a tube of control characters": (b"watch a\x01\x7f\r\nuse \0\r\n", BAD * 2),
     "10 000 empty lines": (b"\r\n" * 10_000, UNKNOWN * 10_000),
     "zeros": (bytes(100) + b"\r\n", BAD),
@@ -58,72 +45,32 @@ CASES = {
     "RESP": (b"*3\r\n$4\r\nSADD\r\n$4\r\nevil\r\n$1\r\nx\r\n", UNKNOWN * 7),
     "memcached": (b"set evil 0 0 1\r\nx\r\n", UNKNOWN * 2),
     "the last tube": (b"ignore default\r\nignore none\r\n", b"NOT_IGNORED\r\nWATCHING 1\r\n"),
-}  # fmt: skip
+}
 
 
-# Where beanstalkd differs: the ids depend on earlier jobs; its limit of 224 bytes may part the end of a line,
-# and it then skips the next line as well.
-DIFFERENT = ("a job of the largest size", "a line of 225 bytes")
+@pytest.fixture(params=["strict", pytest.param("beanstalkd", marks=pytest.mark.clients)])
+def limited(request: pytest.FixtureRequest, backend: Valkey, start_server: StartServer) -> Iterator[Wire]:
+    """A connection to a listener with beanstalkd's limits, and one to beanstalkd."""
+    if request.param == "strict":
+        yield Wire(BEANSTALK, start_server("--backend", backend.url, "--listen", "beanstalk://127.0.0.1:0"))
+    else:
+        with running_beanstalkd() as port:
+            yield Wire(BEANSTALK, port)
 
 
-@pytest.fixture
-def strict(backend: Valkey, start_server: StartServer) -> Wire:
-    """A connection to a listener with beanstalkd's limits."""
-    return Wire(BEANSTALK, start_server("--backend", backend.url, "--listen", "beanstalk://127.0.0.1:0"))
-
-
-@pytest.fixture(scope="module")
-def beanstalkd() -> Iterator[int]:
-    """The port of a beanstalkd."""
-    with running_beanstalkd() as port:
-        yield port
-
-
-def test_hostile_requests_are_answered_and_the_connection_stays_open(strict: Wire) -> None:
+def test_hostile_requests_get_beanstalkd_s_replies_and_the_connection_stays_open(limited: Wire) -> None:
     for name, (requests, replies) in CASES.items():
-        with strict.sending(requests):
-            assert strict.exactly(len(replies)) == replies, name
-        assert strict(b"list-tube-used\r\n").startswith(b"USING "), name
+        with limited.sending(requests):
+            assert limited.exactly(len(replies)) == replies, name
+        assert limited(b"list-tube-used\r\n").startswith(b"USING "), name
 
 
-@pytest.mark.clients
-def test_beanstalkd_answers_hostile_requests_in_the_same_way(beanstalkd: int) -> None:
-    for name in CASES.keys() - set(DIFFERENT):
-        requests, replies = CASES[name]
-        with (
-            Wire(BEANSTALK, beanstalkd) as wire,
-            wire.sending(requests),
-        ):
-            assert wire.exactly(len(replies)) == replies, name
-
-
-EVIL = b"delete 1\r\nuse evil\r\n"
-SKIPPED = [b"put %b 0 1 %%d" % number for number in HUGE]
-SKIPPED += [b"put 0 %b 1 %%d" % number for number in HUGE]
-SKIPPED += [b"put 0 0 %b %%d" % number for number in HUGE]
-SKIPPED += [b"put 0 0 1 %d 7", b"put 0 0 1 %d x", b"put 0 0 1 %d ", b"put a b c %d"]
-CLOSING = [b"put 0 0 1 %b" % number for number in HUGE]
-CLOSING += [b"put ", b"put 0 0 1", b"put 0 0 1 3", b"put " + b"0" * 250 + b" 0 1 5"]
-
-
-@pytest.mark.parametrize("line", SKIPPED)
-def test_the_message_of_a_refused_put_is_skipped(strict: Wire, line: bytes) -> None:
-    """beanstalkd reads it as commands."""
-    strict.send(line % len(EVIL) + b"\r\n" + EVIL + b"\r\nlist-tube-used\r\n")
-    assert strict.exactly(len(BAD)) == BAD
-    assert strict.line() == b"USING default\r\n"
-
-
-@pytest.mark.parametrize("line", CLOSING)
-def test_a_put_of_unknown_or_wrong_size_ends_the_connection(strict: Wire, line: bytes) -> None:
-    strict.send(line + b"\r\n" + EVIL)
-    assert strict.rest() == (b"EXPECTED_CRLF\r\n" if line.endswith(b" 3") else BAD)
-
-
-def test_put_in_upper_case_is_unknown_and_its_message_is_skipped(strict: Wire) -> None:
-    strict.send(b"PUT 0 0 1 %d\r\n" % len(EVIL) + EVIL + b"\r\nlist-tube-used\r\n")
-    assert strict.exactly(len(UNKNOWN)) == UNKNOWN
-    assert strict.line() == b"USING default\r\n"
+def test_a_line_of_225_bytes_is_refused_and_the_next_one_is_done(victim: Victim) -> None:
+    """beanstalkd may skip the next line as well."""
+    hostile = victim.attack(BEANSTALK)
+    hostile.send(b"x" * 223 + b"\r\nlist-tube-used\r\n")
+    assert hostile.exactly(len(BAD)) == BAD
+    assert hostile.line() == b"USING default\r\n"
 
 
 def test_a_refused_job_of_a_gigabyte_takes_no_memory(victim: Victim) -> None:
@@ -162,32 +109,23 @@ def test_watched_tubes_count_as_the_client_s_memory(backend: Valkey, start_serve
 
 
 @pytest.mark.slow
-def test_thousands_of_jobs_of_a_client_that_vanishes_are_ready_again(victim: Victim) -> None:
-    count = 20_000
-    victim.observer.rpush("q", *range(count))
-    greedy = victim.attack(BEANSTALK)
-    with served(*victim.bystanders()):
-        assert greedy(BEANSTALK.get(b"q")) == b"RESERVED 1\r\n0"
-        with greedy.sending(b"reserve-with-timeout 0\r\n" * (count - 1)):
-            assert greedy.replies(count - 1)[-1] == b"RESERVED %d\r\n%d" % (len(str(count - 1)), count - 1)
-        assert victim.observer.llen("q") == 0
-        greedy.reset()
-        wait_for(lambda: victim.observer.llen("q") == count, "all jobs to be back")
-    assert victim.observer.lrange("q", 0, -1) == [b"%d" % number for number in range(count)]
-
-
-@pytest.mark.slow
-def test_thousands_of_reserved_jobs_do_not_slow_down_a_reserve(victim: Victim) -> None:
+def test_thousands_of_reserved_jobs_slow_nothing_down_and_return_when_their_client_vanishes(
+    victim: Victim,
+) -> None:
     """Each reserve looks for the reservation that ends first."""
     count = 20_000
     victim.observer.rpush("q", *range(count))
     greedy = victim.attack(BEANSTALK)
     assert greedy(BEANSTALK.get(b"q")) == b"RESERVED 1\r\n0"
     with greedy.sending(b"reserve-with-timeout 0\r\n" * (count - 1)):
-        greedy.replies(count - 1)
+        assert greedy.replies(count - 1)[-1] == b"RESERVED %d\r\n%d" % (len(str(count - 1)), count - 1)
     with served(*victim.bystanders()) as latency, greedy.sending(b"reserve-with-timeout 0\r\n" * count):
         assert greedy.replies(count) == [b"TIMED_OUT"] * count
     assert latency.worst < 2
+    assert victim.observer.llen("q") == 0
+    greedy.reset()
+    wait_for(lambda: victim.observer.llen("q") == count, "all jobs to be back")
+    assert victim.observer.lrange("q", 0, -1) == [b"%d" % number for number in range(count)]
 
 
 def test_a_paused_tube_and_a_huge_delay_hold_back_no_other_tube(victim: Victim) -> None:
@@ -198,42 +136,6 @@ def test_a_paused_tube_and_a_huge_delay_hold_back_no_other_tube(victim: Victim) 
     assert hostile(b"reserve-with-timeout 0\r\n") == b"TIMED_OUT"
     hostile.put(b"q", b"m")
     assert hostile(BEANSTALK.get(b"q")) == b"RESERVED 1\r\nm"
-
-
-@leavings
-def test_a_client_that_leaves_when_its_job_comes_does_not_lose_it(
-    victim: Victim, leave: Callable[[Wire], object]
-) -> None:
-    with Wire(BEANSTALK, victim.server) as producer:
-        for number in range(30):
-            client = Wire(BEANSTALK, victim.server)
-            client.send(BEANSTALK.get_waiting(b"q"))
-            wait_for_blocked(victim.observer, 1)
-            producer.send(BEANSTALK.put(b"q", b"%02d" % number))
-            leave(client)
-            assert producer.reply() == b"INSERTED"
-            producer.send(BEANSTALK.get_waiting(b"q"))
-            assert producer.reply() == b"RESERVED 2\r\n%02d" % number
-            assert producer(b"delete %b\r\n" % producer.job) == b"DELETED"
-    wait_until_alone(victim.observer)
-    with victim.backend.client() as direct:
-        wait_until_settled(direct)
-
-
-def test_a_job_stays_with_its_client_after_failed_commands_on_it(victim: Victim) -> None:
-    owner, stranger = victim.attack(BEANSTALK), victim.attack(BEANSTALK)
-    owner.put(b"q", b"m")
-    assert owner(BEANSTALK.get(b"q")) == b"RESERVED 1\r\nm"
-    for command in (
-        b"delete %b",
-        b"release %b 0 0",
-        b"bury %b 0",
-        b"touch %b",
-        b"reserve-job %b",
-        b"kick-job %b",
-    ):
-        assert stranger(command % owner.job + b"\r\n") == b"NOT_FOUND"
-    assert owner(b"delete %b\r\n" % owner.job) == b"DELETED"
 
 
 def test_a_job_is_found_after_its_id_has_moved_to_another_tube(victim: Victim) -> None:

@@ -17,6 +17,11 @@ from tests.support.beanstalkd import running_beanstalkd
 from tests.support.programs import Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
 
+# What many clauses begin with: a job, and one that client A has reserved.
+PUT = "A> use TUBE|put 0 0 9 1|a\nA< USING TUBE|INSERTED {a}\n"
+RESERVED = (
+    "A> watch TUBE|use TUBE|put 5 0 9 1|a|reserve\nA< WATCHING 2|USING TUBE|INSERTED {a}|RESERVED {a} 1|a\n"
+)
 # By name: lines `A> request` of client A, and `A< reply`; `|` is CRLF. TUBE is a tube of the clause's own.
 # `{x}` is an id: its first occurrence sets it. `A: half-close` sends no more, `A: closed` expects the end.
 CLAUSES = {
@@ -38,8 +43,7 @@ CLAUSES = {
     ),
     "closing: quit": "A> quit\nA: closed",
     "closing: releases reserved jobs": (
-        "A> watch TUBE|use TUBE|put 0 0 99 1|a|reserve\n"
-        "A< WATCHING 2|USING TUBE|INSERTED {a}|RESERVED {a} 1|a\nA> quit\nA: closed\n"
+        RESERVED + "A> quit\nA: closed\n"
         "B> watch TUBE|reserve-with-timeout 9\nB< WATCHING 2|RESERVED {a} 1|a\nB> delete {a}\nB< DELETED"
     ),
     "BAD_FORMAT: long lines": f"A> {'x' * 222}\nA< UNKNOWN_COMMAND\nA> {'x' * 300}\nA< BAD_FORMAT",
@@ -123,9 +127,8 @@ CLAUSES = {
         "A> bury {a} 0|reserve-job {a}\nA< BURIED|RESERVED {a} 1|a"
     ),
     "reserve-job: NOT_FOUND": (
-        "A> use TUBE|put 0 0 9 1|a|reserve-job 99999999\nA< USING TUBE|INSERTED {a}|NOT_FOUND\n"
-        "A> reserve-job {a}\nA< RESERVED {a} 1|a\nB> reserve-job {a}\nB< NOT_FOUND\nA> reserve-job {a}\n"
-        "A< NOT_FOUND"
+        RESERVED + "A> reserve-job 99999999|reserve-job {a}\nA< NOT_FOUND|NOT_FOUND\n"
+        "B> reserve-job {a}\nB< NOT_FOUND"
     ),
     "delete: in every state": (
         "A> watch TUBE|use TUBE|put 0 0 9 1|a|put 0 9 9 1|b|put 0 0 9 1|c|put 0 0 9 1|d\n"
@@ -135,8 +138,7 @@ CLAUSES = {
         "A> bury {c} 0|delete {c}|delete {d}|delete {d}\nA< BURIED|DELETED|DELETED|NOT_FOUND"
     ),
     "delete: NOT_FOUND if another client has it": (
-        "A> use TUBE|put 0 0 9 1|a\nA< USING TUBE|INSERTED {a}\nA> reserve-job {a}\nA< RESERVED {a} 1|a\n"
-        "B> delete {a}\nB< NOT_FOUND\nA> delete {a}\nA< DELETED"
+        RESERVED + "B> delete {a}\nB< NOT_FOUND\nA> delete {a}\nA< DELETED"
     ),
     "release: RELEASED": (
         "A> watch TUBE|use TUBE|put 5 0 9 1|a|put 5 0 9 1|b|reserve\n"
@@ -144,30 +146,16 @@ CLAUSES = {
         "A> release {a} 6 0|reserve\nA< RELEASED|RESERVED {b} 1|b"
     ),
     "release: delay": (
-        "A> watch TUBE|use TUBE|put 5 0 9 1|a|reserve\n"
-        "A< WATCHING 2|USING TUBE|INSERTED {a}|RESERVED {a} 1|a\n"
-        "A> release {a} 5 1|peek-delayed|reserve-with-timeout 0|reserve\n"
+        RESERVED + "A> release {a} 5 1|peek-delayed|reserve-with-timeout 0|reserve\n"
         "A< RELEASED|FOUND {a} 1|a|TIMED_OUT|RESERVED {a} 1|a"
     ),
-    "release: NOT_FOUND": (
-        "A> use TUBE|put 0 0 9 1|a\nA< USING TUBE|INSERTED {a}\nA> release {a} 0 0|release 99999999 0 0\n"
-        "A< NOT_FOUND|NOT_FOUND"
-    ),
+    "release: NOT_FOUND": PUT + "A> release {a} 0 0|release 99999999 0 0\nA< NOT_FOUND|NOT_FOUND",
     "bury: BURIED": (
-        "A> watch TUBE|use TUBE|put 5 0 9 1|a|reserve\n"
-        "A< WATCHING 2|USING TUBE|INSERTED {a}|RESERVED {a} 1|a\n"
-        "A> bury {a} 3|peek-buried|reserve-with-timeout 0\nA< BURIED|FOUND {a} 1|a|TIMED_OUT"
+        RESERVED + "A> bury {a} 3|peek-buried|reserve-with-timeout 0\nA< BURIED|FOUND {a} 1|a|TIMED_OUT"
     ),
     "bury: NOT_FOUND": "A> bury 99999999 0\nA< NOT_FOUND",
-    "touch: TOUCHED": (
-        "A> watch TUBE|use TUBE|put 0 0 9 1|a|reserve\n"
-        "A< WATCHING 2|USING TUBE|INSERTED {a}|RESERVED {a} 1|a\n"
-        "A> touch {a}\nA< TOUCHED"
-    ),
-    "touch: NOT_FOUND": (
-        "A> use TUBE|put 0 0 9 1|a\nA< USING TUBE|INSERTED {a}\nA> touch {a}|touch 99999999\n"
-        "A< NOT_FOUND|NOT_FOUND"
-    ),
+    "touch: TOUCHED": RESERVED + "A> touch {a}\nA< TOUCHED",
+    "touch: NOT_FOUND": PUT + "A> touch {a}|touch 99999999\nA< NOT_FOUND|NOT_FOUND",
     "watch: WATCHING": "A> watch TUBE|watch TUBE\nA< WATCHING 2|WATCHING 2",
     "ignore: WATCHING": "A> watch TUBE|ignore default|ignore other\nA< WATCHING 2|WATCHING 1|WATCHING 1",
     "ignore: NOT_IGNORED": "A> ignore default\nA< NOT_IGNORED",
@@ -193,10 +181,7 @@ CLAUSES = {
         "A> use TUBE|put 0 9 9 1|a|put 0 0 9 1|b\nA< USING TUBE|INSERTED {a}|INSERTED {b}\n"
         "A> reserve-job {b}|bury {b} 0|kick-job {a}|kick-job {b}\nA< RESERVED {b} 1|b|BURIED|KICKED|KICKED"
     ),
-    "kick-job: NOT_FOUND": (
-        "A> use TUBE|put 0 0 9 1|a\nA< USING TUBE|INSERTED {a}\nA> kick-job {a}|kick-job 99999999\n"
-        "A< NOT_FOUND|NOT_FOUND"
-    ),
+    "kick-job: NOT_FOUND": PUT + "A> kick-job {a}|kick-job 99999999\nA< NOT_FOUND|NOT_FOUND",
     "stats-job: NOT_FOUND": "A> stats-job 99999999\nA< NOT_FOUND",
     "stats-tube: NOT_FOUND": "A> stats-tube TUBE\nA< NOT_FOUND",
     "list-tube-used: USING": "A> use TUBE|list-tube-used\nA< USING TUBE|USING TUBE",
@@ -242,7 +227,11 @@ def theirs() -> Iterator[int]:
         yield port
 
 
-BOTH = pytest.mark.parametrize("which", ["ours", pytest.param("theirs", marks=pytest.mark.clients)])
+@pytest.fixture(params=["ours", pytest.param("theirs", marks=pytest.mark.clients)])
+def port(request: pytest.FixtureRequest) -> int:
+    """The port of either."""
+    found: int = request.getfixturevalue(request.param)
+    return found
 
 
 def connect(port: int) -> Wire:
@@ -252,8 +241,8 @@ def connect(port: int) -> Wire:
 class Script:
     """The clients and the ids of one clause."""
 
-    def __init__(self, port: int, tube: str) -> None:
-        self._port, self._tube = port, tube
+    def __init__(self, port: int, name: str) -> None:
+        self._port, self._tube = port, f"t{list(CLAUSES).index(name):03d}"
         self._ids: dict[str, str] = {}
         self._wires: dict[str, Wire] = {}
 
@@ -262,25 +251,18 @@ class Script:
         for line in clause.split("\n"):
             if line[0] not in self._wires:
                 self._wires[line[0]] = connect(self._port)
-            wire = self._wires[line[0]]
-            kind, text = line[1], line[3:]
-            if kind == ":":
-                self._end(wire, text)
-                continue
-            data = (
-                text.replace("|", "\r\n").replace("\\n", "\n").replace("TUBE", self._tube).encode("latin-1")
-            )
-            if kind == ">":
-                wire.send(self._known(data) + b"\r\n")
+            wire, kind, text = self._wires[line[0]], line[1:3], line[3:].replace("TUBE", self._tube)
+            data = text.replace("|", "\r\n").replace("\\n", "\n").encode("latin-1") + b"\r\n"
+            if kind == "> ":
+                wire.send(self._known(data))
+            elif kind == "< ":
+                self._expect(wire, data)
+            elif text == "half-close":
+                wire.socket.shutdown(socket.SHUT_WR)
             else:
-                self._expect(wire, data + b"\r\n")
-
-    @staticmethod
-    def _end(wire: Wire, how: str) -> None:
-        if how == "half-close":
-            wire.socket.shutdown(socket.SHUT_WR)
-        else:
-            assert wire.is_closed()
+                assert wire.is_closed()
+        for wire in self._wires.values():
+            wire.close()
 
     def _expect(self, wire: Wire, expected: bytes) -> None:
         for each in expected.splitlines(keepends=True):
@@ -300,10 +282,6 @@ class Script:
             line = line.replace(b"{%b}" % name.encode(), number.encode())
         return line
 
-    def close(self) -> None:
-        for wire in self._wires.values():
-            wire.close()
-
 
 # beanstalkd 1.12 now and then misses the end of a reservation while its client is silent.
 UNRELIABLE = {"put: time to run"}
@@ -311,19 +289,13 @@ UNRELIABLE = {"put: time to run"}
 
 @pytest.mark.parametrize("name", CLAUSES)
 def test_a_clause_of_the_protocol_text_holds(name: str, ours: int) -> None:
-    run_clause(name, ours)
+    Script(ours, name).run(CLAUSES[name])
 
 
 @pytest.mark.clients
 @pytest.mark.parametrize("name", [name for name in CLAUSES if name not in UNRELIABLE])
 def test_a_clause_is_as_in_beanstalkd(name: str, theirs: int) -> None:
-    run_clause(name, theirs)
-
-
-def run_clause(name: str, port: int) -> None:
-    script = Script(port, f"t{list(CLAUSES).index(name):03d}")
-    script.run(CLAUSES[name])
-    script.close()
+    Script(theirs, name).run(CLAUSES[name])
 
 
 def test_the_document_lists_all_clauses() -> None:
@@ -343,9 +315,8 @@ def yaml_of(wire: Wire, request: bytes) -> dict[str, str]:
     return dict(line.split(": ", 1) for line in data.split("\n")[1:-2])
 
 
-@BOTH
-def test_stats_job_has_all_keys(which: str, request: pytest.FixtureRequest) -> None:
-    with connect(request.getfixturevalue(which)) as wire:
+def test_stats_job_has_all_keys(port: int) -> None:
+    with connect(port) as wire:
         wire.send(b"use keys\r\nput 7 0 60 1\r\na\r\n")
         job = wire.line() and wire.line().split()[1]
         found = yaml_of(wire, b"stats-job %b\r\n" % job)
@@ -359,21 +330,22 @@ def test_stats_job_has_all_keys(which: str, request: pytest.FixtureRequest) -> N
             "ttr": "60",
         }
         assert expected.items() <= found.items()
-        wire.send(
-            b"reserve-job %b\r\nrelease %b 8 90\r\nkick-job %b\r\nreserve-job %b\r\nbury %b 9\r\n"
-            % (5 * (job,))
-        )
-        for _ in range(7):
-            wire.line()
+        for command in (
+            b"reserve-job %b",
+            b"release %b 8 90",
+            b"kick-job %b",
+            b"reserve-job %b",
+            b"bury %b 9",
+        ):
+            wire(command % job + b"\r\n")
         found = yaml_of(wire, b"stats-job %b\r\n" % job)
         expected = {"state": "buried", "pri": "9", "delay": "90", "reserves": "2", "timeouts": "0"}
         expected |= {"releases": "1", "buries": "1", "kicks": "1", "file": "0", "time-left": "0"}
         assert expected.items() <= found.items()
 
 
-@BOTH
-def test_stats_tube_has_all_keys(which: str, request: pytest.FixtureRequest) -> None:
-    with connect(request.getfixturevalue(which)) as wire:
+def test_stats_tube_has_all_keys(port: int) -> None:
+    with connect(port) as wire:
         wire.send(b"use tube\r\nput 7 0 60 1\r\na\r\nput 1024 0 60 1\r\na\r\nput 7 90 60 1\r\na\r\n")
         wire.send(b"pause-tube tube 100\r\n")
         first = wire.replies(5)[1:2]
@@ -384,14 +356,13 @@ def test_stats_tube_has_all_keys(which: str, request: pytest.FixtureRequest) -> 
         assert list(found.values()) == ["tube", "1", "2", "0", "1", "0", "3", "1", "0", "0", "0", "1", "100"]
 
 
-@BOTH
-def test_stats_has_all_keys(which: str, request: pytest.FixtureRequest) -> None:
-    with connect(request.getfixturevalue(which)) as wire:
+def test_stats_has_all_keys(port: int, ours: int) -> None:
+    with connect(port) as wire:
         before = yaml_of(wire, b"stats\r\n")
         assert list(before)[: len(STATS.split())] == STATS.split()
-        assert list(before)[len(STATS.split()) :] == ["current-unlisted-queues"] * (which == "ours")
+        assert list(before)[len(STATS.split()) :] == ["current-unlisted-queues"] * (port == ours)
         assert (before["max-job-size"], before["draining"], before["version"]) == ("65535", "false", '"1.12"')
-        with connect(request.getfixturevalue(which)) as waiting:
+        with connect(port) as waiting:
             waiting.send(b"watch nothing\r\nignore default\r\nreserve\r\n")
             after = wait_for(
                 lambda: (found := yaml_of(wire, b"stats\r\n"))["current-waiting"] == "1" and found, "a wait"
@@ -403,9 +374,8 @@ def test_stats_has_all_keys(which: str, request: pytest.FixtureRequest) -> None:
         assert {key: int(after[key]) - int(before[key]) for key in rises} == rises
 
 
-@BOTH
-def test_list_tubes_lists_all_tubes(which: str, request: pytest.FixtureRequest) -> None:
-    with connect(request.getfixturevalue(which)) as wire:
+def test_list_tubes_lists_all_tubes(port: int) -> None:
+    with connect(port) as wire:
         wire.send(b"use listed\r\nlist-tubes\r\n")
         assert wire.line() == b"USING listed\r\n"
         size = int(wire.line().removeprefix(b"OK "))
@@ -468,13 +438,3 @@ def test_a_put_into_a_full_queue_is_out_of_memory(backend: Valkey, start_server:
     with connect(server.port_of("beanstalk")) as wire:
         wire.send(b"put 0 0 1 1\r\na\r\nput 0 0 1 1\r\nb\r\n")
         assert [wire.line(), wire.line()] == [b"INSERTED 1\r\n", b"OUT_OF_MEMORY\r\n"]
-
-
-def test_the_end_of_a_pause_wakes_a_client_that_waits_for_several_tubes(ours: int) -> None:
-    with connect(ours) as wire, connect(ours) as other:
-        wire.send(b"use paused\r\nput 0 0 9 1\r\na\r\npause-tube paused 1000\r\n")
-        assert wire.replies(3)[2] == b"PAUSED"
-        other.send(b"watch paused\r\nreserve\r\n")
-        wait_for(lambda: yaml_of(wire, b"stats\r\n")["current-waiting"] == "1", "a wait")
-        assert wire(b"pause-tube paused 0\r\n") == b"PAUSED"
-        assert other.replies(2)[1] == b"RESERVED 1\r\na"

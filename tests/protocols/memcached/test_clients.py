@@ -1,19 +1,17 @@
-"""Memcached client libraries for PHP, Python and Ruby, and telnet, on queues that Redis clients use too."""
+"""Memcached client libraries for PHP and Python, and telnet, on queues that Redis clients use too."""
 
-import subprocess
 import sys
 
 import pytest
 
 from pressure_server.client import Queue
-from tests.support.client_scripts import TIMEOUT, output_of, typed
-from tests.support.memcached_wire import Item, Kestrel
+from tests.support.client_scripts import output_of, typed
 from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
 from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, Valkey
-from tests.support.requirements import need, need_success
-from tests.support.waiters import about, create, wait_for_waiting
+from tests.support.requirements import need_success
+from tests.support.waiters import create
 
 pytestmark = pytest.mark.clients
 
@@ -31,37 +29,33 @@ TAKE = {
 }
 
 
-def need_library(runner: str) -> None:
-    if runner == "php":
-        need_success("php-memcached", "php", "-r", "exit(class_exists('Memcached') ? 0 : 1);")
-    elif runner == "ruby":
-        need("ruby", "ruby")
+def need_php() -> None:
+    need_success("php-memcached", "php", "-r", "exit(class_exists('Memcached') ? 0 : 1);")
 
 
 def run_code(client: str, code: str, server: Server) -> str:
     """Run code of the client's language; `{port}` in it is the memcached port. Return its output."""
-    runner = client if client in ("php", "ruby") else "python"
-    need_library(runner)
-    command = {"php": ("php", "-r"), "ruby": ("ruby", "-e"), "python": (sys.executable, "-c")}[runner]
+    if client == "php":
+        need_php()
+    command = {"php": ("php", "-r"), "ruby": ("ruby", "-e")}.get(client, (sys.executable, "-c"))
     return output_of(*command, code.replace("{port}", str(server.port_of("memcached"))))
 
 
 shared_server = module_server("--listen", "memcached://127.0.0.1:0")
 
 
-@pytest.mark.parametrize("client_name", ["php", "ruby", "pymemcache", "memcache"])
-def test_queues_behave_the_same_with_every_client(client_name: str, server: Server, client: Client) -> None:
+@pytest.mark.parametrize("library", ["php", "pymemcache", "memcache"])
+def test_queues_behave_the_same_with_every_client(library: str, server: Server, client: Client) -> None:
     create(client, "full", "BOUND", 1)
     client.sadd("full", "m")
     create(client, "closed")
     client.execute_command("PRESSURE.CLOSE", "closed")
     port = str(server.port_of("memcached"))
-    if client_name in ("php", "ruby"):
-        need_library(client_name)
-        suffix = {"php": "php", "ruby": "rb"}[client_name]
-        output = output_of(client_name, str(SCRIPTS / f"queues.{suffix}"), port)
+    if library == "php":
+        need_php()
+        output = output_of("php", str(SCRIPTS / "queues.php"), port)
     else:
-        output = output_of(sys.executable, "-m", "tests.clients.memcached.queues", port, client_name)
+        output = output_of(sys.executable, "-m", "tests.clients.memcached.queues", port, library)
     assert output == (SCRIPTS / "queues.txt").read_text()
 
 
@@ -99,13 +93,6 @@ def test_queues_can_be_used_by_hand(program: str, server: Server) -> None:
     )  # fmt: skip
 
 
-def test_a_message_crosses_from_memcached_in_php_to_redis_in_ruby(server: Server) -> None:
-    need_success("ruby-redis", "ruby", "-e", "require 'redis'")
-    assert run_code("php", PHP + " var_dump($m->set('q', 'from PHP'));", server) == "bool(true)\n"
-    taking = f"require 'redis'; print Redis.new(port: {server.port}).spop('q')"
-    assert run_code("ruby", taking, server) == "from PHP"
-
-
 @pytest.mark.parametrize("taker", TAKE)
 def test_memcached_clients_take_messages_of_redis_and_native_clients(
     taker: str, server: Server, client: Client, direct: Client, backend: Valkey
@@ -132,39 +119,9 @@ def test_native_clients_take_messages_of_memcached_clients(
     queue.disconnect()
 
 
-def test_flags_stay_with_their_messages(server: Server, client: Client, direct: Client) -> None:
-    native = NativeClient(direct, "q")
-    with Kestrel(server) as kestrel:
-        kestrel.put_items("q", Item(b"one", 1))
-        client.sadd("q", "plain")
-        kestrel.put_items("q", Item(b"two", 2))
-        client.rpush("q", "two", "one")
-        native.put(b"two")
-        kestrel.put_items("q", Item(b"two", 4_294_967_295), Item(b"none"))
-        expected = [
-            Item(b"one", 1), Item(b"plain"), Item(b"two", 2), Item(b"two"), Item(b"one"), Item(b"two"),
-            Item(b"two", 4_294_967_295), Item(b"none"),
-        ]  # fmt: skip
-        assert kestrel.drain("q") == expected
-
-
 def test_serialized_messages_are_text_to_redis_clients(server: Server, client: Client) -> None:
     run_code("php", PHP + " $m->set('q', 42); $m->set('q', ['a' => 1]);", server)
     assert client.lrange("q", 0, -1) == [b"42", b'a:1:{s:1:"a";i:1;}']
     client.rpush("q", "42")
     taking = PHP + " foreach ([1, 2, 3] as $_) echo json_encode($m->get('q')), ' ';"
     assert run_code("php", taking, server) == '42 {"a":1} "42" '
-
-
-def test_a_waiting_get_in_php_ends_with_a_message_or_a_close(server: Server, client: Client) -> None:
-    need_library("php")
-    waiting = PHP + " echo $m->get('q/t=60000'); var_dump($m->get('q/t=60000'));"
-    code = waiting.replace("{port}", str(server.port_of("memcached")))
-    create(client, "q")
-    with subprocess.Popen(["php", "-r", code], stdout=subprocess.PIPE, text=True) as php:
-        wait_for_waiting(client, "q", consumers=1)
-        client.sadd("q", "came")
-        wait_for_waiting(client, "q", consumers=1)
-        client.execute_command("PRESSURE.CLOSE", "q")
-        assert php.communicate(timeout=TIMEOUT)[0] == "camebool(false)\n"
-    assert about(client, "q")[b"consumed_messages"] == 1

@@ -8,7 +8,9 @@ from collections.abc import Iterator
 import pytest
 
 from tests.support.client_scripts import output_of
+from tests.support.module_servers import module_server
 from tests.support.paths import ROOT
+from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, Server, Valkey, wait_for
 from tests.support.requirements import need, need_success
 
@@ -20,8 +22,7 @@ SCRIPTS = ROOT / "tests/clients" / "memcached"
 @pytest.fixture(scope="module")
 def memcached() -> Iterator[int]:
     """The port of a memcached."""
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = int(free.getsockname()[1])
+    (port,) = free_ports(1)
     command = [need("memcached", "memcached"), "-u", "nobody", "-l", "127.0.0.1", "-p", str(port)]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL)
     wait_for(lambda: process.poll() is None and _listens(port), "memcached to listen")
@@ -35,19 +36,14 @@ def _listens(port: int) -> bool:
         return connection.connect_ex(("127.0.0.1", port)) == 0
 
 
-@pytest.fixture(scope="module")
-def mode_kv(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a listener with mode=kv."""
-    arguments = ("--backend", shared_backend.url, "--listen", "memcached://127.0.0.1:0?mode=kv")
-    started = Server(tmp_path_factory.mktemp("memcached") / "log", *arguments)
-    yield started.port_of("memcached")
-    started.end_well()
+mode_kv = module_server("--listen", "memcached://127.0.0.1:0?mode=kv")
 
 
 @pytest.fixture(params=["memcached", "mode_kv"])
 def port(request: pytest.FixtureRequest, backend: Valkey) -> str:
     """The port of either, without data."""
-    found: int = request.getfixturevalue(request.param)
+    started = request.getfixturevalue(request.param)
+    found: int = started.port_of("memcached") if isinstance(started, Server) else started
     with socket.create_connection(("127.0.0.1", found), TIMEOUT) as connection:
         connection.sendall(b"flush_all\r\n")
         assert connection.recv(100) == b"OK\r\n"
@@ -62,7 +58,3 @@ def test_values_behave_as_in_memcached_with_every_client(client: str, port: str)
     else:
         output = output_of(sys.executable, "-m", "tests.clients.memcached.values", port, client)
     assert output == (SCRIPTS / "values.txt").read_text()
-
-
-def test_the_example_of_message_queue_works_on_values(port: str) -> None:
-    assert output_of(sys.executable, str(SCRIPTS / "message_queue.py"), port) == "None\nTrue\n123\n123\n"

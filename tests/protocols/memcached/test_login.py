@@ -3,22 +3,17 @@
 test_logins.py, test_access.py and test_tls.py test what all protocols share.
 """
 
-import asyncio
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
-from types import SimpleNamespace
-from unittest.mock import Mock
 
 import pytest
 
 from handlers.memcached import commands
-from handlers.memcached.parser import Request
-from handlers.memcached.session import Counts, ListenerOptions, MemcachedSession
 from handlers.memcached.table import COMMANDS, QUEUE
-from pressure_server.auth.users import NOBODY, RIGHTS, password_digest, users_with_password
+from pressure_server.auth.users import RIGHTS
 from tests.support.memcached_wire import MemcachedWire
 from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, Valkey, run_here
@@ -70,51 +65,6 @@ def test_a_set_of_any_key_logs_in(locked: Server, owner: Client, line: bytes) ->
         # After the login, set is the command again.
         assert client.store(b"q", data) == b"STORED"
         assert client.get(b"q") == data
-
-
-# The data of the set, and the name that is logged if the login fails. None: it succeeds.
-LOGINS: dict[str, tuple[str, bytes | None]] = {
-    "right": (f"default {SECRET}", None),
-    "a trailing line end": (f"default {SECRET}\n", b"default"),
-    "a trailing zero": (f"default {SECRET}\0", b"default"),
-    "two spaces": (f"default  {SECRET}", b"default"),
-    "upper case": (f"default {SECRET.upper()}", b"default"),
-    "the hash": (f"default {password_digest(SECRET.encode()).hex()}", b"default"),
-    "no password": ("default ", b"default"),
-    "no space": ("default", b"default"),
-    "2 KB": ("default " + "x" * 2000, b"default"),
-    # An unknown name may be a password and must not be logged.
-    "the password alone": (SECRET, b""),
-    "a colon": (f"default:{SECRET}", b""),
-    "another user": (f"ada {SECRET}", b""),
-    "an empty name": (f" {SECRET}", b""),
-    "nothing": ("", b""),
-}
-
-
-@pytest.mark.interpreted
-@pytest.mark.parametrize("name", LOGINS)
-def test_a_login_is_a_name_one_space_and_the_password(name: str) -> None:
-    data, logged = LOGINS[name]
-    failed: list[bytes] = []
-
-    class _Logins:
-        async def fail(self, _transport: object, name: bytes, _before: int) -> None:
-            failed.append(name)
-
-        def succeed(self, _transport: object, _user: object) -> None:
-            pass
-
-    access = SimpleNamespace(users=users_with_password(SECRET.encode()), logins=_Logins())
-    client = MemcachedSession(Mock(), ListenerOptions(QUEUE, flush_all=False), Counts(), "", Mock())
-    client.connection = Mock(clients=Mock(access=access))
-    coroutine = client.execute(Request([b"set", b"any"], [data.encode()]))
-    assert coroutine is not None
-    reply = asyncio.run(coroutine)
-    assert (client.user is NOBODY) == (logged is not None)
-    assert reply.strip() == (MEMCACHED.logged_in if logged is None else MEMCACHED.login_failed)
-    assert failed == ([] if logged is None else [logged])
-    assert client.failed_logins == len(failed)
 
 
 USERS = {
@@ -207,25 +157,21 @@ def test_a_refused_get_of_several_queues_takes_nothing(guests: Guests) -> None:
 
 
 OPTIONS = [b"/open", b"/close", b"/abort", b"/peek", b"/t=5", b"/close/open", b"/open/t=5", b"/peek/t=5"]
+READS = ("get", "gets", "mg")
 
 
 @pytest.mark.parametrize("options", OPTIONS)
-def test_read_options_are_not_part_of_the_name_that_patterns_match(guests: Guests, options: bytes) -> None:
-    for request in (b"get %b", b"mg %b v"):
-        assert not is_refused(guests("q")(request % (b"q" + options)))
-        assert guests("q")(request % (b"r" + options)) == NO_KEY
-        assert guests("q")(request % (b"q/r" + options)) == NO_KEY
-        assert guests("slashes")(request % (b"q" + options)) == NO_KEY
-        assert not is_refused(guests("slashes")(request % (b"q/r" + options)))
-
-
-@pytest.mark.parametrize("name", [name for name in REQUESTS if name not in ("get", "gets", "mg")])
-@pytest.mark.parametrize("queue", [b"q/open", b"q/t=5", b"q/close/open", b"q/r"])
-def test_other_commands_take_an_option_as_part_of_the_name(guests: Guests, name: str, queue: bytes) -> None:
+def test_options_are_no_part_of_the_name_that_is_read_but_of_other_names(
+    guests: Guests, options: bytes
+) -> None:
     """A user of q has no right to a queue called q/open."""
-    request, _ = REQUESTS[name]
-    assert guests("q")(request % queue) == NO_KEY
-    assert not is_refused(guests("slashes")(request % queue))
+    for name, (request, _) in REQUESTS.items():
+        is_read = name in READS
+        assert is_refused(guests("q")(request % (b"q" + options))) != is_read
+        assert is_refused(guests("slashes")(request % (b"q" + options))) == is_read
+        assert not is_refused(guests("slashes")(request % (b"q/r" + options)))
+        for other in (b"r", b"q/r"):
+            assert guests("q")(request % (other + options)) == NO_KEY
 
 
 @pytest.mark.parametrize("key", [b"/open", b"//open", b"alice:/../bob:q", b"q\xff", b"Q", b"q/open/x"])
@@ -239,11 +185,10 @@ def test_statistics_show_only_the_user_s_queues(guests: Guests) -> None:
     for queue in (b"alice:a", b"bob:q"):
         assert guests("root").store(queue, b"m") == b"STORED"
     for request in (b"stats\r\n", b"dump_stats\r\n"):
-        client = guests("alice")
-        client.send(request + b"version\r\n")
+        guests("alice").send(request + b"version\r\n")
         found = b""
         while b"VERSION" not in found:
-            found += client.reply() + b"\n"
+            found += guests("alice").reply() + b"\n"
         assert b"alice:a" in found
         assert b"bob" not in found
         assert b"total_items 2" not in found
@@ -270,6 +215,9 @@ def test_each_listener_on_a_unix_socket_has_its_own_options(
             settings = client(b"stats settings").splitlines()
             assert b"STAT mode " + mode in settings
             assert b"STAT flush_all " + flush_all in settings
+            assert client(b"flush_all").startswith(
+                b"OK" if flush_all == b"yes" else b"CLIENT_ERROR flush_all"
+            )
         assert f"listening on memcached+unix://{paths[options]}" in server.log
         for ready in ([], ["--ready"]):
             ping = run_here("ping", "--listen", urls[options], *ready)

@@ -5,11 +5,9 @@
 
 import re
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import chain
 from pathlib import Path
 
@@ -31,7 +29,6 @@ from tests.support.programs import (
     StartServer,
     StartValkey,
     Valkey,
-    join,
     keys_left,
     start_replicated,
     wait_for,
@@ -41,7 +38,6 @@ from tests.support.protocols import MEMCACHED, stored
 from tests.support.requirements import need
 
 LISTEN = ("--listen", "memcached://127.0.0.1:0?mode=kv")
-ON_DISK = ("--appendonly", "yes", "--appendfsync", "always")
 END = b"END\r\n"
 STATE = "__pressure__!kv"
 VALUES = f"{STATE}:*"
@@ -112,18 +108,16 @@ def storing(name: bytes) -> st.SearchStrategy[bytes]:
     """Generate requests of a storage command."""
     uniques = UNIQUES.map(b" ".__add__) if name == b"cas" else st.just(b"")
 
-    def request(drawn: tuple[bytes, bytes, bytes, bytes, bytes, bytes]) -> bytes:
-        key, flags, expires, data, unique, quiet = drawn
-        return b"%b %b %b %b %d%b%b\r\n%b\r\n" % (
-            name, key, flags, expires, len(data), unique, quiet, data
-        )  # fmt: skip
+    def request(key: bytes, flags: bytes, expires: bytes, data: bytes, unique: bytes, quiet: bytes) -> bytes:
+        words = (name, key, flags, expires, len(data), unique, quiet, data)
+        return b"%b %b %b %b %d%b%b\r\n%b\r\n" % words
 
-    return st.tuples(KEYS, FLAGS, EXPIRIES, DATA, uniques, QUIET).map(request)
+    return st.builds(request, KEYS, FLAGS, EXPIRIES, DATA, uniques, QUIET)
 
 
 def quietly(request: st.SearchStrategy[bytes]) -> st.SearchStrategy[bytes]:
     """Generate the same requests, some with noreply."""
-    return st.tuples(request, QUIET).map(lambda drawn: drawn[0][:-2] + drawn[1] + b"\r\n")
+    return st.builds(lambda drawn, quiet: drawn[:-2] + quiet + b"\r\n", request, QUIET)
 
 
 # Flags that mean something to a meta command. memcached ignores others.
@@ -142,13 +136,11 @@ def meta(name: bytes) -> st.SearchStrategy[bytes]:
     """Generate requests of a meta command; a letter comes once."""
     flags = st.lists(st.sampled_from(META_FLAGS[name]), max_size=5, unique_by=lambda flag: flag[:1])
 
-    def request(drawn: tuple[bytes, bytes, list[bytes]]) -> bytes:
-        key, data, chosen = drawn
-        if name == b"ms":
-            return b" ".join([name, key, b"%d" % len(data), *chosen]) + b"\r\n" + data + b"\r\n"
-        return b" ".join([name, key, *chosen]) + b"\r\n"
+    def request(key: bytes, data: bytes, chosen: list[bytes]) -> bytes:
+        size, block = ([b"%d" % len(data)], data + b"\r\n") if name == b"ms" else ([], b"")
+        return b" ".join([name, key, *size, *chosen]) + b"\r\n" + block
 
-    return st.tuples(KEYS, DATA, flags).map(request)
+    return st.builds(request, KEYS, DATA, flags)
 
 
 MANY_KEYS = st.lists(st.sampled_from([b"a", b"b", b"none"]), min_size=1, max_size=5).map(b" ".join)
@@ -226,7 +218,7 @@ def test_random_commands_get_memcached_s_replies(memcached_socket: str, server: 
                 assert len(set(same.values())) == len(same), request
 
     compare()
-    assert count > 2000
+    assert count >= 2000
 
 
 DIFFERENCES: dict[str, list[bytes]] = {
@@ -297,6 +289,9 @@ SAME = [
     )],
     b"set n 0 0 1\r\n5\r\nms n 1 C1 I\r\n6\r\nmg n v\r\nmg n v\r\n", b"ms YSBi 1 b\r\nx\r\nmg YSBi b k v\r\n",
     b"ms none 10 ?\r\ndelete n\r\n\r\nget n\r\n",
+    # Classic commands do not see the marks of meta commands.
+    b"set a 4294967295 0 1\r\n1\r\nmd a I q\r\nget a\r\nmg a f\r\nmg a f\r\ngat 0 a\r\n"
+    b"append a 0 0 1\r\n2\r\nmg a f v\r\n",
     *[b"ma " + words + b"\r\nmg n v\r\n" for words in (
         b"n", b"n v", b"n v t", b"n D10 v", b"n MD D3 v", b"n M- v", b"n M+ v k Oa", b"n MX", b"n q", b"none",
         b"none q", b"none k Oa", b"none N30 v t", b"none N0 J13 v", b"none J13", b"text v", b"empty v",
@@ -321,38 +316,11 @@ def test_odd_requests_get_memcached_s_replies_with_the_listed_exceptions(
         assert (memcached(request_) != wire(request_)) == (request_ in DIFFERENT)
 
 
-# Data of unknown size may follow; memcached reads it as commands.
-CLOSING = [
-    b"set n 0 0 1\r\ndelete n\r\n",
-    b"ms n 1\r\ndelete n\r\n",
-    b"ms n\r\ndelete n\r\n",
-    b"ms n S6\r\nx\r\n",
-]
-
-
-@pytest.mark.parametrize("request_", CLOSING)
-def test_a_put_of_unknown_size_ends_the_connection(server: Server, wire: ValuesWire, request_: bytes) -> None:
-    wire(PREPARED)
-    with connect(server) as closed:
-        closed.send(request_)
-        assert closed.rest().startswith(b"CLIENT_ERROR bad ")
-    assert wire(b"get n\r\n") == value(b"n", b"5")
-
-
 def test_me_tells_what_is_known_of_a_value(wire: ValuesWire) -> None:
     wire(stored(b"n", b"123"))
     unique = wire(b"gets n\r\n").split()[4]
     assert wire(b"me n\r\nme bg== b\r\nme none\r\n") == (
         b"ME n exp=-1 cas=%b size=3\r\nME bg== exp=-1 cas=%b size=3\r\nEN\r\n" % (unique, unique)
-    )
-
-
-def test_marks_of_meta_commands_are_not_seen_by_classic_ones(wire: ValuesWire) -> None:
-    wire(stored(b"a", b"1", more=b"4294967295 0") + b"md a I q\r\n")
-    assert wire(b"get a\r\n") == value(b"a", b"1", 4294967295)
-    assert wire(b"mg a f\r\nmg a f\r\n") == b"HD f4294967295 X W\r\nHD f4294967295 Z X\r\n"
-    assert wire(b"gat 0 a\r\nappend a 0 0 1\r\n2\r\nmg a f v\r\n") == (
-        value(b"a", b"1", 4294967295) + b"STORED\r\nVA 2 f4294967295\r\n12\r\n"
     )
 
 
@@ -425,15 +393,8 @@ def test_statistics_count_the_commands(wire: ValuesWire) -> None:
     wire.send(b"stats\r\n")
     stats = dict(line.split()[1:] for line in wire.until(END).splitlines()[:-1])
     # ValuesWire adds a set and a get to each of its calls.
-    expected = {
-        b"cmd_set": 4,
-        b"cmd_get": 5,
-        b"get_hits": 4,
-        b"get_misses": 1,
-        b"cmd_touch": 2,
-        b"cmd_flush": 1,
-    }
-    assert {name: int(stats[name]) for name in expected} == expected
+    names = (b"cmd_set", b"cmd_get", b"get_hits", b"get_misses", b"cmd_touch", b"cmd_flush")
+    assert [int(stats[name]) for name in names] == [4, 5, 4, 1, 2, 1]
 
 
 def test_a_value_expires_at_its_time(wire: ValuesWire, direct: Client) -> None:
@@ -455,11 +416,11 @@ def test_a_value_expires_at_its_time(wire: ValuesWire, direct: Client) -> None:
     assert direct.ttl(f"{STATE}:set") == -1
 
 
-def test_incr_is_atomic_across_servers(
+def test_changes_at_several_servers_are_atomic(
     wire: ValuesWire, server: Server, backend: Valkey, start_server: StartServer
 ) -> None:
     other = start_server("--backend", backend.url, *LISTEN)
-    assert wire(stored(b"n", b"0")) == b"STORED\r\n"
+    wire(stored(b"n", b"0") + stored(b"a", b"1"))
 
     def count(server: Server) -> list[int]:
         with connect(server) as counting:
@@ -468,13 +429,6 @@ def test_incr_is_atomic_across_servers(
     with ThreadPoolExecutor(4) as threads:
         numbers = chain.from_iterable(threads.map(count, [server, other] * 2))
     assert sorted(numbers) == list(range(1, 1001))
-
-
-def test_cas_notices_changes_at_other_servers(
-    wire: ValuesWire, backend: Valkey, start_server: StartServer
-) -> None:
-    other = start_server("--backend", backend.url, *LISTEN)
-    assert wire(stored(b"a", b"1")) == b"STORED\r\n"
     unique = wire(b"gets a\r\n").split()[4]
     with connect(other) as elsewhere:
         assert elsewhere(b"cas a 3 0 1 %b\r\n2\r\n" % unique) == b"STORED\r\n"
@@ -552,38 +506,23 @@ def test_a_delayed_flush_that_is_due_hides_values_at_once(wire: ValuesWire, dire
     assert not direct.hexists(STATE, "flush_at")
 
 
-def test_a_new_server_removes_the_dead_values_of_a_flush(
+def test_a_new_server_removes_the_dead_values_of_a_flush_beside_other_data(
     backend: Valkey, start_server: StartServer, direct: Client
 ) -> None:
     direct.hset(STATE, mapping={"cas": 3, "flushed": 2})
     for unique in (1, 2, 3):
         direct.set(f"{STATE}:{unique}", f"0 {unique} data")
+    direct.set(f"{STATE}:foreign", "no value")
+    direct.lpush(f"{STATE}:list", "no value")
     server = start_server("--backend", backend.url, *LISTEN)
-    wait_for_only(direct, "3")
+    wait_for(lambda: direct.hget(STATE, "swept") == b"2", "the end of the removal")
+    wait_for_only(direct, "3", "foreign", "list")
     with connect(server) as wire:
         assert wire(b"get 1 2 3\r\n") == value(b"3", b"data")
 
 
-def test_other_data_does_not_stop_the_removal_of_dead_values(wire: ValuesWire, direct: Client) -> None:
-    direct.set(f"{STATE}:foreign", "no value")
-    direct.lpush(f"{STATE}:list", "no value")
-    wire(stored(b"dead", b"1") + b"flush_all\r\n")
-    wait_for(lambda: direct.hget(STATE, "swept") == direct.hget(STATE, "flushed"), "the end of the removal")
-    assert direct.exists(f"{STATE}:dead", f"{STATE}:foreign", f"{STATE}:list") == 2
-
-
-def test_a_listener_can_refuse_flush_all(backend: Valkey, start_server: StartServer) -> None:
-    server = start_server(
-        "--backend", backend.url, "--listen", "memcached://127.0.0.1:0?mode=kv&flush_all=no"
-    )
-    with connect(server) as wire:
-        assert wire(stored(b"a", b"1") + b"flush_all\r\nget a\r\n") == (
-            b"STORED\r\nCLIENT_ERROR flush_all not allowed\r\n" + value(b"a", b"1")
-        )
-
-
 def test_a_write_whose_reply_is_lost_is_not_repeated_and_a_read_is(
-    backend: Valkey, start_server: StartServer, direct: Client
+    backend: Valkey, start_server: StartServer
 ) -> None:
     with BackendRelay(backend.socket) as relay:
         server = start_server("--backend", relay.url, *LISTEN)
@@ -594,64 +533,10 @@ def test_a_write_whose_reply_is_lost_is_not_repeated_and_a_read_is(
             assert re.match(rb"SERVER_ERROR BACKEND .*may or may not have been done", wire.line())
             relay.cuts = lambda _: False
             assert wire(b"get n\r\n") == value(b"n", b"42")
-            cut: list[bytes] = []
-
-            def once(data: bytes) -> bool:
-                if b"42" in data and not cut:
-                    cut.append(data)
-                    return True
-                return False
-
-            relay.cuts = once
+            relay.cuts = lambda data: b"42" in data and relay.made == 1
             wire.send(b"get n\r\n")
             assert wire.until(END) == value(b"n", b"42")
-            assert cut
-    assert direct.hget(STATE, "cas")
-
-
-def test_each_write_is_done_at_most_once_if_the_backend_is_killed(
-    start_valkey: StartValkey, start_server: StartServer
-) -> None:
-    backend = start_valkey(*ON_DISK)
-    server = start_server("--backend", backend.url, *LISTEN)
-    done, unknown = [0] * 4, [0] * 4
-    ends = threading.Event()
-
-    def has_counted(least: int) -> bool:
-        return sum(done) > least
-
-    def count(worker: int) -> None:
-        with connect(server) as wire:
-            while not ends.is_set():
-                wire.send(b"incr n 1\r\n")
-                reply = wire.line()
-                if reply.strip().isdigit():
-                    done[worker] += 1
-                else:
-                    assert reply.startswith(b"SERVER_ERROR BACKEND"), reply
-                    unknown[worker] += b"may or may not" in reply
-
-    with connect(server) as wire:
-        assert wire(stored(b"n", b"0")) == b"STORED\r\n"
-        threads = [threading.Thread(target=count, args=[worker], daemon=True) for worker in range(4)]
-        for thread in threads:
-            thread.start()
-        try:
-            # A kill may come when no write is in flight.
-            kills = 0
-            while sum(unknown) < 3:
-                kills += 1
-                assert kills < 50
-                reached = sum(done) + 200
-                wait_for(partial(has_counted, reached), "more to be counted")
-                backend.kill()
-                backend.start()
-        finally:
-            ends.set()
-            for thread in threads:
-                join(thread)
-        number = int(wire(b"get n\r\n").split()[4])
-    assert sum(done) <= number <= sum(done) + sum(unknown)
+            assert relay.made == 2
 
 
 def test_a_write_is_answered_after_it_is_durable(
@@ -706,41 +591,35 @@ USERS = {
 }
 
 
+# Requests of users, one after the other, and the lines of their replies.
+NO_KEY = MEMCACHED.no_permission + b"for one of these keys"
+RIGHTS = [
+    ("writer", stored(b"alice:a", b"5") + b"incr alice:a 1\r\n", [b"STORED", b"6"]),
+    ("writer", b"touch alice:a 0\r\n", [b"TOUCHED"]),
+    *[
+        ("writer", request + b"\r\n", [MEMCACHED.no_permission + b"to " + request.split()[0]])
+        for request in (b"get alice:a", b"gat 0 alice:a", b"delete alice:a", b"flush_all", b"mg alice:a v")
+    ],
+    ("writer", stored(b"bob:a", b"5"), [NO_KEY]),
+    # The key `alice:` in base64, and `bob:a`, which looks like none of alice's.
+    ("writer", b"ms YWxpY2U6 1 b\r\nx\r\nms Ym9iOmE= 1 b\r\nx\r\nma alice:a q\r\n", [b"HD", NO_KEY]),
+    ("reader", b"mg alice:a v\r\nmg Ym9iOmE= v b\r\nmd alice: k\r\n", [b"VA 1", b"7", NO_KEY, b"HD kalice:"]),
+    ("reader", b"mg alice:a v T30\r\n", [MEMCACHED.no_permission + b"to gat"]),
+    ("reader", b"get alice:a\r\nget alice:a bob:a\r\n", [b"VALUE alice:a 0 1", b"7", b"END", NO_KEY]),
+    ("reader", b"incr alice:a 1\r\n", [MEMCACHED.no_permission + b"to incr"]),
+    ("master", b"gat 0 alice:a\r\n", [b"VALUE alice:a 0 1", b"7", b"END"]),
+    ("master", b"flush_all\r\nget alice:a\r\n", [b"OK", b"END"]),
+]
+
+
 def test_commands_on_values_need_the_user_s_rights(
     backend: Valkey, start_server: StartServer, tmp_path: Path
 ) -> None:
-    users = tmp_path / "users.toml"
-    users.write_text(users_toml(USERS))
-    server = start_server("--backend", backend.url, "--users", str(users), *LISTEN)
-
-    def ask(name: str, request: bytes) -> list[bytes]:
+    (tmp_path / "users.toml").write_text(users_toml(USERS))
+    server = start_server("--backend", backend.url, "--users", str(tmp_path / "users.toml"), *LISTEN)
+    for name, request, replies in RIGHTS:
         with connect(server) as wire:
             wire.send(MEMCACHED.log_in(name.encode(), USERS[name][0].encode()))
             assert wire.line() == b"STORED\r\n"
             wire.send(request + b"quit\r\n")
-            return wire.rest().splitlines()
-
-    no_command = MEMCACHED.no_permission + b"to %b"
-    no_key = MEMCACHED.no_permission + b"for one of these keys"
-    assert ask("writer", stored(b"alice:a", b"5") + b"incr alice:a 1\r\ntouch alice:a 0\r\n") == [
-        b"STORED", b"6", b"TOUCHED",
-    ]  # fmt: skip
-    assert ask("writer", b"get alice:a\r\ngat 0 alice:a\r\ndelete alice:a\r\nflush_all\r\n") == [
-        no_command % name for name in (b"get", b"gat", b"delete", b"flush_all")
-    ]
-    assert ask("writer", stored(b"bob:a", b"5")) == [no_key]
-    # The key `alice:` in base64, and `bob:a`, which looks like none of alice's.
-    sets = b"ms YWxpY2U6 1 b\r\nx\r\nms Ym9iOmE= 1 b\r\nx\r\n"
-    assert ask("writer", sets + b"mg alice:a v\r\nma alice:a q\r\n") == [
-        b"HD", no_key, no_command % b"mg",
-    ]  # fmt: skip
-    assert ask("reader", b"mg alice:a v\r\nmg Ym9iOmE= v b\r\nmg alice:a v T30\r\nmd alice: k\r\n") == [
-        b"VA 1", b"7", no_key, no_command % b"gat", b"HD kalice:",
-    ]  # fmt: skip
-    assert ask("writer", stored(b"alice:a", b"6")) == [b"STORED"]
-    assert ask("reader", b"get alice:a\r\nget alice:a bob:a\r\nincr alice:a 1\r\n") == [
-        b"VALUE alice:a 0 1", b"6", b"END", no_key, no_command % b"incr",
-    ]  # fmt: skip
-    assert ask("master", b"gat 0 alice:a\r\nflush_all\r\nget alice:a\r\n") == [
-        b"VALUE alice:a 0 1", b"6", b"END", b"OK", b"END",
-    ]  # fmt: skip
+            assert wire.rest().splitlines() == replies, request

@@ -80,19 +80,6 @@ def test_flushing_waits_for_all_roles_at_once_and_deletes_all_other_queues(
         assert not direct.keys("__pressure__:free*")
 
 
-@pytest.mark.parametrize("position", [0, 3])
-def test_flushing_goes_on_after_a_key_of_the_wrong_type(
-    client: Client, direct: Client, position: int
-) -> None:
-    for number in range(4):
-        client.sadd(f"q{number}", "a")
-    odd = client.keys()[position]
-    direct.set(b"__pressure__:" + odd, "no list")
-    with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
-        client.flushdb()
-    assert client.keys() == [odd]
-
-
 @pytest.mark.parametrize("command", ["FLUSHDB", "FLUSHALL", "DEL stuck free"])
 def test_a_delete_goes_on_after_its_client_has_disconnected(
     backend: Valkey, direct: Client, start_server: StartServer, command: str
@@ -109,11 +96,11 @@ def test_a_delete_goes_on_after_its_client_has_disconnected(
         assert client.keys() == []
 
 
-@pytest.mark.parametrize("name", ["q:bound", "q:producer_free", "q:stats:produced_bytes", "a:ext:b", "q:ext"])
 @pytest.mark.parametrize("command", ["SPOP", "SCARD", "DEL", "EXISTS", "SMEMBERS", "SADD"])
-def test_a_name_of_another_queue_s_key_is_refused(waiter: Waiter, command: str, name: str) -> None:
-    reply = waiter(command, name, *(["a"] if command == "SADD" else []))
-    assert "cannot be a queue's name" in str(reply)
+def test_a_name_of_another_queue_s_key_is_refused(waiter: Waiter, command: str) -> None:
+    for name in ("q:bound", "q:producer_free", "q:stats:produced_bytes", "a:ext:b", "q:ext"):
+        reply = waiter(command, name, *(["a"] if command == "SADD" else []))
+        assert "cannot be a queue's name" in str(reply)
 
 
 def test_any_name_that_a_key_may_have_is_a_queue_name(client: Client, direct: Client) -> None:

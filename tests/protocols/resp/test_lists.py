@@ -16,17 +16,3 @@ def test_a_push_and_a_pop_at_any_end_are_first_in_first_out(client: Client, push
     assert take("q", 5) == [b"c"]
     assert take("q") is None
     assert take("q", 5) is None
-
-
-def test_set_commands_see_repeats_from_plain_puts(client: Client) -> None:
-    client.rpush("q", "a", "a", "b")
-    assert client.sadd("q", "a") == 0
-    assert client.scard("q") == 3
-    assert client.spop("q") == b"a"
-    assert client.sismember("q", "a")
-    assert client.srem("q", "a", "x") == 1
-    assert not client.sismember("q", "a")
-    assert client.lrange("q", 0, -1) == [b"b"]
-    client.rpush("q", "c", "c")
-    assert client.srem("q", "c") == 1
-    assert client.lrange("q", 0, -1) == [b"b"]

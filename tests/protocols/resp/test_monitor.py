@@ -1,7 +1,6 @@
 """MONITOR: what it shows and hides, which users may use it, and monitors that do not read."""
 
 import re
-import socket
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 from handlers.resp.parser import split_inline
 from pressure_server.net.monitors import MAX_UNSENT, line_of
 from tests.support.guards import reload, users_toml
-from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
+from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Protocol, Wire, each_protocol
-from tests.support.side_by_side import Pair
+from tests.support.side_by_side import Pair, compare
 from tests.support.waiters import Waiter, is_refused, packed
 
 SECRET = "s3cret-Passw0rd"
@@ -91,8 +90,7 @@ def test_commands_of_all_protocols_are_shown(monitored: Server) -> None:
 
 
 def test_pipelines_are_shown_command_by_command(server: Server) -> None:
-    with Waiter(server.port) as monitor, Waiter(server.port) as client:
-        assert monitor("MONITOR") == b"OK"
+    with monitor_of(server) as monitor, Waiter(server.port) as client:
         client.socket.sendall(b"".join(packed("SADD", "q", number) for number in range(600)))
         assert [client.reply() for _ in range(600)] == [1] * 600
         expected = [f'"SADD" "q" "{number}"'.encode() for number in range(600)]
@@ -184,11 +182,7 @@ def test_replies_to_a_monitor_keep_their_order(server: Server) -> None:
 
 
 def test_a_transaction_refuses_monitor_as_redis_does(pair: Pair) -> None:
-    replies = []
-    for wire in pair.connect():
-        lines = [wire.do((word,)) for word in (b"MULTI", b"MONITOR", b"EXEC", b"PING")]
-        replies.append([line.raw for line in lines])
-    assert replies[0] == replies[1]
+    compare(pair, ["MULTI", "MONITOR", "EXEC", "PING"], 2)
 
 
 def test_reset_and_disconnecting_end_monitoring(server: Server, client: Client) -> None:
@@ -208,14 +202,9 @@ def test_reset_and_disconnecting_end_monitoring(server: Server, client: Client) 
 
 
 def test_a_monitor_that_does_not_read_is_disconnected(server: Server, client: Client) -> None:
-    with socket.socket() as silent, Waiter(server.port) as other:
-        silent.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
-        silent.settimeout(TIMEOUT)
-        silent.connect(("127.0.0.1", server.port))
-        silent.sendall(packed("MONITOR"))
-        assert silent.recv(5) == b"+OK\r\n"
-        part = packed("ECHO", "x" * 900) * 200
-        sent = 0
+    with Wire(RESP, server, small_buffers=True) as silent, Waiter(server.port) as other:
+        assert silent(packed("MONITOR")) == b"+OK"
+        part, sent = packed("ECHO", "x" * 900) * 200, 0
         while len(client.client_list()) == 3:
             assert sent < 8 * MAX_UNSENT
             other.socket.sendall(part)
@@ -224,17 +213,6 @@ def test_a_monitor_that_does_not_read_is_disconnected(server: Server, client: Cl
             sent += len(part)
         assert sent > MAX_UNSENT // 2
         assert other("PING") == b"PONG"
-
-
-def test_a_monitor_is_not_idle(start_server: StartServer, backend: Valkey) -> None:
-    server = start_server("--backend", backend.url, "--idle-timeout", "0.5")
-    with Waiter(server.port) as monitor, Waiter(server.port) as idle:
-        assert monitor("MONITOR") == b"OK"
-        with pytest.raises(ConnectionError):
-            idle.reply()
-        with server.client() as client:
-            client.sadd("q", "a")
-        assert b'"SADD" "q" "a"' in shown_until(monitor, b"SADD")
 
 
 def test_a_user_who_loses_the_right_sees_no_more(

@@ -256,26 +256,30 @@ def test_every_listed_difference_still_exists(pair: Pair) -> None:
     assert equal == []
 
 
-def replies(pair: Pair, lines: str) -> tuple[list[bytes], list[bytes]]:
-    """Return the replies of Redis and of the server."""
-    redis, server = pair.connect()
-    sent = [words(line) for line in split(lines)]
-    return [redis.do(command).raw for command in sent], [server.do(command).raw for command in sent]
+# By name: commands, the replies of Redis, and those of the server.
+UNLIKE_REDIS = {
+    "lists are first in, first out": (
+        "LPUSH q a b|LRANGE q 0 -1|LPOP q",
+        b":2\r\n*2\r\n$1\r\nb\r\n$1\r\na\r\n$1\r\nb\r\n",
+        b":2\r\n*2\r\n$1\r\na\r\n$1\r\nb\r\n$1\r\na\r\n",
+    ),
+    "an empty queue exists": (
+        "SADD q a|SPOP q|EXISTS q|TYPE q|TTL q|DEL q",
+        b":1\r\n$1\r\na\r\n:0\r\n+none\r\n:-2\r\n:0\r\n",
+        b":1\r\n$1\r\na\r\n:1\r\n+set\r\n:-1\r\n:1\r\n",
+    ),
+    "a queue is a set and a list": (
+        "SADD q a|RPUSH q a|LLEN q|TYPE q",
+        b":1\r\n"
+        + b"-WRONGTYPE Operation against a key holding the wrong kind of value\r\n" * 2
+        + b"+set\r\n",
+        b":1\r\n:2\r\n:2\r\n+set\r\n",
+    ),
+}
 
 
-def test_lpush_and_lpop_are_first_in_first_out_unlike_in_redis(pair: Pair) -> None:
-    redis, server = replies(pair, "LPUSH q a b|LRANGE q 0 -1|LPOP q")
-    assert redis[1:] == [b"*2\r\n$1\r\nb\r\n$1\r\na\r\n", b"$1\r\nb\r\n"]
-    assert server[1:] == [b"*2\r\n$1\r\na\r\n$1\r\nb\r\n", b"$1\r\na\r\n"]
-
-
-def test_an_empty_queue_exists_unlike_an_empty_set(pair: Pair) -> None:
-    redis, server = replies(pair, "SADD q a|SPOP q|EXISTS q|TYPE q|TTL q|DEL q")
-    assert redis[2:] == [b":0\r\n", b"+none\r\n", b":-2\r\n", b":0\r\n"]
-    assert server[2:] == [b":1\r\n", b"+set\r\n", b":-1\r\n", b":1\r\n"]
-
-
-def test_a_queue_accepts_both_set_and_list_commands(pair: Pair) -> None:
-    redis, server = replies(pair, "SADD q a|RPUSH q a|LLEN q|TYPE q")
-    assert redis[1].startswith(b"-WRONGTYPE ")
-    assert server == [b":1\r\n", b":2\r\n", b":2\r\n", b"+set\r\n"]
+@pytest.mark.parametrize("name", UNLIKE_REDIS)
+def test_queues_differ_from_keys_of_redis(pair: Pair, name: str) -> None:
+    lines, *expected = UNLIKE_REDIS[name]
+    found = [b"".join(wire.do(words(line)).raw for line in split(lines)) for wire in pair.connect()]
+    assert found == expected

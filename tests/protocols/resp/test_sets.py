@@ -47,24 +47,20 @@ def test_large_messages_are_taken_in_order(client: Client) -> None:
 
 def test_srandmember_takes_no_message(client: Client) -> None:
     client.sadd("q", *range(100))
-    picked = client.srandmember("q", 60)
-    assert len(set(picked)) == 60
-    assert len(client.srandmember("q", -250)) == 250
-    assert len(client.srandmember("q", 1000)) == 100
-    assert sorted(map(int, client.srandmember("q", 10_000))) == list(range(100))
+    for count, found, different in ((60, 60, 60), (1000, 100, 100), (10_000, 100, 100), (-250, 250, 1)):
+        picked = client.srandmember("q", count)
+        assert len(picked) == found
+        assert different <= len(set(picked)) <= 100
     assert client.srandmember("none", 10_000) == []
     with client.pipeline() as pipe:
         assert len(pipe.srandmember("q", 10_000).execute()[0]) == 100
     assert client.srandmember("q") in {b"%d" % number for number in range(100)}
     assert client.srandmember("none") is None
     assert client.scard("q") == 100
-
-
-def test_srandmember_with_repeats_is_bounded_to_64_mib(client: Client) -> None:
-    client.sadd("q", b"x" * 1_000_000)
-    assert len(client.srandmember("q", -60)) == 60
+    client.sadd("large", b"x" * 1_000_000)
+    assert len(client.srandmember("large", -60)) == 60
     with pytest.raises(redis.ResponseError, match="would exceed 64 MiB"):
-        client.srandmember("q", -100)
+        client.srandmember("large", -100)
 
 
 def test_a_scan_misses_no_message_that_stays_while_others_are_taken(client: Client) -> None:

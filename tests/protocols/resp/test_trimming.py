@@ -15,7 +15,7 @@ from tests.support.requirements import need
 from tests.support.scripts import Block, call
 from tests.support.series import Series, refusals, run_series
 from tests.support.side_by_side import Pair, compare, split
-from tests.support.waiters import Waiter, create
+from tests.support.waiters import Waiter
 
 MESSAGES = ("a", "b", "c", "dd")
 
@@ -80,14 +80,6 @@ REFUSED: Series = [
 @pytest.mark.parametrize("script", [PURGING, REFUSED], ids=["purging", "refused"])
 def test_a_series_of_commands_has_the_documented_replies(waiter: Waiter, script: Series) -> None:
     run_series(waiter, script)
-
-
-def test_a_large_queue_of_jobs_is_purged_in_several_steps(client: Client) -> None:
-    create(client, "q", "TYPE", "JOBS")
-    for _ in range(5):
-        client.rpush("q", *range(1000))
-    assert client.execute_command("PRESSURE.PURGE", "q") == 5000
-    assert client.llen("q") == 0
 
 
 def random_line(chance: random.Random) -> str:
