@@ -217,25 +217,6 @@ def test_a_poison_message_goes_to_the_dead_letters(server: Server, client: Clien
     assert client.llen("q") == 0
 
 
-@pytest.mark.parametrize("options", QUEUES)
-def test_a_queue_can_be_altered_in_use(server: Server, client: Client, options: str) -> None:
-    create(client, "q", *options.split())
-    client.rpush("q", *"abcdef")
-    with Waiter(server.port) as worker, Waiter(server.port) as other:
-        worker("SPOP", "q")
-        assert reserved(client) == 0
-        assert client.execute_command("PRESSURE.ALTER", "q", "ACK", "NEXT") == b"OK"
-        assert about(client, "q")[b"ack"] == b"next"
-        worker("SPOP", "q")
-        assert reserved(client) == 1
-        assert client.execute_command("PRESSURE.ALTER", "q", "ACK", "FINAL") == b"OK"
-        assert about(client, "q")[b"ack"] == b"final"
-        other("SPOP", "q")
-        worker("SPOP", "q")
-        assert (client.llen("q"), reserved(client)) == (2, 1)
-    wait_for_length(client, 3)
-
-
 def test_a_waiting_pop_has_acknowledged_and_follows_an_alteration(server: Server, client: Client) -> None:
     create(client, "q")
     with Waiter(server.port) as worker:

@@ -42,7 +42,7 @@ class Event(NamedTuple):
 
     before: str
     act: str
-    wanted: str = "m"
+    wanted: str = "b'm'"
 
 
 JOBS = "PRESSURE.CREATE q TYPE JOBS"

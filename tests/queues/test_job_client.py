@@ -3,7 +3,6 @@
 import asyncio
 import gc
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -35,7 +34,6 @@ from pressure_server.client import (
 )
 from tests.support.blocking import Blocking, running_loop
 from tests.support.client_scripts import examples, output_of
-from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, Client, Server, wait_for
 from tests.support.waiters import about, create, wait_for_blocked, wait_for_waiting
 
@@ -469,33 +467,10 @@ def test_threads_may_touch_a_job_while_it_is_ended(queue: Any) -> None:
     assert (queue.length(), queue.info()["reserved"]) == (0, 0)
 
 
-def start_worker(server: Server, body: str) -> subprocess.Popen[str]:
-    """Start a process with a client of the queue, and wait for its first line, which must be `ready`."""
-    begin = f"from pressure_server.client import JobQueue\nqueue = JobQueue('q', {server.url!r})\n"
-    process = subprocess.Popen(
-        [sys.executable, "-c", begin + body], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def test_the_job_of_a_killed_process_returns(queue: Any, server: Server) -> None:
-    queue.put("work")
-    body = "import signal\nwith queue.reserve(0) as job:\n    print('ready', flush=True)\n    signal.pause()"
-    with start_worker(server, body) as process:
-        try:
-            assert state_of(queue, 1) == "reserved"
-        finally:
-            process.kill()
-    job = queue.reserve(timeout=TIMEOUT)
-    assert (job.id, job.message, job.reserves) == (1, b"work", 2)
-
-
 def test_a_token_carries_a_reservation_from_process_to_process(queue: Any, server: Server) -> None:
     queue.put("work", priority=3, ttr=100)
-    with start_worker(server, "queue.reserve(0, token='cart-7')\nprint('ready', flush=True)") as process:
-        assert process.wait(TIMEOUT) == 0
+    program = f"JobQueue('q', {server.url!r}).reserve(0, token='cart-7')"
+    assert output_of(sys.executable, "-c", f"from pressure_server.client import JobQueue\n{program}") == ""
     with pytest.raises(QueueEmptyError):
         queue.reserve(timeout=0)
     for token, job_id in (("cart-8", 1), ("cart-7", 2)):

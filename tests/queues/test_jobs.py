@@ -48,29 +48,6 @@ def test_a_job_that_has_just_become_a_dead_letter_may_be_the_best_of_several_que
     assert (name, message) == (b"dead", b"m")
 
 
-@pytest.mark.parametrize(
-    ("words", "state", "deliverable"),
-    [
-        (("PRESSURE.ACK", "q", 1), None, False),
-        (("PRESSURE.RELEASE", "q", 1), b"ready", True),
-        (("PRESSURE.RELEASE", "q", 1, "DELAY", 9), b"delayed", False),
-        (("PRESSURE.BURY", "q", 1), b"buried", False),
-        (("PRESSURE.TOUCH", "q", 1), b"reserved", False),
-    ],
-)
-def test_only_the_owner_may_end_a_reservation(
-    client: Client, worker: Waiter, words: Words, state: bytes | None, deliverable: bool
-) -> None:
-    create(client, "q")
-    put(client, "m", "PRIORITY", 7)
-    assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 1]
-    assert client.execute_command(*words) == 0
-    assert worker(*words) == 1
-    about = client.execute_command("PRESSURE.JOB", "q", 1)
-    assert (about[b"state"] if about else None) == state
-    assert (worker("PRESSURE.RESERVE", "q") is not None) == deliverable
-
-
 def test_a_kick_makes_buried_jobs_ready_then_delayed_ones(worker: Waiter) -> None:
     series: Series = [
         ("PRESSURE.CREATE q TYPE JOBS", b"OK"),

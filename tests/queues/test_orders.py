@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.model.model_settings import model_settings
-from tests.support.faults import stopped
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, Valkey, wait_for, wait_until_settled
 from tests.support.protocols import RESP, Wire
@@ -200,23 +199,6 @@ def test_messages_of_native_clients_are_all_taken(
     assert direct.exists(JOBS) == 0
     if order == "LIFO":
         assert taken == [*many[::-1], b"first"]
-
-
-@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
-def test_undelivered_messages_go_back(
-    server: Server, client: Client, direct: Client, backend: Valkey, order: str
-) -> None:
-    create(client, "q", "TYPE", order)
-    client.sadd("q", *MESSAGES)
-    with stopped(backend.process), Wire(RESP, server) as wire:
-        wire.send(packed("LPOP", "q", 5))
-        client.ping()
-        wire.reset()
-        wait_for(lambda: client.info("clients")["connected_clients"] == 1, "the client to be gone")
-    wait_until_settled(direct)
-    messages = client.lrange("q", 0, -1)
-    assert messages == MESSAGES[::-1] if order == "LIFO" else Counter(messages) == Counter(MESSAGES)
-    assert about(client, "q")[b"consumed_messages"] == 0
 
 
 @pytest.mark.parametrize("order", ["LIFO", "RANDOM"])

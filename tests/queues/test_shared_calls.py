@@ -59,18 +59,6 @@ def test_gets_that_take_several_calls_keep_their_order(
     assert got == list(range(count))
 
 
-@pytest.mark.parametrize("bound", [0, 1], ids=["unbounded", "bound 1"])
-def test_a_move_serves_a_waiting_get_on_its_destination(server: Server, client: Client, bound: int) -> None:
-    client.execute_command("PRESSURE.CREATE", "b", "BOUND", bound)
-    client.rpush("a", "m")
-    with Waiter(server.port) as mover, Waiter(server.port) as getter:
-        getter.send("BLPOP", "b", 0)
-        wait_for(lambda: client.info("clients")["blocked_clients"] == 1, "the get to wait")
-        assert mover("LMOVE", "a", "b", "LEFT", "RIGHT") == b"m"
-        assert getter.reply() == [b"b", b"m"]
-    assert client.llen("a") == client.llen("b") == 0
-
-
 @pytest.mark.parametrize("commands", [("LPOP b", "LMOVE a b LEFT RIGHT"), ("LMOVE a b LEFT RIGHT", "LPOP b")])
 @pytest.mark.parametrize("bound", [0, 1], ids=["unbounded", "bound 1"])
 def test_a_move_and_a_get_on_its_destination_may_share_a_call(
