@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from pressure_server.client import Queue
-from tests.support.programs import Client, Server, StartServer, Valkey, records, run_command, wait_for
+from tests.support.programs import Client, Server, StartServer, Valkey, run_command, wait_for
 from tests.support.series import Series, refusals, run_series
 from tests.support.waiters import Waiter, Words, about, create, wait_for_blocked
 
@@ -67,37 +67,26 @@ def test_a_kick_makes_buried_jobs_ready_then_delayed_ones(worker: Waiter) -> Non
     run_series(worker, series)
 
 
-@pytest.mark.parametrize("leave", [Waiter.close, Waiter.reset])
-@pytest.mark.parametrize("is_job", [True, False], ids=["jobs", "fifo"])
-def test_jobs_of_a_client_that_leaves_are_next_again(
-    server: Server, client: Client, direct: Client, leave: Any, is_job: bool
-) -> None:
-    create(client, "q")
-    for number in range(4):
-        put(client, str(number), *(("PRIORITY", 1) if is_job else ()))
-    worker = Waiter(server.port)
-    assert messages(worker("PRESSURE.RESERVE", "q", "COUNT", 3)) == [b"0", b"1", b"2"]
-    leave(worker)
-    wait_for(lambda: client.scard("q") == 4, "the jobs to be back")
-    assert client.lrange("q", 0, -1) == [b"0", b"1", b"2", b"3"]
-    wait_for(lambda: not records(direct), "no record to be left")
-
-
-@pytest.mark.parametrize("is_job", [True, False], ids=["jobs", "fifo"])
+@pytest.mark.parametrize(
+    ("options", "target"),
+    [("TYPE JOBS", "q"), ("", "q"), ("MAX-DELIVERIES 1 DEAD-LETTER dead", "dead")],
+    ids=["jobs", "list", "dead_letters"],
+)
 def test_jobs_of_a_server_that_is_killed_are_ready_again(
-    backend: Valkey, start_server: StartServer, is_job: bool
+    backend: Valkey, start_server: StartServer, options: str, target: str
 ) -> None:
     doomed = start_server("--backend", backend.url, "--proxy-timeout", "1")
     with doomed.client() as client, Waiter(doomed.port) as worker:
-        create(client, "q")
-        for number in range(3):
-            put(client, str(number), *(("PRIORITY", 1) if is_job else ()))
+        create(client, "q", *options.split())
+        client.rpush("q", *range(4))
         assert worker("PRESSURE.RESERVE", "q", "DETACHED", "kept")[2] == b"0"
-        assert messages(worker("PRESSURE.RESERVE", "q", "COUNT", 2)) == [b"1", b"2"]
+        found = worker("PRESSURE.RESERVE", "q", "COUNT", 2)
+        assert [message for _, _, message, _ in found] == [b"1", b"2"]
         doomed.process.kill()
     other = start_server("--backend", backend.url, "--proxy-timeout", "1")
+    expected = [b"1", b"2"] if target == "dead" else [b"1", b"2", b"3"]
     with other.client() as client:
-        wait_for(lambda: client.lrange("q", 0, -1) == [b"1", b"2"], "the jobs to be back")
+        wait_for(lambda: client.lrange(target, 0, -1) == expected, "the jobs to be back")
         assert client.execute_command("PRESSURE.ACK", "q", 1, "TOKEN", "kept") == 1
 
 
@@ -126,22 +115,6 @@ def test_a_reservation_that_was_not_delivered_ends_no_later_one_of_its_consumer(
     wait_for(lambda: client.info("clients")["connected_clients"] == 2, "the client to be gone")
     assert client.scard("q") == 0
     assert worker("PRESSURE.ACK", "q", job, "TOKEN", "ann") == 1
-
-
-def test_jobs_of_a_server_that_is_killed_go_to_the_dead_letters(
-    backend: Valkey, start_server: StartServer
-) -> None:
-    doomed = start_server("--backend", backend.url, "--proxy-timeout", "1")
-    with doomed.client() as client, Waiter(doomed.port) as worker:
-        client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 1, "DEAD-LETTER", "dead")
-        for number in range(3):
-            put(client, str(number), "PRIORITY", 1)
-        assert messages(worker("PRESSURE.RESERVE", "q", "COUNT", 2)) == [b"0", b"1"]
-        doomed.process.kill()
-    other = start_server("--backend", backend.url, "--proxy-timeout", "1")
-    with other.client() as client:
-        wait_for(lambda: set(client.lrange("dead", 0, -1)) == {b"0", b"1"}, "the jobs to be dead letters")
-        assert client.lrange("q", 0, -1) == [b"2"]
 
 
 def test_a_job_without_a_place_for_dead_letters_is_buried(client: Client, worker: Waiter) -> None:

@@ -4,10 +4,8 @@ Operations are folded into runs, packed, done by the script, and the replies are
 `PRESSURE_ALL_RUNS=1` tries three times as many calls.
 """
 
-import contextlib
 import os
 import random
-import time
 from collections.abc import Iterator, Sequence
 from itertools import count
 from typing import Any, NamedTuple
@@ -20,10 +18,8 @@ from pressure_server.queues.operations.jobs import job_to_put, owned, owned_betw
 from pressure_server.queues.operations.operation import Operation, Owner, Verb
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, OnFull, Options
 from pressure_server.queues.operations.refusals import exception_for
-from tests.support.faults import stopped
-from tests.support.programs import Client, Server, Valkey
+from tests.support.programs import Client
 from tests.support.scripts import RECORDS, Block, Run, call
-from tests.support.waiters import Waiter
 
 _IN_FULL = bool(os.environ.get("PRESSURE_ALL_RUNS"))
 QUEUE, OTHER, LOG = (f"__pressure__:{name}" for name in ("q", "other", "log"))
@@ -369,29 +365,3 @@ def _differences(operations: Sequence[Operation], one: Any, other: Any) -> Itera
     for key in sorted({*one[1], *other[1]}):
         if one[1].get(key) != other[1].get(key):
             yield f"{key}: together {one[1].get(key)}, alone {other[1].get(key)}"
-
-
-def test_a_refused_release_does_not_refuse_those_of_other_clients(server: Server, backend: Valkey) -> None:
-    """Nor puts: all are in one call, as the backend is stopped meanwhile. A retry would double them."""
-    with server.client() as client, contextlib.ExitStack() as opened:
-        client.execute_command("PRESSURE.CREATE", "q", "TYPE", "fifo")
-        client.rpush("q", "m0", "m1", "m2")
-        workers = [opened.enter_context(Waiter(server.port)) for _ in range(3)]
-        jobs = [worker("PRESSURE.RESERVE", "q")[1] for worker in workers]
-        producers = [opened.enter_context(Waiter(server.port)) for _ in range(2)]
-        with stopped(backend.process):
-            producers[0].send("RPUSH", "q", "first")
-            time.sleep(0.05)  # while the backend is stopped, nothing shows that the server has read it
-            workers[0].send("PRESSURE.RELEASE", "q", str(jobs[0]))
-            workers[1].send("PRESSURE.RELEASE", "q", str(jobs[1]), "DELAY", "100")
-            workers[2].send("PRESSURE.RELEASE", "q", str(jobs[2]))
-            producers[1].send("RPUSH", "q", "second")
-            time.sleep(0.05)
-        assert [producer.reply() for producer in producers] in ([1, 4], [1, 2], [1, 3])
-        assert workers[0].reply() == workers[2].reply() == 1
-        refused = workers[1].reply()
-        assert isinstance(refused, Exception)
-        assert str(refused).startswith("TYPE ")
-        assert sorted(client.lrange("q", 0, -1)) == [b"first", b"m0", b"m2", b"second"]
-        # The refused client still holds its job.
-        assert workers[1]("PRESSURE.RELEASE", "q", str(jobs[1])) == 1
