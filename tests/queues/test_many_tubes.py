@@ -4,8 +4,9 @@ import random
 
 import pytest
 
-from tests.support.programs import Server, StartServer, StartValkey, Valkey, wait_for
+from tests.support.programs import Server, StartServer, StartValkey, Valkey
 from tests.support.protocols import BEANSTALK, Wire
+from tests.support.waiters import wait_for_blocked
 
 TUBES = 60
 STEPS = 600
@@ -25,12 +26,12 @@ class Worker(Wire):
     def put_job(self, tube: int, priority: int) -> int:
         """Put a job; return its id."""
         self.told(f"use t{tube}")
-        return int(self.told(f"put {priority} 0 100 1\r\nx").split()[1])
+        assert self.told(f"put {priority} 0 100 1\r\nx") == "INSERTED"
+        return int(self.job)
 
     def reserved(self) -> int | None:
         """Reserve the best job of all tubes, without waiting."""
-        words = self.told("reserve-with-timeout 0").split()
-        return int(words[1]) if words[0] == "RESERVED" else None
+        return int(self.job) if self.told("reserve-with-timeout 0").startswith("RESERVED") else None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -88,13 +89,13 @@ def test_a_job_of_which_a_worker_is_told_that_hangs_up_comes_to_the_next(
     backend: Valkey, start_server: StartServer
 ) -> None:
     server = start_server("--backend", backend.url, "--listen", "beanstalk://127.0.0.1:0")
+    client = server.client()
     for number in range(60):
         first, second, producer = Worker(server), Worker(server), Worker(server)
         for count, waiting in enumerate((first, second), 1):
             waiting.told("watch default")
             waiting.send(b"reserve\r\n")
-            line = b"current-waiting: %d\n" % count
-            wait_for(lambda: line in producer(b"stats-tube default\r\n"), "the worker to wait")  # noqa: B023 # called at once
+            wait_for_blocked(client, count)
         producer.told(f"use t{number % TUBES}")
         producer.send(b"put 1 0 100 1\r\nx\r\n")
         if number % 3:

@@ -45,8 +45,6 @@ FLAGS = st.sampled_from([0, 1, 7, 2**32 - 1])
 class Receiver:
     """A client that keeps the operations whose messages it has received."""
 
-    is_there = True
-
     def __init__(self) -> None:
         self.operations: list[Operation] = []
 
@@ -99,22 +97,6 @@ class Queue:
         self.direct.hset(key, "epoch", 0)
         _, _, _, back = self.do(recover(self._broker.default_database.shards[0], key))
         return sum(back.values())
-
-    def run_together(self, form: Form, clients: list[Receiver]) -> list[list[bytes]]:
-        """Run one operation for each client, in one call."""
-        database = self._broker.default_database
-
-        async def gathered() -> list[list[bytes]]:
-            # While this call is in flight, the other operations gather.
-            first = asyncio.ensure_future(database.run(verbs.LENGTH, b"q"))
-            await asyncio.sleep(0)
-            others = [
-                database.run(form.verb, b"q", client=client, options=form.options) for client in clients
-            ]
-            return (await asyncio.gather(first, *others))[1:]
-
-        results: list[list[bytes]] = self.do(gathered())
-        return results
 
     def put(self, message: bytes, flags: int, expires: bytes = b"0") -> None:
         self.run(forms.PUT_MARKED, b"%d %b %b" % (flags, expires, message))
@@ -487,18 +469,6 @@ def test_messages_recovered_from_a_dead_server_keep_their_marks(mixed: Queue, fo
         operation.put_back()
     mixed.settled()
     assert mixed.run(forms.LENGTH) == [0]
-
-
-@pytest.mark.slow
-def test_messages_of_one_call_put_back_in_part_keep_their_marks(mixed: Queue) -> None:
-    clients = [Receiver() for _ in MIXED]
-    taken = mixed.run_together(forms.GET_MARKED, clients)
-    assert [with_flags(message) for (message,) in taken] == MIXED
-    for client in clients[1::2]:
-        client.operations[0].put_back()
-    wait_for(lambda: mixed.run(forms.LENGTH) == [3], "three to be back")
-    assert mixed.recovered() == len(MIXED) - 3
-    assert sorted(mixed.get(10)) == sorted(MIXED)
 
 
 @pytest.mark.slow

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from tests.model.model_settings import model_settings
 from tests.support.programs import Client
-from tests.support.waiters import Waiter, create, wait_for_blocked
-
-Words = tuple[str | int, ...]
+from tests.support.waiters import Waiter, Words, create, wait_for_blocked
 
 _names = count()
 _ids = st.sampled_from([f"t{number}" for number in range(6)])
