@@ -52,7 +52,7 @@ def test_a_pipeline_is_answered_like_one_command_after_the_other(waiter: Waiter,
         is_closed=st.sampled_from([False, False, False, True]),
         repeats=st.booleans(),
     )
-    def compare(kind: Words, program: list[Any], *, is_closed: bool, repeats: bool) -> None:
+    def compare(kind: tuple[str | int, ...], program: list[Any], *, is_closed: bool, repeats: bool) -> None:
         number = next(_names)
         one, other = f"one{number}", f"other{number}"
         for queue in (one, other):
