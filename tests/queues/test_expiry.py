@@ -286,10 +286,6 @@ def test_many_queues_expire_in_time_and_block_no_client(
         # most of the waits.
         waited.sort()
         slow = waited[len(waited) * 99 // 100]
-        print(
-            f"{MANY} queues were gone after {time.monotonic() - began:.2f} s and {work:.2f} s of processors;"
-            f" 99 of 100 SADDs took up to {1000 * slow:.0f} ms, the slowest {1000 * waited[-1]:.0f} ms"
-        )
         assert list(direct.scan_iter("__pressure__:*:bound")) == [b"__pressure__:used:bound"]
         assert work <= MOST_WORK
         assert slow < 0.1

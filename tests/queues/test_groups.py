@@ -1,13 +1,13 @@
 """Groups of consumers that read a log: each sees every message once, in order, over any protocol."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
 from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, StartServer, Valkey, join, wait_for
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, Wire
 from tests.support.series import Series, refusals, run_series
 from tests.support.waiters import Waiter, create, wait_for_blocked
@@ -224,26 +224,21 @@ def test_beanstalk_workers_read_a_group_as_a_tube(server: Server, client: Client
 
 def test_consumers_of_a_group_share_its_messages(client: Client, server: Server) -> None:
     log_with_groups(client, "one", "two")
-    seen: dict[str, list[bytes]] = {"one": [], "two": []}
 
-    def consume(group: str, consumer: str) -> None:
+    def consume(group: str, consumer: str) -> list[bytes]:
+        seen: list[bytes] = []
         with Waiter(server.port) as waiter:
             while found := waiter("PRESSURE.READ", "q", "GROUP", group, consumer, "COUNT", 7, "TIMEOUT", 1):
-                seen[group] += [message for _, message, _, _ in found]
+                seen += [message for _, message, _, _ in found]
                 ids = [number for number, _, _, _ in found]
                 assert waiter("PRESSURE.ACK", f"q+{group}", *ids, "TOKEN", consumer) == len(ids)
+        return seen
 
-    threads = [
-        threading.Thread(target=consume, args=(group, consumer))
-        for group in seen
-        for consumer in ("ann", "bob")
-    ]
-    for thread in threads:
-        thread.start()
     sent = [b"%d" % number for number in range(500)]
-    for first in range(0, 500, 5):
-        client.lpush("q", *sent[first : first + 5])
-    for thread in threads:
-        join(thread)
-    assert {group: sorted(found, key=int) for group, found in seen.items()} == {"one": sent, "two": sent}
+    with ThreadPoolExecutor(4) as threads:
+        consuming = [threads.submit(consume, group, by) for group in ("one", "two") for by in ("ann", "bob")]
+        for first in range(0, 500, 5):
+            client.lpush("q", *sent[first : first + 5])
+        ann, bob, *of_two = [one.result(TIMEOUT) for one in consuming]
+    assert sorted(ann + bob, key=int) == sorted(of_two[0] + of_two[1], key=int) == sent
     assert client.llen("q") == 0

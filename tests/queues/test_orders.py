@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 
 from tests.model.model_settings import model_settings
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, Valkey, wait_for, wait_until_settled
-from tests.support.protocols import RESP, Wire
+from tests.support.programs import Client, Server, Valkey, wait_for
 from tests.support.reference.queue import Queue
 from tests.support.series import Series, run_series, words
-from tests.support.waiters import Waiter, about, create, packed, wait_for_blocked
+from tests.support.waiters import Waiter, about, create, wait_for_blocked
 
 JOBS = "__pressure__:q:ext:jobs"
 
@@ -199,22 +198,6 @@ def test_messages_of_native_clients_are_all_taken(
     assert direct.exists(JOBS) == 0
     if order == "LIFO":
         assert taken == [*many[::-1], b"first"]
-
-
-@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
-def test_a_message_that_goes_back_may_have_been_put_again(
-    server: Server, client: Client, direct: Client, order: str
-) -> None:
-    large = b"x" * 8_000_000
-    create(client, "q", "TYPE", order)
-    client.sadd("q", large)
-    with Wire(RESP, server, small_buffers=True) as wire:
-        wire.send(packed("SPOP", "q"))
-        wait_for(lambda: client.scard("q") == 0, "the message to be taken")
-        assert client.sadd("q", large) == 1
-        wire.reset()
-    wait_until_settled(direct)
-    assert client.spop("q", 9) == [large, large]
 
 
 def test_a_queue_of_a_kind_that_only_newer_servers_know_is_left_alone(client: Client, direct: Client) -> None:
