@@ -7,7 +7,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from pressure_server.client import Queue
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
+from tests.support.protocols import BEANSTALK, MEMCACHED, Wire
 from tests.support.waiters import Waiter, create, is_refused, wait_for_blocked, wait_for_waiting
 
 # Seconds: of delays and times to run; and for a reply that comes when they end.
@@ -220,3 +222,60 @@ def test_an_outdated_time_of_dead_letters_is_forgotten(client: Client, direct: C
     direct.zadd("__pressure__!due", {"__pressure__:q": 1, "__pressure__:gone": 1, "__pressure__:z": 9e15})
     wait_for(lambda: direct.zcard("__pressure__!due") == 1, "the times to be forgotten")
     assert client.exists("q", "gone") == 1
+
+
+@pytest.mark.parametrize("tubes", [1, 2])
+def test_a_worker_goes_on_waiting_in_a_deleted_tube(
+    backend: Valkey, start_server: StartServer, tubes: int
+) -> None:
+    server = start_server("--backend", backend.url, "--listen", "beanstalk://127.0.0.1:0")
+    with Wire(BEANSTALK, server) as wire, server.client() as client:
+        create(client, "q", "TYPE", "jobs")
+        wire(b"watch q\r\n")
+        if tubes == 1:
+            wire(b"ignore default\r\n")
+        wire.send(b"reserve\r\n")
+        wait_for_blocked(client, 1)
+        client.delete("q")
+        create(client, "q")
+        client.rpush("q", "m")
+        assert wire.replies(1) == [b"RESERVED 1\r\nm"]
+
+
+@pytest.mark.parametrize("before", ["buried", "delayed"])
+@pytest.mark.parametrize("wait", [BLPOP, RESERVE])
+def test_a_job_that_was_reserved_by_its_id_comes_back(
+    backend: Valkey, start_server: StartServer, wait: str, before: str
+) -> None:
+    server = start_server("--backend", backend.url, "--listen", "beanstalk://127.0.0.1:0")
+    with Wire(BEANSTALK, server) as wire, Waiter(server.port) as waiter, server.client() as client:
+        wire(b"use q\r\n")
+        if before == "delayed":
+            wire(b"put 0 60 1 1\r\nm\r\n")
+        else:
+            wire(b"watch q\r\n")
+            wire(b"put 0 0 1 1\r\nm\r\n")
+            wire(b"reserve\r\n")
+            wire(b"bury 1 0\r\n")
+        waiter.send(*wait.split())
+        wait_for_blocked(client, 1)
+        assert wire(b"reserve-job 1\r\n").startswith(b"RESERVED 1")
+        assert b"m" in str(waiter.reply(SOON)).encode()
+
+
+def test_a_native_client_waits_for_a_ready_job(backend: Valkey, client: Client) -> None:
+    """It did not watch the ready jobs, and looked again only every five seconds."""
+    create(client, "q", "TYPE", "jobs")
+    client.execute_command("PRESSURE.PUT", "q", "m", "DELAY", SHORT)
+    assert Queue("q", backend.url).get(timeout=SOON) == b"m"
+
+
+def test_a_peek_waits_for_a_delay(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url, "--listen", "memcached://127.0.0.1:0")
+    with Wire(MEMCACHED, server) as wire, server.client() as client:
+        create(client, "q", "TYPE", "jobs")
+        client.execute_command("PRESSURE.PUT", "q", "m", "DELAY", SHORT)
+        wire.send(b"get q/peek/t=4000\r\n")
+        wait_for_blocked(client, 1)
+        assert client.llen("q") == 1
+        assert wire.replies(1) == [b"VALUE q/peek/t=4000 0 1\r\nm\r\nEND"]

@@ -1,4 +1,4 @@
-"""Jobs over RESP: priorities, delays, reservations, and what sets, lists and native clients see of them."""
+"""Jobs over RESP: owners, rare states, dead servers, unique jobs and refusals; the simulator does the rest."""
 
 import signal
 from typing import Any
@@ -246,3 +246,55 @@ def test_a_client_may_wait_for_many_queues(backend: Valkey, start_server: StartS
         wait_for_blocked(client, 1)
         server.process.send_signal(signal.SIGTERM)
         assert waiter.ends_without_reply()
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "deliverable"),
+    [
+        (("PRESSURE.ACK", "q", 1), None, False),
+        (("PRESSURE.RELEASE", "q", 1), b"ready", True),
+        (("PRESSURE.RELEASE", "q", 1, "DELAY", 9), b"delayed", False),
+        (("PRESSURE.BURY", "q", 1), b"buried", False),
+        (("PRESSURE.TOUCH", "q", 1), b"reserved", False),
+    ],
+)
+def test_only_the_owner_may_end_a_reservation(
+    client: Client, worker: Waiter, words: Words, state: bytes | None, deliverable: bool
+) -> None:
+    create(client, "q")
+    put(client, "m", "PRIORITY", 7)
+    assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 1]
+    assert client.execute_command(*words) == 0
+    assert worker(*words) == 1
+    about = client.execute_command("PRESSURE.JOB", "q", 1)
+    assert (about[b"state"] if about else None) == state
+    assert (worker("PRESSURE.RESERVE", "q") is not None) == deliverable
+
+
+def test_a_unique_put_returns_the_id_of_the_queued_job(client: Client) -> None:
+    create(client, "q")
+    client.lpush("q", "old")
+    first = put(client, "m", "UNIQUE")
+    assert put(client, "m", "UNIQUE") == first
+    assert put(client, "old", "UNIQUE", "PRIORITY", 3) == first - 1
+    assert put(client, "m", "PRIORITY", 3) > first
+    assert client.llen("q") == 3
+
+
+def test_sets_and_lists_work_on_a_queue_of_jobs(worker: Waiter, client: Client) -> None:
+    create(client, "q")
+    put(client, "urgent", "PRIORITY", 1)
+    put(client, "later", "DELAY", 100)
+    series: Series = [
+        ("SADD q plain urgent later", 1),
+        ("SCARD q", 3),
+        ("SMEMBERS q", [b"urgent", b"plain", b"later"]),
+        ("SMISMEMBER q later none", [1, 0]),
+        ("SREM q later", 1),
+        ("LPOP q", b"urgent"),
+        ("SPOP q", b"plain"),
+        ("SPOP q", None),
+    ]
+    run_series(worker, series)
+    found = about(client, "q")
+    assert (found[b"type"], found[b"produced_messages"], found[b"consumed_messages"]) == (b"jobs", 3, 3)

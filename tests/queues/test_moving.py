@@ -241,3 +241,26 @@ def test_too_many_queues_are_refused(waiter: Waiter) -> None:
     names = [f"q{number}" for number in range(1001)]
     assert str(waiter("BLPOP", *names, 0.01)) == "ERR too many queues: at most 1000"
     assert waiter("BLPOP", *names[:1000], 0.01) is None
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("BLPOP", "closed", "busy", 0), ("BLMPOP", 0, 2, "closed", "busy", "LEFT")],
+    ids=lambda words: words[0],
+)
+def test_a_pop_passes_over_a_closed_queue(client: Client, waiter: Waiter, words: Words) -> None:
+    create(client, "closed")
+    client.execute_command("PRESSURE.CLOSE", "closed")
+    client.rpush("busy", "1", "2")
+    assert waiter(*words)[1] in (b"1", [b"1"])
+    assert client.lpop("busy") == b"2"
+    assert is_refused(waiter(*words), "CLOSED")
+
+
+@each_move
+def test_a_move_within_a_full_queue_works(client: Client, waiter: Waiter, words: Words) -> None:
+    create(client, "q", "BOUND", 2, "OVERFLOW", "ERROR")
+    client.rpush("q", "1", "2")
+    assert waiter(words[0], "q", "q", *words[3:]) in (b"1", 1)
+    expected = [b"1", b"2"] if words[0] == "SMOVE" else [b"2", b"1"]
+    assert client.lrange("q", 0, -1) == expected

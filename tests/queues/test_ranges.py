@@ -197,3 +197,18 @@ def test_bad_words_are_refused(connection: Waiter) -> None:
         ("PRESSURE.CLAIM none bob", None),
     ]
     run_series(connection, series)
+
+
+def test_a_range_is_touched_in_part(connection: Waiter, client: Client) -> None:
+    put(client, 4)
+    ids = [found[0] for found in read(connection, "ann", 4, "TTR", 0.3)]
+    assert connection("PRESSURE.TOUCH", "q+g", "FROM", ids[0], "TO", ids[1], "TOKEN", "bob") == 0
+    found: list[Any] = []
+
+    def others_are_back() -> bool:
+        assert connection("PRESSURE.TOUCH", "q+g", "FROM", ids[1], "TO", ids[2], "TOKEN", "ann") == 2
+        found.extend(read(connection, "bob", 9))
+        return len(found) == 2
+
+    wait_for(others_are_back, "the messages that are not touched")
+    assert sorted(numbers_of(found)) == [0, 3]
