@@ -46,6 +46,18 @@ def test_each_reservation_is_counted(server: Server, client: Client, options: st
     assert [deliver(server, client, end) for _ in range(4)] == [1, 2, 3, 4]
 
 
+def test_messages_that_come_back_together_have_counts_of_their_own(server: Server, client: Client) -> None:
+    client.rpush("q", "a", "b", "a", "c")
+    for expected in (1, 2):
+        with Waiter(server.port) as worker:
+            found = worker("PRESSURE.RESERVE", "q", "COUNT", 3)
+            assert [job[2:] for job in found] == [[b"a", expected], [b"b", expected], [b"a", expected]]
+        wait_for(lambda: client.llen("q") == 4, "the messages to be back")
+    with Waiter(server.port) as worker:
+        found = worker("PRESSURE.RESERVE", "q", "COUNT", 4)
+        assert [job[2:] for job in found] == [[b"a", 3], [b"b", 3], [b"a", 3], [b"c", 1]]
+
+
 def test_other_protocols_show_the_count(server: Server, client: Client) -> None:
     make(client, "", "m")
     assert deliver(server, client, RELEASE) == 1

@@ -1,9 +1,8 @@
-"""Waiting clients are tried again when a delay, a reservation or a pause ends, or when there is room."""
+"""Waiting clients are tried again when a delay, a reservation or a pause ends, whatever else happens."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import ExitStack
-from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 
@@ -15,25 +14,6 @@ from tests.support.waiters import Waiter, create, is_refused, wait_for_blocked, 
 # Seconds: of delays and times to run; and for a reply that comes when they end.
 SHORT = 0.25
 SOON = 4.0
-
-
-@pytest.fixture(scope="module")
-def peer(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A second server on the backend, for all tests of this module that ask for it."""
-    started = Server(tmp_path_factory.mktemp("peer") / "log", "--backend", shared_backend.url)
-    yield started
-    started.end_well()
-
-
-@pytest.fixture
-def busy_at(server: Server, request: pytest.FixtureRequest) -> Callable[[str], Waiter]:
-    """Return a function that connects to the server where a client waits, or to another one."""
-
-    def connect(at: str) -> Waiter:
-        chosen = server if at == "same server" else request.getfixturevalue("peer")
-        return Waiter(chosen.port)
-
-    return connect
 
 
 BLPOP, RESERVE = "BLPOP q 0", "PRESSURE.RESERVE other q TIMEOUT 0"
@@ -99,45 +79,6 @@ def test_a_wait_ends_in_time(
         for line in event.act.split("|"):
             busy(*line.split())
         assert event.wanted in str(waiter.reply(SOON))
-
-
-_FULL = [
-    f"PRESSURE.CREATE q TYPE {kind} MAX-BYTES 1|LPUSH q x" for kind in ("FIFO", "JOBS", "LIFO", "RANDOM")
-]
-_MAKES_ROOM = [
-    *("PRESSURE.ALTER q MAX-BYTES 0", "PRESSURE.ALTER q MAX-BYTES 9"),
-    *("LPOP q", "LMOVE q elsewhere LEFT RIGHT", "SREM q x", "LTRIM q 1 0", "PRESSURE.PURGE q"),
-    *("PRESSURE.RESERVE q", "PRESSURE.RESERVE q|PRESSURE.BURY q 1"),
-]
-# Logs that are full for the slower one of their groups.
-_FULL_LOGS = [
-    f"PRESSURE.CREATE q TYPE LOG {limit} 1|PRESSURE.GROUP CREATE q g|PRESSURE.GROUP CREATE q faster|"
-    "LPUSH q x|LPOP q+faster"
-    for limit in ("MAX-BYTES", "BOUND")
-]
-_READ = "PRESSURE.READ q GROUP g ann"
-_MAKES_ROOM_IN_LOG = [
-    *(f"{_READ}|PRESSURE.ACK q+g ID TOKEN ann", f"{_READ}|PRESSURE.BURY q+g ID TOKEN ann"),
-    *("BLPOP q+g 1", "PRESSURE.PURGE q+g", "PRESSURE.GROUP SEEK q g FROM TAIL", "PRESSURE.GROUP DELETE q g"),
-]
-
-
-@pytest.mark.parametrize("at", ["same server", "other server"])
-@pytest.mark.parametrize(
-    ("before", "act"), [*product(_FULL, _MAKES_ROOM), *product(_FULL_LOGS, _MAKES_ROOM_IN_LOG)]
-)
-def test_a_put_goes_on_when_there_is_room(
-    client: Client, waiter: Waiter, busy_at: Callable[[str], Waiter], before: str, act: str, at: str
-) -> None:
-    with busy_at(at) as busy:
-        for line in before.split("|"):
-            busy(*line.split())
-        waiter.send("LPUSH", "q", "m")
-        wait_for_waiting(client, "q", producers=1)
-        read: Any = None
-        for line in act.split("|"):
-            read = busy(*(read[0][0] if word == "ID" else word for word in line.split()))
-        assert isinstance(waiter.reply(SOON), int)
 
 
 @pytest.mark.parametrize("wait", [BLPOP, RESERVE])

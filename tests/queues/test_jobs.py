@@ -1,4 +1,4 @@
-"""Jobs over RESP: owners, rare states, dead servers, unique jobs and refusals; the simulator does the rest."""
+"""Jobs over RESP: owners, rare states, dead servers, unique jobs, refusals; the simulator does the rest."""
 
 import signal
 from typing import Any

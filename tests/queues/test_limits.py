@@ -187,25 +187,3 @@ def test_a_queue_with_a_time_to_live_is_deleted_when_it_is_unused(
 def test_a_put_of_very_many_messages_into_a_queue_with_a_limit_of_bytes_is_one_step(client: Client) -> None:
     create(client, "q", "MAX-BYTES", 90_000, "OVERFLOW", "ERROR")
     assert client.rpush("q", *(b"%010d" % number for number in range(12_000))) == 12_000
-
-
-@pytest.mark.parametrize("convert", [True, False])
-def test_the_bytes_of_what_is_reserved_do_not_count(client: Client, waiter: Waiter, *, convert: bool) -> None:
-    create(client, "q", *(() if convert else ("TYPE", "jobs")))
-    client.rpush("q", "0123456789", "0123456789", "0123456789")
-    for _ in range(2):
-        assert waiter("PRESSURE.RESERVE", "q")[2] == b"0123456789"
-    waiter("PRESSURE.BURY", "q", 1)
-    client.execute_command("PRESSURE.ALTER", "q", "MAX-BYTES", 20, "OVERFLOW", "error")
-    if convert:
-        client.execute_command("PRESSURE.RELEASE", "q", 2, "PRIORITY", 1)
-        client.execute_command("PRESSURE.PUT", "q", "0123456789", "PRIORITY", 1)
-    else:
-        client.rpush("q", "0123456789")
-    assert isinstance(waiter("RPUSH", "q", "0123456789"), Exception)
-    waiter("PRESSURE.ACK", "q", 2)
-    assert isinstance(waiter("RPUSH", "q", "0123456789"), Exception)
-    waiter("LPOP", "q")
-    assert waiter("RPUSH", "q", "0123456789") == 2
-    client.execute_command("PRESSURE.KICK", "q", 1)
-    assert waiter("LLEN", "q") == 3
