@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from redis import ResponseError
 
 from tests.support.faults import NO_SCRIPTS
 from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import LISTEN, MEMCACHED, Wire
+from tests.support.series import Series, refusals, run_series
 from tests.support.waiters import Waiter, about, close_with_reset, create, is_refused, wait_for_waiting
 
 QUEUES = ["TYPE FIFO", "TYPE JOBS", "TYPE LIFO", "TYPE RANDOM", "MAX-BYTES 1000000", "MAX-DELIVERIES 9"]
@@ -84,49 +84,45 @@ def test_without_another_pop_the_message_comes_back(
         assert client.spop("q") == message
 
 
-def test_quit_acknowledges(server: Server, client: Client) -> None:
-    make(client, "a", "b")
-    with Waiter(server.port) as worker:
-        assert worker("SPOP", "q") == b"a"
-        assert worker("QUIT") == b"OK"
-        assert worker.ends_without_reply()
-    assert client.lrange("q", 0, -1) == [b"b"]
-    assert reserved(client) == 0
+# Commands of a worker, with their replies, and how many messages of q are reserved then; at the end, none.
+STEPS: dict[str, list[tuple[str, Any, int | None]]] = {
+    "QUIT": [("SPOP q", b"a", 1), ("QUIT", b"OK", 0)],
+    "pop of an empty queue": [("SPOP q 2", [b"a", b"b"], 2), ("SPOP q", None, 0)],
+    "pop of another such queue": [("SPOP q", b"a", 1), ("SPOP plain", b"1", 1), ("SPOP p", b"x", None)],
+    "PRESSURE.ACK": [
+        ("PRESSURE.ACK q", 0, 0),
+        ("SPOP q", b"a", 1),
+        ("PRESSURE.ACK other", 0, 1),
+        ("PRESSURE.ACK q", 1, 0),
+        ("PRESSURE.ACK q", 0, 0),
+    ],
+    "PRESSURE.ACK in EXEC": [
+        ("SPOP q", b"a", 1),
+        ("MULTI", b"OK", 1),
+        ("PRESSURE.ACK q", b"QUEUED", 1),
+        ("EXEC", [1], 0),
+        ("PRESSURE.ACK q", 0, 0),
+    ],
+    "queue that is made anew": [
+        ("SPOP q", b"a", 1),
+        ("DEL q", 1, None),
+        ("RPUSH q c b", 2, 0),
+        ("SPOP q", b"c", 0),
+    ],
+}
 
 
-def test_a_pop_that_waits_acknowledges_first(server: Server, client: Client) -> None:
-    make(client, "a")
-    with Waiter(server.port) as worker:
-        assert worker("BLPOP", "q", 0) == [b"q", b"a"]
-        worker.send("BLPOP", "q", 0)
-        wait_for_waiting(client, "q", consumers=1)
-        assert reserved(client) == 0
-        client.rpush("q", "b")
-        assert worker.reply() == [b"q", b"b"]
-        assert reserved(client) == 1
-
-
-def test_a_pop_of_an_empty_queue_acknowledges(server: Server, client: Client) -> None:
-    make(client, "a")
-    with Waiter(server.port) as worker:
-        assert worker("SPOP", "q") == b"a"
-        assert worker("SPOP", "q") is None
-        assert reserved(client) == 0
-
-
-def test_a_pop_from_another_such_queue_acknowledges(server: Server, client: Client) -> None:
+@pytest.mark.parametrize("name", STEPS)
+def test_what_else_acknowledges(server: Server, client: Client, name: str) -> None:
     make(client, "a", "b")
     make(client, "x", queue="p")
     client.rpush("plain", "1", "2")
     with Waiter(server.port) as worker:
-        assert worker("SPOP", "q") == b"a"
-        assert worker("SPOP", "plain") == b"1"
-        assert reserved(client) == 1
-        assert worker("SPOP", "p") == b"x"
-        wait_for(lambda: reserved(client) == 0, "the message to be acknowledged")
-        assert reserved(client, "p") == 1
-    wait_for_length(client, 1, "p")
-    assert client.lrange("q", 0, -1) == [b"b"]
+        for line, reply, count in STEPS[name]:
+            assert worker(*line.split()) == reply, line
+            assert count is None or reserved(client) == count, line
+        wait_for(lambda: reserved(client) == 0, "the acknowledgement")
+    assert client.lrange("q", 0, -1) == ([] if "empty" in name else [b"b"])
 
 
 def test_pipelined_pops_stay_open_together(server: Server, client: Client) -> None:
@@ -178,24 +174,6 @@ def test_an_acknowledgement_that_failed_can_be_repeated(
                 with NO_SCRIPTS(backend):
                     assert is_refused(worker("PRESSURE.ACK", "q"), "BACKEND")
         wait_for(lambda: client.lindex("q", 0) == b"a", "the message to be back")
-    with Waiter(server.port) as worker:
-        assert worker("SPOP", "q") == b"a"
-        assert worker("MULTI") == b"OK"
-        assert worker("PRESSURE.ACK", "q") == b"QUEUED"
-        assert worker("EXEC") == [1]
-        assert worker("PRESSURE.ACK", "q") == 0
-
-
-def test_a_client_can_acknowledge_without_another_pop(server: Server, client: Client) -> None:
-    make(client, "a", "b")
-    with Waiter(server.port) as worker:
-        assert worker("PRESSURE.ACK", "q") == 0
-        assert worker("SPOP", "q") == b"a"
-        assert worker("PRESSURE.ACK", "other") == 0
-        assert worker("PRESSURE.ACK", "q") == 1
-        assert worker("PRESSURE.ACK", "q") == 0
-    assert client.lrange("q", 0, -1) == [b"b"]
-    assert reserved(client) == 0
 
 
 @pytest.mark.parametrize("options", QUEUES)
@@ -240,50 +218,17 @@ def test_a_poison_message_goes_to_the_dead_letters(server: Server, client: Clien
     assert client.llen("q") == 0
 
 
-@pytest.mark.parametrize("options", QUEUES)
-def test_a_queue_can_be_altered_in_use(server: Server, client: Client, options: str) -> None:
-    create(client, "q", *options.split())
-    client.rpush("q", *"abcdef")
-    with Waiter(server.port) as worker, Waiter(server.port) as other:
-        worker("SPOP", "q")
-        assert reserved(client) == 0
-        assert client.execute_command("PRESSURE.ALTER", "q", "ACK", "NEXT") == b"OK"
-        assert about(client, "q")[b"ack"] == b"next"
-        worker("SPOP", "q")
-        assert reserved(client) == 1
-        assert client.execute_command("PRESSURE.ALTER", "q", "ACK", "FINAL") == b"OK"
-        assert about(client, "q")[b"ack"] == b"final"
-        other("SPOP", "q")
-        worker("SPOP", "q")
-        assert (client.llen("q"), reserved(client)) == (2, 1)
-    wait_for_length(client, 3)
-
-
-def test_a_waiting_pop_follows_an_alteration(server: Server, client: Client) -> None:
+def test_a_waiting_pop_has_acknowledged_and_follows_an_alteration(server: Server, client: Client) -> None:
     create(client, "q")
     with Waiter(server.port) as worker:
-        worker.send("BLPOP", "q", 0)
-        wait_for_waiting(client, "q", consumers=1)
-        client.execute_command("PRESSURE.ALTER", "q", "ACK", "NEXT")
-        client.rpush("q", "a")
-        assert worker.reply() == [b"q", b"a"]
-        assert reserved(client) == 1
-        worker.send("BLPOP", "q", 0)
-        wait_for_waiting(client, "q", consumers=1)
-        client.execute_command("PRESSURE.ALTER", "q", "ACK", "FINAL")
-        client.rpush("q", "b")
-        assert worker.reply() == [b"q", b"b"]
-        assert reserved(client) == 0
-
-
-def test_a_queue_that_is_made_anew_is_a_plain_one(server: Server, client: Client) -> None:
-    make(client, "a")
-    with Waiter(server.port) as worker:
-        assert worker("SPOP", "q") == b"a"
-        client.delete("q")
-        client.rpush("q", "b", "c")
-        assert worker("SPOP", "q") == b"b"
-    assert client.lrange("q", 0, -1) == [b"c"]
+        for message, setting, count in ((b"a", "NEXT", 1), (b"b", "NEXT", 1), (b"c", "FINAL", 0)):
+            worker.send("BLPOP", "q", 0)
+            wait_for_waiting(client, "q", consumers=1)
+            assert reserved(client) == 0
+            client.execute_command("PRESSURE.ALTER", "q", "ACK", setting)
+            client.rpush("q", message)
+            assert worker.reply() == [b"q", message]
+            assert reserved(client) == count
 
 
 @pytest.mark.parametrize("request_", [b"get q\r\n", b"gets q\r\n", b"mg q v\r\n", b"get q/t=100\r\n"])
@@ -304,16 +249,6 @@ def test_gets_of_memcached_clients(server: Server, client: Client, request_: byt
     assert (client.llen("q"), reserved(client)) == (0, 0)
 
 
-def test_flags_of_memcached_clients_stay(server: Server, client: Client) -> None:
-    make(client)
-    with Wire(MEMCACHED, server) as wire:
-        wire(b"set q 77 0 1\r\na\r\n")
-        assert wire(b"get q\r\n").startswith(b"VALUE q 77 1")
-    wait_for_length(client, 1)
-    with Wire(MEMCACHED, server) as wire:
-        assert wire(b"get q\r\n").startswith(b"VALUE q 77 1")
-
-
 def test_an_acknowledgement_is_repeated_until_it_is_done(
     backend: Valkey, server: Server, client: Client
 ) -> None:
@@ -326,28 +261,17 @@ def test_an_acknowledgement_is_repeated_until_it_is_done(
         assert client.lrange("q", 0, -1) == [b"b"]
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ("ACK", "syntax"),
-        ("ACK SOON", "none of NEXT, FINAL"),
-        ("ACK-TTR 5", "ACK-TTR needs ACK NEXT"),
-        ("ACK FINAL ACK-TTR 5", "ACK-TTR needs ACK NEXT"),
-        ("ACK NEXT ACK-TTR -1", "timeout"),
-        ("ACK NEXT ACK-TTR x", "timeout"),
-        ("ACK NEXT TYPE LOG", "TYPE LOG"),
-    ],
-)
-def test_bad_options(client: Client, words: str, error: str) -> None:
-    with pytest.raises(ResponseError, match=error):
-        create(client, "q", *words.split())
-    assert not client.exists("q")
-
-
-def test_a_log_refuses_it(client: Client) -> None:
-    create(client, "q", "TYPE", "LOG")
-    with pytest.raises(ResponseError):
-        client.execute_command("PRESSURE.ALTER", "q", "ACK", "NEXT")
+def test_bad_options(worker: Waiter) -> None:
+    series: Series = [
+        *refusals("ERR syntax", "CREATE q", "ACK"),
+        *refusals("ERR syntax error: 'SOON' is none of NEXT, FINAL", "CREATE q", "ACK SOON"),
+        *refusals("ERR ACK-TTR needs ACK NEXT", "CREATE q", "ACK-TTR 5", "ACK FINAL ACK-TTR 5"),
+        *refusals("ERR timeout", "CREATE q ACK NEXT", "ACK-TTR -1", "ACK-TTR x"),
+        *refusals("ERR ACK NEXT", "CREATE q ACK NEXT", "TYPE LOG"),
+        ("PRESSURE.CREATE q TYPE LOG", b"OK"),
+        *refusals("TYPE ", "ALTER q", "ACK NEXT"),
+    ]
+    run_series(worker, series)
 
 
 def test_the_log_tells_it_once_for_each_host(backend: Valkey, start_server: StartServer) -> None:

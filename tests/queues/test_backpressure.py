@@ -1,7 +1,5 @@
 """Full queues: puts wait for room in order of arrival or are refused, and senders are throttled."""
 
-import contextlib
-import os
 import threading
 import time
 from collections.abc import Callable
@@ -21,9 +19,9 @@ from tests.support.waiters import (
     waiters,
 )
 
-# The total is more than the buffers of the sockets hold, whatever the number of messages.
-PIPE_MESSAGES = int(os.environ.get("PRESSURE_PIPE_MESSAGES", "2000"))
-PIPE_BYTES = 24 * MB
+# The total of 24 MB is more than the buffers of the sockets hold.
+PIPE_MESSAGES = 2000
+MESSAGE_BYTES = 12 << 10
 
 
 @pytest.mark.slow
@@ -31,8 +29,7 @@ def test_a_full_queue_throttles_its_producer(start_server: StartServer, start_va
     """Messages are taken one by one while the producer waits, and then as fast as possible."""
     backend = start_valkey()
     server = start_server("--backend", backend.url)
-    padding = b"." * (PIPE_BYTES // PIPE_MESSAGES)
-    messages = [b"%d" % number + padding for number in range(PIPE_MESSAGES)]
+    messages = [b"%d" % number + b"." * MESSAGE_BYTES for number in range(PIPE_MESSAGES)]
     slowly = 100
     sent = 0
     received: list[bytes] = []
@@ -65,17 +62,11 @@ def test_a_full_queue_throttles_its_producer(start_server: StartServer, start_va
         sent_while_slow, grown = sent, memory(server, "VmHWM") - before
         reading = threading.Thread(target=read_replies, daemon=True)
         reading.start()
-        began = time.perf_counter()
         while len(received) < PIPE_MESSAGES:
             received += consumer("BLMPOP", 0, 1, "pipe", "LEFT", "COUNT", 100)[1]
-        rate = (PIPE_MESSAGES - slowly) / (time.perf_counter() - began)
         join(producing)
         join(reading)
         assert client.llen("pipe") == 0
-    print(
-        f"{sent_while_slow} of {PIPE_MESSAGES} sent while {slowly} were taken slowly, and the server grew "
-        f"by {grown / MB:.1f} MB of {PIPE_BYTES / MB:.0f}; then {rate:.0f} messages a second"
-    )
     assert received == messages
     # LPUSH returns the length of the queue, which the backend counts in the same step.
     assert len(lengths) == PIPE_MESSAGES
@@ -182,28 +173,6 @@ def test_a_put_of_more_messages_than_the_bound_is_done_in_parts(
     assert waiter.reply() == (10 if command == "SADD" else 3)
 
 
-def test_a_sadd_done_in_parts_returns_the_number_of_new_messages(client: Client, waiter: Waiter) -> None:
-    create(client, "q", "BOUND", 3)
-    client.sadd("q", "a", "b")
-    waiter.send("SADD", "q", "a", "c", "b", "d", "d", "e", "c", "f")
-    wait_for_waiting(client, "q", producers=1)
-    assert client.smembers("q") == {b"a", b"b", b"c"}
-    taken: list[bytes] = []
-
-    def is_put() -> bool:
-        if not waiter.has_reply():
-            taken.extend(client.spop("q", 1))
-        return waiter.has_reply()
-
-    wait_for(is_put, "the put to be done")
-    new = waiter.reply()
-    taken += client.spop("q", 10)
-    found = about(client, "q")
-    assert new + 2 == len(taken) == found[b"produced_messages"] == found[b"consumed_messages"]
-    assert taken[:3] == [b"a", b"b", b"c"]
-    assert [message for message in taken[3:] if message in b"def"][:3] == [b"d", b"e", b"f"]
-
-
 def test_a_put_that_times_out_is_refused_as_full_and_puts_no_more(
     backend: Valkey, start_server: StartServer
 ) -> None:
@@ -230,41 +199,9 @@ def test_a_move_that_times_out_is_refused_as_full_and_moves_nothing(
     with server.client() as client, Waiter(server.port) as waiter:
         create(client, "d", "BOUND", 1)
         client.sadd("d", "x")
-        moves = [("LMOVE", "s", "d", "LEFT", "RIGHT"), ("RPOPLPUSH", "s", "d"), ("SMOVE", "s", "d", "m")]
-        for move in moves:
+        for move in ("LMOVE s d LEFT RIGHT", "RPOPLPUSH s d", "SMOVE s d m", "BLMOVE s d LEFT RIGHT 0.05"):
             client.sadd("s", "m")
-            assert is_refused(waiter(*move), "FULL"), move
+            assert is_refused(waiter(*move.split()), "FULL"), move
             assert (client.smembers("s"), client.smembers("d")) == ({b"m"}, {b"x"})
             client.spop("s")
-            assert waiter(*move) in (None, 0), move  # the source is empty
-
-
-def test_a_blocking_move_times_out_with_nil_or_full(client: Client, waiter: Waiter) -> None:
-    create(client, "d", "BOUND", 1)
-    client.sadd("d", "x")
-    assert waiter("BLMOVE", "s", "d", "LEFT", "RIGHT", 0.05) is None
-    client.sadd("s", "m")
-    assert is_refused(waiter("BLMOVE", "s", "d", "LEFT", "RIGHT", 0.05), "FULL")
-    assert (client.smembers("s"), client.smembers("d")) == ({b"m"}, {b"x"})
-
-
-@pytest.mark.slow
-def test_a_waiting_client_s_pipeline_is_not_read_further(
-    start_server: StartServer, start_valkey: StartValkey
-) -> None:
-    server = start_server("--backend", start_valkey().url, "--drain-timeout", "0.1")
-    with server.client() as client, Waiter(server.port) as waiter:
-        create(client, "q", "BOUND", 1)
-        client.sadd("q", "x")
-        waiter.send("SADD", "q", "y")
-        wait_for_waiting(client, "q", producers=1)
-        before = memory(server)
-        waiter.socket.setblocking(False)
-        sent = 0
-        chunk = packed("SADD", "q", "z" * 1000) * 100
-        with contextlib.suppress(BlockingIOError):
-            while sent < 64 * MB:
-                sent += waiter.socket.send(chunk)
-        assert sent < 64 * MB
-        assert client.ping()
-        assert memory(server) - before < 4 * MB
+            assert waiter(*move.split()) in (None, 0), move  # the source is empty

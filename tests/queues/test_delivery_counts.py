@@ -1,12 +1,11 @@
 """How often a message has been reserved is counted on queues of every type, and may be limited."""
 
 import pytest
-from redis import ResponseError
 
 from tests.support.module_servers import module_server
-from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, wait_for, wait_until_settled
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Wire, stored
+from tests.support.series import Series, run_series
 from tests.support.waiters import Waiter, about, create, packed
 
 # How each queue is made; the first is one that a put makes.
@@ -59,14 +58,6 @@ def test_messages_that_come_back_together_have_counts_of_their_own(server: Serve
         assert [job[2:] for job in found] == [[b"a", 3], [b"b", 3], [b"a", 3], [b"c", 1]]
 
 
-def test_a_message_that_is_put_again_begins_anew(server: Server, client: Client) -> None:
-    make(client, "", "m")
-    assert deliver(server, client, RELEASE) == 1
-    assert client.lpop("q") == b"m"
-    client.rpush("q", "m")
-    assert deliver(server, client, RELEASE) == 1
-
-
 def test_other_protocols_show_the_count(server: Server, client: Client) -> None:
     make(client, "", "m")
     assert deliver(server, client, RELEASE) == 1
@@ -98,21 +89,6 @@ def test_an_undelivered_message_keeps_its_count(server: Server, client: Client, 
     assert deliver(server, client, RELEASE) == 2
 
 
-def test_messages_that_have_come_back_are_taken_trimmed_and_removed_as_others(
-    server: Server, client: Client, direct: Client
-) -> None:
-    make(client, "", "a", "b", "c", "d")
-    with Waiter(server.port) as worker:
-        worker("PRESSURE.RESERVE", "q", "COUNT", 4)
-    wait_for(lambda: client.llen("q") == 4, "the messages to be back")
-    assert client.lrem("q", 1, "b") == 1
-    assert NativeClient(direct, "q").get() == b"a"
-    assert client.srem("q", "c") == 1
-    assert client.lrange("q", 0, -1) == [b"d"]
-    assert client.spop("q") == b"d"
-    assert direct.exists("__pressure__:q:ext:marks") == 0
-
-
 @pytest.mark.parametrize("options", QUEUES[:1] + QUEUES[2:])
 def test_the_number_of_deliveries_is_limited_later(server: Server, client: Client, options: str) -> None:
     make(client, options, "poison")
@@ -128,23 +104,20 @@ def test_the_number_of_deliveries_is_limited_later(server: Server, client: Clien
     assert client.llen("q") == 0
 
 
-@pytest.mark.parametrize("kind", ["FIFO", "LOG"])
-def test_a_queue_that_was_created_as_a_list_stays_one(client: Client, kind: str) -> None:
-    create(client, "q", "TYPE", kind)
-    with pytest.raises(ResponseError, match=rf"TYPE .* was created as a {kind.lower()}"):
-        client.execute_command("PRESSURE.ALTER", "q", "MAX-DELIVERIES", 3)
-    client.execute_command("PRESSURE.ALTER", "q", "MAX-DELIVERIES", 0)
-    assert about(client, "q")[b"type"] == kind.lower().encode()
+# A queue that was created as a list, or a log, stays one; to take a limit away changes no type.
+ALTERING: Series = [
+    *(line for kind in ("FIFO", "LOG") for line in (
+        (f"PRESSURE.CREATE {kind} TYPE {kind}", b"OK"),
+        (f"PRESSURE.ALTER {kind} MAX-DELIVERIES 3", f"TYPE queue '{kind}' was created as a {kind.lower()}"),
+        (f"PRESSURE.ALTER {kind} MAX-DELIVERIES 0", b"OK"),
+    )),
+    ("RPUSH plain m", 1),
+    ("PRESSURE.ALTER plain MAX-DELIVERIES 0", b"OK"),
+    ("PRESSURE.ALTER plain DEAD-LETTER failed", "TYPE queue 'plain' has no MAX-DELIVERIES"),
+]  # fmt: skip
 
 
-def test_to_take_a_limit_away_changes_no_type(client: Client) -> None:
-    client.rpush("q", "m")
-    client.execute_command("PRESSURE.ALTER", "q", "MAX-DELIVERIES", 0)
-    assert about(client, "q")[b"type"] == b"fifo"
-
-
-def test_dead_letters_need_a_limit(client: Client) -> None:
-    client.rpush("q", "m")
-    with pytest.raises(ResponseError, match=r"TYPE .* has no MAX-DELIVERIES"):
-        client.execute_command("PRESSURE.ALTER", "q", "DEAD-LETTER", "failed")
-    assert about(client, "q")[b"type"] == b"fifo"
+def test_what_changes_no_type(client: Client, worker: Waiter) -> None:
+    run_series(worker, ALTERING)
+    kinds = {name: about(client, name)[b"type"] for name in ("FIFO", "LOG", "plain")}
+    assert kinds == {"FIFO": b"fifo", "LOG": b"log", "plain": b"fifo"}

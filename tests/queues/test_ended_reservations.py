@@ -1,57 +1,13 @@
 """Reservations of beanstalk and kestrel clients: whose they are, and what ends them."""
 
-from collections.abc import Iterator
-
 import pytest
 
 from tests.support.faults import NO_SCRIPTS, stopped
+from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Protocol, Wire
 
-
-@pytest.fixture
-def server(backend: Valkey, start_server: StartServer) -> Server:
-    return start_server("--backend", backend.url, *LISTEN)
-
-
-@pytest.fixture
-def client(server: Server) -> Iterator[Client]:
-    with server.client() as connected:
-        yield connected
-
-
-def test_a_client_that_watches_two_tubes_owns_the_jobs_it_reserves(server: Server, client: Client) -> None:
-    worker = Wire(BEANSTALK, server)
-    worker.ask(b"use a", b"watch a", b"watch b")
-    assert worker.ask(*[b"put 1 0 300 1\r\nx"] * 3) == [b"INSERTED 1", b"INSERTED 2", b"INSERTED 3"]
-    worker.ask(*[b"reserve-with-timeout 0"] * 3, lines=2)
-    assert worker.ask(b"touch 1", b"bury 1 5", b"release 2 5 0") == [b"TOUCHED", b"BURIED", b"RELEASED"]
-    worker.close()
-    wait_for(lambda: client.lrange("a", 0, -1) == [b"x", b"x"], "both jobs to be ready")
-
-
-def test_a_job_comes_back_if_its_deletion_failed_and_its_client_leaves(
-    backend: Valkey, server: Server, client: Client
-) -> None:
-    worker = Wire(BEANSTALK, server)
-    worker.ask(b"use q", b"watch q", b"ignore default", b"put 1 0 300 1\r\nx")
-    assert worker.ask(b"reserve-with-timeout 0", lines=2) == [b"RESERVED 1 1", b"x"]
-    with NO_SCRIPTS(backend):
-        assert worker.ask(b"delete 1") == [b"INTERNAL_ERROR"]
-    worker.close()
-    wait_for(lambda: client.scard("q") == 1, "the job to be ready")
-
-
-def test_an_open_read_comes_back_if_its_close_failed_and_its_client_leaves(
-    backend: Valkey, server: Server, client: Client
-) -> None:
-    client.rpush("q", "x")
-    kestrel = Wire(MEMCACHED, server)
-    assert kestrel.ask(b"get q/open", lines=3) == [b"VALUE q/open 0 1", b"x", b"END"]
-    with NO_SCRIPTS(backend):
-        assert kestrel.ask(b"get q/close")[0].startswith(b"SERVER_ERROR")
-    kestrel.close()
-    wait_for(lambda: client.scard("q") == 1, "the message to be back")
+shared_server = module_server(*LISTEN)
 
 
 def test_a_close_of_an_open_read_that_failed_can_be_repeated(
@@ -95,6 +51,22 @@ def _holding(server: Server, protocol: Protocol) -> Wire:
 
 
 @pytest.mark.parametrize(
+    ("protocol", "end"),
+    [(RESP, b"PRESSURE.ACK q 1"), (BEANSTALK, b"delete 1"), (MEMCACHED, b"get q/close")],
+    ids=str,
+)
+def test_a_message_comes_back_if_its_end_failed_and_its_client_leaves(
+    backend: Valkey, server: Server, client: Client, protocol: Protocol, end: bytes
+) -> None:
+    client.rpush("q", "x")
+    worker = _holding(server, protocol)
+    with NO_SCRIPTS(backend):
+        assert worker.ask(end)[0].startswith((b"-BACKEND", b"INTERNAL_ERROR", b"SERVER_ERROR"))
+    worker.close()
+    wait_for(lambda: client.scard("q") == 1, "the message to be back")
+
+
+@pytest.mark.parametrize(
     ("protocol", "request_"),
     [
         (BEANSTALK, b"quit"),
@@ -119,19 +91,6 @@ def test_a_message_is_back_when_its_worker_has_seen_its_connection_end(
     worker.ask(request_, lines=0)
     worker.rest()
     assert b"x" in other.ask(b"reserve-with-timeout 0", lines=2)
-    other.close()
-    worker.close()
-
-
-def test_a_job_is_ready_for_a_waiting_client_when_its_worker_quits(server: Server, client: Client) -> None:
-    """The worker stays connected, and reads nothing."""
-    client.rpush("q", "x")
-    worker, other = _holding(server, BEANSTALK), Wire(BEANSTALK, server)
-    other.ask(b"watch q", b"ignore default")
-    other.ask(b"reserve-with-timeout 1", lines=0)
-    wait_for(lambda: client.info("clients")["blocked_clients"] == 1, "the other client to wait")
-    worker.ask(b"quit", lines=0)
-    assert b"x" in other.ask(b"list-tube-used", lines=2)
     other.close()
     worker.close()
 

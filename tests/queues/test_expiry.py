@@ -113,35 +113,27 @@ def test_a_queue_that_a_client_waits_on_stays(
     wait_for(lambda: not keys_left(direct), "the queue to be deleted after the wait")
 
 
-def test_a_queue_that_a_native_client_waits_on_stays(client: Client, direct: Client, backend: Valkey) -> None:
-    leave_empty(client, "q")
-    with backend.client() as connection, ThreadPoolExecutor() as threads:
-        got = threads.submit(NativeClient(connection, "q").get)
-        try:
-            wait_for(lambda: not direct.exists("__pressure__:q:consumer_free"), "the native client to wait")
-            wait_for_expiry(client, direct, times=2)
-            assert not got.done()
-        finally:
-            client.sadd("q", "late")
-        assert got.result() == b"late"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("has_turn", [False, True])
-def test_a_queue_that_the_python_client_waits_on_stays(
-    client: Client, direct: Client, backend: Valkey, has_turn: bool
+@pytest.mark.parametrize(
+    "kind",
+    ["native", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("python", "python, in turn"))],
+)
+def test_a_queue_that_a_native_client_waits_on_stays(
+    client: Client, direct: Client, backend: Valkey, kind: str
 ) -> None:
     leave_empty(client, "q")
-    if has_turn:
+    if kind == "python, in turn":
         direct.rpop("__pressure__:q:consumer_free")
-    with Queue("q", backend.url) as queue, ThreadPoolExecutor() as threads:
-        got = threads.submit(queue.get)
+    with backend.client() as own, Queue("q", backend.url) as queue, ThreadPoolExecutor() as threads:
+        got = threads.submit(NativeClient(own, "q").get if kind == "native" else queue.get)
         try:
-            if has_turn:
+            if kind == "python, in turn":
                 wait_for(lambda: direct.info("clients")["blocked_clients"], "the get to wait for its turn")
                 direct.lpush("__pressure__:q:consumer_free", 0)
                 wait_for(lambda: direct.exists("__pressure__:q:ext:consumer_turn"), "its turn")
-            wait_for(lambda: direct.pubsub_numsub("__redis__:invalidate")[0][1], "the get to wait")
+            if kind == "native":
+                wait_for(lambda: not direct.exists("__pressure__:q:consumer_free"), "the client to wait")
+            else:
+                wait_for(lambda: direct.pubsub_numsub("__redis__:invalidate")[0][1], "the get to wait")
             wait_for_expiry(client, direct, times=2)
             assert not got.done()
         finally:
@@ -294,10 +286,6 @@ def test_many_queues_expire_in_time_and_block_no_client(
         # most of the waits.
         waited.sort()
         slow = waited[len(waited) * 99 // 100]
-        print(
-            f"{MANY} queues were gone after {time.monotonic() - began:.2f} s and {work:.2f} s of processors;"
-            f" 99 of 100 SADDs took up to {1000 * slow:.0f} ms, the slowest {1000 * waited[-1]:.0f} ms"
-        )
         assert list(direct.scan_iter("__pressure__:*:bound")) == [b"__pressure__:used:bound"]
         assert work <= MOST_WORK
         assert slow < 0.1

@@ -1,16 +1,18 @@
 """Groups of consumers that read a log: each sees every message once, in order, over any protocol."""
 
-import threading
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 
+from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
-from tests.support.neighbours import doctor
-from tests.support.programs import Client, Server, StartServer, Valkey, join, wait_for
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, Wire
 from tests.support.series import Series, refusals, run_series
 from tests.support.waiters import Waiter, create, wait_for_blocked
+
+shared_server = module_server(*LISTEN)
 
 READING: Series = [
     ("PRESSURE.CREATE q TYPE LOG", b"OK"),
@@ -98,29 +100,40 @@ SEEKING: Series = [
     ("SPOP q+slow 9", [b"e"]),
     ("LLEN q", 0),
 ]
+# A message that was buried and kicked keeps its offset.
+KICKED: Series = [
+    ("PRESSURE.CREATE q TYPE LOG", b"OK"),
+    ("PRESSURE.GROUP CREATE q g", b"OK"),
+    ("LPUSH q a b", 2),
+    ("PRESSURE.READ q GROUP g ann COUNT 2", [[1, b"a", 1, 0], [2, b"b", 1, 1]]),
+    ("PRESSURE.BURY q+g 2 TOKEN ann", 1),
+    ("PRESSURE.KICK q+g", 1),
+    ("PRESSURE.READ q GROUP g ann", [[2, b"b", 2, 1]]),
+    ("PRESSURE.BURY q+g 2 TOKEN ann", 1),
+    ("PRESSURE.KICK q+g", 1),
+    ("PRESSURE.READ q GROUP g ann", [[2, b"b", 3, 1]]),
+    ("PRESSURE.ACK q+g 1 2 TOKEN ann", 2),
+    ("LLEN q", 0),
+]
+# Readers of a closed log get the rest, and then an error.
+CLOSED: Series = [
+    ("PRESSURE.CREATE q TYPE LOG", b"OK"),
+    ("PRESSURE.GROUP CREATE q g", b"OK"),
+    ("LPUSH q a", 1),
+    ("PRESSURE.CLOSE q", b"OK"),
+    ("PRESSURE.READ q GROUP g ann COUNT 9 TIMEOUT 1", [[1, b"a", 1, 0]]),
+    ("PRESSURE.ACK q+g 1 TOKEN ann", 1),
+    ("PRESSURE.READ q GROUP g ann TIMEOUT 1", "CLOSED "),
+]
+SCRIPTS = {
+    "reading": READING, "refused": REFUSED, "seeking": SEEKING, "reading, kicked": KICKED,
+    "reading, closed": CLOSED,
+}  # fmt: skip
 
 
-@pytest.mark.parametrize("script", [READING, REFUSED, SEEKING], ids=["reading", "refused", "seeking"])
+@pytest.mark.parametrize("script", SCRIPTS.values(), ids=SCRIPTS)
 def test_a_series_of_commands_has_the_documented_replies(worker: Waiter, script: Series) -> None:
     run_series(worker, script)
-
-
-def test_a_message_that_was_buried_and_kicked_keeps_its_offset(worker: Waiter) -> None:
-    series: Series = [
-        ("PRESSURE.CREATE q TYPE LOG", b"OK"),
-        ("PRESSURE.GROUP CREATE q g", b"OK"),
-        ("LPUSH q a b", 2),
-        ("PRESSURE.READ q GROUP g ann COUNT 2", [[1, b"a", 1, 0], [2, b"b", 1, 1]]),
-        ("PRESSURE.BURY q+g 2 TOKEN ann", 1),
-        ("PRESSURE.KICK q+g", 1),
-        ("PRESSURE.READ q GROUP g ann", [[2, b"b", 2, 1]]),
-        ("PRESSURE.BURY q+g 2 TOKEN ann", 1),
-        ("PRESSURE.KICK q+g", 1),
-        ("PRESSURE.READ q GROUP g ann", [[2, b"b", 3, 1]]),
-        ("PRESSURE.ACK q+g 1 2 TOKEN ann", 2),
-        ("LLEN q", 0),
-    ]
-    run_series(worker, series)
 
 
 def log_with_groups(client: Client, *groups: str, options: tuple[str | int, ...] = ()) -> None:
@@ -129,13 +142,10 @@ def log_with_groups(client: Client, *groups: str, options: tuple[str | int, ...]
         client.execute_command("PRESSURE.GROUP", "CREATE", "q", group)
 
 
-def described(client: Client, group: str = "g") -> dict[bytes, Any]:
-    """Return what PRESSURE.GROUP LIST says about a group of q."""
-    return next(dict(one) for one in groups_of(client) if one[b"name"] == group.encode())
-
-
-def groups_of(client: Client) -> Any:
-    return client.execute_command("PRESSURE.GROUP", "LIST", "q")
+def described(client: Client) -> dict[bytes, Any]:
+    """Return what PRESSURE.GROUP LIST says about the only group of q."""
+    (only,) = client.execute_command("PRESSURE.GROUP", "LIST", "q")
+    return dict(only)
 
 
 def test_a_put_wakes_every_group_once(client: Client, server: Server) -> None:
@@ -158,36 +168,13 @@ def test_native_producers_and_other_servers_wake_a_group(
 ) -> None:
     other = start_server("--backend", backend.url).client()
     log_with_groups(client, "g")
+    puts = (other.lpush, client.lpush, lambda _, message: NativeClient(direct, "q").put(message))
     with Waiter(server.port) as reader:
-        for number, put in enumerate((other.lpush, client.lpush)):
+        for number, put in enumerate(puts):
             reader.send("PRESSURE.READ", "q", "GROUP", "g", "ann", "TIMEOUT", 0)
             wait_for_blocked(client, 1)
-            put("q", "message")
+            put("q", b"message")
             assert reader.reply() == [[number + 1, b"message", 1, number]]
-    NativeClient(direct, "q").put(b"native")
-    assert client.spop("q+g") == b"native"
-
-
-def test_a_group_waits_while_a_native_producer_puts(client: Client, server: Server, direct: Client) -> None:
-    log_with_groups(client, "g")
-    with Waiter(server.port) as reader:
-        reader.send("BLPOP", "q+g", 0)
-        wait_for_blocked(client, 1)
-        NativeClient(direct, "q").put(b"native")
-        assert reader.reply() == [b"q+g", b"native"]
-
-
-def test_what_is_not_acknowledged_is_read_again_after_its_time(worker: Waiter, client: Client) -> None:
-    log_with_groups(client, "g")
-    client.lpush("q", "a", "b")
-    assert worker("PRESSURE.READ", "q", "GROUP", "g", "ann", "TTR", 0.05) == [[1, b"a", 1, 0]]
-    assert described(client)[b"pending"] == 1
-    assert worker("PRESSURE.READ", "q", "GROUP", "g", "bob", "COUNT", 1) == [[2, b"b", 1, 1]]
-    assert worker("PRESSURE.READ", "q", "GROUP", "g", "bob", "TIMEOUT", 5) == [[1, b"a", 2, 0]]
-    assert worker("PRESSURE.ACK", "q+g", 1, 2, "TOKEN", "bob") == 2
-    assert described(client) == {
-        b"name": b"g", b"offset": 2, b"lag": 0, b"pending": 0, b"buried": 0, b"missed": 0,
-    }  # fmt: skip
 
 
 def test_a_ring_tells_a_group_what_it_missed(client: Client) -> None:
@@ -199,32 +186,6 @@ def test_a_ring_tells_a_group_what_it_missed(client: Client) -> None:
     }  # fmt: skip
     assert client.spop("q+g", 9) == [b"e", b"f", b"g"]
     assert described(client)[b"missed"] == 4
-
-
-def test_a_bound_makes_producers_wait_for_the_slowest_group(client: Client, server: Server) -> None:
-    log_with_groups(client, "fast", "slow", options=("BOUND", 2, "OVERFLOW", "BLOCK"))
-    with Waiter(server.port) as producer:
-        assert [producer("LPUSH", "q", message) for message in "ab"] == [1, 2]
-        producer.send("LPUSH", "q", "c")
-        wait_for_blocked(client, 1)
-        assert client.spop("q+fast", 3) == [b"a", b"b"]
-        assert not producer.has_reply()
-        assert client.spop("q+slow", 1) == [b"a"]
-        assert producer.reply() == 2
-    assert client.spop("q+slow", 9) == [b"b", b"c"]
-    assert client.spop("q+fast", 9) == [b"c"]
-
-
-def test_readers_of_a_closed_log_get_the_rest_and_then_an_error(worker: Waiter, client: Client) -> None:
-    log_with_groups(client, "g")
-    client.lpush("q", "a", "b")
-    client.execute_command("PRESSURE.CLOSE", "q")
-    assert worker("PRESSURE.READ", "q", "GROUP", "g", "ann", "COUNT", 9, "TIMEOUT", 1) == [
-        [1, b"a", 1, 0],
-        [2, b"b", 1, 1],
-    ]
-    assert worker("PRESSURE.ACK", "q+g", 1, 2, "TOKEN", "ann") == 2
-    assert str(worker("PRESSURE.READ", "q", "GROUP", "g", "ann", "TIMEOUT", 1)).startswith("CLOSED ")
 
 
 def test_deleting_a_log_deletes_its_groups(client: Client, server: Server, direct: Client) -> None:
@@ -241,10 +202,8 @@ def test_deleting_a_log_deletes_its_groups(client: Client, server: Server, direc
     wait_for(lambda: direct.keys("*:q*") == [], "the keys to be deleted")
 
 
-def test_flags_and_expiry_of_messages_reach_the_groups(backend: Valkey, start_server: StartServer) -> None:
-    server = start_server("--backend", backend.url, *LISTEN)
-    resp = server.client()
-    log_with_groups(resp, "g")
+def test_flags_and_expiry_of_messages_reach_the_groups(server: Server, client: Client) -> None:
+    log_with_groups(client, "g")
     with Wire(MEMCACHED, server) as wire:
         for flags, expires, message in ((5, 0, b"a"), (6, -1, b"b"), (7, 0, b"c")):
             assert wire.ask(b"set q %d %d 1\r\n%b" % (flags, expires, message)) == [b"STORED"]
@@ -252,13 +211,11 @@ def test_flags_and_expiry_of_messages_reach_the_groups(backend: Valkey, start_se
         assert wire.ask(b"get q+g\r\n" * 2 + b"get q+g", lines=7) == expected
 
 
-def test_beanstalk_workers_read_a_group_as_a_tube(backend: Valkey, start_server: StartServer) -> None:
-    server = start_server("--backend", backend.url, *LISTEN)
-    resp = server.client()
-    log_with_groups(resp, "g")
+def test_beanstalk_workers_read_a_group_as_a_tube(server: Server, client: Client) -> None:
+    log_with_groups(client, "g")
     with Wire(BEANSTALK, server) as wire:
         assert wire.ask(b"watch q+g\r\nreserve") == [b"WATCHING 2"]
-        resp.lpush("q", "hello", "world")
+        client.lpush("q", "hello", "world")
         assert [wire.line(), wire.line()] == [b"RESERVED 1 5\r\n", b"hello\r\n"]
         assert wire.ask(b"release 1 0 0\r\nreserve\r\ndelete 1\r\nreserve", lines=6) == [
             b"RELEASED", b"RESERVED 1 5", b"hello", b"DELETED", b"RESERVED 2 5", b"world",
@@ -267,35 +224,21 @@ def test_beanstalk_workers_read_a_group_as_a_tube(backend: Valkey, start_server:
 
 def test_consumers_of_a_group_share_its_messages(client: Client, server: Server) -> None:
     log_with_groups(client, "one", "two")
-    seen: dict[str, list[bytes]] = {"one": [], "two": []}
 
-    def consume(group: str, consumer: str) -> None:
+    def consume(group: str, consumer: str) -> list[bytes]:
+        seen: list[bytes] = []
         with Waiter(server.port) as waiter:
             while found := waiter("PRESSURE.READ", "q", "GROUP", group, consumer, "COUNT", 7, "TIMEOUT", 1):
-                seen[group] += [message for _, message, _, _ in found]
+                seen += [message for _, message, _, _ in found]
                 ids = [number for number, _, _, _ in found]
                 assert waiter("PRESSURE.ACK", f"q+{group}", *ids, "TOKEN", consumer) == len(ids)
+        return seen
 
-    threads = [
-        threading.Thread(target=consume, args=(group, consumer))
-        for group in seen
-        for consumer in ("ann", "bob")
-    ]
-    for thread in threads:
-        thread.start()
     sent = [b"%d" % number for number in range(500)]
-    for first in range(0, 500, 5):
-        client.lpush("q", *sent[first : first + 5])
-    for thread in threads:
-        join(thread)
-    assert {group: sorted(found, key=int) for group, found in seen.items()} == {"one": sent, "two": sent}
+    with ThreadPoolExecutor(4) as threads:
+        consuming = [threads.submit(consume, group, by) for group in ("one", "two") for by in ("ann", "bob")]
+        for first in range(0, 500, 5):
+            client.lpush("q", *sent[first : first + 5])
+        ann, bob, *of_two = [one.result(TIMEOUT) for one in consuming]
+    assert sorted(ann + bob, key=int) == sorted(of_two[0] + of_two[1], key=int) == sent
     assert client.llen("q") == 0
-
-
-def test_the_doctor_finds_nothing_wrong_with_a_group_that_is_behind(client: Client, backend: Valkey) -> None:
-    client.execute_command("PRESSURE.CREATE", "q", "TYPE", "LOG")
-    client.execute_command("PRESSURE.GROUP", "CREATE", "q", "g")
-    client.rpush("q", "a", "b", "c")
-    client.execute_command("PRESSURE.READ", "q", "GROUP", "g", "ann")
-    status, text = doctor(backend)
-    assert (status, "2 queues checked: no problems" in text) == (0, True), text

@@ -3,12 +3,11 @@
 import asyncio
 import gc
 import re
-import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from math import nan
 from typing import Any
 
@@ -35,7 +34,6 @@ from pressure_server.client import (
 )
 from tests.support.blocking import Blocking, running_loop
 from tests.support.client_scripts import examples, output_of
-from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, Client, Server, wait_for
 from tests.support.waiters import about, create, wait_for_blocked, wait_for_waiting
 
@@ -98,45 +96,32 @@ def test_jobs_are_reserved_by_priority_then_age(queue: Any) -> None:
         queue.reserve(timeout=0)
 
 
-def test_the_end_of_a_block_acknowledges_the_job(queue: Any) -> None:
-    queue.put("work")
-    with queue.reserve(timeout=5) as job:
-        assert state_of(queue, job.id) == "reserved"
-    assert queue.job(1) is None
-    assert queue.length() == 0
+# What the body of a block does with its job, and the job's state when the block has ended, and has raised.
+BODIES: list[tuple[Callable[[Any], None], str | None, str | None]] = [
+    (lambda job: None, None, "ready"),
+    (lambda job: job.ack(), None, None),
+    (lambda job: job.release(), "ready", "ready"),
+    (lambda job: job.release(delay=100), "delayed", "delayed"),
+    (lambda job: job.bury(), "buried", "buried"),
+]
 
 
-@pytest.mark.parametrize("error", [WorkError, KeyboardInterrupt])
-def test_a_block_that_raises_releases_the_job(queue: Any, error: type[BaseException]) -> None:
-    queue.put("work")
-    with pytest.raises(error, match="no paper"), queue.reserve(timeout=5):
-        raise error("no paper")
-    assert queue.job(1).releases == 1
-    assert queue.reserve(timeout=0).reserves == 2
-
-
-@pytest.mark.parametrize(
-    ("end", "state"),
-    [
-        (lambda job: job.ack(), None),
-        (lambda job: job.release(), "ready"),
-        (lambda job: job.release(delay=100), "delayed"),
-        (lambda job: job.bury(), "buried"),
-    ],
-)
-@pytest.mark.parametrize("fails", [False, True])
-def test_a_job_that_the_block_has_ended_is_left_alone(
-    queue: Any, end: Callable[[Any], None], state: str | None, fails: bool
+@pytest.mark.parametrize("error", [None, WorkError, KeyboardInterrupt])
+@pytest.mark.parametrize(("body", "ended", "raised"), BODIES)
+def test_a_block_ends_its_job_unless_the_body_has(
+    queue: Any,
+    body: Callable[[Any], None],
+    ended: str | None,
+    raised: str | None,
+    error: type[BaseException] | None,
 ) -> None:
     queue.put("work")
-    try:
-        with queue.reserve(timeout=5) as job:
-            end(job)
-            if fails:
-                raise WorkError
-    except WorkError:
-        assert fails
-    assert state_of(queue, 1) == state
+    with pytest.raises(error) if error else nullcontext(), queue.reserve(timeout=5) as job:
+        assert state_of(queue, job.id) == "reserved"
+        body(job)
+        if error:
+            raise error
+    assert state_of(queue, 1) == (raised if error else ended)
 
 
 @pytest.mark.parametrize("token", [None, "mine"])
@@ -161,15 +146,7 @@ def test_priorities_and_delays_of_release_and_bury(queue: Any) -> None:
         ("buried", 8),
         ("delayed", 5),
     ]
-
-
-def test_a_kick_makes_jobs_ready(queue: Any) -> None:
-    for message in ("a", "b", "c"):
-        queue.put(message)
-        queue.reserve(timeout=0).bury()
-    queue.put("later", delay=100)
-    assert (queue.kick(), queue.kick(5), queue.kick(5), queue.kick(5)) == (1, 2, 1, 0)
-    assert queue.length() == 4
+    assert (queue.kick(), queue.kick(5), queue.kick(5)) == (1, 1, 0)
 
 
 def test_jobs_are_described(queue: Any) -> None:
@@ -183,31 +160,6 @@ def test_jobs_are_described(queue: Any) -> None:
     assert (queue.job(later).delay_ms, queue.job(later).ttr_ms) == (100_000, 60_000)
     found = queue.info()
     assert [found[name] for name in ("type", "length", "ready", "delayed")] == ["jobs", 2, 1, 1]
-
-
-def test_a_queue_is_created_with_its_options(open_queue: Open) -> None:
-    queue, dead = open_queue(), open_queue("dead")
-    dead.create()
-    queue.create(bound=5, max_deliveries=1, dead_letter="dead", unique="unfinished")
-    with pytest.raises(QueueAlreadyExistsError):
-        queue.create()
-    assert (queue.info()["bound"], queue.info()["type"], dead.info()["type"]) == (5, "jobs", "jobs")
-    first = queue.put("work")
-    job = queue.reserve(timeout=0)
-    assert queue.put("work") == first
-    assert queue.put("again", unique_by="work") == first
-    assert queue.put("again", unique_by="again") != first
-    job.release()
-    with dead.reserve(timeout=0) as job:
-        assert job.message == b"work"
-
-
-def test_a_unique_put_returns_the_id_of_an_equal_job(queue: Any) -> None:
-    first = queue.put("work")
-    assert queue.put("work", unique=True) == first
-    assert queue.put("work") != first
-    with pytest.raises(QueueTypeError):
-        queue.put("work", unique_by="x")
 
 
 def test_a_put_on_a_full_queue_waits_for_room(open_queue: Open, client: Client) -> None:
@@ -225,32 +177,18 @@ def test_a_put_on_a_full_queue_waits_for_room(open_queue: Open, client: Client) 
         assert put.result(TIMEOUT) == 2
 
 
-def test_nobody_reserves_jobs_of_a_paused_queue(queue: Any) -> None:
-    queue.put("work")
-    queue.pause(100)
-    with pytest.raises(QueueEmptyError):
-        queue.reserve(timeout=0)
-    queue.pause(0)
-    assert queue.reserve(timeout=0).id == 1
-
-
 @pytest.mark.parametrize("timeout", [None, TIMEOUT, float("inf"), 1e12])
 def test_a_reserve_waits_for_a_job(open_queue: Open, client: Client, timeout: float | None) -> None:
     create(client, "q")
     queue = open_queue(socket_timeout=0.1)
+    for short in (0.2, 0.0001):
+        with pytest.raises(QueueEmptyError):
+            queue.reserve(timeout=short)
     with ThreadPoolExecutor() as threads:
         reserved = threads.submit(queue.reserve, timeout)
         wait_for_blocked(client, 1)
         queue.put("work")
         assert reserved.result(TIMEOUT).message == b"work"
-
-
-@pytest.mark.parametrize("timeout", [0.2, 0.0001])
-@pytest.mark.parametrize("token", [None, "mine"])
-def test_a_reserve_ends_after_its_timeout(queue: Any, timeout: float, token: str | None) -> None:
-    queue.put("later", delay=100)
-    with pytest.raises(QueueEmptyError):
-        queue.reserve(timeout=timeout, token=token)
 
 
 def test_a_loop_acknowledges_each_job_when_it_asks_for_the_next(queue: Any) -> None:
@@ -352,36 +290,24 @@ def test_a_touch_begins_the_time_to_run_again(queue: Any) -> None:
         assert queue.job(1).time_left_ms > before
 
 
-def test_a_job_whose_time_is_up_is_reserved_by_another_client(queue: Any, open_queue: Open) -> None:
-    queue.put("work")
-    job = queue.reserve(timeout=0, ttr=0.1)
-    again = open_queue().reserve(timeout=TIMEOUT)
-    assert (again.id, again.reserves) == (1, 2)
-    with pytest.raises(JobNotReservedError):
-        job.touch()
-    assert state_of(queue, 1) == "reserved"
-    again.ack()
-
-
-def test_a_block_that_loses_its_job_raises(queue: Any, open_queue: Open) -> None:
+@pytest.mark.parametrize("error", [JobNotReservedError, WorkError])
+def test_a_block_that_loses_its_job_raises_unless_its_body_has(
+    queue: Any, open_queue: Open, error: type[Exception]
+) -> None:
     queue.put("work")
     others = []
-    with pytest.raises(JobNotReservedError), queue.reserve(timeout=0, ttr=0.1):
-        others.append(open_queue().reserve(timeout=TIMEOUT))
-    assert state_of(queue, 1) == "reserved"
-    others[0].ack()
-
-
-def test_a_block_that_loses_its_job_and_fails_raises_its_own_error(queue: Any, open_queue: Open) -> None:
-    queue.put("work")
 
     def work() -> None:
         with queue.reserve(timeout=0, ttr=0.1):
-            open_queue().reserve(timeout=TIMEOUT).ack()
-            raise WorkError
+            others.append(open_queue().reserve(timeout=TIMEOUT))
+            assert (others[0].id, others[0].reserves) == (1, 2)
+            if error is WorkError:
+                raise error
 
-    with pytest.raises(WorkError):
+    with pytest.raises(error):
         work()
+    assert state_of(queue, 1) == "reserved"
+    others[0].ack()
 
 
 def test_work_that_is_done_late_is_not_done_again_if_nobody_has_begun(queue: Any) -> None:
@@ -389,14 +315,6 @@ def test_work_that_is_done_late_is_not_done_again_if_nobody_has_begun(queue: Any
     with queue.reserve(timeout=0, ttr=0.1):
         wait_until_ready(queue, 1)
     assert queue.job(1) is None
-
-
-def test_a_time_to_run_of_0_does_not_end(queue: Any) -> None:
-    queue.put("work", ttr=0.1)
-    with queue.reserve(timeout=0, ttr=0):
-        assert (queue.job(1).ttr_ms, queue.job(1).time_left_ms) == (0, 0)
-        with pytest.raises(QueueEmptyError):
-            queue.reserve(timeout=0.3)
 
 
 def test_each_job_has_a_connection_which_is_used_again(open_queue: Open, client: Client) -> None:
@@ -549,33 +467,10 @@ def test_threads_may_touch_a_job_while_it_is_ended(queue: Any) -> None:
     assert (queue.length(), queue.info()["reserved"]) == (0, 0)
 
 
-def start_worker(server: Server, body: str) -> subprocess.Popen[str]:
-    """Start a process with a client of the queue, and wait for its first line, which must be `ready`."""
-    begin = f"from pressure_server.client import JobQueue\nqueue = JobQueue('q', {server.url!r})\n"
-    process = subprocess.Popen(
-        [sys.executable, "-c", begin + body], stdout=subprocess.PIPE, text=True, cwd=ROOT
-    )
-    assert process.stdout is not None
-    assert process.stdout.readline() == "ready\n"
-    return process
-
-
-def test_the_job_of_a_killed_process_returns(queue: Any, server: Server) -> None:
-    queue.put("work")
-    body = "import signal\nwith queue.reserve(0) as job:\n    print('ready', flush=True)\n    signal.pause()"
-    with start_worker(server, body) as process:
-        try:
-            assert state_of(queue, 1) == "reserved"
-        finally:
-            process.kill()
-    job = queue.reserve(timeout=TIMEOUT)
-    assert (job.id, job.message, job.reserves) == (1, b"work", 2)
-
-
 def test_a_token_carries_a_reservation_from_process_to_process(queue: Any, server: Server) -> None:
     queue.put("work", priority=3, ttr=100)
-    with start_worker(server, "queue.reserve(0, token='cart-7')\nprint('ready', flush=True)") as process:
-        assert process.wait(TIMEOUT) == 0
+    program = f"JobQueue('q', {server.url!r}).reserve(0, token='cart-7')"
+    assert output_of(sys.executable, "-c", f"from pressure_server.client import JobQueue\n{program}") == ""
     with pytest.raises(QueueEmptyError):
         queue.reserve(timeout=0)
     for token, job_id in (("cart-8", 1), ("cart-7", 2)):
@@ -591,35 +486,6 @@ def test_a_token_carries_a_reservation_from_process_to_process(queue: Any, serve
     with queue.reserve(timeout=0, token=b"cart-9") as job:
         assert (job.id, job.reserves) == (1, 2)
     assert queue.job(1) is None
-
-
-def test_tasks_reserve_different_jobs(server: Server, client: Client) -> None:
-    create(client, "q")
-
-    async def main() -> list[int]:
-        async with AsyncJobQueue("q", server.url) as queue:
-            for number in range(24):
-                await queue.put(str(number))
-            held, together = 0, asyncio.Event()
-
-            async def work() -> list[int]:
-                nonlocal held
-                done = []
-                for _ in range(3):
-                    async with queue.reserve(timeout=TIMEOUT) as job:
-                        done.append(job.id)
-                        held += 1
-                        if held == 8:
-                            together.set()
-                        await together.wait()
-                return done
-
-            async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(work()) for _ in range(8)]
-            assert await queue.length() == 0
-            return [job for task in tasks for job in task.result()]
-
-    assert sorted(asyncio.run(main())) == [*range(1, 25)]
 
 
 def test_a_reserve_is_awaited_or_entered(server: Server, client: Client) -> None:
@@ -700,7 +566,11 @@ def test_errors_of_the_server_are_pressure_errors(open_queue: Open, client: Clie
     for method in (lambda: queue.put("work"), queue.length, queue.info, lambda: queue.kick(1)):
         with pytest.raises(QueueDoesNotExistError, match="queue 'other' does not exist"):
             method()
-    create(client, "other")
+    queue.create()
+    with pytest.raises(QueueAlreadyExistsError):
+        queue.create()
+    with pytest.raises(QueueTypeError):
+        queue.put("work", unique_by="x")
     with pytest.raises(PressureError, match=r"^a token must be 1 to 128 printable characters") as refused:
         queue.reserve(timeout=0, token="a b")
     assert refused.value.code == "ERR"
@@ -718,7 +588,10 @@ def test_a_missing_right_is_an_error_of_redis_py(
         open_queue(url=server.url, password="wrong").length()
 
 
-def test_an_unreachable_server_is_an_error(open_queue: Open) -> None:
+def test_an_invalid_name_or_an_unreachable_server_is_an_error(open_queue: Open) -> None:
+    for name, error in (("q:bound", QueueNameError), (5, TypeError)):
+        with pytest.raises(error):
+            open_queue(name)
     queue = open_queue(url="unix:///nowhere")
     for method in (queue.length, queue.reserve, lambda: queue.put("work")):
         with pytest.raises(redis.ConnectionError):
@@ -732,12 +605,7 @@ def test_an_unreachable_server_is_an_error(open_queue: Open) -> None:
         ("put", {"message": "m", "priority": 1.5}, TypeError, "a priority must be an int, not 1.5"),
         ("put", {"message": "m", "priority": -1}, ValueError, "a priority must be between 0 and 4294967295"),
         ("put", {"message": "m", "priority": 1 << 32}, ValueError, "a priority must be between"),
-        (
-            "put",
-            {"message": "m", "delay": -1},
-            ValueError,
-            "a delay must be between 0 and 4294967295 seconds",
-        ),
+        ("put", {"message": "m", "delay": -1}, ValueError, "a delay must be between 0 and 4294967295 sec"),
         ("put", {"message": "m", "delay": "1"}, TypeError, "a delay must be a number of seconds, not '1'"),
         ("put", {"message": "m", "ttr": nan}, ValueError, "a time to run must be between"),
         ("put", {"message": "m", "ttr": 1 << 32}, ValueError, "a time to run must be between"),
@@ -765,12 +633,6 @@ def test_invalid_arguments_are_refused_before_anything_is_sent(
     queue = open_queue(url="unix:///nowhere")
     with pytest.raises(error, match=re.escape(message)):
         getattr(queue, method)(**arguments)
-
-
-@pytest.mark.parametrize(("name", "error"), [("q:bound", QueueNameError), (5, TypeError)])
-def test_an_invalid_name_is_refused(open_queue: Open, name: Any, error: type[Exception]) -> None:
-    with pytest.raises(error):
-        open_queue(name)
 
 
 @pytest.mark.parametrize("options", ["?decode_responses=true", "?protocol=3", "?retry_on_timeout=true"])
@@ -802,25 +664,21 @@ def sent(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, ...]]:
     return commands
 
 
-def test_create_says_the_type_and_its_options(open_queue: Open, sent: list[tuple[Any, ...]]) -> None:
+def test_methods_send_their_options(open_queue: Open, sent: list[tuple[Any, ...]]) -> None:
     queue = open_queue()
     queue.create()
     queue.create(5, 3, "dead", "unfinished")
+    queue.put("m")
+    queue.put("m", priority=7, delay=0.0001, ttr=90, unique=True, unique_by="x", timeout=1.5)
+    queue.pause(100)
     assert sent == [
         ("PRESSURE.CREATE", b"q", "BOUND", 0, "TYPE", "jobs"),
         ("PRESSURE.CREATE", b"q", "BOUND", 5, "TYPE", "jobs", "MAX-DELIVERIES", 3,
          "DEAD-LETTER", b"dead", "UNIQUE", "unfinished"),
-    ]  # fmt: skip
-
-
-def test_put_says_its_options(open_queue: Open, sent: list[tuple[Any, ...]]) -> None:
-    queue = open_queue()
-    queue.put("m")
-    queue.put("m", priority=7, delay=0.0001, ttr=90, unique=True, unique_by="x", timeout=1.5)
-    assert sent == [
         ("PRESSURE.PUT", b"q", b"m", "DELAY", b"0.000"),
         ("PRESSURE.PUT", b"q", b"m", "DELAY", b"0.001", "PRIORITY", 7, "TTR", b"90.000",
          "UNIQUE", "UNIQUE-BY", b"x", "TIMEOUT", b"1.500"),
+        ("PRESSURE.PAUSE", b"q", b"100.000"),
     ]  # fmt: skip
 
 

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import pytest
 
@@ -44,31 +45,28 @@ def ask_all(wire: Wire, request: bytes, ids: list[int]) -> set[bytes]:
     return found
 
 
-def jobs_by_one_put(server: Server, client: Client, wire: Wire, direct: Client, count: int) -> None:
+Make = Callable[[Client, Wire, Client, int], None]
+
+
+def jobs_by_one_put(client: Client, wire: Wire, direct: Client, count: int) -> None:
     create(client, "q", "TYPE", "jobs")
     client.sadd("q", *messages_of(count))
 
 
-def jobs_by_a_pipeline(server: Server, client: Client, wire: Wire, direct: Client, count: int) -> None:
+def jobs_by_a_pipeline(client: Client, wire: Wire, direct: Client, count: int) -> None:
     wire(b"use q\r\n")
     wire.send(b"".join(b"put 0 0 60 5\r\n%b\r\n" % message for message in messages_of(count)))
     assert {reply.split(b" ")[0] for reply in wire.replies(count)} == {b"INSERTED"}
 
 
-def jobs_of_a_list(server: Server, client: Client, wire: Wire, direct: Client, count: int) -> None:
-    client.rpush("q", *messages_of(count))
-    client.execute_command("PRESSURE.PAUSE", "q", 0)
-    wait_for(lambda: client.llen("q") == len(ids_in(direct, "q")), "all messages to be jobs")
-
-
-def jobs_of_a_lifo(server: Server, client: Client, wire: Wire, direct: Client, count: int) -> None:
-    create(client, "q", "TYPE", "LIFO")
+def jobs_of_messages(client: Client, wire: Wire, direct: Client, count: int, *, options: str) -> None:
+    create(client, "q", *options.split())
     client.sadd("q", *messages_of(count))
     client.execute_command("PRESSURE.PAUSE", "q", 0)
     wait_for(lambda: client.llen("q") == len(ids_in(direct, "q")), "all messages to be jobs")
 
 
-def jobs_of_a_native_client(server: Server, client: Client, wire: Wire, direct: Client, count: int) -> None:
+def jobs_of_a_native_client(client: Client, wire: Wire, direct: Client, count: int) -> None:
     create(client, "q", "TYPE", "jobs")
     native = NativeClient(direct, "q")
     for message in messages_of(count):
@@ -76,7 +74,7 @@ def jobs_of_a_native_client(server: Server, client: Client, wire: Wire, direct: 
     wait_for(lambda: client.llen("q") == len(ids_in(direct, "q")), "all messages to be jobs")
 
 
-def jobs_after_others(server: Server, client: Client, wire: Wire, direct: Client, count: int) -> None:
+def jobs_after_others(client: Client, wire: Wire, direct: Client, count: int) -> None:
     """The present block has no jobs, but ids that have not been given."""
     create(client, "q", "TYPE", "jobs")
     client.sadd("q", *messages_of(10))
@@ -84,24 +82,22 @@ def jobs_after_others(server: Server, client: Client, wire: Wire, direct: Client
     client.sadd("q", *messages_of(count))
 
 
-WAYS: dict[str, tuple[Callable[[Server, Client, Wire, Client, int], None], int]] = {
+WAYS: dict[str, tuple[Make, int]] = {
     "one put": (jobs_by_one_put, OF_BLOCK + 1),
     "one large put": (jobs_by_one_put, 2501),
     "a pipeline": (jobs_by_a_pipeline, 1000),
-    "a list": (jobs_of_a_list, 2501),
-    "a lifo": (jobs_of_a_lifo, 2501),
+    "a list": (partial(jobs_of_messages, options=""), 2501),
+    "a lifo": (partial(jobs_of_messages, options="TYPE LIFO"), 2501),
     "a native client": (jobs_of_a_native_client, 200),
     "after others": (jobs_after_others, 200),
 }
 
 
 @pytest.fixture(params=WAYS)
-def ids(
-    request: pytest.FixtureRequest, server: Server, client: Client, wire: Wire, direct: Client
-) -> list[int]:
+def ids(request: pytest.FixtureRequest, client: Client, wire: Wire, direct: Client) -> list[int]:
     """The ids of many jobs of the queue `q`, made in one call or a few."""
     make, count = WAYS[request.param]
-    make(server, client, wire, direct, count)
+    make(client, wire, direct, count)
     found = ids_in(direct, "q")
     assert len(found) == count
     return found
@@ -128,22 +124,17 @@ def test_blocks_without_jobs_are_given_up(client: Client, direct: Client) -> Non
     assert sorted(blocks) == sorted(direct.lrange("__pressure__:q:ext:blocks", 0, -1))
 
 
-def test_each_message_that_a_group_has_read_is_found_by_its_id(client: Client, wire: Wire) -> None:
-    sent = messages_of(200)
+def test_messages_that_a_group_or_a_client_of_a_list_has_are_found_by_their_ids(
+    client: Client, wire: Wire
+) -> None:
     create(client, "log", "TYPE", "LOG")
     client.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
-    client.rpush("log", *sent)
-    read = client.execute_command("PRESSURE.RESERVE", "log+g", "COUNT", 200, "DETACHED", "me")
-    ids = [job[1] for job in read]
-    assert [job[2] for job in read] == sent
-    assert ask_all(wire, b"stats-job %d\r\n", ids) == {b"OK"}
-    assert ask_all(wire, b"peek %d\r\n", ids) == {b"FOUND"}
-
-
-def test_reserved_messages_of_a_list_are_found_by_their_ids(client: Client, wire: Wire) -> None:
-    client.rpush("q", *messages_of(200))
-    read = client.execute_command("PRESSURE.RESERVE", "q", "COUNT", 200, "DETACHED", "me")
-    assert ask_all(wire, b"stats-job %d\r\n", [job[1] for job in read]) == {b"OK"}
+    for queue, source in (("log", "log+g"), ("list", "list")):
+        client.rpush(queue, *messages_of(200))
+        read = client.execute_command("PRESSURE.RESERVE", source, "COUNT", 200, "DETACHED", "me")
+        assert [job[2] for job in read] == messages_of(200)
+        for request, word in ((b"stats-job %d\r\n", b"OK"), (b"peek %d\r\n", b"FOUND")):
+            assert ask_all(wire, request, [job[1] for job in read]) == {word}
 
 
 def test_a_job_that_goes_back_is_found_by_its_id(

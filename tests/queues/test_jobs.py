@@ -1,16 +1,14 @@
-"""Jobs over RESP: priorities, delays, reservations, and what sets, lists and native clients see of them."""
+"""Jobs over RESP: owners, rare states, dead servers, unique jobs, refusals; the simulator does the rest."""
 
 import signal
-import time
 from typing import Any
 
 import pytest
-import redis
 
 from pressure_server.client import Queue
-from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, StartServer, Valkey, records, run_command, wait_for
-from tests.support.waiters import Waiter, Words, about, create, is_refused, wait_for_blocked
+from tests.support.programs import Client, Server, StartServer, Valkey, run_command, wait_for
+from tests.support.series import Series, refusals, run_series
+from tests.support.waiters import Waiter, Words, about, create, wait_for_blocked
 
 
 def put(client: Client, message: str, *options: Words | str | float) -> Any:
@@ -20,14 +18,6 @@ def put(client: Client, message: str, *options: Words | str | float) -> Any:
 def messages(reply: Any) -> list[bytes]:
     """Return the messages of a reply of PRESSURE.RESERVE with COUNT."""
     return [message for _, _, message, _ in reply or []]
-
-
-def test_jobs_are_reserved_by_priority_then_age(client: Client, worker: Waiter) -> None:
-    create(client, "q")
-    for message, priority in (("c", 9), ("a", 1), ("d", 9), ("b", 4)):
-        put(client, message, "PRIORITY", priority)
-    assert [worker("PRESSURE.RESERVE", "q")[2] for _ in range(4)] == [b"a", b"b", b"c", b"d"]
-    assert worker("PRESSURE.RESERVE", "q") is None
 
 
 @pytest.mark.parametrize("names", [("q", "r"), ("r", "q")])
@@ -58,201 +48,57 @@ def test_a_job_that_has_just_become_a_dead_letter_may_be_the_best_of_several_que
     assert (name, message) == (b"dead", b"m")
 
 
-def test_the_ids_of_a_database_with_one_queue_are_1_2_3(client: Client, direct: Client) -> None:
-    create(client, "q")
-    assert [put(client, str(number), "PRIORITY", 1) for number in range(70)] == list(range(1, 71))
-    assert direct.hgetall("__pressure__!blocks") == {b"0": b"__pressure__:q", b"1": b"__pressure__:q"}
+def test_a_kick_makes_buried_jobs_ready_then_delayed_ones(worker: Waiter) -> None:
+    series: Series = [
+        ("PRESSURE.CREATE q TYPE JOBS", b"OK"),
+        ("RPUSH q a b c", 3),
+        ("PRESSURE.PUT q later DELAY 100", 4),
+        ("PRESSURE.RESERVE q COUNT 3", [[b"q", 1, b"a", 1], [b"q", 2, b"b", 1], [b"q", 3, b"c", 1]]),
+        ("PRESSURE.BURY q 2", 1),
+        ("PRESSURE.BURY q 1", 1),
+        ("PRESSURE.PEEK q BURIED", [2, b"b"]),
+        ("PRESSURE.KICK q 1", 1),
+        ("PRESSURE.PEEK q READY", [2, b"b"]),
+        ("PRESSURE.KICK q 5", 1),
+        ("PRESSURE.KICK q 5", 1),
+        ("PRESSURE.PEEK q DELAYED", None),
+        ("PRESSURE.KICK q 5", 0),
+    ]
+    run_series(worker, series)
 
 
 @pytest.mark.parametrize(
-    ("words", "state", "deliverable"),
-    [
-        (("PRESSURE.ACK", "q", 1), None, False),
-        (("PRESSURE.RELEASE", "q", 1), b"ready", True),
-        (("PRESSURE.RELEASE", "q", 1, "DELAY", 9), b"delayed", False),
-        (("PRESSURE.BURY", "q", 1), b"buried", False),
-        (("PRESSURE.TOUCH", "q", 1), b"reserved", False),
-    ],
+    ("options", "target"),
+    [("TYPE JOBS", "q"), ("", "q"), ("MAX-DELIVERIES 1 DEAD-LETTER dead", "dead")],
+    ids=["jobs", "list", "dead_letters"],
 )
-def test_only_the_owner_may_end_a_reservation(
-    client: Client, worker: Waiter, words: Words, state: bytes | None, deliverable: bool
-) -> None:
-    create(client, "q")
-    put(client, "m", "PRIORITY", 7)
-    assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 1]
-    assert client.execute_command(*words) == 0
-    assert worker(*words) == 1
-    about = client.execute_command("PRESSURE.JOB", "q", 1)
-    assert (about[b"state"] if about else None) == state
-    assert (worker("PRESSURE.RESERVE", "q") is not None) == deliverable
-
-
-def test_a_kick_makes_buried_jobs_ready_then_delayed_ones(client: Client, worker: Waiter) -> None:
-    create(client, "q")
-    for number in range(3):
-        put(client, str(number), "PRIORITY", 1)
-    put(client, "later", "DELAY", 100)
-    for job in (2, 1, 3):
-        assert worker("PRESSURE.RESERVE", "q") is not None
-        assert job
-    for job in (2, 1):
-        assert worker("PRESSURE.BURY", "q", job) == 1
-    assert worker("PRESSURE.PEEK", "q", "BURIED") == [2, b"1"]
-    assert worker("PRESSURE.KICK", "q", 1) == 1
-    assert worker("PRESSURE.PEEK", "q", "READY") == [2, b"1"]
-    assert worker("PRESSURE.KICK", "q", 5) == 1
-    assert worker("PRESSURE.KICK", "q", 5) == 1
-    assert client.execute_command("PRESSURE.JOB", "q", 4)[b"state"] == b"ready"
-    assert worker("PRESSURE.KICK", "q", 5) == 0
-
-
-@pytest.mark.parametrize("words", [("BLPOP", "q", 5), ("PRESSURE.RESERVE", "other", "q", "TIMEOUT", 5)])
-def test_a_waiting_client_gets_a_delayed_job_when_it_is_due(
-    client: Client, waiter: Waiter, words: Words
-) -> None:
-    create(client, "q")
-    waiter.send(*words)
-    wait_for_blocked(client, 1)
-    begin = time.monotonic()
-    put(client, "m", "DELAY", 0.3)
-    assert b"m" in waiter.reply()
-    assert time.monotonic() - begin >= 0.29
-
-
-def test_a_reservation_ends_after_its_time_to_run(client: Client, worker: Waiter, waiter: Waiter) -> None:
-    create(client, "q")
-    put(client, "m", "TTR", 100)
-    assert worker("PRESSURE.RESERVE", "q", "TTR", 0.3) == [b"q", 1, b"m", 1]
-    assert waiter("PRESSURE.RESERVE", "q", "TIMEOUT", 5) == [b"q", 1, b"m", 2]
-    assert worker("PRESSURE.ACK", "q", 1) == 0
-    assert waiter("PRESSURE.ACK", "q", 1) == 1
-
-
-@pytest.mark.parametrize("leave", [Waiter.close, Waiter.reset])
-@pytest.mark.parametrize("is_job", [True, False], ids=["jobs", "fifo"])
-def test_jobs_of_a_client_that_leaves_are_next_again(
-    server: Server, client: Client, direct: Client, leave: Any, is_job: bool
-) -> None:
-    create(client, "q")
-    for number in range(4):
-        put(client, str(number), *(("PRIORITY", 1) if is_job else ()))
-    worker = Waiter(server.port)
-    assert messages(worker("PRESSURE.RESERVE", "q", "COUNT", 3)) == [b"0", b"1", b"2"]
-    leave(worker)
-    wait_for(lambda: client.scard("q") == 4, "the jobs to be back")
-    assert client.lrange("q", 0, -1) == [b"0", b"1", b"2", b"3"]
-    wait_for(lambda: not records(direct), "no record to be left")
-
-
-def test_a_detached_reservation_outlives_its_connection(server: Server, client: Client) -> None:
-    create(client, "q")
-    put(client, "m", "PRIORITY", 1)
-    with Waiter(server.port) as worker:
-        assert worker("PRESSURE.RESERVE", "q", "DETACHED", "cart-7", "TTR", 100) == [b"q", 1, b"m", 1]
-    assert client.execute_command("PRESSURE.JOB", "q", 1)[b"state"] == b"reserved"
-    assert client.execute_command("PRESSURE.ACK", "q", 1) == 0
-    assert client.execute_command("PRESSURE.ACK", "q", 1, "TOKEN", "cart-7") == 1
-
-
-@pytest.mark.parametrize("is_job", [True, False], ids=["jobs", "fifo"])
 def test_jobs_of_a_server_that_is_killed_are_ready_again(
-    backend: Valkey, start_server: StartServer, is_job: bool
+    backend: Valkey, start_server: StartServer, options: str, target: str
 ) -> None:
     doomed = start_server("--backend", backend.url, "--proxy-timeout", "1")
     with doomed.client() as client, Waiter(doomed.port) as worker:
-        create(client, "q")
-        for number in range(3):
-            put(client, str(number), *(("PRIORITY", 1) if is_job else ()))
+        create(client, "q", *options.split())
+        client.rpush("q", *range(4))
         assert worker("PRESSURE.RESERVE", "q", "DETACHED", "kept")[2] == b"0"
-        assert messages(worker("PRESSURE.RESERVE", "q", "COUNT", 2)) == [b"1", b"2"]
+        found = worker("PRESSURE.RESERVE", "q", "COUNT", 2)
+        assert [message for _, _, message, _ in found] == [b"1", b"2"]
         doomed.process.kill()
     other = start_server("--backend", backend.url, "--proxy-timeout", "1")
+    expected = [b"1", b"2"] if target == "dead" else [b"1", b"2", b"3"]
     with other.client() as client:
-        wait_for(lambda: client.lrange("q", 0, -1) == [b"1", b"2"], "the jobs to be back")
+        wait_for(lambda: client.lrange(target, 0, -1) == expected, "the jobs to be back")
         assert client.execute_command("PRESSURE.ACK", "q", 1, "TOKEN", "kept") == 1
 
 
-def test_sets_and_lists_work_on_a_queue_of_jobs(client: Client) -> None:
-    create(client, "q")
-    put(client, "urgent", "PRIORITY", 1)
-    put(client, "later", "DELAY", 100)
-    assert client.sadd("q", "plain", "urgent", "later") == 1
-    assert client.scard("q") == 3
-    assert client.smembers("q") == {b"urgent", b"plain", b"later"}
-    assert client.smismember("q", "later", "none") == [1, 0]
-    assert client.lrange("q", 0, -1) == [b"urgent", b"plain", b"later"]
-    assert client.srem("q", "later") == 1
-    assert client.lpop("q") == b"urgent"
-    assert client.spop("q") == b"plain"
-    assert client.spop("q") is None
-    about = client.execute_command("PRESSURE.INFO", "q")
-    assert (about[b"type"], about[b"produced_messages"], about[b"consumed_messages"]) == (b"jobs", 3, 3)
-
-
 def test_messages_of_a_fifo_that_becomes_a_queue_of_jobs_keep_their_order(client: Client) -> None:
-    client.rpush("q", *range(2500))
-    put(client, "urgent", "PRIORITY", 1)
-    put(client, "late", "PRIORITY", 5000)
-    expected = [b"urgent", *(b"%d" % number for number in range(2500)), b"late"]
-    assert client.lpop("q", 3000) == expected
-
-
-def test_messages_of_a_long_fifo_that_becomes_a_queue_of_jobs_count_as_ready(client: Client) -> None:
     client.rpush("q", *range(5000))
     client.execute_command("PRESSURE.PAUSE", "q", 60)
     assert about(client, "q")[b"ready"] == 5000
-
-
-def test_native_producers_put_jobs(client: Client, direct: Client) -> None:
-    create(client, "q")
-    put(client, "a", "PRIORITY", 1024)
-    native = NativeClient(direct, "q")
-    native.put(b"b")
-    put(client, "c", "PRIORITY", 1024)
-    assert client.lrange("q", 0, -1) == [b"a", b"b", b"c"]
-    native.close()
-    assert client.lpop("q", 3) == [b"a", b"b", b"c"]
-
-
-def test_a_paused_queue_gives_no_jobs_until_the_pause_ends(client: Client, waiter: Waiter) -> None:
-    create(client, "q")
-    put(client, "m", "PRIORITY", 1)
-    client.execute_command("PRESSURE.PAUSE", "q", 0.4)
-    assert client.spop("q") is None
-    assert waiter("PRESSURE.RESERVE", "q") is None
-    begin = time.monotonic()
-    assert waiter("BLPOP", "q", 5) == [b"q", b"m"]
-    assert 0.3 <= time.monotonic() - begin < 4
-
-
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("PRESSURE.RESERVE", "q", "TTR", "x"),
-        ("PRESSURE.RESERVE", "q", "COUNT", "0"),
-        ("PRESSURE.RESERVE", "q", "COUNT", "1001"),
-        ("PRESSURE.RESERVE", "q", "TTR"),
-        ("PRESSURE.RESERVE", "q", "DETACHED", "a b"),
-        ("PRESSURE.ACK", "q", "-1"),
-        ("PRESSURE.ACK", "q", "1", "TOKEN"),
-        ("PRESSURE.RELEASE", "q", "1", "PRIORITY", "4294967296"),
-        ("PRESSURE.RELEASE", "q", "1", "DELAY", "-1"),
-        ("PRESSURE.PUT", "q", "m", "PRIORITY", "-1"),
-        ("PRESSURE.PUT", "q", "m", "PRIORITY", "1", "NX"),
-        ("PRESSURE.PUT", "q", "m", "DELAY", "4294967296"),
-        ("PRESSURE.PEEK", "q", "nothing"),
-        ("PRESSURE.KICK", "q", "-1"),
-    ],
-    ids=" ".join,
-)
-def test_invalid_arguments_are_refused(client: Client, waiter: Waiter, words: Words) -> None:
-    create(client, "q")
-    assert is_refused(waiter(*words), "ERR")
-    assert client.scard("q") == 0
-
-
-def lengths(client: Client, *queues: str) -> list[int]:
-    return [client.llen(queue) for queue in queues]
+    client.execute_command("PRESSURE.PAUSE", "q", 0)
+    put(client, "urgent", "PRIORITY", 1)
+    put(client, "late", "PRIORITY", 5000)
+    expected = [b"urgent", *(b"%d" % number for number in range(5000)), b"late"]
+    assert client.lpop("q", 6000) == expected
 
 
 def test_a_reservation_that_was_not_delivered_ends_no_later_one_of_its_consumer(
@@ -271,51 +117,9 @@ def test_a_reservation_that_was_not_delivered_ends_no_later_one_of_its_consumer(
     assert worker("PRESSURE.ACK", "q", job, "TOKEN", "ann") == 1
 
 
-def test_a_job_goes_to_the_dead_letters_after_its_last_delivery(client: Client, worker: Waiter) -> None:
-    create(client, "dead")
-    client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 2, "DEAD-LETTER", "dead")
-    put(client, "m", "PRIORITY", 5)
-    put(client, "other", "PRIORITY", 6)
-    assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 1]
-    assert worker("PRESSURE.RELEASE", "q", 1) == 1
-    assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 2]
-    assert lengths(client, "q", "dead") == [1, 0]
-    assert worker("PRESSURE.RELEASE", "q", 1) == 1
-    assert lengths(client, "q", "dead") == [1, 1]
-    assert client.execute_command("PRESSURE.JOB", "q", 1) is None
-    assert client.lpop("dead") == b"m"
-    info = client.execute_command("PRESSURE.INFO", "q")
-    assert (info[b"max_deliveries"], info[b"dead_letter"], info[b"buried"]) == (2, b"dead", 0)
-
-
-def test_a_job_of_a_lost_connection_goes_to_the_dead_letters(client: Client, server: Server) -> None:
-    client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 1, "DEAD-LETTER", "dead")
-    client.execute_command("PRESSURE.CREATE", "dead", "TYPE", "JOBS")
-    put(client, "m", "PRIORITY", 5)
-    with Waiter(server.port) as lost:
-        assert lost("PRESSURE.RESERVE", "q")[2] == b"m"
-    wait_for(lambda: lengths(client, "q", "dead") == [0, 1], "the job to be a dead letter")
-
-
-def test_jobs_of_a_server_that_is_killed_go_to_the_dead_letters(
-    backend: Valkey, start_server: StartServer
-) -> None:
-    doomed = start_server("--backend", backend.url, "--proxy-timeout", "1")
-    with doomed.client() as client, Waiter(doomed.port) as worker:
-        client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 1, "DEAD-LETTER", "dead")
-        for number in range(3):
-            put(client, str(number), "PRIORITY", 1)
-        assert messages(worker("PRESSURE.RESERVE", "q", "COUNT", 2)) == [b"0", b"1"]
-        doomed.process.kill()
-    other = start_server("--backend", backend.url, "--proxy-timeout", "1")
-    with other.client() as client:
-        wait_for(lambda: set(client.lrange("dead", 0, -1)) == {b"0", b"1"}, "the jobs to be dead letters")
-        assert client.lrange("q", 0, -1) == [b"2"]
-
-
 def test_a_job_without_a_place_for_dead_letters_is_buried(client: Client, worker: Waiter) -> None:
-    client.execute_command("PRESSURE.CREATE", "q", "MAX-DELIVERIES", 1)
-    client.execute_command("PRESSURE.CREATE", "closed", "MAX-DELIVERIES", 1, "DEAD-LETTER", "full")
+    create(client, "q", "MAX-DELIVERIES", 1)
+    create(client, "closed", "MAX-DELIVERIES", 1, "DEAD-LETTER", "full")
     create(client, "full")
     client.execute_command("PRESSURE.CLOSE", "full")
     for queue in ("q", "closed"):
@@ -364,36 +168,31 @@ def test_names_make_jobs_unique(client: Client, direct: Client) -> None:
     assert not direct.exists("__pressure__:q:ext:single", "__pressure__:q:ext:jobs")
 
 
-def test_a_unique_put_returns_the_id_of_the_queued_job(client: Client) -> None:
-    create(client, "q")
-    client.lpush("q", "old")
-    first = put(client, "m", "UNIQUE")
-    assert put(client, "m", "UNIQUE") == first
-    assert put(client, "old", "UNIQUE", "PRIORITY", 3) == first - 1
-    assert put(client, "m", "PRIORITY", 3) > first
-    assert client.llen("q") == 3
+REFUSED: Series = [
+    ("PRESSURE.CREATE fifo TYPE FIFO", b"OK"),
+    ("PRESSURE.CREATE q", b"OK"),
+    *refusals("ERR ", "RESERVE q", "TTR x", "TTR", "COUNT 0", "COUNT 1001", "DETACHED ''"),
+    *refusals("ERR ", "ACK q", "-1", "1 TOKEN"),
+    *refusals("ERR ", "RELEASE q 1", "PRIORITY 4294967296", "DELAY -1"),
+    *refusals("ERR ", "PUT q m", "PRIORITY -1", "PRIORITY 1 NX", "DELAY 4294967296"),
+    *refusals("ERR ", "PEEK q", "nothing"),
+    *refusals("ERR ", "KICK q", "-1"),
+    *refusals("ERR syntax error", "CREATE new", "TYPE RING"),
+    *refusals("ERR UNIQUE needs TYPE JOBS", "CREATE new", "TYPE FIFO UNIQUE QUEUED"),
+    *refusals("ERR DEAD-LETTER needs MAX-DELIVERIES", "CREATE new", "DEAD-LETTER d"),
+    *refusals("ERR a queue cannot be its own", "CREATE new", "MAX-DELIVERIES 1 DEAD-LETTER new"),
+    *refusals("ERR count should be greater than 0", "CREATE new", "MAX-DELIVERIES 0"),
+    *refusals("TYPE queue 'fifo' was created as a fifo", "PUT fifo m", "PRIORITY 1"),
+    *refusals("TYPE queue 'fifo' was created as a fifo", "PAUSE fifo", "1"),
+    *refusals("TYPE queue 'q' was not created with UNIQUE", "PUT q m", "UNIQUE-BY x"),
+    *refusals("ERR NX cannot be combined", "PUT q m", "UNIQUE NX"),
+    ("PRESSURE.EXISTS new", 0),
+    ("LLEN q", 0),
+]
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (("PRESSURE.CREATE", "new", "TYPE", "RING"), "syntax error"),
-        (("PRESSURE.CREATE", "new", "TYPE", "FIFO", "UNIQUE", "QUEUED"), "needs TYPE JOBS"),
-        (("PRESSURE.CREATE", "new", "DEAD-LETTER", "d"), "DEAD-LETTER needs MAX-DELIVERIES"),
-        (("PRESSURE.CREATE", "new", "MAX-DELIVERIES", 1, "DEAD-LETTER", "new"), "its own DEAD-LETTER"),
-        (("PRESSURE.CREATE", "new", "MAX-DELIVERIES", 0), "greater than 0"),
-        (("PRESSURE.PUT", "fifo", "m", "PRIORITY", 1), "TYPE queue 'fifo' was created as a fifo"),
-        (("PRESSURE.PUT", "plain", "m", "UNIQUE-BY", "x"), "TYPE queue 'plain' was not created with UNIQUE"),
-        (("PRESSURE.PUT", "plain", "m", "UNIQUE", "NX"), "NX cannot be combined"),
-        (("PRESSURE.PAUSE", "fifo", 1), "TYPE queue 'fifo' was created as a fifo"),
-    ],
-)
-def test_what_a_type_of_queue_cannot_do_is_refused(client: Client, words: Words, error: str) -> None:
-    client.execute_command("PRESSURE.CREATE", "fifo", "TYPE", "FIFO")
-    create(client, "plain")
-    with pytest.raises(redis.ResponseError, match=error):
-        client.execute_command(*words)
-    assert not client.exists("new")
+def test_what_a_command_or_a_type_of_queue_cannot_do_is_refused(worker: Waiter) -> None:
+    run_series(worker, REFUSED)
 
 
 def test_the_doctor_counts_jobs(backend: Valkey, client: Client, worker: Waiter, direct: Client) -> None:
@@ -447,3 +246,55 @@ def test_a_client_may_wait_for_many_queues(backend: Valkey, start_server: StartS
         wait_for_blocked(client, 1)
         server.process.send_signal(signal.SIGTERM)
         assert waiter.ends_without_reply()
+
+
+@pytest.mark.parametrize(
+    ("words", "state", "deliverable"),
+    [
+        (("PRESSURE.ACK", "q", 1), None, False),
+        (("PRESSURE.RELEASE", "q", 1), b"ready", True),
+        (("PRESSURE.RELEASE", "q", 1, "DELAY", 9), b"delayed", False),
+        (("PRESSURE.BURY", "q", 1), b"buried", False),
+        (("PRESSURE.TOUCH", "q", 1), b"reserved", False),
+    ],
+)
+def test_only_the_owner_may_end_a_reservation(
+    client: Client, worker: Waiter, words: Words, state: bytes | None, deliverable: bool
+) -> None:
+    create(client, "q")
+    put(client, "m", "PRIORITY", 7)
+    assert worker("PRESSURE.RESERVE", "q") == [b"q", 1, b"m", 1]
+    assert client.execute_command(*words) == 0
+    assert worker(*words) == 1
+    about = client.execute_command("PRESSURE.JOB", "q", 1)
+    assert (about[b"state"] if about else None) == state
+    assert (worker("PRESSURE.RESERVE", "q") is not None) == deliverable
+
+
+def test_a_unique_put_returns_the_id_of_the_queued_job(client: Client) -> None:
+    create(client, "q")
+    client.lpush("q", "old")
+    first = put(client, "m", "UNIQUE")
+    assert put(client, "m", "UNIQUE") == first
+    assert put(client, "old", "UNIQUE", "PRIORITY", 3) == first - 1
+    assert put(client, "m", "PRIORITY", 3) > first
+    assert client.llen("q") == 3
+
+
+def test_sets_and_lists_work_on_a_queue_of_jobs(worker: Waiter, client: Client) -> None:
+    create(client, "q")
+    put(client, "urgent", "PRIORITY", 1)
+    put(client, "later", "DELAY", 100)
+    series: Series = [
+        ("SADD q plain urgent later", 1),
+        ("SCARD q", 3),
+        ("SMEMBERS q", [b"urgent", b"plain", b"later"]),
+        ("SMISMEMBER q later none", [1, 0]),
+        ("SREM q later", 1),
+        ("LPOP q", b"urgent"),
+        ("SPOP q", b"plain"),
+        ("SPOP q", None),
+    ]
+    run_series(worker, series)
+    found = about(client, "q")
+    assert (found[b"type"], found[b"produced_messages"], found[b"consumed_messages"]) == (b"jobs", 3, 3)

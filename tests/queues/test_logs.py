@@ -7,7 +7,7 @@ import pytest
 
 from tests.support.large import fill, number_of
 from tests.support.native import NativeClient
-from tests.support.programs import Client, Server, StartServer, Valkey, keys_left, wait_for
+from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.series import Series, refusals, run_series
 from tests.support.waiters import Waiter, about, create
 
@@ -171,11 +171,3 @@ def test_pipelined_reads_of_large_messages_are_all_answered(client: Client) -> N
     assert [one[:5] if isinstance(one, str) else one for one in found[:-2]] == expected
     assert "offset" in found[-2]
     assert found[-1] == messages[1]
-
-
-def test_deleting_a_log_leaves_no_key(client: Client, direct: Client) -> None:
-    create(client, "q", "TYPE", "LOG")
-    client.sadd("q", "a", "b")
-    client.spop("q")
-    client.delete("q")
-    wait_for(lambda: keys_left(direct) == [], "the keys to be deleted")

@@ -86,13 +86,6 @@ def test_all_dead_letters_arrive(client: Client, direct: Client, worker: Waiter,
     assert about(client, "q")[b"buried"] == 0
 
 
-def test_any_number_of_jobs_can_be_removed_at_once(client: Client) -> None:
-    create(client, "q", "TYPE", "jobs")
-    fill(client, "q", [b"m"] * 9000)
-    assert client.lrem("q", -8500, "m") == 8500
-    assert client.llen("q") == 500
-
-
 TAKES: dict[str, Callable[[Client], bytes]] = {
     "LPOP": lambda client: client.lpop("q"),
     "PRESSURE.RESERVE": lambda client: client.execute_command("PRESSURE.RESERVE", "q")[2],
@@ -181,18 +174,6 @@ def test_expired_messages_make_room(server: Server, client: Client, kind: str) -
         assert wire.replies(1200) == [b"STORED"] * 1200
     assert client.rpush("q", "a", "b") > 0
     assert {b"a", b"b"} <= client.smembers("q")
-
-
-def test_jobs_of_two_tubes_are_reserved_in_the_order_of_the_puts(server: Server) -> None:
-    with Wire(BEANSTALK, server) as wire:
-        assert wire(b"watch a\r\n") == b"WATCHING 2"
-        assert wire(b"watch b\r\n") == b"WATCHING 3"
-        for number in range(40):
-            tube = b"ab"[number % 2 :][:1]
-            wire(b"use %b\r\n" % tube)
-            assert wire(b"put 5 0 60 2\r\n%02d\r\n" % number).startswith(b"INSERTED")
-        reserved = [wire(b"reserve\r\n")[-2:] for _ in range(40)]
-    assert reserved == [b"%02d" % number for number in range(40)]
 
 
 @pytest.mark.alone

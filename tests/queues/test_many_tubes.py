@@ -1,62 +1,37 @@
 """Workers that watch many tubes: two servers always give the best job of all, whoever has changed what."""
 
 import random
-import socket
-from functools import partial
 
 import pytest
 
-from tests.support.programs import Server, StartServer, StartValkey, Valkey, wait_for
+from tests.support.programs import Server, StartServer, StartValkey, Valkey
+from tests.support.protocols import BEANSTALK, Wire
+from tests.support.waiters import wait_for_blocked
 
 TUBES = 60
 STEPS = 600
 
 
-class Worker:
+class Worker(Wire):
     """A beanstalk client that watches all tubes."""
 
     def __init__(self, server: Server) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", server.port_of("beanstalk")), timeout=10)
-        self._replies = self._socket.makefile("rb")
-        self._body = b""
-        for tube in range(TUBES):
-            self("watch t%d", tube)
-        self("ignore default")
+        super().__init__(BEANSTALK, server)
+        self.ask(*(b"watch t%d" % tube for tube in range(TUBES)), b"ignore default")
 
-    def send(self, command: str, *arguments: int) -> None:
-        """Send a command."""
-        self._socket.sendall((command % arguments).encode() + b"\r\n")
+    def told(self, command: str) -> str:
+        """Send a command, and return the reply."""
+        return self(command.encode() + b"\r\n").decode()
 
-    def reply(self) -> list[str]:
-        """Return the words of the next reply."""
-        words = self._replies.readline().decode().split()
-        if words[0] in ("RESERVED", "OK"):
-            self._body = self._replies.read(int(words[-1]) + 2)
-        return words
-
-    def __call__(self, command: str, *arguments: int) -> list[str]:
-        """Send a command, and return the words of the reply."""
-        self.send(command, *arguments)
-        return self.reply()
-
-    def sees(self, statistic: bytes) -> bool:
-        """Return whether the statistics of the default tube have this line."""
-        return self("stats-tube default")[0] == "OK" and statistic in self._body
-
-    def hang_up(self) -> None:
-        """Close the connection without a word."""
-        self._replies.close()
-        self._socket.close()
-
-    def put(self, tube: int, priority: int) -> int:
+    def put_job(self, tube: int, priority: int) -> int:
         """Put a job; return its id."""
-        self("use t%d", tube)
-        return int(self("put %d 0 100 1\r\nx", priority)[1])
+        self.told(f"use t{tube}")
+        assert self.told(f"put {priority} 0 100 1\r\nx") == "INSERTED"
+        return int(self.job)
 
     def reserved(self) -> int | None:
         """Reserve the best job of all tubes, without waiting."""
-        words = self("reserve-with-timeout 0")
-        return int(words[1]) if words[0] == "RESERVED" else None
+        return int(self.job) if self.told("reserve-with-timeout 0").startswith("RESERVED") else None
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -75,30 +50,30 @@ def test_the_best_job_of_many_tubes_is_reserved_whichever_server_has_changed_the
         match dice.choice("pppprrrrrebdu"):
             case "p":
                 order += 1
-                ready[worker.put(tube, priority)] = (priority, order, tube)
+                ready[worker.put_job(tube, priority)] = (priority, order, tube)
             case "e" if reserved:
                 job, _, holder = reserved.pop(dice.randrange(len(reserved)))
-                assert holder("delete %d", job) == ["DELETED"]
+                assert holder.told(f"delete {job}") == "DELETED"
             case "b" if reserved:
                 # A job that is released or kicked keeps its place in the order of the puts.
                 job, (_, put_as, its_tube), holder = reserved.pop(dice.randrange(len(reserved)))
                 if dice.random() < 0.5:
-                    assert holder("release %d %d 0", job, priority) == ["RELEASED"]
+                    assert holder.told(f"release {job} {priority} 0") == "RELEASED"
                 else:
-                    assert holder("bury %d %d", job, priority) == ["BURIED"]
-                    assert dice.choice(workers)("kick-job %d", job) == ["KICKED"]
+                    assert holder.told(f"bury {job} {priority}") == "BURIED"
+                    assert dice.choice(workers).told(f"kick-job {job}") == "KICKED"
                 ready[job] = (priority, put_as, its_tube)
             case "d" if ready:
                 job = dice.choice(list(ready))
                 del ready[job]
-                assert worker("delete %d", job) == ["DELETED"]
+                assert worker.told(f"delete {job}") == "DELETED"
             case "u":
                 if dice.random() < 0.3 and not paused:
-                    if worker("pause-tube t%d 100", tube) == ["PAUSED"]:
+                    if worker.told(f"pause-tube t{tube} 100") == "PAUSED":
                         paused.add(tube)
                 else:
                     for one in paused:
-                        worker("pause-tube t%d 0", one)
+                        worker.told(f"pause-tube t{one} 0")
                     paused.clear()
             case _:
                 found = worker.reserved()
@@ -114,18 +89,17 @@ def test_a_job_of_which_a_worker_is_told_that_hangs_up_comes_to_the_next(
     backend: Valkey, start_server: StartServer
 ) -> None:
     server = start_server("--backend", backend.url, "--listen", "beanstalk://127.0.0.1:0")
+    client = server.client()
     for number in range(60):
         first, second, producer = Worker(server), Worker(server), Worker(server)
-        first("watch default")
-        second("watch default")
-        for waiting in (b"1\n", b"2\n"):
-            (first if waiting == b"1\n" else second).send("reserve")
-            wait_for(partial(producer.sees, b"current-waiting: " + waiting), "the worker to wait")
-        producer("use t%d", number % TUBES)
-        producer.send("put 1 0 100 1\r\nx")
+        for count, waiting in enumerate((first, second), 1):
+            waiting.told("watch default")
+            waiting.send(b"reserve\r\n")
+            wait_for_blocked(client, count)
+        producer.told(f"use t{number % TUBES}")
+        producer.send(b"put 1 0 100 1\r\nx\r\n")
         if number % 3:
             producer.reply()
-        first.hang_up()
-        words = second.reply()
-        assert words[0] == "RESERVED"
-        assert second("delete %d", int(words[1])) == ["DELETED"]
+        first.close()
+        assert second.reply().startswith(b"RESERVED ")
+        assert second(b"delete %b\r\n" % second.job) == b"DELETED"

@@ -45,8 +45,6 @@ FLAGS = st.sampled_from([0, 1, 7, 2**32 - 1])
 class Receiver:
     """A client that keeps the operations whose messages it has received."""
 
-    is_there = True
-
     def __init__(self) -> None:
         self.operations: list[Operation] = []
 
@@ -99,22 +97,6 @@ class Queue:
         self.direct.hset(key, "epoch", 0)
         _, _, _, back = self.do(recover(self._broker.default_database.shards[0], key))
         return sum(back.values())
-
-    def run_together(self, form: Form, clients: list[Receiver]) -> list[list[bytes]]:
-        """Run one operation for each client, in one call."""
-        database = self._broker.default_database
-
-        async def gathered() -> list[list[bytes]]:
-            # While this call is in flight, the other operations gather.
-            first = asyncio.ensure_future(database.run(verbs.LENGTH, b"q"))
-            await asyncio.sleep(0)
-            others = [
-                database.run(form.verb, b"q", client=client, options=form.options) for client in clients
-            ]
-            return (await asyncio.gather(first, *others))[1:]
-
-        results: list[list[bytes]] = self.do(gathered())
-        return results
 
     def put(self, message: bytes, flags: int, expires: bytes = b"0") -> None:
         self.run(forms.PUT_MARKED, b"%d %b %b" % (flags, expires, message))
@@ -283,37 +265,6 @@ def queue(make: Callable[[], Queue]) -> Any:
     made.close()
 
 
-def test_removals_from_the_middle_keep_the_marks_of_other_messages(queue: Queue) -> None:
-    for number in range(20):
-        queue.put(b"%d" % number, number)
-    assert queue.run(forms.REMOVE, b"3", b"7", b"19", size=3) == [1, 1, 1]
-    queue.put(b"late", 99)
-    expected = [(n, b"%d" % n) for n in range(20) if n not in (3, 7, 19)]
-    assert queue.get(30) == [*expected, (99, b"late")]
-    assert not queue.direct.exists(MARKS)
-
-
-def test_flags_of_equal_messages_survive_the_removal_of_messages_after_them(queue: Queue) -> None:
-    for message, flags in ((b"x", 0), (b"f", 6), (b"y", 0), (b"f", 6), (b"z", 0)):
-        if flags:
-            queue.put(message, flags)
-        else:
-            queue.run(forms.PUT, message)
-    # The first "f" is now at the position at which the second one was put.
-    queue.run(forms.REMOVE, b"y", b"z", size=2)
-    assert [queue.get() for _ in range(3)] == [[(0, b"x")], [(6, b"f")], [(6, b"f")]]
-
-
-@pytest.mark.parametrize("copies", [(0, 1), (1, 0, 2), (1, 0, 0, 3)])
-def test_equal_messages_keep_their_flags_if_others_are_removed(queue: Queue, copies: tuple[int, ...]) -> None:
-    for flags in copies:
-        queue.run(forms.PUT, b"other")
-        queue.put(b"a", flags) if flags else queue.run(forms.PUT, b"a")
-    queue.run(forms.PUT, b"last")
-    queue.run(forms.REMOVE, b"last", b"other", size=2)
-    assert queue.get(9) == [(flags, b"a") for flags in copies]
-
-
 def test_gaps_beyond_the_stored_ones_keep_the_flags_of_different_messages(queue: Queue) -> None:
     numbers = [b"%d" % number for number in range(250)]
     for number in numbers:
@@ -324,16 +275,13 @@ def test_gaps_beyond_the_stored_ones_keep_the_flags_of_different_messages(queue:
     assert queue.get(250) == [(int(number), number) for number in numbers[::2]]
 
 
-def test_marks_survive_a_native_consumer_that_dies_before_it_counts(queue: Queue) -> None:
-    for number in range(5):
+def test_marks_survive_native_clients_that_die_before_they_count(queue: Queue) -> None:
+    for number in range(3):
         queue.put(b"%d" % number, number)
     assert queue.direct.rpop(BASE) == b"0"
     queue.put(b"late", 99)
-    assert queue.get(10) == [*((n, b"%d" % n) for n in range(1, 5)), (99, b"late")]
+    assert queue.get(10) == [(1, b"1"), (2, b"2"), (99, b"late")]
     assert not queue.direct.exists(MARKS)
-
-
-def test_marks_survive_a_native_producer_that_dies_before_it_counts(queue: Queue) -> None:
     queue.put(b"a", 1)
     queue.direct.lpush(BASE, b"uncounted")
     queue.put(b"b", 7)
@@ -352,11 +300,13 @@ def test_marks_survive_a_put_during_a_native_get(queue: Queue) -> None:
     assert not queue.direct.exists(MARKS)
 
 
-def test_marks_of_messages_taken_natively_do_not_accumulate(queue: Queue) -> None:
+def test_marks_of_messages_taken_natively_do_not_accumulate_and_go_with_the_queue(queue: Queue) -> None:
     for number in range(10):
         queue.put(b"%d" % number, 1)
         assert queue.native.get() == b"%d" % number
     assert queue.direct.hlen(MARKS) == 1
+    queue.run(forms.DELETE)
+    wait_for(lambda: not keys_left(queue.direct), "no key to be left")
 
 
 @pytest.mark.slow
@@ -392,22 +342,6 @@ def test_a_marked_message_among_many_equal_ones_is_found_quickly(queue: Queue) -
     assert queue.direct.info("commandstats")["cmdstat_lpos"]["usec_per_call"] < 100
 
 
-def test_a_message_has_no_marks_of_an_equal_one_taken_natively(queue: Queue) -> None:
-    queue.put(b"a", 5)
-    assert queue.native.get() == b"a"
-    queue.native.put(b"a")
-    assert queue.get() == [(0, b"a")]
-    assert not queue.direct.exists(MARKS)
-
-
-def test_expired_messages_count_until_a_get_drops_them(queue: Queue) -> None:
-    queue.put(b"old", 1, LONG_PAST)
-    queue.put(b"new", 2)
-    assert queue.run(forms.LENGTH) == [2]
-    assert queue.run(forms.GET) == [b"new"]
-    assert queue.run(forms.LENGTH) == [0]
-
-
 def test_a_message_expires_by_the_backend_s_clock(queue: Queue) -> None:
     queue.put(b"soon", 1, b"+1")
     queue.put(b"later", 2, b"+1000")
@@ -431,12 +365,6 @@ def test_a_move_skips_expired_messages(queue: Queue) -> None:
     move = queue._broker.default_database.move
     assert [queue.do(move(b"q", b"other")) for _ in range(2)] == [b"new", None]
     assert queue.direct.lrange("__pressure__:other", 0, -1) == [b"new"]
-
-
-def test_deleting_a_queue_deletes_its_marks(queue: Queue) -> None:
-    queue.put(b"a", 5)
-    queue.run(forms.DELETE)
-    wait_for(lambda: not keys_left(queue.direct), "no key to be left")
 
 
 def test_an_open_read_survives_a_record_key_of_the_wrong_type(queue: Queue) -> None:
@@ -484,16 +412,15 @@ def test_messages_of_one_call_return_to_each_queue_with_their_marks(direct: Clie
 def test_marks_of_the_wrong_type_lose_no_message(queue: Queue) -> None:
     queue.run(forms.PUT, b"a")
     queue.direct.set(MARKS, "wrong")
-    for form, arguments in (
-        (forms.PUT_MARKED, [b"5 0 b"]),
-        (forms.GET_MARKED, []),
-        (forms.GET, []),
-        (forms.REMOVE, [b"a"]),
+    for act in (
+        lambda: queue.put(b"b", 5),
+        lambda: queue.get(),
+        lambda: queue.run(forms.GET),
+        lambda: queue.run(forms.REMOVE, b"a"),
+        lambda: queue.open(),
     ):
         with pytest.raises(BackendError, match="WRONGTYPE"):
-            queue.run(form, *arguments)
-    with pytest.raises(BackendError, match="WRONGTYPE"):
-        queue.open()
+            act()
     assert queue.direct.lrange(BASE, 0, -1) == [b"a"]
     queue.direct.delete(MARKS)
     assert queue.get(5) == [(0, b"a")]
@@ -524,8 +451,7 @@ def mixed(queue: Queue) -> Queue:
 def test_messages_put_back_for_a_lost_client_keep_their_marks(mixed: Queue, form: Form, count: int) -> None:
     client = Receiver()
     mixed.run(form, size=count, client=client, waits=form is forms.TAKE_MARKED)
-    (operation,) = client.operations
-    operation.put_back()
+    client.operations[0].put_back()
     wait_for(lambda: mixed.run(forms.LENGTH) == [len(MIXED)], "all messages to be back")
     assert mixed.get(10) == MIXED
 
@@ -543,18 +469,6 @@ def test_messages_recovered_from_a_dead_server_keep_their_marks(mixed: Queue, fo
         operation.put_back()
     mixed.settled()
     assert mixed.run(forms.LENGTH) == [0]
-
-
-@pytest.mark.slow
-def test_messages_of_one_call_put_back_in_part_keep_their_marks(mixed: Queue) -> None:
-    clients = [Receiver() for _ in MIXED]
-    taken = mixed.run_together(forms.GET_MARKED, clients)
-    assert [with_flags(message) for (message,) in taken] == MIXED
-    for client in clients[1::2]:
-        client.operations[0].put_back()
-    wait_for(lambda: mixed.run(forms.LENGTH) == [3], "three to be back")
-    assert mixed.recovered() == len(MIXED) - 3
-    assert sorted(mixed.get(10)) == sorted(MIXED)
 
 
 @pytest.mark.slow

@@ -123,72 +123,44 @@ each_move = pytest.mark.parametrize("words", ALL_MOVES, ids=lambda words: words[
 
 
 @each_move
-def test_a_move_to_a_full_queue_with_overflow_error_changes_nothing(
-    client: Client, waiter: Waiter, words: Words
+@pytest.mark.parametrize(
+    ("target", "code"),
+    [
+        ("PRESSURE.CREATE d BOUND 1 OVERFLOW ERROR|SADD d there", "FULL"),
+        ("PRESSURE.CREATE d|SADD d there|PRESSURE.CLOSE d", "CLOSED"),
+    ],
+    ids=["full", "closed"],
+)
+def test_a_move_that_is_refused_changes_nothing(
+    client: Client, waiter: Waiter, words: Words, target: str, code: str
 ) -> None:
-    create(client, "d", "BOUND", 1, "OVERFLOW", "ERROR")
+    for line in target.split("|"):
+        waiter(*line.split())
     client.rpush("q", "1", "2")
-    client.sadd("d", "there")
-    assert is_refused(waiter(*words), "FULL")
-    assert client.lrange("q", 0, -1) == [b"1", b"2"]
-    assert client.lrange("d", 0, -1) == [b"there"]
+    assert is_refused(waiter(*words), code)
+    assert (client.lrange("q", 0, -1), client.lrange("d", 0, -1)) == ([b"1", b"2"], [b"there"])
     assert about(client, "q")[b"consumed_messages"] == 0
-    assert waiter("SPOP", "d") == b"there"
-    assert waiter(*words) in (b"1", 1)
-    assert client.lrange("d", 0, -1) == [b"1"]
 
 
 @each_move
-def test_a_move_to_a_full_queue_waits_for_room(client: Client, waiter: Waiter, words: Words) -> None:
+@pytest.mark.parametrize("is_deleted", [False, True])
+def test_a_move_to_a_full_queue_waits_for_room_and_creates_no_queue(
+    client: Client, waiter: Waiter, words: Words, is_deleted: bool
+) -> None:
     create(client, "d", "BOUND", 1)
     client.rpush("q", "1", "2")
     client.sadd("d", "there")
     waiter.send(*words)
     wait_for_blocked(client, 1)
     assert client.lrange("q", 0, -1) == [b"1", b"2"]
-    assert client.spop("d") == b"there"
-    assert waiter.reply() in (b"1", 1)
-    assert (client.lrange("q", 0, -1), client.lrange("d", 0, -1)) == ([b"2"], [b"1"])
-
-
-@each_move
-def test_a_move_to_a_closed_queue_changes_nothing(client: Client, waiter: Waiter, words: Words) -> None:
-    create(client, "d")
-    client.execute_command("PRESSURE.CLOSE", "d")
-    client.rpush("q", "1", "2")
-    assert is_refused(waiter(*words), "CLOSED")
-    assert client.lrange("q", 0, -1) == [b"1", b"2"]
-    assert client.llen("d") == 0
-
-
-@each_move
-def test_a_move_from_a_closed_queue_drains_it(client: Client, waiter: Waiter, words: Words) -> None:
-    client.rpush("q", "1")
-    client.execute_command("PRESSURE.CLOSE", "q")
-    assert waiter(*words) in (b"1", 1)
-    reply = waiter(*words)
-    assert is_refused(reply, "CLOSED") if str(words[0]).startswith("B") else reply in (None, 0)
-
-
-@each_move
-def test_a_move_creates_its_target_queue_if_there_is_a_message_to_move(
-    client: Client, waiter: Waiter, words: Words
-) -> None:
-    if not str(words[0]).startswith("B"):
-        assert waiter(*words) in (None, 0)
-        assert client.exists("q", "d") == 0
-    client.rpush("q", "1")
-    assert waiter(*words) in (b"1", 1)
-    assert client.lrange("d", 0, -1) == [b"1"]
-
-
-@each_move
-def test_a_move_within_a_full_queue_works(client: Client, waiter: Waiter, words: Words) -> None:
-    create(client, "q", "BOUND", 2, "OVERFLOW", "ERROR")
-    client.rpush("q", "1", "2")
-    assert waiter(words[0], "q", "q", *words[3:]) in (b"1", 1)
-    expected = [b"1", b"2"] if words[0] == "SMOVE" else [b"2", b"1"]
-    assert client.lrange("q", 0, -1) == expected
+    if is_deleted:
+        client.delete("d")
+        assert is_refused(waiter.reply(), "NOQUEUE")
+        assert (client.lrange("q", 0, -1), client.exists("d")) == ([b"1", b"2"], 0)
+    else:
+        assert client.spop("d") == b"there"
+        assert waiter.reply() in (b"1", 1)
+        assert (client.lrange("q", 0, -1), client.lrange("d", 0, -1)) == ([b"2"], [b"1"])
 
 
 def hold(client: Client, direct: Client, role: str) -> Steps[Any]:
@@ -271,21 +243,6 @@ def test_too_many_queues_are_refused(waiter: Waiter) -> None:
     assert waiter("BLPOP", *names[:1000], 0.01) is None
 
 
-@each_move
-def test_a_move_that_waits_for_room_does_not_recreate_a_deleted_queue(
-    client: Client, waiter: Waiter, words: Words
-) -> None:
-    create(client, "d", "BOUND", 1)
-    client.rpush("d", "full")
-    client.rpush("q", "1")
-    waiter.send(*words)
-    wait_for_blocked(client, 1)
-    client.delete("d")
-    assert is_refused(waiter.reply(), "NOQUEUE")
-    assert client.lrange("q", 0, -1) == [b"1"]
-    assert client.exists("d") == 0
-
-
 @pytest.mark.parametrize(
     "words",
     [("BLPOP", "closed", "busy", 0), ("BLMPOP", 0, 2, "closed", "busy", "LEFT")],
@@ -298,3 +255,12 @@ def test_a_pop_passes_over_a_closed_queue(client: Client, waiter: Waiter, words:
     assert waiter(*words)[1] in (b"1", [b"1"])
     assert client.lpop("busy") == b"2"
     assert is_refused(waiter(*words), "CLOSED")
+
+
+@each_move
+def test_a_move_within_a_full_queue_works(client: Client, waiter: Waiter, words: Words) -> None:
+    create(client, "q", "BOUND", 2, "OVERFLOW", "ERROR")
+    client.rpush("q", "1", "2")
+    assert waiter(words[0], "q", "q", *words[3:]) in (b"1", 1)
+    expected = [b"1", b"2"] if words[0] == "SMOVE" else [b"2", b"1"]
+    assert client.lrange("q", 0, -1) == expected

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 
 from tests.model.model_settings import model_settings
 from tests.support.programs import Client
-from tests.support.waiters import Waiter, create, wait_for_blocked
-
-Words = tuple[str | int, ...]
+from tests.support.waiters import Waiter, Words, create, wait_for_blocked
 
 _names = count()
 _ids = st.sampled_from([f"t{number}" for number in range(6)])
@@ -54,7 +52,7 @@ def test_a_pipeline_is_answered_like_one_command_after_the_other(waiter: Waiter,
         is_closed=st.sampled_from([False, False, False, True]),
         repeats=st.booleans(),
     )
-    def compare(kind: Words, program: list[Any], *, is_closed: bool, repeats: bool) -> None:
+    def compare(kind: tuple[str | int, ...], program: list[Any], *, is_closed: bool, repeats: bool) -> None:
         number = next(_names)
         one, other = f"one{number}", f"other{number}"
         for queue in (one, other):
@@ -76,16 +74,6 @@ def test_a_pipeline_is_answered_like_one_command_after_the_other(waiter: Waiter,
     compare()
 
 
-def test_equal_ids_of_a_pipeline_put_one_message(waiter: Waiter, client: Client) -> None:
-    create(client, "q", "TYPE", "LOG")
-    for transaction in ("x", "y", "x", "z"):
-        waiter.send("PRESSURE.PUT", "q", transaction, "OFFSET", "TXN", transaction)
-    assert [waiter.reply() for _ in range(4)] == [0, 1, 0, 2]
-    assert client.lrange("q", 0, -1) == [b"x", b"y", b"z"]
-    outcomes = [waiter("PRESSURE.OUTCOME", "q", transaction) for transaction in ("x", "y", "z")]
-    assert outcomes == [[b"done", 0], [b"done", 1], [b"done", 2]]
-
-
 def test_a_bad_id_is_refused_alone(waiter: Waiter, client: Client) -> None:
     create(client, "q")
     for transaction in ("x", "y", "", "z") * 2:
@@ -105,12 +93,3 @@ def test_commands_that_wait_for_room_are_done_in_their_order(waiter: Waiter, cli
     assert [waiter.reply() for _ in range(5)] == [1] * 5
     assert waiter("PRESSURE.PUT", "q", "again", "TXN", "t4") == 1
     assert client.llen("q") == 0
-
-
-def test_outcomes_of_a_pipeline_are_forgotten_with_the_oldest(waiter: Waiter, client: Client) -> None:
-    create(client, "q", "TYPE", "LOG")
-    for number in range(500):
-        waiter.send("PRESSURE.PUT", "q", "m", "OFFSET", "TXN", f"t{number}")
-    assert [waiter.reply() for _ in range(500)] == [*range(500)]
-    assert waiter("PRESSURE.OUTCOME", "q", "t0") == [b"done", 0]
-    assert waiter("PRESSURE.PUT", "q", "m", "OFFSET", "TXN", "t499") == 499

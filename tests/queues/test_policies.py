@@ -3,12 +3,12 @@
 import time
 
 import pytest
-from redis import ResponseError
 
 from tests.support.module_servers import module_server
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, Wire
-from tests.support.waiters import Waiter, about, create, is_refused, packed, wait_for_waiting
+from tests.support.series import Series, refusals, run_series
+from tests.support.waiters import Waiter, about, create, packed, wait_for_waiting
 
 TYPES = ["TYPE JOBS", "TYPE LIFO", "TYPE RANDOM", ""]
 
@@ -54,20 +54,13 @@ def test_the_delay_doubles_up_to_the_maximum(server: Server, client: Client) -> 
         client.execute_command("PRESSURE.KICK", "q")
 
 
-def test_a_delay_that_the_worker_says_stays(server: Server, client: Client, waiter: Waiter) -> None:
+def test_a_delay_that_the_worker_says_stays(client: Client, waiter: Waiter) -> None:
     create(client, "q", "RETRY-DELAY", 100)
     client.rpush("q", "m")
-    _, job, _, _ = waiter("PRESSURE.RESERVE", "q")
-    assert waiter("PRESSURE.RELEASE", "q", job, "DELAY", 7) == 1
-    assert 5 < delays(client, job) <= 7
-
-
-def test_messages_of_pops_are_delayed_too(server: Server, client: Client) -> None:
-    create(client, "q", "RETRY-DELAY", 100, "ACK", "NEXT")
-    client.rpush("q", "m")
-    with Waiter(server.port) as worker:
-        assert worker("SPOP", "q") == b"m"
-    wait_for(lambda: about(client, "q")[b"delayed"] == 1, "the message to be delayed")
+    for delay in (0, 7):
+        _, job, _, _ = waiter("PRESSURE.RESERVE", "q")
+        assert waiter("PRESSURE.RELEASE", "q", job, "DELAY", delay) == 1
+        assert delay - 2 < delays(client, job) <= delay
 
 
 def test_a_retry_delay_comes_before_the_dead_letters(server: Server, client: Client) -> None:
@@ -231,14 +224,6 @@ def test_zero_is_no_policy(client: Client, waiter: Waiter, words: str) -> None:
     assert waiter("SPOP", "q") == b"a"
 
 
-def test_a_release_may_say_that_there_is_no_delay(client: Client, waiter: Waiter) -> None:
-    create(client, "q", "RETRY-DELAY", 100)
-    client.rpush("q", "m")
-    _, job, _, _ = waiter("PRESSURE.RESERVE", "q")
-    assert waiter("PRESSURE.RELEASE", "q", job, "DELAY", 0) == 1
-    assert waiter("PRESSURE.RESERVE", "q")[3] == 2
-
-
 def test_policies_can_be_altered(server: Server, client: Client, waiter: Waiter) -> None:
     create(client, "q")
     client.rpush("q", *"abc")
@@ -257,33 +242,20 @@ def test_policies_can_be_altered(server: Server, client: Client, waiter: Waiter)
     assert [found[name] for name in (b"in_flight", b"retry_delay_ms", b"rate")] == [0, 0, b""]
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ("IN-FLIGHT 0", "greater than 0"),
-        ("IN-FLIGHT x", "greater than 0"),
-        ("RATE 0/0", "count/seconds"),
-        ("RATE 5/0", "count/seconds"),
-        ("RATE -1/5", "count/seconds"),
-        ("RATE 5/x", "timeout"),
-        ("RATE x", "count/seconds"),
-        ("RETRY-DELAY 315360001", "ten years"),
-        ("RETRY-DELAY -1", "negative"),
-        ("RETRY-DELAY-MAX 5", "needs RETRY-DELAY"),
-        ("RETRY-DELAY 5 TYPE FIFO", "TYPE JOBS"),
-        ("IN-FLIGHT 5 TYPE LOG", "TYPE JOBS"),
-        ("RATE 5/1 TYPE LOG", "TYPE JOBS"),
-    ],
-)
-def test_bad_options(client: Client, words: str, error: str) -> None:
-    with pytest.raises(ResponseError, match=error):
-        create(client, "q", *words.split())
-    assert not client.exists("q")
-
-
-@pytest.mark.parametrize("words", ["RETRY-DELAY 5", "IN-FLIGHT 2", "RATE 5/1"])
-def test_logs_and_groups_refuse_policies(client: Client, waiter: Waiter, words: str) -> None:
-    create(client, "q", "TYPE", "LOG")
-    assert waiter("PRESSURE.GROUP", "CREATE", "q", "g") == b"OK"
-    for queue in ("q", "q+g"):
-        assert is_refused(waiter("PRESSURE.ALTER", queue, *words.split()), "TYPE")
+def test_bad_options(worker: Waiter) -> None:
+    series: Series = [
+        *refusals("ERR count should be greater than 0", "CREATE q IN-FLIGHT", "0", "x"),
+        *refusals("ERR a rate is count/seconds", "CREATE q RATE", "0/0", "5/0", "-1/5", "x"),
+        *refusals("ERR timeout is not a float", "CREATE q", "RATE 5/x"),
+        *refusals("ERR a retry delay is at most ten years", "CREATE q", "RETRY-DELAY 315360001"),
+        *refusals("ERR timeout is negative", "CREATE q RETRY-DELAY", "-1"),
+        *refusals("ERR RETRY-DELAY-MAX needs RETRY-DELAY", "CREATE q", "RETRY-DELAY-MAX 5"),
+        *refusals("ERR RETRY-DELAY needs TYPE JOBS", "CREATE q", "RETRY-DELAY 5 TYPE FIFO"),
+        *refusals("ERR IN-FLIGHT needs TYPE JOBS", "CREATE q", "IN-FLIGHT 5 TYPE LOG"),
+        *refusals("ERR RATE needs TYPE JOBS", "CREATE q", "RATE 5/1 TYPE LOG"),
+        ("PRESSURE.CREATE q TYPE LOG", b"OK"),
+        ("PRESSURE.GROUP CREATE q g", b"OK"),
+        *refusals("TYPE ", "ALTER q", "RETRY-DELAY 5", "IN-FLIGHT 2", "RATE 5/1"),
+        *refusals("TYPE ", "ALTER q+g", "RETRY-DELAY 5", "IN-FLIGHT 2", "RATE 5/1"),
+    ]
+    run_series(worker, series)

@@ -4,10 +4,10 @@ from typing import Any
 
 import pytest
 
-from tests.support.native import NativeClient
 from tests.support.neighbours import doctor
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
-from tests.support.waiters import Waiter, create, wait_for_blocked
+from tests.support.series import Series, refusals, run_series
+from tests.support.waiters import Waiter, create
 
 
 @pytest.fixture(autouse=True)
@@ -65,28 +65,19 @@ def test_what_a_dead_consumer_had_read_is_read_by_others_when_its_time_is_up(
     assert described(client)[b"offset"] == 1000
 
 
-def test_half_of_a_range_is_acknowledged(connection: Waiter, client: Client) -> None:
+def test_events_of_some_messages_split_a_range(connection: Waiter, client: Client) -> None:
     put(client, 10)
     ids = [found[0] for found in read(connection, "ann", 10)]
     assert pending(connection) == [(10, b"ann", 1)]
-    assert connection("PRESSURE.ACK", "q+g", *ids[1::2], "TOKEN", "ann") == 5
-    assert pending(connection) == [(1, b"ann", 1)] * 5
-    assert connection("PRESSURE.ACK", "q+g", "FROM", ids[0], "TO", ids[9], "TOKEN", "bob") == 0
-    assert connection("PRESSURE.ACK", "q+g", "FROM", ids[0], "TO", ids[9], "TOKEN", "ann") == 5
-    assert pending(connection) == []
-    assert client.llen("q") == 0
-
-
-def test_release_and_bury_split_a_range(connection: Waiter, client: Client) -> None:
-    put(client, 10)
-    ids = [found[0] for found in read(connection, "ann", 10)]
     assert connection("PRESSURE.RELEASE", "q+g", ids[3], "TOKEN", "ann") == 1
     assert connection("PRESSURE.BURY", "q+g", ids[6], "TOKEN", "ann") == 1
     assert pending(connection) == [(3, b"ann", 1), (2, b"ann", 1), (3, b"ann", 1)]
     assert read(connection, "bob", 5) == [[ids[3], b"3", 2, 3]]
-    assert (
-        connection("PRESSURE.ACK", "q+g", "FROM", ids[0], "TO", ids[9], "TOKEN", "ann") == 9
-    )  # one is buried
+    assert connection("PRESSURE.ACK", "q+g", ids[1], ids[8], "TOKEN", "ann") == 2
+    of_all = ("PRESSURE.ACK", "q+g", "FROM", ids[0], "TO", ids[9], "TOKEN")
+    assert connection(*of_all, "carl") == 1  # the one that is buried
+    assert connection(*of_all, "ann") == 6
+    assert pending(connection) == [(1, b"bob", 2)]
     assert described(client)[b"offset"] == 3
 
 
@@ -99,21 +90,6 @@ def test_a_message_of_a_range_is_described_like_any_job(connection: Waiter, clie
     assert 29_000 < fields[b"time_left_ms"] <= fields[b"ttr_ms"] == 30_000
     assert connection("PRESSURE.PEEK", "q+g", ids[1]) == [ids[1], b"1"]
     assert pending(connection) == [(3, b"ann", 1)]
-
-
-def test_a_range_is_touched_in_part(connection: Waiter, client: Client) -> None:
-    put(client, 4)
-    ids = [found[0] for found in read(connection, "ann", 4, "TTR", 0.3)]
-    assert connection("PRESSURE.TOUCH", "q+g", "FROM", ids[0], "TO", ids[1], "TOKEN", "bob") == 0
-    found: list[Any] = []
-
-    def others_are_back() -> bool:
-        assert connection("PRESSURE.TOUCH", "q+g", "FROM", ids[1], "TO", ids[2], "TOKEN", "ann") == 2
-        found.extend(read(connection, "bob", 9))
-        return len(found) == 2
-
-    wait_for(others_are_back, "the messages that are not touched")
-    assert sorted(numbers_of(found)) == [0, 3]
 
 
 def test_a_consumer_takes_over_what_another_has_left(connection: Waiter, client: Client) -> None:
@@ -195,25 +171,6 @@ def test_messages_of_a_range_that_a_ring_has_dropped_are_missed(connection: Wait
     assert described(client)[b"missed"] == 2
 
 
-def test_a_put_into_the_log_wakes_those_who_wait_for_several_queues(
-    server: Server, client: Client, direct: Client
-) -> None:
-    create(client, "other")
-    with Waiter(server.port) as worker, Waiter(server.port) as another:
-        for command in (("BLPOP", "other", "q+g", 0), ("PRESSURE.RESERVE", "other", "q+g", "TIMEOUT", 0)):
-            for number in range(2):
-                worker.send(*command)
-                another.send("BLPOP", "other", 0)
-                wait_for_blocked(client, 2)
-                if number:
-                    NativeClient(direct, "q").put(b"m")
-                else:
-                    client.rpush("q", "m")
-                assert worker.reply()[:1] == [b"q+g"]
-                client.rpush("other", "x")
-                assert another.reply() == [b"other", b"x"]
-
-
 def test_the_doctor_and_the_metrics_count_messages_of_ranges(
     connection: Waiter, client: Client, backend: Valkey
 ) -> None:
@@ -227,23 +184,31 @@ def test_the_doctor_and_the_metrics_count_messages_of_ranges(
     assert (status, "2 queues checked: no problems" in text) == (0, True), text
 
 
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        ("PRESSURE.ACK q+g FROM 1 TO 64001", "ERR TO must be 0 to 63999 above FROM"),
-        ("PRESSURE.ACK q+g FROM 2 TO 1", "ERR TO must be"),
-        ("PRESSURE.ACK q+g FROM 1 TO", "ERR count should be"),
-        ("PRESSURE.ACK q+g FROM 1 TO 2 TOKEN", "ERR syntax error"),
-        ("PRESSURE.PENDING q+g COUNT 1001", "ERR too many entries"),
-        ("PRESSURE.PENDING q+g bob", "ERR syntax error"),
-        ("PRESSURE.CLAIM q+g bob COUNT 1001", "ERR too many jobs"),
-        ("PRESSURE.CLAIM q+g bob IDLE -1", "ERR "),
-    ],
-)
-def test_bad_words_are_refused(connection: Waiter, words: str, error: str) -> None:
-    assert str(connection(*words.split())).startswith(error)
+def test_bad_words_are_refused(connection: Waiter) -> None:
+    series: Series = [
+        *refusals("ERR TO must be 0 to 63999 above FROM", "ACK q+g FROM", "1 TO 64001", "2 TO 1"),
+        *refusals("ERR count should be", "ACK q+g FROM", "1 TO"),
+        *refusals("ERR syntax error", "ACK q+g FROM", "1 TO 2 TOKEN"),
+        *refusals("ERR too many entries", "PENDING q+g", "COUNT 1001"),
+        *refusals("ERR syntax error", "PENDING q+g", "bob"),
+        *refusals("ERR too many jobs", "CLAIM q+g bob", "COUNT 1001"),
+        *refusals("ERR ", "CLAIM q+g bob", "IDLE -1"),
+        *refusals("NOQUEUE ", "PENDING", "none"),
+        ("PRESSURE.CLAIM none bob", None),
+    ]
+    run_series(connection, series)
 
 
-def test_nothing_is_pending_in_a_queue_that_does_not_exist(connection: Waiter) -> None:
-    assert str(connection("PRESSURE.PENDING", "none")).startswith("NOQUEUE ")
-    assert connection("PRESSURE.CLAIM", "none", "bob") is None
+def test_a_range_is_touched_in_part(connection: Waiter, client: Client) -> None:
+    put(client, 4)
+    ids = [found[0] for found in read(connection, "ann", 4, "TTR", 0.3)]
+    assert connection("PRESSURE.TOUCH", "q+g", "FROM", ids[0], "TO", ids[1], "TOKEN", "bob") == 0
+    found: list[Any] = []
+
+    def others_are_back() -> bool:
+        assert connection("PRESSURE.TOUCH", "q+g", "FROM", ids[1], "TO", ids[2], "TOKEN", "ann") == 2
+        found.extend(read(connection, "bob", 9))
+        return len(found) == 2
+
+    wait_for(others_are_back, "the messages that are not touched")
+    assert sorted(numbers_of(found)) == [0, 3]

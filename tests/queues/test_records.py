@@ -1,7 +1,7 @@
 """Call records: calls are done once, and messages go back, also if a command of the backend fails."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import count
 from typing import Any
 
@@ -135,10 +135,8 @@ def test_messages_of_a_dead_server_go_back_in_their_order(direct: Client) -> Non
         call(direct, on(base, ("put", "", *"abcdefghijklmn")))
     for number in range(1, 12):  # of one digit and of two
         call(direct, on(A, ("get", "1")), on(B, ("reserve waits", "=1 0")), number=number)
-    while recovered(direct)[0]:
-        pass
+    recover_all(direct)
     assert queued(direct, A) == queued(direct, B) == [bytes([letter]) for letter in b"abcdefghijklmn"]
-    assert not records(direct)
 
 
 def test_messages_opened_by_a_call_go_back_with_those_taken(direct: Client) -> None:
@@ -176,7 +174,7 @@ def test_a_recovery_is_done_in_bounded_steps(direct: Client) -> None:
 
 @pytest.fixture
 def breakable(start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
-    """A backend of its own whose library has commands that `failing` lets fail. It is loaded once."""
+    """A backend of its own whose library has commands that `each_failure` lets fail. It is loaded once."""
     body = library().body
     assert body.count(COMMANDS) == 1
     broken = Library(FAILING.encode() + body.replace(COMMANDS, b"failing(" + COMMANDS + b")"))
@@ -185,12 +183,40 @@ def breakable(start_valkey: StartValkey, monkeypatch: pytest.MonkeyPatch) -> Ite
         yield direct
 
 
-@contextmanager
-def failing(direct: Client, number: int) -> Iterator[None]:
-    """Let one of the library's commands fail, by its number in the block."""
-    direct.set("fails", number)
-    yield
-    direct.delete("fails")
+def each_failure(
+    direct: Client, least: int, prepare: Callable[[], object], act: Callable[[], Any]
+) -> Iterator[Any]:
+    """Let each command of a call fail in turn, on new data. Yield the call's result, or its error."""
+    for number in count(1):
+        direct.flushall()
+        prepare()
+        direct.hsetnx(RECORDS, "epoch", 1)
+        direct.set("fails", number)
+        try:
+            result = act()
+        except redis.ResponseError as error:
+            result = error
+        direct.delete("fails")
+        if not direct.delete("failed"):
+            assert number > least
+            return
+        yield result
+
+
+def recover_all(direct: Client) -> None:
+    """Put back the messages of a dead server. Reservations are given up in steps."""
+    while recovered(direct)[0]:
+        pass
+    assert not records(direct)
+
+
+def fill_queues(direct: Client) -> None:
+    for base in QUEUES:
+        call(direct, on(base, ("put flags now", "", "5 0 a", "0 0 b"), ("put unique", "", "c")))
+
+
+def take(direct: Client, kind: str) -> list[Any]:
+    return call(direct, *(on(base, *TAKING[kind]) for base in QUEUES), number=1)
 
 
 def test_a_record_is_cut_down_to_undelivered_messages(direct: Client) -> None:
@@ -257,16 +283,6 @@ def test_a_call_whose_record_could_not_be_written_is_refused_before_it_does_anyt
         assert queued(direct, A) == [b"x"]
 
 
-def test_hundreds_of_open_messages_go_back_in_their_order(direct: Client) -> None:
-    call(direct, on(A, ("put", "", *map(str, range(300)))))
-    for number in range(1, 301):
-        call(direct, on(A, ("reserve waits", "=1 0")), number=number)
-    fields = tuple(str(number) for number in range(300, 0, -1))
-    (reply,) = call(direct, Block([RECORDS], [fields], "recover"))
-    assert reply[2:] == [0, b"", A.encode(), 300]
-    assert queued(direct, A) == [b"%d" % number for number in range(300)]
-
-
 TAKING: dict[str, tuple[Run, ...]] = {
     "get": (("get", "1"),),
     "get_marked": (("get flags", "2"),),
@@ -283,34 +299,19 @@ def test_no_message_is_lost_or_doubled_whichever_command_of_a_call_fails(
     breakable: Client, kind: str
 ) -> None:
     """After a call on five queues its server dies, and its messages go back."""
-    direct, errors = breakable, 0
-    for number in count(1):
-        direct.flushall()
-        for base in QUEUES:
-            call(direct, on(base, ("put flags now", "", "5 0 a", "0 0 b"), ("put unique", "", "c")))
-        direct.hset(RECORDS, "epoch", 1)
-        with failing(direct, number):
-            try:
-                replies = call(direct, *(on(base, *TAKING[kind]) for base in QUEUES), number=1)
-            except redis.ResponseError:
-                replies = [None] * len(QUEUES)
-        if not direct.delete("failed"):
-            break
-        errors += sum(not isinstance(reply, list) for reply in replies)
-        while recovered(direct)[0]:
-            pass  # reservations are given up in steps
+    direct = breakable
+    for result in each_failure(direct, 50, lambda: fill_queues(direct), lambda: take(direct, kind)):
+        replies = result if isinstance(result, list) else [None] * len(QUEUES)
+        recover_all(direct)
         for base, reply in zip(QUEUES, replies, strict=True):
             left = queued(direct, base)
-            assert [one for one in left if one in b"abc"] == [b"a", b"b", b"c"], (number, base, reply)
+            assert [one for one in left if one in b"abc"] == [b"a", b"b", b"c"], (base, reply)
             if kind == "mixed" and isinstance(reply, list):
                 # A run with a result is done, and one with an error is not.
                 done = [not isinstance(result, Exception) for result in reply[1:]] + [False] * 5
                 new = [b"new"] * done[1]
                 new += [m for m in (b"newer", b"new") if done[3] and m not in new]
-                assert left[3:] == new, (number, base, reply)
-        assert not records(direct)
-    print(f"{kind}: each of {number - 1} commands failed; {errors} errors")
-    assert number > 50
+                assert left[3:] == new, (base, reply)
 
 
 @pytest.mark.slow
@@ -319,33 +320,31 @@ def test_no_message_of_a_worker_is_lost_or_doubled_whichever_command_fails(
     breakable: Client, verb: str
 ) -> None:
     """It acknowledges one message and takes two, on the fast path. Then the server dies."""
-    settings = ("ack", "next") if verb == "pop" else ()
     direct, outcomes = breakable, set()
-    for number in count(1):
-        direct.flushall()
-        call(direct, on(A, ("create", "0", "block", "", *settings), ("put unique", "", "a", "b", "c", "d")))
-        direct.hset(RECORDS, "epoch", 1)
-        ((_, (popped,)),) = call(direct, on(A, (verb, "=1")), number=1)
-        with failing(direct, number):
-            try:
-                runs = ("delete_job", f"{popped[:13].decode()} =1"), (verb, "=1", "=2")
-                (reply,) = call(direct, on(A, *runs), number=2)
-            except redis.ResponseError as error:
-                reply = error
-        if not direct.delete("failed"):
-            break
-        while recovered(direct)[0]:
-            pass
+    replies: list[Any] = []
+
+    def prepare() -> None:
+        settings = ("ack", "next") if verb == "pop" else ()
+        create = ("create", "0", "block", "", *settings)
+        call(direct, on(A, create, ("put unique", "", "a", "b", "c", "d")))
+        replies[:] = call(direct, on(A, (verb, "=1")), number=1)
+
+    def act() -> Any:
+        ((_, (popped,)),) = replies
+        runs = ("delete_job", f"{popped[:13].decode()} =1"), (verb, "=1", "=2")
+        replies[:] = call(direct, on(A, *runs), number=2)
+        return replies[0]
+
+    for reply in each_failure(direct, 15, prepare, act):
+        recover_all(direct)
         is_acknowledged = isinstance(reply, list) and reply[1] == [1]
         left = queued(direct, A)
-        assert left[-3:] == [b"b", b"c", b"d"], (number, reply)
-        assert left[:-3] == [] if is_acknowledged else left[:-3] in ([], [b"a"]), (number, reply)
+        assert left[-3:] == [b"b", b"c", b"d"], reply
+        assert left[:-3] == [] if is_acknowledged else left[:-3] in ([], [b"a"]), reply
         outcomes.add((is_acknowledged, is_acknowledged and isinstance(reply[2], list)))
-        assert not records(direct)
     # Nothing was done; only the message was acknowledged; all was done, because a count may fail.
     assert outcomes == {(False, False), (True, False), (True, True)}
-    assert reply[0] == 0  # the general path would also say when the next job is due
-    assert number > 15
+    assert replies[0][0] == 0  # the general path would also say when the next job is due
 
 
 @pytest.mark.slow
@@ -365,17 +364,8 @@ def test_a_call_that_an_error_has_ended_leaves_nothing_for_the_next(breakable: C
         return replies, direct.hget(RECORDS, "2")
 
     expected = do_next()
-    for number in count(1):
-        direct.flushall()
-        for base in QUEUES:
-            call(direct, on(base, ("put flags now", "", "5 0 a", "0 0 b"), ("put unique", "", "c")))
-        direct.hset(RECORDS, "epoch", 1)
-        with failing(direct, number), suppress(redis.ResponseError):
-            call(direct, *(on(base, *TAKING[kind]) for base in QUEUES), number=1)
-        if not direct.exists("failed"):
-            break
-        assert do_next() == expected, number
-    assert number > 50
+    for result in each_failure(direct, 50, lambda: fill_queues(direct), lambda: take(direct, kind)):
+        assert do_next() == expected, result
 
 
 ROUNDS: dict[str, tuple[Run, ...]] = {
@@ -388,25 +378,31 @@ ROUNDS: dict[str, tuple[Run, ...]] = {
 }
 
 
+# Calls that bring the messages "a" and "b" into a queue; what a call then does, and its fewest commands.
+STEADY: dict[str, tuple[list[tuple[Run, ...]], Run, int]] = {
+    **{f"{kind}, moved round": ([runs], ("move", A), 10) for kind, runs in ROUNDS.items()},
+    "log, came back": ([ROUNDS["log"], (("get", "1"),), (("put_back", "2", "a"),)], ("get", "1"), 8),
+    "list to jobs": (
+        [(("put flags now", "", "5 0 a", "0 0 b"),)], ("put job", "", "1024 0 60000 0 0 new"), 20,
+    ),
+}  # fmt: skip
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ROUNDS)
-def test_a_message_that_moves_round_its_queue_stays_whichever_command_fails(
-    breakable: Client, kind: str
-) -> None:
-    direct = breakable
-    for number in count(1):
-        direct.flushall()
-        call(direct, on(A, *ROUNDS[kind]))
-        direct.hset(RECORDS, "epoch", 1)
-        with failing(direct, number), suppress(redis.ResponseError):
-            call(direct, on(A, ("move", A)), number=1)
-        if not direct.delete("failed"):
-            break
-        while recovered(direct)[0]:
-            pass
-        (reply,) = call(direct, on(A, ("get", "9")))
-        assert sorted(reply[1]) == [b"a", b"b"], number
-    assert number > 10
+@pytest.mark.parametrize("kind", STEADY)
+def test_messages_stay_whichever_command_fails(breakable: Client, kind: str) -> None:
+    direct, (calls, run, least) = breakable, STEADY[kind]
+
+    def prepare() -> None:
+        for number, runs in enumerate(calls, 1):
+            call(direct, on(A, *runs), number=number)
+
+    for result in each_failure(direct, least, prepare, lambda: call(direct, on(A, run), number=4)):
+        recover_all(direct)
+        found: list[bytes] = []
+        for _ in range(3):  # those that have come back to a log are taken apart
+            found += call(direct, on(A, ("get", "9")))[0][1]
+        assert sorted(message for message in found if message != b"new") == [b"a", b"b"], result
 
 
 def test_a_job_that_an_error_has_left_in_two_states_blocks_nothing(direct: Client) -> None:
@@ -444,45 +440,6 @@ def test_a_put_into_a_full_ring_does_not_wait_and_takes_the_fast_path(
         assert reply[0] == 0
         assert sum(int(about["calls"]) for about in direct.info("commandstats").values()) <= most
         assert queued(direct, A) == [b"c", b"d"]
-
-
-@pytest.mark.slow
-def test_a_message_that_came_back_to_a_log_stays_whichever_command_of_a_get_fails(breakable: Client) -> None:
-    direct = breakable
-    for number in count(1):
-        direct.flushall()
-        call(direct, on(A, *ROUNDS["log"]))
-        call(direct, on(A, ("get", "1")), number=1)
-        call(direct, on(A, ("put_back", "1", "a")), number=2)
-        with failing(direct, number), suppress(redis.ResponseError):
-            call(direct, on(A, ("get", "1")), number=3)
-        if not direct.delete("failed"):
-            break
-        while recovered(direct)[0]:
-            pass
-        found: list[bytes] = []
-        for _ in range(3):  # those that have come back are taken apart
-            found += call(direct, on(A, ("get", "9")))[0][1]
-        assert sorted(found) == [b"a", b"b"], number
-    assert number > 8
-
-
-@pytest.mark.slow
-def test_the_messages_of_a_list_that_becomes_a_queue_of_jobs_stay_whichever_command_fails(
-    breakable: Client,
-) -> None:
-    direct = breakable
-    for number in count(1):
-        direct.flushall()
-        call(direct, on(A, ("put flags now", "", "5 0 a", "0 0 b"), ("put", "", "c")))
-        direct.hset(RECORDS, "epoch", 1)
-        with failing(direct, number), suppress(redis.ResponseError):
-            call(direct, on(A, ("put job", "", "1024 0 60000 0 0 new")), number=1)
-        if not direct.delete("failed"):
-            break
-        (reply,) = call(direct, on(A, ("get", "9")), number=2)
-        assert {b"a", b"b", b"c"} <= set(reply[1]), number
-    assert number > 20
 
 
 @pytest.mark.parametrize("key", [f"{A}:ext:{name}" for name in ("jobs", "marks", "blocks", "settings")])

@@ -81,7 +81,6 @@ def test_waiting_clients_of_both_servers_get_their_share_of_the_messages(
         waiter.close()
 
     asyncio.run(main())
-    print(f"puts in batches of {batch} at the first server: the clients of each took {dict(taken)}")
     assert sorted(messages, key=int) == [b"%d" % number for number in range(MESSAGES)]
     assert min(taken[0], taken[1]) >= SHARE * MESSAGES, taken
 

@@ -10,7 +10,7 @@ import pytest
 
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT
 from tests.support.faults import stopped
-from tests.support.programs import Client, Server, StartServer, Valkey, records, wait_for, wait_until_settled
+from tests.support.programs import Client, Server, Valkey, records, wait_for, wait_until_settled
 from tests.support.waiters import Waiter, create
 
 READS = """
@@ -91,23 +91,3 @@ def test_a_call_with_takes_of_others_leaves_no_record(
             for _ in commands:
                 asking.reply()
         wait_for(lambda: not records(direct), f"no record to be left after {line}")
-
-
-def test_what_has_been_delivered_does_not_come_back_when_the_server_stops(
-    start_server: StartServer, backend: Valkey, direct: Client
-) -> None:
-    server = start_server("--backend", backend.url)
-    with ExitStack() as stack:
-        client = stack.enter_context(server.client())
-        reader, taker = (stack.enter_context(Waiter(server.port)) for _ in range(2))
-        _make(client, KINDS["jobs"])
-        with stopped(backend.process):
-            _fill(server, client, stack)
-            taker.send("SPOP", "plain", 20)
-            reader.send("LRANGE", "q", 0, -1)
-            client.ping()
-        assert len(taker.reply()) == 20
-        assert len(reader.reply()) == 4
-    assert server.stop() == 0
-    assert not records(direct)
-    assert direct.llen("__pressure__:plain") == 0

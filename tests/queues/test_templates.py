@@ -90,11 +90,13 @@ def test_puts_of_all_protocols_create_queues_with_the_settings(server: Server, c
         assert memcached.store(b"mails-memcached", b"a") == b"STORED"
     with Wire(BEANSTALK, server) as beanstalk:
         beanstalk.put(b"mails-beanstalk", b"a")
+        assert beanstalk(b"use mails-paused\r\n") == b"USING mails-paused"
+        assert beanstalk(b"pause-tube mails-paused 0\r\n") == b"PAUSED"
     client.rpush("source", "a", "b")
     client.lmove("source", "mails-moved", "LEFT", "RIGHT")
     client.pipeline().rpush("mails-multi", "a").execute()
     client.sunionstore("mails-stored", "source")
-    for way in ("set", "list", "memcached", "beanstalk", "moved", "multi", "stored"):
+    for way in ("set", "list", "memcached", "beanstalk", "paused", "moved", "multi", "stored"):
         assert shown(client, f"mails-{way}") == MAILS, way
     with pytest.raises(redis.ResponseError, match=r"^FULL"):
         client.rpush("mails-list", "c")
@@ -104,35 +106,24 @@ def test_puts_of_all_protocols_create_queues_with_the_settings(server: Server, c
     assert shown(client, "source") == DEFAULTS
 
 
-def test_queues_get_their_type_overflow_and_time_to_live(client: Client, direct: Client) -> None:
-    client.rpush("stack1", "a", "b")
-    assert client.lpop("stack1") == b"b"
-    assert shown(client, "stack1") == (77, b"block", b"lifo", 0, b"", 3600_000, b"stack[0-9]")
-    client.rpush("stacks", "a", "b")
-    assert client.lpop("stacks") == b"a"
-    assert [client.rpush("ring1", str(number)) for number in range(3)] == [1, 2, 2]
-    assert client.lrange("ring1", 0, -1) == [b"1", b"2"]
-    client.rpush("log1", "a")
-    assert client.execute_command("PRESSURE.PUT", "log1", "b", "OFFSET") == 1
-    client.delete("stacks", "log1")
+def test_queues_get_all_settings_of_their_section(client: Client, direct: Client) -> None:
+    for name, fields in {
+        "stack1": {"type": b"lifo", "bound": 77, "ttl_ms": 3600_000, "template": b"stack[0-9]"},
+        "stacks": {"type": b"fifo", "bound": 77, "ttl_ms": 0, "template": b""},
+        "ring1": {"type": b"fifo", "bound": 2, "overflow": b"overwrite"},
+        "log1": {"type": b"log", "tail_offset": 1},
+        "rated": {"type": b"jobs", "retry_delay_ms": 2000, "in_flight": 3, "rate": b"10/500ms"},
+        "safe": {"type": b"fifo", "ack": b"next", "ack_ttr_ms": 30_000},
+    }.items():
+        client.rpush(name, "a")
+        found = about(client, name)
+        assert {field: found[field.encode()] for field in fields} == fields, name
     client.lpop("ring1", 2)
     client.lpop("stack1")
     # Without a time to live of its own, a queue has the server's.
     wait_for(lambda: not client.exists("ring1"), "the ring to expire")
     assert client.execute_command("PRESSURE.EXISTS", "stack1") == 1
     assert direct.hget("__pressure__:stack1:ext:settings", "implicit") is None
-
-
-def test_pops_from_a_queue_with_ack_next_are_reserved(client: Client) -> None:
-    client.rpush("safe", "a", "b")
-    assert client.lpop("safe") == b"a"
-    found = about(client, "safe")
-    assert (found[b"ack"], found[b"ack_ttr_ms"], found[b"reserved"]) == (b"next", 30_000, 1)
-    client.rpush("rated", "a")
-    found = about(client, "rated")
-    names = (b"type", b"retry_delay_ms", b"in_flight", b"rate")
-    assert [found[name] for name in names] == [b"jobs", 2000, 3, b"10/500ms"]
-    client.close()
 
 
 def test_workers_that_wait_before_the_first_put_reserve_what_they_get(server: Server, client: Client) -> None:
@@ -233,13 +224,6 @@ def test_the_doctor_tells_if_servers_have_different_settings(
     assert "servers on this backend have different settings of new queues" in done.stdout
     reload(other, _RELOADED)
     assert run_command(*doctor).stdout == "0 queues checked: no problems\n"
-
-
-def test_a_pause_creates_a_tube_with_the_settings(server: Server, client: Client) -> None:
-    with Wire(BEANSTALK, server) as beanstalk:
-        assert beanstalk(b"use mails1\r\n") == b"USING mails1"
-        assert beanstalk(b"pause-tube mails1 0\r\n") == b"PAUSED"
-    assert shown(client, "mails1") == MAILS
 
 
 def test_the_library_matches_names_as_redis_does(backend: Valkey) -> None:
