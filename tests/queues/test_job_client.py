@@ -362,6 +362,33 @@ def test_a_block_that_fails_with_its_connection_raises_its_own_error(
     assert open_queue().reserve(timeout=TIMEOUT).id == 1
 
 
+def test_a_loop_goes_on_when_its_connection_broke_between_two_jobs(
+    queue: Any, open_queue: Open, client: Client
+) -> None:
+    for message in ("work", "more"):
+        queue.put(message)
+    before = {entry["id"] for entry in client.client_list()}
+    jobs = open_queue().jobs(timeout=0)
+    assert next(jobs).id == 1
+    (own,) = {entry["id"] for entry in client.client_list()} - before
+    client.client_kill_filter(_id=own)
+    wait_for(lambda: state_of(queue, 1) == "ready", "the job to return")
+    assert [(job.id, job.reserves) for job in jobs] == [(2, 1)]
+    assert queue.length() == 0
+
+
+def test_a_forked_process_has_connections_of_its_own(queue: Any, server: Server) -> None:
+    for number in range(40):
+        queue.put(str(number))
+    program = (
+        f"import os\nfrom pressure_server.client import JobQueue\nqueue = JobQueue('q', {server.url!r})\n"
+        "queue.reserve(0).ack()\nchild = os.fork()\n"
+        "os.write(1, ''.join(f'{job.id} ' for job in queue.jobs(0)).encode())\nif child:\n    os.wait()\n"
+    )
+    found = output_of(sys.executable, "-c", program).split()
+    assert sorted(map(int, found)) == [*range(2, 41)]
+
+
 def test_a_disconnect_gives_reserved_jobs_back(queue: Any, open_queue: Open) -> None:
     queue.put("work")
     queue.put("more")
