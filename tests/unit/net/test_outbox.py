@@ -379,56 +379,39 @@ class LookedAt(Connection):
         return self.left <= 0
 
 
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-def test_a_connection_is_looked_at_in_the_next_iteration_and_then_until_it_is_done(
-    runner: asyncio.Runner,
-) -> None:
-    async def play() -> None:
-        deliveries, quick, slow = Deliveries(), LookedAt(1), LookedAt(3)
-        for connection in (quick, slow, quick):
-            deliveries.watch(connection)
-        assert (quick.left, slow.left) == (1, 3)
-        await asyncio.sleep(0)
-        assert (quick.left, slow.left) == (0, 2)
-        async with asyncio.timeout(5):
-            while deliveries._is_looking:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        assert (quick.left, slow.left) == (0, 0)
-
-    runner.run(play())
-
-
-def test_a_connection_is_looked_at_again_for_each_reply(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        deliveries, looks = Deliveries(), LookedAt(1)
-        for left in (0, -1, -2):
-            deliveries.watch(looks)
+async def test_a_connection_is_looked_at_in_the_next_iteration_and_then_until_it_is_done() -> None:
+    deliveries, quick, slow = Deliveries(), LookedAt(1), LookedAt(3)
+    for connection in (quick, slow, quick):
+        deliveries.watch(connection)
+    assert (quick.left, slow.left) == (1, 3)
+    await asyncio.sleep(0)
+    assert (quick.left, slow.left) == (0, 2)
+    async with asyncio.timeout(5):
+        while deliveries._is_looking:  # noqa: ASYNC110
             await asyncio.sleep(0)
-            assert (looks.left, deliveries._is_looking) == (left, False)
-
-    runner.run(play())
+    assert (quick.left, slow.left) == (0, 0)
 
 
-def test_many_slow_connections_are_looked_at_less_often(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        deliveries = Deliveries()
-        loop, pauses = asyncio.get_running_loop(), list[float]()
+async def test_a_connection_is_looked_at_again_for_each_reply() -> None:
+    deliveries, looks = Deliveries(), LookedAt(1)
+    for left in (0, -1, -2):
+        deliveries.watch(looks)
+        await asyncio.sleep(0)
+        assert (looks.left, deliveries._is_looking) == (left, False)
 
-        def call_later(seconds: float, _follows: object) -> None:
-            pauses.append(seconds)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "call_later", call_later)
-            for count in (1, 999):
-                for _ in range(count):
-                    deliveries.watch(LookedAt(3))
-                await asyncio.sleep(0)
-                deliveries._look_at_slow()
-        assert pauses == [0.01, 0.01, pytest.approx(999 * 20e-6)]
+async def test_many_slow_connections_are_looked_at_less_often() -> None:
+    deliveries = Deliveries()
+    loop, pauses = asyncio.get_running_loop(), list[float]()
 
-    runner.run(play())
+    def call_later(seconds: float, _follows: object) -> None:
+        pauses.append(seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_later", call_later)
+        for count in (1, 999):
+            for _ in range(count):
+                deliveries.watch(LookedAt(3))
+            await asyncio.sleep(0)
+            deliveries._look_at_slow()
+    assert pauses == [0.01, 0.01, pytest.approx(999 * 20e-6)]

@@ -221,20 +221,17 @@ def test_shards_that_are_away_are_left_out_of_a_sample_and_of_what_is_reachable(
     assert [shard.number for shard in reachable] == [0, 2, 3]
 
 
-def test_the_end_of_a_read_is_told_only_to_the_shards_that_it_has_used() -> None:
-    async def run() -> None:
-        world = World()
-        first, other = world.name_in(1), world.name_in(3)
-        for name in (first, other, first):
-            owner = CoroutineOwner(None)
-            assert cast(object, world.database.add(Operation(verbs.LENGTH, name, [], 1, owner))) == name
-        world.database.end_of_read()
-        assert [shard.reads_ended for shard in world.shards] == [0, 1, 0, 1]
-        assert (world.shards[1].added, world.shards[3].added) == ([first, first], [other])
-        world.database.end_of_read()
-        assert [shard.reads_ended for shard in world.shards] == [0, 1, 0, 1]
-
-    asyncio.run(run())
+async def test_the_end_of_a_read_is_told_only_to_the_shards_that_it_has_used() -> None:
+    world = World()
+    first, other = world.name_in(1), world.name_in(3)
+    for name in (first, other, first):
+        owner = CoroutineOwner(None)
+        assert cast(object, world.database.add(Operation(verbs.LENGTH, name, [], 1, owner))) == name
+    world.database.end_of_read()
+    assert [shard.reads_ended for shard in world.shards] == [0, 1, 0, 1]
+    assert (world.shards[1].added, world.shards[3].added) == ([first, first], [other])
+    world.database.end_of_read()
+    assert [shard.reads_ended for shard in world.shards] == [0, 1, 0, 1]
 
 
 def test_a_database_of_one_shard_hands_its_reads_to_it() -> None:

@@ -1,7 +1,7 @@
 """Transactions in memory: which blocks a call has, and with which results its operations end."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self, cast
 
 import hiredis
@@ -95,8 +95,14 @@ class Backend:
         return Transaction(cast(Database, self))
 
 
-def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(test())
+def submitting(verb: Verb, name: bytes, *messages: bytes) -> Submitting:
+    """Return what submits an operation."""
+    return lambda transaction: transaction.run(verb, name, [*messages])
+
+
+def taking(*names: bytes, timeout: float | None = None) -> Submitting:
+    """Return what takes a message from the first of these queues that has one."""
+    return lambda transaction: transaction.take([*names], timeout)
 
 
 async def committed(backend: Backend, *coroutines: Submitting, **options: Any) -> list[Any]:
@@ -108,184 +114,126 @@ async def committed(backend: Backend, *coroutines: Submitting, **options: Any) -
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_all_operations_are_in_one_call_with_the_roles_that_they_need() -> None:
-    async def test() -> None:
-        backend = Backend([0, 1, [b"m"], 5])
-        found = await committed(
-            backend,
-            lambda t: t.run(verbs.PUT, b"a", [b"m"]),
-            lambda t: t.take([b"b"], None),
-            lambda t: t.run(verbs.LENGTH, b"a"),
-        )
-        assert found == [[2], (b"b", [b"m"]), [5]]
-        ((keys, arguments, changes),) = backend.calls
-        assert keys == [b"p:a", b"p:b"]
-        assert changes
-        assert arguments == [
-            b"on", b"1", b"p:a", b"free", b"1", b"producer",
-            b"on", b"1", b"p:b", b"free", b"1", b"consumer",
-            b"on", b"1", b"p:a", b"put", b"2", b"", b"m",
-            b"on", b"1", b"p:b", b"get waits", b"1", b"1",
-            b"on", b"1", b"p:a", b"length", b"0",
-        ]  # fmt: skip
-
-    play(test)
+async def test_all_operations_are_in_one_call_with_the_roles_that_they_need() -> None:
+    backend = Backend([0, 1, [b"m"], 5])
+    found = await committed(
+        backend, submitting(verbs.PUT, b"a", b"m"), taking(b"b"), submitting(verbs.LENGTH, b"a")
+    )
+    assert found == [[2], (b"b", [b"m"]), [5]]
+    ((keys, arguments, changes),) = backend.calls
+    assert keys == [b"p:a", b"p:b"]
+    assert changes
+    assert arguments == [
+        b"on", b"1", b"p:a", b"free", b"1", b"producer",
+        b"on", b"1", b"p:b", b"free", b"1", b"consumer",
+        b"on", b"1", b"p:a", b"put", b"2", b"", b"m",
+        b"on", b"1", b"p:b", b"get waits", b"1", b"1",
+        b"on", b"1", b"p:a", b"length", b"0",
+    ]  # fmt: skip
 
 
-def test_neighbours_share_a_run_unless_they_wait() -> None:
-    async def test() -> None:
-        backend = Backend([0, 0, [b"x"], []])
-        found = await committed(
-            backend,
-            lambda t: t.run(verbs.PUT, b"a", [b"m"]),
-            lambda t: t.run(verbs.PUT, b"a", [b"n"]),
-            lambda t: t.take([b"a"], 0.0),
-            lambda t: t.take([b"a"], 0.0),
-        )
-        assert found == [[1], [2], (b"a", [b"x"]), None]
-        arguments = backend.calls[0][1]
-        assert arguments.count(b"put") == 1
-        assert arguments.count(b"get waits") == 2
-
-    play(test)
+async def test_neighbours_share_a_run_unless_they_wait() -> None:
+    backend = Backend([0, 0, [b"x"], []])
+    puts = [submitting(verbs.PUT, b"a", message) for message in (b"m", b"n")]
+    found = await committed(backend, *puts, *[taking(b"a", timeout=0.0)] * 2)
+    assert found == [[1], [2], (b"a", [b"x"]), None]
+    arguments = backend.calls[0][1]
+    assert (arguments.count(b"put"), arguments.count(b"get waits")) == (1, 2)
 
 
-def test_a_take_of_several_queues_takes_from_the_first_that_has_a_message() -> None:
-    async def test() -> None:
-        backend = Backend([0, [], [b"m"], []])
-        (found,) = await committed(backend, lambda t: t.take([b"a", b"b", b"c"], None))
-        assert found == (b"b", [b"m"])
-        names = [word for word in backend.calls[0][1] if word.startswith(b"get")]
-        assert names == [b"get waits", b"get waits otherwise", b"get waits otherwise"]
-
-    play(test)
+async def test_a_take_of_several_queues_takes_from_the_first_that_has_a_message() -> None:
+    backend = Backend([0, [], [b"m"], []])
+    assert await committed(backend, taking(b"a", b"b", b"c")) == [(b"b", [b"m"])]
+    names = [word for word in backend.calls[0][1] if word.startswith(b"get")]
+    assert names == [b"get waits", b"get waits otherwise", b"get waits otherwise"]
 
 
-@pytest.mark.parametrize(("timeout", "fails"), [(0.0, False), (None, True), (1.0, True)])
-def test_a_take_from_closed_queues_fails_unless_it_may_not_wait(timeout: float | None, fails: bool) -> None:
-    async def test() -> None:
-        backend = Backend([0, hiredis.ReplyError("CLOSED"), []])
-        (found,) = await committed(backend, lambda t: t.take([b"a", b"b"], timeout))
-        assert isinstance(found, QueueClosedError) is fails
-        assert fails or found is None
-
-    play(test)
-
-
-def test_a_name_that_is_none_fails_its_command_alone() -> None:
-    async def test() -> None:
-        backend = Backend([0, 0])
-        found = await committed(
-            backend, lambda t: t.run(verbs.PUT, b"a", [b"m"]), lambda t: t.run(verbs.PUT, b"a:bound", [b"m"])
-        )
-        assert found[0] == [1]
-        assert isinstance(found[1], QueueNameError)
-
-    play(test)
+@pytest.mark.parametrize(
+    ("reply", "submitted", "error"),
+    [
+        (hiredis.ReplyError("INUSE producer native"), submitting(verbs.PUT, b"a", b"m"), QueueInUseError),
+        (hiredis.ReplyError("CLOSED"), taking(b"a"), QueueClosedError),
+        (hiredis.ReplyError("CLOSED"), taking(b"a", timeout=1.0), QueueClosedError),
+        # A take that does not wait has found no message.
+        (hiredis.ReplyError("CLOSED"), taking(b"a", timeout=0.0), type(None)),
+        ([b"m"], submitting(verbs.PUT, b"a:bound", b"m"), QueueNameError),
+    ],
+)
+async def test_an_operation_that_fails_does_so_alone(
+    reply: object, submitted: Submitting, error: type[object]
+) -> None:
+    backend = Backend([0, 7, reply])
+    first, found = await committed(backend, submitting(verbs.LENGTH, b"b"), submitted)
+    assert (first, type(found)) == ([7], error)
 
 
-def test_a_transaction_without_operations_calls_nothing() -> None:
-    async def test() -> None:
-        backend = Backend()
-        assert await committed(backend) == []
-        assert backend.calls == []
-
-    play(test)
+async def test_a_transaction_without_operations_calls_nothing() -> None:
+    backend = Backend()
+    assert await committed(backend) == []
+    assert backend.calls == []
 
 
-def test_watched_queues_are_compared_before_anything_is_done() -> None:
-    async def test() -> None:
-        backend = Backend([b"refused", b"p:w", b"CHANGED"])
-        with pytest.raises(QueueChangedError):
-            await committed(backend, lambda t: t.run(verbs.LENGTH, b"a"), versions={b"w": b"v1"})
-        keys, arguments, changes = backend.calls[0]
-        assert arguments[:6] == [b"on", b"1", b"p:w", b"unchanged", b"1", b"v1"]
-        assert (keys, changes) == ([b"p:w", b"p:a"], False)
-
-    play(test)
+async def test_watched_queues_are_compared_before_anything_is_done() -> None:
+    backend = Backend([b"refused", b"p:w", b"CHANGED"])
+    with pytest.raises(QueueChangedError):
+        await committed(backend, submitting(verbs.LENGTH, b"a"), versions={b"w": b"v1"})
+    keys, arguments, changes = backend.calls[0]
+    assert arguments[:6] == [b"on", b"1", b"p:w", b"unchanged", b"1", b"v1"]
+    assert (keys, changes) == ([b"p:w", b"p:a"], False)
 
 
-def test_a_call_that_is_refused_for_a_role_is_sent_again_when_the_role_is_free() -> None:
-    async def test() -> None:
-        backend = Backend(
-            [b"refused", b"p:a", b"INUSE producer native"], [b"refused", b"p:a", b"DUE"], [0, 0]
-        )
-        assert await committed(backend, lambda t: t.run(verbs.PUT, b"a", [b"m"])) == [[1]]
-        assert backend.waits == [(b"a", WaitCondition.PRODUCER_ROLE)]
-        assert backend.asked == [(b"a", WaitCondition.PRODUCER_ROLE)]
-        assert len(backend.calls) == 3
-        assert backend.calls[0][1] == backend.calls[2][1]
-
-    play(test)
+async def test_a_call_that_is_refused_for_a_role_is_sent_again_when_the_role_is_free() -> None:
+    backend = Backend([b"refused", b"p:a", b"INUSE producer native"], [b"refused", b"p:a", b"DUE"], [0, 0])
+    assert await committed(backend, submitting(verbs.PUT, b"a", b"m")) == [[1]]
+    assert backend.waits == backend.asked == [(b"a", WaitCondition.PRODUCER_ROLE)]
+    assert len(backend.calls) == 3
+    assert backend.calls[0][1] == backend.calls[2][1]
 
 
-@pytest.mark.parametrize("stops", [True, False])
-def test_a_role_that_is_not_free_in_time_fails_the_transaction(stops: bool) -> None:
-    async def test() -> None:
-        backend = Backend([b"refused", b"p:a", b"INUSE consumer native"])
-        backend.comes, backend.is_stopping = False, stops
-        with pytest.raises(StoppingError if stops else QueueInUseError):
-            await committed(backend, lambda t: t.take([b"a"], None))
+@pytest.mark.parametrize(("stops", "error"), [(True, StoppingError), (False, QueueInUseError)])
+async def test_a_role_that_is_not_free_in_time_fails_the_transaction(
+    stops: bool, error: type[Exception]
+) -> None:
+    backend = Backend([b"refused", b"p:a", b"INUSE consumer native"])
+    backend.comes, backend.is_stopping = False, stops
+    with pytest.raises(error):
+        await committed(backend, taking(b"a"))
 
-    play(test)
 
-
-def test_messages_are_delivered_by_the_call_and_go_back_if_it_is_undone() -> None:
-    async def test() -> None:
-        backend = Backend([1, [b"x"], 0])
-        transaction = backend.transaction()
-        taking, putting = get(name=b"a"), put(b"m", name=b"b")
-        transaction.submit(taking)
-        transaction.submit(putting)
+@pytest.mark.parametrize("is_durable", [True, False])
+async def test_messages_are_delivered_by_the_call_and_go_back_if_it_is_undone(is_durable: bool) -> None:
+    backend = Backend([1, [b"x"], 0])
+    transaction, getting = backend.transaction(), get(name=b"a")
+    for operation in (getting, put(b"m", name=b"b")):
+        transaction.submit(operation)
+    if is_durable:
         await transaction.commit()
         assert backend.arrived == 0
-        taking.acknowledge()
+        getting.acknowledge()
         assert backend.arrived == 1
-        undone = Backend([1, [b"x"], 0])
-        undone.not_durable = NotSafeError("any", "no replica")
-        transaction = undone.transaction()
-        taking = get(name=b"a")
-        transaction.submit(taking)
-        transaction.submit(put(b"m", name=b"b"))
+    else:
+        backend.not_durable = NotSafeError("any", "no replica")
         with pytest.raises(NotSafeError):
             await transaction.commit()
-        assert undone.back == [taking]
-
-    play(test)
+        assert backend.back == [getting]
 
 
-def test_an_operation_that_would_wait_fails_with_the_reason() -> None:
-    async def test() -> None:
-        backend = Backend([0, hiredis.ReplyError("INUSE producer native")])
-        (found,) = await committed(backend, lambda t: t.run(verbs.PUT, b"a", [b"m"]))
-        assert isinstance(found, QueueInUseError)
-
-    play(test)
+async def test_a_deletion_that_has_only_begun_is_finished_outside_the_call() -> None:
+    backend = Backend([0, b"begun"])
+    assert await committed(backend, submitting(verbs.DELETE, b"a")) == [[1]]
+    # A deletion does not need its roles at once.
+    assert b"free" not in backend.calls[0][1]
 
 
-def test_a_deletion_that_has_only_begun_is_finished_outside_the_call() -> None:
-    async def test() -> None:
-        backend = Backend([0, b"begun"])
-        assert await committed(backend, lambda t: t.run(verbs.DELETE, b"a")) == [[1]]
-        # A deletion does not need its roles at once.
-        assert b"free" not in backend.calls[0][1]
-
-    play(test)
-
-
-@pytest.mark.parametrize("error", [None, UnblockedError()])
-def test_a_transaction_that_is_unblocked_tries_once_more_and_fails(error: UnblockedError | None) -> None:
-    refused = [b"refused", b"p:a", b"INUSE producer native"]
-
-    async def test() -> None:
-        backend = Backend(refused, refused, refused)
-        unblocking = Unblocking(error)
-        transaction = backend.transaction()
-        backend.when_waiting = lambda: transaction.unblock(unblocking)
-        transaction.submit(put(b"m"))
-        with pytest.raises(QueueInUseError if error is None else UnblockedError):
-            await transaction.commit()
-        assert (len(backend.calls), backend.notified) == (2, [b"a", b"a"])
-        assert unblocking.has_ended_wait
-
-    play(test)
+@pytest.mark.parametrize(("error", "raised"), [(None, QueueInUseError), (UnblockedError(), UnblockedError)])
+async def test_a_transaction_that_is_unblocked_tries_once_more_and_fails(
+    error: UnblockedError | None, raised: type[Exception]
+) -> None:
+    backend = Backend(*[[b"refused", b"p:a", b"INUSE producer native"]] * 3)
+    unblocking, transaction = Unblocking(error), backend.transaction()
+    backend.when_waiting = lambda: transaction.unblock(unblocking)
+    transaction.submit(put(b"m"))
+    with pytest.raises(raised):
+        await transaction.commit()
+    assert (len(backend.calls), backend.notified) == (2, [b"a", b"a"])
+    assert unblocking.has_ended_wait
