@@ -15,7 +15,6 @@ from tests.support.waiters import (
     AsyncWaiter,
     Waiter,
     Words,
-    blocked,
     create,
     is_refused,
     packed,
@@ -224,23 +223,6 @@ def test_a_get_with_a_short_timeout_tries_all_of_its_queues(client: Client) -> N
     for number in range(5):
         client.sadd("q", number)
         assert client.blpop([*others, "q"], timeout=0.001) == (b"q", b"%d" % number)
-
-
-def test_a_get_waits_for_a_queue_that_does_not_exist_yet(
-    client: Client, direct: Client, waiter: Waiter
-) -> None:
-    waiter.send("BLPOP", "q", 0)
-    wait_for_blocked(client, 1)
-    client.sadd("q", "m")
-    assert waiter.reply() == [b"q", b"m"]
-    client.delete("q")
-    waiter.send("BLPOP", "q", 0)
-    wait_for_blocked(client, 1)
-    native = NativeClient(direct, "q")
-    native.create()
-    assert blocked(client) == 1
-    native.put(b"native")
-    assert waiter.reply() == [b"q", b"native"]
 
 
 def test_a_message_passes_through_a_chain_of_blocking_moves(server: Server, client: Client) -> None:

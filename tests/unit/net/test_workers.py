@@ -49,26 +49,27 @@ async def test_totals_are_the_sums_of_all_processes() -> None:
     assert await asked([]).totals() == Totals()
 
 
-@given(st.lists(st.tuples(st.sampled_from(["resp", "memcached"]), st.floats(0, 10), st.booleans())))
+@given(st.lists(st.tuples(st.sampled_from(["put", "get"]), st.floats(0, 10), st.booleans(), st.booleans())))
 def test_statistics_of_several_processes_are_those_of_one_that_did_all(
-    calls: list[tuple[str, float, bool]],
+    calls: list[tuple[str, float, bool, bool]],
 ) -> None:
     alone: dict[str, CommandStatistics] = {}
     several: list[CommandStatistics] = []
-    for protocol, seconds, fails in calls:
-        for one in (
-            alone.setdefault(protocol, CommandStatistics(protocol, "x")),
-            several.append(CommandStatistics(protocol, "x")) or several[-1],  # type: ignore[func-returns-value] # of append
-        ):
+    for name, seconds, fails, is_rejected in calls:
+        several.append(CommandStatistics("resp", name))
+        for one in (alone.setdefault(name, CommandStatistics("resp", name)), several[-1]):
             one.calls += 1
             one.measure(seconds)
             if fails:
                 one.fail("ERR")
-    totals = {one.protocol: one for one in total_statistics(map(sent, several))}
+            if is_rejected:
+                one.reject("NOPERM", 2)
+    totals = {one.name: one for one in total_statistics(map(sent, several))}
     assert list(totals) == sorted(alone)
-    for protocol, one in alone.items():
-        total = totals[protocol]
-        assert (total.calls, total.failed, total.errors) == (one.calls, one.failed, one.errors)
+    for name, one in alone.items():
+        total = totals[name]
+        assert (total.protocol, total.calls, total.failed) == ("resp", one.calls, one.failed)
+        assert (total.rejected, total.errors) == (one.rejected, one.errors)
         assert (total.latencies, len(total.latencies)) == (one.latencies, BUCKETS)
         assert total.seconds == pytest.approx(one.seconds)
 

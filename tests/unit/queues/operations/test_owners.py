@@ -1,14 +1,13 @@
 """Owners of operations, in memory: what a coroutine and its client learn of them; when clients write."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
 from pressure_server.queues.operations.operation import Delivery, Operation
-from pressure_server.queues.operations.owners import Answers, CoroutineOwner, Waiter, WithoutClient
+from pressure_server.queues.operations.owners import Answers, CoroutineOwner, WithoutClient
 from pressure_server.queues.operations.wait import Unblocking
-from tests.unit.queues.operations_of import get, put
+from tests.unit.queues.operations_of import WaitingClient, get, put
 
 
 class Client:
@@ -52,34 +51,6 @@ async def test_a_client_that_fails_does_not_stop_others(several_shards: bool) ->
     assert (first.writes, second.writes) == (1, 1)
 
 
-class WaitingClient:
-    """A client that notes for what it waits, and what it gets."""
-
-    has_disconnected = False
-
-    def __init__(self) -> None:
-        self.waits: list[Sequence[bytes]] = []
-        self.waiters: list[Waiter] = []
-        self.taken: list[Operation] = []
-        self.partly: list[Operation] = []
-
-    def begin_wait(self, waiter: Waiter, queues: Sequence[bytes]) -> None:
-        self.waiters.append(waiter)
-        self.waits.append(queues)
-
-    def end_wait(self, waiter: Waiter) -> None:
-        self.waiters.remove(waiter)
-
-    def partly_taken(self, operation: Operation) -> None:
-        self.partly.append(operation)
-
-    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
-        return None
-
-    def take_over(self, operation: Operation) -> None:
-        self.taken.append(operation)
-
-
 class Taken:
     """Gets with a message each, and those whose message went back."""
 
@@ -91,16 +62,6 @@ class Taken:
         operation.results = [b"m"]
         Delivery(1, lambda: None, self.back.append).add(operation)
         return operation
-
-
-async def test_the_first_operation_that_ends_is_the_client_s_and_later_ones_go_back() -> None:
-    client, taken = WaitingClient(), Taken()
-    owner = CoroutineOwner(client)
-    first, second = taken.get(owner, b"a"), taken.get(owner, b"b")
-    owner.completed(first)
-    owner.completed(second)
-    assert await owner.first_ended == b"a"
-    assert (client.taken, taken.back) == ([first], [second])
 
 
 async def test_what_ends_after_its_coroutine_goes_back() -> None:
@@ -146,21 +107,6 @@ async def test_a_client_waits_until_the_coroutine_ends() -> None:
     owner.end()
     owner.end()
     assert client.waiters == []
-
-
-@pytest.mark.parametrize(("gets", "waits"), [(False, [[b"a", b"b", b"c"]]), (True, [])])
-async def test_a_client_waits_when_all_its_queues_were_tried_in_vain(
-    gets: bool, waits: list[list[bytes]]
-) -> None:
-    client = WaitingClient()
-    owner = CoroutineOwner(client)
-    owner.tries_more = True
-    owner.wait_began(get(owner=owner, name=b"a"))
-    assert client.waits == []
-    if gets:
-        owner.completed(Taken().get(owner, b"b"))
-    owner.all_are_tried([b"b", b"c"])
-    assert (client.waits, owner.tries_more) == (waits, False)
 
 
 @pytest.mark.parametrize("ends", [True, False])

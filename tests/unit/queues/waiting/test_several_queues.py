@@ -17,7 +17,7 @@ from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.owners import Waiter
 from pressure_server.queues.operations.wait import Unblocking, Wait, WaiterCount
 from pressure_server.queues.waiting.several_queues import SeveralQueues
-from tests.unit.queues.operations_of import wait_of
+from tests.unit.queues.operations_of import WaitingClient, wait_of
 
 
 class Lanes:
@@ -47,40 +47,23 @@ class Lanes:
         return self
 
 
-class RecordingClient:
-    """A client that notes what it takes over."""
-
-    has_disconnected = False
-
-    def __init__(self) -> None:
-        self.taken: list[Operation] = []
-        self.waits_on: Sequence[bytes] = ()
-
-    def begin_wait(self, waiter: Waiter, queues: Sequence[bytes]) -> None:
-        self.waiter, self.waits_on = waiter, queues
-
-    def end_wait(self, waiter: Waiter) -> None: ...
-
-    def partly_taken(self, operation: Operation) -> None: ...
-
-    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
-        return None
-
-    def take_over(self, operation: Operation) -> None:
-        self.taken.append(operation)
-
-
 class World:
     """A wait on two queues that has begun."""
 
     def __init__(self, timeout: float | None = None, to_try: Sequence[bytes] = ()) -> None:
         self.lanes = Lanes()
-        self.client = RecordingClient()
+        self.client = WaitingClient()
         self.put_back: list[Operation] = []
         self.several = SeveralQueues(cast(Database, self.lanes), verbs.GET, WAITS, self.client)
         deadline = inf if timeout is None else asyncio.get_running_loop().time() + timeout
         waiting = self.several.first_ended([b"a", b"b"], to_try, [], 1, Wait(), deadline)
         self.task = asyncio.create_task(waiting)
+
+    @property
+    def waiter(self) -> Waiter:
+        """What waits for the client."""
+        (waiter,) = self.client.waiters
+        return waiter
 
     async def try_in_vain(self, *numbers: int) -> None:
         """Let some of the operations find nothing, one after the other."""
@@ -107,12 +90,12 @@ class World:
         return operation
 
 
-async def test_the_first_operation_that_ends_ends_the_wait() -> None:
+async def test_the_first_operation_that_ends_ends_the_wait_and_later_ones_go_back() -> None:
     world = World()
     await asyncio.sleep(0)
-    served = world.serve(1)
+    served, late = world.serve(1), world.serve(0)
     assert await world.task is served
-    assert world.client.taken == [served]
+    assert (world.client.taken, world.put_back) == ([served], [late])
     world.several.end()
     assert set(world.lanes.cancelled) == set(world.lanes.joined)
 
@@ -145,34 +128,40 @@ async def test_a_wait_without_an_operation_in_flight_ends_with_its_time() -> Non
     assert world.several.take_unblocking_effect() is None
 
 
-async def test_a_client_does_not_wait_before_all_queues_were_tried() -> None:
+@pytest.mark.parametrize("gets", [True, False])
+async def test_a_client_does_not_wait_before_all_queues_were_tried(gets: bool) -> None:
     """A client that closes its side while the second queue is tried still gets what that has."""
     world = World(to_try=(b"a", b"b"))
     await world.try_in_vain(0)
-    assert world.client.waits_on == ()
-    served = world.serve(1)
-    assert await world.task is served
-    assert world.client.waits_on == ()
+    assert world.client.waits == []
+    if gets:
+        served = world.serve(1)
+        assert await world.task is served
+    else:
+        await world.try_in_vain(1)
+    assert world.client.waits == ([] if gets else [[b"a", b"b"]])
+    world.task.cancel()
 
 
 @pytest.mark.parametrize("error", [None, UnblockedError()])
 async def test_a_client_that_is_unblocked_gets_nothing(error: UnblockedError | None) -> None:
     world, unblocking = World(to_try=(b"a", b"b")), Unblocking(error)
     await world.try_in_vain(0, 1)
-    world.client.waiter.unblock(unblocking)
+    waiter = world.waiter
+    waiter.unblock(unblocking)
     assert await world.task is None
     assert not unblocking.has_ended_wait  # the command may look again
     assert world.several.take_unblocking_effect() is error
     assert unblocking.has_ended_wait
     world.several.end()
-    world.client.waiter.unblock(Unblocking())  # too late
+    waiter.unblock(Unblocking())  # too late
 
 
 async def test_an_operation_in_flight_outlives_the_unblocking() -> None:
     world, unblocking = World(to_try=(b"a", b"b")), Unblocking()
     await world.try_in_vain(0, 1)
     world.send(1)
-    world.client.waiter.unblock(unblocking)
+    world.waiter.unblock(unblocking)
     await asyncio.sleep(0)
     assert not world.task.done()
     served = world.serve(1)

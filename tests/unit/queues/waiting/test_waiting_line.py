@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from itertools import count
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
@@ -56,19 +55,6 @@ def try_in_vain(line: WaitingLine, operations: list[Operation], ended_count: int
 def test_operations_are_in_line_in_the_order_of_their_commands(order: list[int]) -> None:
     operations = [waiting_get() for _ in range(6)]
     assert list(line_of([operations[place] for place in order])) == operations
-
-
-def test_an_operation_leaves_the_line_once() -> None:
-    first, second = waiting_get(), waiting_get()
-    line = line_of([first, second])
-    assert line.remove(first)
-    assert not line.remove(first)
-    assert list(line) == [second]
-
-
-def test_an_operation_without_a_wait_cannot_be_in_line() -> None:
-    with pytest.raises(ValueError, match="get cannot wait"):
-        line_of([get()])
 
 
 @given(st.lists(st.integers(0, 12), max_size=30), st.integers(1, 40))
@@ -149,15 +135,6 @@ def test_puts_of_many_bytes_are_tried_one_after_the_other() -> None:
     operations = [waiting_put(b"x" * (MAX_BYTES // 2 + 1)) for _ in range(5)]
     line = line_of(operations)
     assert take(line) == operations[:2]
-
-
-def test_an_operation_that_is_tried_waits_for_nothing() -> None:
-    operation = waiting_get()
-    line = line_of([operation])
-    wait_of(operation).has_unsent = True
-    take(line)
-    assert (wait_of(operation).condition, wait_of(operation).has_unsent) == (None, False)
-    assert not line.conditions
 
 
 def test_an_operation_whose_ticket_is_in_use_keeps_its_place() -> None:

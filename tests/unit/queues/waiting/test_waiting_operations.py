@@ -1,8 +1,7 @@
 """Waiting operations in memory: which of them are tried, when, and how long they wait."""
 
 from collections.abc import Callable
-from types import SimpleNamespace
-from typing import Any, cast
+from typing import cast
 
 import pytest
 
@@ -23,34 +22,8 @@ from pressure_server.queues.operations.wait import Ticket, Unblocking, Wait, Wai
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
+from tests.unit.clock import Clock
 from tests.unit.queues.operations_of import Recorder, get, put, wait_of
-
-
-class Clock:
-    """The clock of the shard, and its timers."""
-
-    def __init__(self) -> None:
-        self.now = 100.0
-        self._timers: list[list[Any]] = []
-
-    def call_at(self, when: float, follows: Callable[..., None], *arguments: Any) -> Any:
-        entry = [when, follows, arguments]
-        self._timers.append(entry)
-
-        def cancel() -> None:
-            if entry in self._timers:
-                self._timers.remove(entry)
-
-        return SimpleNamespace(cancel=cancel)
-
-    def run_to(self, time: float) -> None:
-        """Let time pass, and call what is due in order."""
-        while self._timers and min(entry[0] for entry in self._timers) <= time:
-            entry = min(self._timers, key=lambda one: cast(float, one[0]))
-            self._timers.remove(entry)
-            self.now = max(self.now, entry[0])
-            entry[1](*entry[2])
-        self.now = time
 
 
 class FakeLane:
@@ -84,19 +57,10 @@ class FakeShard:
     policy = Policy(put_timeout=3.0, role_timeout=2.0)
 
     def __init__(self, clock: Clock, limit: int) -> None:
-        self._clock = clock
+        self.loop = clock
         self.waiters = WaiterCount(limit)
         self.submitted: list[Operation] = []
-        self.notifications = self.role_turns = self.loop = self
-
-    def time(self) -> float:
-        return self._clock.now
-
-    def call_at(self, when: float, follows: Callable[..., None], operation: Operation) -> Any:
-        return self._clock.call_at(when, follows, operation)
-
-    def call_later(self, seconds: float, follows: Callable[..., None]) -> Any:
-        return self._clock.call_at(self._clock.now + seconds, follows)
+        self.notifications = self.role_turns = self
 
     def submit(self, operation: Operation) -> None:
         self.submitted.append(operation)

@@ -99,38 +99,26 @@ def test_a_change_before_the_queue_was_watched_is_a_reason_to_try_once(world: Wo
     assert world.wake_ups == 2
 
 
-def test_a_queue_without_what_is_needed_is_no_reason(world: World) -> None:
-    world.answer()
-    assert (world.wake_ups, world.seen) == (0, [True])
-
-
-@pytest.mark.parametrize(("existed", "exists"), [(True, False), (False, True)])
+@pytest.mark.parametrize(
+    ("existed", "exists", "wake_ups"), [(True, True, 0), (True, False, 1), (False, True, 1)]
+)
 def test_a_queue_that_was_created_or_deleted_meanwhile_is_a_reason(
-    world: World, existed: bool, exists: bool
+    world: World, existed: bool, exists: bool, wake_ups: int
 ) -> None:
     world.existed = existed
     world.answer(exists=exists)
-    assert (world.wake_ups, world.seen) == (1, [exists])
+    assert (world.wake_ups, world.seen) == (wake_ups, [exists])
 
 
-def test_another_note_of_due_jobs_is_a_reason(world: World) -> None:
-    world.due_note = b"1"
-    world.answer(due=b"1")
-    assert world.wake_ups == 0
-    world.answer(due=b"2")
-    world.answer(due=b"2")
-    assert world.wake_ups == 1
-    world.answer(due=b"3")
-    assert world.wake_ups == 2
-
-
-def test_a_note_of_another_queue_is_a_reason_to_look_once(world: World) -> None:
-    world.conditions = {b"log": {MESSAGE}}
-    world.answer(name=b"log")
-    assert world.wake_ups == 0
-    world.answer(due=b"2", name=b"log")
-    world.answer(due=b"2", name=b"log")
-    assert (world.wake_ups, world.seen) == (1, [])
+@pytest.mark.parametrize("name", [b"q", b"log"])
+def test_another_note_of_due_jobs_is_a_reason(world: World, name: bytes) -> None:
+    """Of this queue, or of one for which an operation here waits."""
+    world.conditions = {name: {MESSAGE}}
+    world.due_note = b"1" if name == b"q" else None
+    for due, wake_ups in ((world.due_note, 0), (b"2", 1), (b"2", 1), (b"3", 2)):
+        world.answer(due=due, name=name)
+        assert world.wake_ups == wake_ups
+    assert world.seen == ([True] * 3 if name == b"q" else [])
 
 
 def test_an_answer_while_the_operations_are_tried_makes_them_ask_again_if_that_is_in_vain(
@@ -147,21 +135,28 @@ def test_an_answer_while_the_operations_are_tried_makes_them_ask_again_if_that_i
     assert world.wake_ups == 1
 
 
-def test_a_change_that_the_lane_s_own_call_may_have_made_is_asked_for(world: World) -> None:
-    world.wake.may_be_own_change = True
-    world.wake.changed(b"q")
-    assert (world.wake_ups, len(world.armed)) == (0, 2)
-    assert not world.wake.may_be_own_change
-    world.answer(b"")
-    assert world.wake_ups == 1
-
-
-def test_during_a_call_its_reply_asks_for_the_changes(world: World) -> None:
-    world.wake.may_be_own_change = world.is_in_flight = True
-    world.wake.changed(b"q")
-    assert (world.wake_ups, len(world.armed)) == (0, 1)
+@pytest.mark.parametrize(
+    ("name", "is_in_flight", "wake_ups", "asks"),
+    [
+        (b"q", False, 0, 1),
+        (b"q", True, 0, 0),  # the reply asks
+        (b"d", False, 1, 1),  # the change of another queue cannot be the lane's own
+        (b"not watched", False, 0, 0),
+    ],
+)
+def test_a_change_that_the_lane_s_own_call_may_have_made_is_asked_for(
+    world: World, name: bytes, is_in_flight: bool, wake_ups: int, asks: int
+) -> None:
+    world.conditions[b"d"] = {ROOM}
     world.wake.watch()
-    assert len(world.armed) == 2
+    world.is_in_flight, world.wake.may_be_own_change = is_in_flight, True
+    world.wake.changed(name)
+    assert (world.wake_ups, len(world.armed) - 2) == (wake_ups, asks)
+    if name == b"q":
+        world.wake.watch()
+        assert len(world.armed) == 3
+        world.answer(b"")
+        assert world.wake_ups == 1
 
 
 def test_a_change_of_a_watched_queue_is_a_reason_each_time(world: World) -> None:
@@ -177,19 +172,6 @@ def test_a_change_makes_the_state_that_was_tried_in_vain_a_reason_again(world: W
     assert world.wake_ups == 2
     world.answer(b"")
     assert world.wake_ups == 3
-
-
-def test_a_change_of_a_queue_that_is_not_watched_is_none(world: World) -> None:
-    world.wake.changed(b"other")
-    assert (world.wake_ups, len(world.armed)) == (0, 1)
-
-
-def test_another_queue_s_change_cannot_be_the_lane_s_own(world: World) -> None:
-    world.conditions[b"d"] = {ROOM}
-    world.wake.watch()
-    world.wake.may_be_own_change = True
-    world.wake.changed(b"d")
-    assert world.wake_ups == 1
 
 
 def test_a_check_asks_again_what_the_queue_has(world: World) -> None:
