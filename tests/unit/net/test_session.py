@@ -234,19 +234,6 @@ async def test_commands_after_a_put_that_waits_for_room_are_done_after_it(
     assert queue.messages == [b"d", b"e"]
 
 
-async def test_a_client_that_leaves_while_it_waits_takes_nothing(server: Server, backend: Backend) -> None:
-    (waiter, to_waiter), (other, _) = server.connect(), server.connect()
-    waiter.data_received(packed("BLPOP", "q", 0))
-    server.send()
-    _answer(server, backend)
-    waiter.connection_lost(None)
-    other.data_received(packed("LPUSH", "q", "m"))
-    server.send()
-    _answer(server, backend)
-    assert backend.queues[b"p:q"].messages == [b"m"]
-    assert to_waiter.written == []
-
-
 def _waiting(server: Server, backend: Backend, *words: str | int) -> tuple[Connection, FakeTransport]:
     """Return a client that waits."""
     connection, transport = server.connect()
@@ -255,22 +242,6 @@ def _waiting(server: Server, backend: Backend, *words: str | int) -> tuple[Conne
     _answer(server, backend)
     assert connection.session.is_waiting
     return connection, transport
-
-
-@pytest.mark.parametrize(
-    ("error", "reply"),
-    [(None, b"*-1\r\n"), (UnblockedError(), b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n")],
-)
-async def test_a_client_that_is_unblocked_is_read_again(
-    server: Server, backend: Backend, error: UnblockedError | None, reply: bytes
-) -> None:
-    waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
-    session = cast(RespSession, waiter.session)
-    assert await session.unblock(error)
-    assert (b"".join(written.written), waiter.is_read) == (reply, True)
-    assert not await session.unblock(error)
-    waiter.data_received(packed("PING"))
-    assert written.written[-1] == b"+PONG\r\n"
 
 
 @pytest.mark.parametrize("leaves", ["nobody", "the client that waits", "the client that asks"])

@@ -61,8 +61,13 @@ def harness(server: Server) -> Harness:
     return Harness(server)
 
 
-def test_an_idle_lane_is_used_again(harness: Harness) -> None:
-    assert harness.use(b"q") is harness.use(b"q")
+def test_an_idle_lane_is_used_again_and_forgets_its_bound_when_that_changes(harness: Harness) -> None:
+    lane = harness.use(b"q")
+    assert not harness.may_be_bounded(b"q")
+    harness.lanes.changed(b"p:q:bound")
+    assert harness.may_be_bounded(b"q")
+    assert harness.use(b"q") is lane
+    assert not harness.may_be_bounded(b"q")
 
 
 @pytest.mark.interpreted
@@ -90,14 +95,6 @@ def test_lanes_that_know_nothing_or_have_a_long_name_or_no_watch_are_not_kept(ha
     assert harness.idle
     harness.lanes.watch_lost()
     assert not harness.idle
-
-
-def test_what_is_known_of_a_queue_is_forgotten_when_its_bound_changes(harness: Harness) -> None:
-    harness.use(b"q")
-    harness.lanes.changed(b"p:q:bound")
-    assert harness.may_be_bounded(b"q")
-    harness.use(b"q")
-    assert not harness.may_be_bounded(b"q")
 
 
 def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_left_before_it(

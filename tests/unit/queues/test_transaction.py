@@ -4,17 +4,12 @@ import asyncio
 from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self, cast
 
-import hiredis
 import pytest
 
 from pressure_server.errors import (
     BackendError,
     NotSafeError,
-    QueueChangedError,
-    QueueClosedError,
     QueueInUseError,
-    QueueNameError,
-    StoppingError,
     UnblockedError,
 )
 from pressure_server.queues.calls.call import Block
@@ -42,8 +37,6 @@ class Backend:
         self.not_durable: BackendError | None = None
         self.back: list[object] = []
         self.arrived = 0
-        # Whether a condition that is waited for comes.
-        self.comes = True
         self.waits: list[tuple[bytes, WaitCondition]] = []
         self.asked: list[tuple[bytes, WaitCondition]] = []
         self.notified: list[bytes] = []
@@ -61,10 +54,6 @@ class Backend:
     def flush_put_backs(self, _names: Iterable[bytes]) -> None: ...
 
     def wake_up(self, _names: Iterable[bytes]) -> None: ...
-
-    async def run(self, _verb: Verb, _name: bytes) -> list[Any]:
-        """Do what the call has left."""
-        return [1]
 
     def ask(self, name: bytes, condition: WaitCondition, *, for_listeners: bool) -> None:
         assert for_listeners
@@ -89,7 +78,7 @@ class Backend:
         assert timeout <= 5
         self.waits.append((name, condition))
         self.when_waiting()
-        return self.comes and timeout > 0
+        return timeout > 0
 
     def transaction(self) -> Transaction:
         return Transaction(cast(Database, self))
@@ -100,17 +89,17 @@ def submitting(verb: Verb, name: bytes, *messages: bytes) -> Submitting:
     return lambda transaction: transaction.run(verb, name, [*messages])
 
 
-def taking(*names: bytes, timeout: float | None = None) -> Submitting:
-    """Return what takes a message from the first of these queues that has one."""
-    return lambda transaction: transaction.take([*names], timeout)
+def taking(name: bytes, timeout: float | None = None) -> Submitting:
+    """Return what takes a message."""
+    return lambda transaction: transaction.take([name], timeout)
 
 
-async def committed(backend: Backend, *coroutines: Submitting, **options: Any) -> list[Any]:
+async def committed(backend: Backend, *coroutines: Submitting) -> list[Any]:
     """Let coroutines submit operations to one transaction, and commit it. Return their results or errors."""
     transaction = backend.transaction()
     tasks = [asyncio.ensure_future(one(transaction)) for one in coroutines]
     await asyncio.sleep(0)
-    await transaction.commit(**options)
+    await transaction.commit()
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
@@ -141,63 +130,12 @@ async def test_neighbours_share_a_run_unless_they_wait() -> None:
     assert (arguments.count(b"put"), arguments.count(b"get waits")) == (1, 2)
 
 
-async def test_a_take_of_several_queues_takes_from_the_first_that_has_a_message() -> None:
-    backend = Backend([0, [], [b"m"], []])
-    assert await committed(backend, taking(b"a", b"b", b"c")) == [(b"b", [b"m"])]
-    names = [word for word in backend.calls[0][1] if word.startswith(b"get")]
-    assert names == [b"get waits", b"get waits otherwise", b"get waits otherwise"]
-
-
-@pytest.mark.parametrize(
-    ("reply", "submitted", "error"),
-    [
-        (hiredis.ReplyError("INUSE producer native"), submitting(verbs.PUT, b"a", b"m"), QueueInUseError),
-        (hiredis.ReplyError("CLOSED"), taking(b"a"), QueueClosedError),
-        (hiredis.ReplyError("CLOSED"), taking(b"a", timeout=1.0), QueueClosedError),
-        # A take that does not wait has found no message.
-        (hiredis.ReplyError("CLOSED"), taking(b"a", timeout=0.0), type(None)),
-        ([b"m"], submitting(verbs.PUT, b"a:bound", b"m"), QueueNameError),
-    ],
-)
-async def test_an_operation_that_fails_does_so_alone(
-    reply: object, submitted: Submitting, error: type[object]
-) -> None:
-    backend = Backend([0, 7, reply])
-    first, found = await committed(backend, submitting(verbs.LENGTH, b"b"), submitted)
-    assert (first, type(found)) == ([7], error)
-
-
-async def test_a_transaction_without_operations_calls_nothing() -> None:
-    backend = Backend()
-    assert await committed(backend) == []
-    assert backend.calls == []
-
-
-async def test_watched_queues_are_compared_before_anything_is_done() -> None:
-    backend = Backend([b"refused", b"p:w", b"CHANGED"])
-    with pytest.raises(QueueChangedError):
-        await committed(backend, submitting(verbs.LENGTH, b"a"), versions={b"w": b"v1"})
-    keys, arguments, changes = backend.calls[0]
-    assert arguments[:6] == [b"on", b"1", b"p:w", b"unchanged", b"1", b"v1"]
-    assert (keys, changes) == ([b"p:w", b"p:a"], False)
-
-
 async def test_a_call_that_is_refused_for_a_role_is_sent_again_when_the_role_is_free() -> None:
     backend = Backend([b"refused", b"p:a", b"INUSE producer native"], [b"refused", b"p:a", b"DUE"], [0, 0])
     assert await committed(backend, submitting(verbs.PUT, b"a", b"m")) == [[1]]
     assert backend.waits == backend.asked == [(b"a", WaitCondition.PRODUCER_ROLE)]
     assert len(backend.calls) == 3
     assert backend.calls[0][1] == backend.calls[2][1]
-
-
-@pytest.mark.parametrize(("stops", "error"), [(True, StoppingError), (False, QueueInUseError)])
-async def test_a_role_that_is_not_free_in_time_fails_the_transaction(
-    stops: bool, error: type[Exception]
-) -> None:
-    backend = Backend([b"refused", b"p:a", b"INUSE consumer native"])
-    backend.comes, backend.is_stopping = False, stops
-    with pytest.raises(error):
-        await committed(backend, taking(b"a"))
 
 
 @pytest.mark.parametrize("is_durable", [True, False])
@@ -216,13 +154,6 @@ async def test_messages_are_delivered_by_the_call_and_go_back_if_it_is_undone(is
         with pytest.raises(NotSafeError):
             await transaction.commit()
         assert backend.back == [getting]
-
-
-async def test_a_deletion_that_has_only_begun_is_finished_outside_the_call() -> None:
-    backend = Backend([0, b"begun"])
-    assert await committed(backend, submitting(verbs.DELETE, b"a")) == [[1]]
-    # A deletion does not need its roles at once.
-    assert b"free" not in backend.calls[0][1]
 
 
 @pytest.mark.parametrize(("error", "raised"), [(None, QueueInUseError), (UnblockedError(), UnblockedError)])

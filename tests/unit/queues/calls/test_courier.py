@@ -90,6 +90,11 @@ class Harness:
         for key in keys:
             self.courier.ready(self.block(key, size, changes=changes, gets=gets))
 
+    def send(self, *keys: bytes, changes: bool = True, gets: bool = False) -> None:
+        """Make a block ready for each key, and let the courier send them."""
+        self.add(*keys, changes=changes, gets=gets)
+        self.run_loop()
+
     def run_loop(self) -> None:
         """Run a few iterations of the event loop."""
 
@@ -158,8 +163,7 @@ def test_a_record_of_a_call_in_flight_is_left_to_that_call(harness: Harness, run
 
 
 def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None:
-    harness.add(b"a", b"b")
-    harness.run_loop()
+    harness.send(b"a", b"b")
     (call,) = harness.link.calls
     assert (call.keys, call.caller.records) == ([b"a", b"b"], RECORDS)
     block = [b"1", b"4", b"", b"put unique", b"2", b"", b"m"]
@@ -174,8 +178,7 @@ def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None
 def test_calls_in_flight_are_limited(runner: asyncio.Runner, most: int) -> None:
     harness, keys = Harness(runner, most), [b"a", b"b", b"c", b"d", b"e"]
     for key in keys:
-        harness.add(key)
-        harness.run_loop()
+        harness.send(key)
     assert harness.keys == [[key] for key in keys[:most]]
     harness.link.reply([0, 1])
     harness.run_loop()
@@ -186,14 +189,12 @@ def test_calls_in_flight_are_limited(runner: asyncio.Runner, most: int) -> None:
 def test_ready_blocks_are_divided_among_the_calls_that_may_leave(
     harness: Harness, ready: int, calls: list[int]
 ) -> None:
-    harness.add(*(b"%d" % number for number in range(ready)))
-    harness.run_loop()
+    harness.send(*(b"%d" % number for number in range(ready)))
     assert [len(keys) for keys in harness.keys] == calls
 
 
 def test_an_error_of_a_call_is_the_reply_to_each_block(harness: Harness) -> None:
-    harness.add(b"a", b"b")
-    harness.run_loop()
+    harness.send(b"a", b"b")
     harness.link.reply(BackendError("it is away"))
     assert not len(harness.courier.records)
     assert [(key, str(error)) for key, error in harness.received] == [
@@ -202,8 +203,7 @@ def test_an_error_of_a_call_is_the_reply_to_each_block(harness: Harness) -> None
 
 
 def test_blocks_that_a_call_leaves_undone_go_first_in_the_next(harness: Harness) -> None:
-    harness.add(b"a", b"b", b"c")
-    harness.run_loop()
+    harness.send(b"a", b"b", b"c")
     harness.add(b"later")
     harness.link.reply([1, 1])
     harness.run_loop()
@@ -222,8 +222,7 @@ def test_the_blocks_and_bytes_of_a_call_are_limited(harness: Harness) -> None:
 
 def test_a_block_that_goes_first_precedes_all_ready_blocks(harness: Harness) -> None:
     for key in (b"a", b"b", b"c", b"d"):
-        harness.add(key)
-        harness.run_loop()
+        harness.send(key)
     harness.courier.ready(harness.block(b"back"), goes_first=True)
     harness.courier.flush()
     assert harness.keys[-1] == [b"back", b"d"]
@@ -266,16 +265,14 @@ def test_a_part_that_fails_does_not_stop_others(
     harness: Harness, caplog: pytest.LogCaptureFixture, part: Part, replies: list[int]
 ) -> None:
     harness.courier.ready(part)
-    harness.add(b"good")
-    harness.run_loop()
+    harness.send(b"good")
     harness.link.reply(replies)
     assert harness.received == [(b"good", 1)]
     assert "LookupError: a bug" in caplog.text
 
 
 def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
-    harness.add(b"a", changes=False)
-    harness.run_loop()
+    harness.send(b"a", changes=False)
     (call,) = harness.link.calls
     assert (call.keys, call.record) == ([b"a"], b"")
     assert not len(harness.courier.records)
@@ -283,12 +280,10 @@ def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
 
 def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harness) -> None:
     link = harness.link
-    harness.add(b"a", b"b", gets=True)
-    harness.run_loop()
+    harness.send(b"a", b"b", gets=True)
     link.reply([1, 1, 2])
     harness.got[0].acknowledge()
-    harness.add(b"next")
-    harness.run_loop()
+    harness.send(b"next")
     assert harness.dropped == b""
     link.reply([0, 1])
     harness.got[1].acknowledge()
@@ -296,8 +291,7 @@ def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harnes
     harness.courier.flush()
     assert harness.dropped == b"", "if the backend refused the drop, the read would fail"
     link.reply([0, 1])
-    harness.add(b"next")
-    harness.run_loop()
+    harness.send(b"next")
     assert harness.dropped == b"1"
     assert len(harness.courier.records)
     link.reply([0, 1])
@@ -305,8 +299,7 @@ def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harnes
 
 
 def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> None:
-    harness.add(b"a")
-    harness.run_loop()
+    harness.send(b"a")
     harness.link.reply([1, 1])
     harness.link.called.get_nowait()
     harness.wait_for_call()
@@ -337,8 +330,7 @@ def test_each_call_drops_at_most_1000_records(harness: Harness) -> None:
 
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_messages_of_an_unanswered_call_are_put_back(harness: Harness, done: int) -> None:
-    harness.add(b"a", b"b")
-    harness.run_loop()
+    harness.send(b"a", b"b")
     harness.link.reply(OutcomeUnknownError())
     assert not harness.resolved
     harness.run_loop()

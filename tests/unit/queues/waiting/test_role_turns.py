@@ -167,17 +167,16 @@ def server() -> RoleServer:
     return RoleServer()
 
 
-def test_the_lane_has_its_turn_when_the_role_s_token_has_come(server: RoleServer) -> None:
+@pytest.mark.parametrize(
+    ("has_token", "follows"), [(True, ("take turn", b"q", PRODUCER)), (False, ("wake up", b"q"))]
+)
+def test_the_lane_has_its_turn_when_the_role_s_token_has_come_or_tries_again(
+    server: RoleServer, has_token: bool, follows: tuple[object, ...]
+) -> None:
     server.turns.ask(b"q", PRODUCER)
     assert server.said == [("wait in line", 3, b"p:q:producer_free", b"p:q:ext:producer_turn")]
-    server.ended(True)
-    assert server.said[1:] == [("take turn", b"q", PRODUCER)]
-
-
-def test_if_the_wait_for_a_role_ends_without_it_the_operations_are_tried_again(server: RoleServer) -> None:
-    server.turns.ask(b"q", CONSUMER)
-    server.ended(False)
-    assert server.said[1:] == [("wake up", b"q")]
+    server.ended(has_token)
+    assert server.said[1:] == [follows]
 
 
 def test_a_turn_at_a_destination_is_given_back_after_the_listeners_have_acted(server: RoleServer) -> None:

@@ -69,12 +69,6 @@ def test_operations_are_served_in_their_order_and_none_is_forgotten(rounds: list
     assert [*served, *line] == operations
 
 
-def test_the_first_are_tried_and_one_more_for_each_message_that_was_put() -> None:
-    operations = [waiting_get() for _ in range(20)]
-    assert take(line_of(operations)) == operations[:FIRST]
-    assert take(line_of(operations), served=5) == operations[: FIRST + 5]
-
-
 def test_twice_as_many_are_tried_while_all_of_them_go_on() -> None:
     line, sizes = line_of([waiting_get() for _ in range(5000)]), []
     are_more = True
@@ -85,6 +79,8 @@ def test_twice_as_many_are_tried_while_all_of_them_go_on() -> None:
     assert sizes[:4] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST]
     assert max(sizes) <= MAX_MESSAGES
     assert len(line) == 0
+    line.add(waiting_get())
+    assert not line.requeue([], [], 0)  # none was tried
 
 
 def test_a_try_in_vain_ends_the_tries_and_sets_the_number_to_that_of_the_served() -> None:
@@ -99,13 +95,6 @@ def test_a_try_in_vain_ends_the_tries_and_sets_the_number_to_that_of_the_served(
     tried = take(line)
     try_in_vain(line, tried)
     assert len(take(line)) == FIRST
-
-
-def test_no_more_are_tried_if_none_is_left_or_none_was_tried() -> None:
-    line = line_of([waiting_get() for _ in range(3)])
-    assert not line.requeue([], [], len(take(line)))
-    line.add(waiting_get())
-    assert not line.requeue([], [], 0)
 
 
 def test_only_as_many_commands_of_a_put_are_sent_as_may_be_tried() -> None:
