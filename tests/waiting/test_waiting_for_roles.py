@@ -16,29 +16,29 @@ def steps_until_held(steps: Steps[Any], direct: Client, queue: str, role: str) -
     step_until(steps, lambda: not direct.llen(f"__pressure__:{queue}:{role}_free"))
 
 
-@pytest.mark.parametrize(
-    ("words", "reply", "left"),
-    [
-        (("SADD", "q", "m"), 1, [b"first", b"second", b"m"]),
-        (("SPOP", "q"), b"second", []),
-        (("BLPOP", "q", "0"), [b"q", b"second"], []),
-        (("PRESSURE.GET", "q"), b"second", []),
-    ],
-    ids=lambda value: value[0] if isinstance(value, tuple) else None,
-)
-def test_an_operation_waits_for_its_role(
-    client: Client, direct: Client, waiter: Waiter, words: Words, reply: Any, left: list[bytes]
-) -> None:
-    puts = words[0] == "SADD"
-    native = NativeSteps(direct, "q", "native")
-    client.rpush("q", "first", *([] if puts else ["second"]))
-    steps: Steps[Any] = native.put(b"second") if puts else native.get()
-    steps_until_held(steps, direct, "q", "producer" if puts else "consumer")
-    waiter.send(*words)
-    wait_for_waiting(client, "q", producers=int(puts), consumers=int(not puts))
+def test_a_put_waits_for_the_producer_role(client: Client, direct: Client, waiter: Waiter) -> None:
+    create(client, "q")
+    steps = NativeSteps(direct, "q", "native").put(b"native")
+    steps_until_held(steps, direct, "q", "producer")
+    waiter.send("SADD", "q", "server")
+    wait_for_waiting(client, "q", producers=1)
     run(steps)
-    assert waiter.reply() == reply
-    assert client.lrange("q", 0, -1) == left
+    assert waiter.reply() == 1
+    assert client.lrange("q", 0, -1) == [b"native", b"server"]
+
+
+@pytest.mark.parametrize("words", [("SPOP", "q"), ("BLPOP", "q", "0"), ("LPOP", "q"), ("PRESSURE.GET", "q")])
+def test_a_get_waits_for_the_consumer_role(
+    client: Client, direct: Client, waiter: Waiter, words: Words
+) -> None:
+    client.rpush("q", "first", "second")
+    steps = NativeSteps(direct, "q", "native").get()
+    steps_until_held(steps, direct, "q", "consumer")
+    waiter.send(*words)
+    wait_for_waiting(client, "q", consumers=1)
+    run(steps)
+    reply = waiter.reply()
+    assert (reply[1] if isinstance(reply, list) else reply) == b"second"
 
 
 @pytest.mark.parametrize(

@@ -297,9 +297,8 @@ def test_a_call_that_is_refused_fails_only_what_caused_it(text: str, refused: se
 class Queue:
     """A queue of the model, and operations on it that are done as a lane does them."""
 
-    def __init__(self, bound: int, seed: int, early_ends: int) -> None:
-        self.backend = Backend(Random(seed), lambda _: None)
-        self.backend.early_ends = early_ends
+    def __init__(self, bound: int) -> None:
+        self.backend = Backend(Random(0), lambda _: None)
         self.call([[of(verbs.CREATE, b"%d" % bound)]])
 
     def call(self, runs: Sequence[Sequence[Operation]]) -> Any:
@@ -311,78 +310,47 @@ class Queue:
         (_, reply) = self.backend.call([b"p:q"], [*header, *block])
         return reply
 
-    def do(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Do operations until each has ended or waits. Return those that wait."""
-        pending, waiting = list(operations), list[Operation]()
-        for number in count():
+    def do(self, operations: Sequence[Operation]) -> list[list[str]]:
+        """Do operations until each has ended. Return their results."""
+        pending = list(operations)
+        for _ in range(1000):
             if not pending:
                 break
-            assert number < 1000
             runs = fold(take_batch(pending))
             progress = distribute(runs, self.call(runs)) or Progress(runs[0])
+            assert not progress.must_wait
             pending[:0] = progress.resend
-            waiting += progress.must_wait
-        return waiting
+        assert not pending
+        return [list(map(str, operation.results)) for operation in operations]
 
 
-Shape = tuple[str, list[int]]
-_sizes = st.lists(st.integers(1, 3), min_size=1, max_size=3)
-_shapes = st.tuples(st.sampled_from(["put", "get", "wait"]), _sizes)
-
-
-def _made(shapes: list[Shape], on_full: OnFull = OnFull.CONFIGURED) -> list[Operation]:
+def _made(shapes: list[tuple[str, list[int]]]) -> list[Operation]:
+    """Return puts and gets, each with commands of these sizes."""
     numbers = count()
 
     def command(size: int) -> bytes:
         return b" ".join(b"%d" % next(numbers) for _ in range(size))
 
     made: dict[str, Callable[[list[int]], Operation]] = {
-        "put": lambda sizes: put(*map(command, sizes), options=Options(on_full=on_full)),
+        "put": lambda sizes: put(*map(command, sizes), options=Options(on_full=OnFull.FAIL)),
         "get": lambda sizes: get(sizes[0], len(sizes)),
-        "wait": lambda sizes: get(sizes[0], options=Options(waits=True, wait_for_first=True)),
     }
     return [made[kind](sizes) for kind, sizes in shapes]
 
 
 @settings(deadline=None)
 @given(
-    st.lists(_shapes, min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.sampled_from(["put", "get"]), st.lists(st.integers(1, 3), min_size=1, max_size=3)),
+        min_size=1,
+        max_size=8,
+    ),
     st.integers(0, 4),
-    st.integers(0, 1000),
-    st.sampled_from([0, 300, 700]),
 )
-def test_no_message_is_lost_doubled_or_out_of_order_wherever_a_call_ends(
-    shapes: list[Shape], bound: int, seed: int, early_ends: int
-) -> None:
-    operations = _made(shapes)
-    queue = Queue(bound, seed, early_ends)
-    waiting = queue.do(operations)
-    puts = [operation for operation in operations if operation.verb.puts]
-    put_so_far = queue.backend.put[b"p:q"]
-    for operation in puts:
-        done = sum(operation.sizes[: len(operation.results)])
-        done += operation.wait.messages_done if operation.wait is not None else 0
-        assert [m for m in operation.messages if m in put_so_far] == operation.messages[:done]
-    # Operations of one kind are served in the order in which they came.
-    assert put_so_far == sorted(put_so_far, key=int)
-    got = [m for operation in operations if operation.verb.takes for m in operation.results]
-    left = queue.backend.queues[b"p:q"].messages
-    assert sorted([*got, *left], key=int) == put_so_far
-    for operation in operations:
-        assert operation in waiting or operation.can_end
-
-
-@settings(deadline=None)
-@given(st.lists(_shapes, min_size=1, max_size=8), st.integers(0, 4))
 def test_operations_in_one_call_have_the_results_that_they_have_one_by_one(
-    shapes: list[Shape], bound: int
+    shapes: list[tuple[str, list[int]]], bound: int
 ) -> None:
-    # An operation that waits would be served by later ones of its call.
-    shapes = [(kind if kind == "put" else "get", sizes) for kind, sizes in shapes]
-    together, alone = Queue(bound, 0, 0), Queue(bound, 0, 0)
-    first, second = _made(shapes, OnFull.FAIL), _made(shapes, OnFull.FAIL)
-    assert together.do(first) == []
-    for operation in second:
-        assert alone.do([operation]) == []
-    assert [list(map(str, one.results)) for one in first] == [list(map(str, one.results)) for one in second]
+    together, alone = Queue(bound), Queue(bound)
+    results = [result for operation in _made(shapes) for result in alone.do([operation])]
+    assert together.do(_made(shapes)) == results
     assert together.backend.queues == alone.backend.queues

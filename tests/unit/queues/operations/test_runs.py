@@ -19,12 +19,8 @@ from pressure_server.queues.operations.runs import (
     distribute_peeked,
     distribute_removed,
     distribute_values,
-    pack_arguments,
     pack_commands,
     pack_count,
-    pack_messages,
-    pack_nothing,
-    repeat_value,
 )
 from pressure_server.queues.operations.wait import Wait, WaitCondition
 from tests.unit.queues.operations_of import Recorder, get, put, wait_of
@@ -108,14 +104,6 @@ def test_the_rest_of_an_operation_that_is_split_is_left_wherever_it_stands_in_it
     taking.commands_in_call = 2
     assert distribute_messages([taking, last], [b"a", b"b", b"c"])
     assert (taking.results, last.results) == ([b"a", b"b"], [b"c"])
-
-
-def test_messages_and_arguments_are_packed_as_they_are() -> None:
-    first, second = contains(b"a", b"b"), contains(b"c")
-    first.results = [1]
-    assert pack_messages([first, second]) == [b"b", b"c"]
-    assert pack_arguments([first]) == [b"a", b"b"]
-    assert pack_nothing([first]) == []
 
 
 @pytest.mark.parametrize(
@@ -313,9 +301,3 @@ def test_each_message_has_its_value_or_an_error() -> None:
     assert str(several.results[1]) == str(alone.error)
     assert [one.has_errors for one in (alone, several, sound)] == [True, True, False]
     assert sound.results == [1, 0]
-
-
-def test_a_single_value_is_repeated_for_each_command() -> None:
-    operations = [Operation(verbs.LENGTH, b"q", [], 1, Recorder(), commands=n) for n in (1, 3)]
-    assert not repeat_value(operations, 5)
-    assert results(*operations) == [[5], [5, 5, 5]]
