@@ -43,14 +43,11 @@ def test_accepted_connections_inherit_the_options(seconds: float) -> None:
         assert options_of(accepted) == OPTIONS[seconds]
 
 
-def test_0_seconds_are_no_keepalive() -> None:
+def test_0_seconds_are_no_keepalive_and_a_unix_socket_has_none() -> None:
     with socket.socket() as connected:
         Keepalive(0).set_on(connected)
         assert options_of(connected) is None
         assert connected.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 0
-
-
-def test_a_unix_socket_has_no_keepalive() -> None:
     with socket.socket(socket.AF_UNIX) as connected:
         Keepalive().set_on(connected)
 

@@ -83,40 +83,33 @@ def queues(client: Client) -> None:
 
 @pytest.mark.usefixtures("queues")
 @pytest.mark.parametrize("words", FOR_MESSAGES, ids=named)
-def test_a_client_that_waits_for_a_message_gets_the_reply_of_its_timeout(
+def test_a_client_that_waits_for_a_message_gets_the_reply_of_its_timeout_or_an_error(
     client: Client, waiter: Waiter, words: Words
 ) -> None:
     expected = waiter(*words_with(words, 0.001))
-    for how in ((), ("TIMEOUT",), ("timeout",)):
+    for how in ((), ("TIMEOUT",), ("timeout",), ("ERROR",)):
         number = begin(client, waiter, words_with(words, 0))
         assert unblock(client, number, *how) == 1
         found = waiter.reply()
-        assert (type(found), str(found)) == (type(expected), str(expected))
+        if how == ("ERROR",):
+            assert str(found) == UNBLOCKED
+        else:
+            assert (type(found), str(found)) == (type(expected), str(expected))
         assert unblock(client, number, *how) == 0
     wait_for_waiting(client, "q")
-
-
-@pytest.mark.usefixtures("queues")
-@pytest.mark.parametrize("words", [*FOR_MESSAGES, *FOR_ROOM], ids=named)
-def test_a_client_that_waits_gets_an_error_if_that_is_asked_for(
-    client: Client, waiter: Waiter, words: Words
-) -> None:
-    number = begin(client, waiter, words_with(words, 0))
-    assert unblock(client, number, "ERROR") == 1
-    assert str(waiter.reply()) == UNBLOCKED
-    assert waiter("PING") == b"PONG"
     wait_for_blocked(client, 0)
-    assert client.lrange("f", 0, -1) == [b"full"]
-    assert client.lrange("s", 0, -1) == [b"moved"]
 
 
 @pytest.mark.usefixtures("queues")
 @pytest.mark.parametrize("words", FOR_ROOM, ids=named)
-def test_a_client_that_waits_for_room_hears_that_the_queue_is_full(
+def test_a_client_that_waits_for_room_hears_that_the_queue_is_full_or_gets_an_error(
     client: Client, waiter: Waiter, words: Words
 ) -> None:
     assert unblock(client, begin(client, waiter, words)) == 1
     assert is_refused(waiter.reply(), "FULL")
+    assert unblock(client, begin(client, waiter, words), "ERROR") == 1
+    assert str(waiter.reply()) == UNBLOCKED
+    wait_for_blocked(client, 0)
     assert client.lrange("f", 0, -1) == [b"full"]
     assert client.lrange("s", 0, -1) == [b"moved"]
     assert client.rpop("f") == b"full"
@@ -184,13 +177,9 @@ def test_clients_that_do_not_wait_are_not_unblocked(client: Client, waiter: Wait
 
 
 def test_a_client_that_waits_for_replicas_gets_their_number(client: Client, waiter: Waiter) -> None:
-    number = begin(client, waiter, ("WAIT", 1, 0))
-    assert unblock(client, number) == 1
-    assert waiter.reply() == 0
-    waiter.send("WAIT", 1, 0)
-    wait_for_blocked(client, 1)
-    assert unblock(client, number, "ERROR") == 1
-    assert str(waiter.reply()) == UNBLOCKED
+    for how, reply in (("TIMEOUT", "0"), ("ERROR", UNBLOCKED)):
+        assert unblock(client, begin(client, waiter, ("WAIT", 1, 0)), how) == 1
+        assert str(waiter.reply()) == reply
 
 
 @pytest.mark.parametrize("how", ["TIMEOUT", "ERROR"])

@@ -1,7 +1,6 @@
 """Gets that wait for messages: their order, their timeouts, waiting on several queues, and shutdown."""
 
 import asyncio
-import random
 import time
 from collections import Counter
 from collections.abc import Callable
@@ -76,21 +75,6 @@ def test_a_get_on_several_queues_takes_from_the_first_that_has_a_message(
     assert waiter("BLMPOP", 0, 3, "a", "c", "b", "LEFT", "COUNT", 9) == [b"b", [b"b2"]]
 
 
-@pytest.mark.parametrize("queue", ["a", "b", "c"])
-@pytest.mark.parametrize("exist", [True, False])
-def test_a_get_on_several_queues_wakes_on_any_and_takes_once(
-    client: Client, waiter: Waiter, queue: str, exist: bool
-) -> None:
-    for name in "abc" if exist else "":
-        create(client, name)
-    waiter.send("BLPOP", "a", "b", "c", 0)
-    wait_for_blocked(client, 1)
-    client.sadd(queue, "1", "2")
-    assert waiter.reply() == [queue.encode(), b"1"]
-    wait_for_blocked(client, 0)
-    assert [client.scard(name) for name in "abc"] == [name == queue for name in "abc"]
-
-
 def test_a_get_on_several_queues_wakes_on_the_last_after_the_backend_is_flushed(
     client: Client, direct: Client, waiter: Waiter
 ) -> None:
@@ -125,47 +109,6 @@ def test_a_get_takes_once_from_a_queue_that_it_names_three_times(client: Client,
     client.sadd("q", "1", "2")
     assert waiter.reply() == [b"q", b"1"]
     assert client.scard("q") == 1
-
-
-@pytest.mark.slow
-def test_gets_on_overlapping_queues_take_each_message_once(server: Server, client: Client) -> None:
-    names = [f"q{number}" for number in range(8)]
-    chance = random.Random(1)
-    put: list[bytes] = []
-    taken: Counter[bytes] = Counter()
-    errors: list[Any] = []
-
-    async def take() -> None:
-        waiter = await AsyncWaiter.connect(server.port)
-        while len(put) < 1600 or sum(taken.values()) < len(put):
-            reply = await waiter("BLPOP", *chance.sample(names, chance.randrange(1, 6)), "0.1")
-            if isinstance(reply, Exception):
-                errors.append(reply)
-            elif reply is not None:
-                taken[reply[1]] += 1
-        waiter.close()
-
-    async def put_pairs(producer: int) -> None:
-        waiter = await AsyncWaiter.connect(server.port)
-        for number in range(200):
-            pair = [f"{producer}-{number}-{part}" for part in range(2)]
-            assert await waiter("SADD", chance.choice(names), *pair) == 2
-            put.extend(message.encode() for message in pair)
-            # At a random pace, so that some gets find messages and others wait.
-            await asyncio.sleep(0.001 * chance.random())
-        waiter.close()
-
-    async def main() -> None:
-        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
-            for _ in range(50):
-                group.create_task(take())
-            for producer in range(4):
-                group.create_task(put_pairs(producer))
-
-    asyncio.run(main())
-    assert not errors
-    assert taken == Counter(put)
-    assert all(client.scard(name) == 0 for name in names)
 
 
 def test_a_get_may_name_a_queue_that_does_not_exist(server: Server) -> None:

@@ -39,48 +39,45 @@ def assert_ended(waiting: list[Waiter], end: str, code: str) -> None:
     all_are_refused(waiting, *({code, "CLOSED"} if end == "native delete" else {code}))
 
 
+GETS: list[Words] = [
+    ("BLPOP", "q", 0),
+    ("BLPOP", "other", "q", 0),
+    ("BLMPOP", 0, 1, "q", "LEFT"),
+    ("BLMOVE", "q", "d", "LEFT", "LEFT", 0),
+    ("PRESSURE.GET", "q"),
+    ("PRESSURE.GET", "q", "TIMEOUT", 1000),
+]
+
+
 @pytest.mark.parametrize(("end", "code"), ENDS)
-@pytest.mark.parametrize(
-    "words",
-    [
-        ("BLPOP", "q", 0),
-        ("BLPOP", "other", "q", 0),
-        ("BLMPOP", 0, 1, "q", "LEFT"),
-        ("BLMOVE", "q", "d", "LEFT", "LEFT", 0),
-        ("PRESSURE.GET", "q"),
-        ("PRESSURE.GET", "q", "TIMEOUT", 1000),
-    ],
-    ids=lambda words: "-".join(map(str, words)),
-)
 def test_waiting_gets_fail_when_the_queue_is_closed_or_deleted(
-    server: Server, client: Client, direct: Client, words: Words, end: str, code: str
+    server: Server, client: Client, direct: Client, end: str, code: str
 ) -> None:
     create(client, "q")
-    with waiters(server, 3) as waiting:
-        for waiter in waiting:
+    with waiters(server, len(GETS)) as waiting:
+        for waiter, words in zip(waiting, GETS, strict=True):
             waiter.send(*words)
-        wait_for_waiting(client, "q", consumers=3)
+        wait_for_waiting(client, "q", consumers=len(GETS))
         end_queue(end, client, direct)
         assert_ended(waiting, end, code)
     wait_for_blocked(client, 0)
 
 
 @pytest.mark.parametrize(("end", "code"), ENDS)
-@pytest.mark.parametrize("messages", [("x",), tuple("abcdefghij")], ids=["one", "many"])
 def test_waiting_puts_fail_when_the_queue_is_closed_or_deleted(
-    server: Server, client: Client, direct: Client, messages: Words, end: str, code: str
+    server: Server, client: Client, direct: Client, end: str, code: str
 ) -> None:
     create(client, "q", "BOUND", 2)
     client.sadd("q", "1", "2")
-    with waiters(server, 3) as waiting:
-        for waiter in waiting:
+    with waiters(server, 4) as waiting:
+        for waiter, messages in zip(waiting, ("x", "abcdefghij", "y", "klmnopqrst"), strict=True):
             waiter.send("SADD", "q", *messages)
-        wait_for_waiting(client, "q", producers=3)
+        wait_for_waiting(client, "q", producers=4)
         end_queue(end, client, direct)
         assert_ended(waiting, end, code)
     wait_for_blocked(client, 0)
     # The puts have neither added messages nor created the queue again.
-    assert client.exists("q") == (1 if code == "CLOSED" else 0)
+    assert client.exists("q") == (code == "CLOSED")
     if code == "CLOSED":
         assert client.spop("q", 10) == [b"1", b"2"]
 

@@ -1,4 +1,7 @@
-"""Messages and room that become available without a put or a get: clients that wait are served at once."""
+"""Messages and room that become available without a put or a get: clients that wait are served at once.
+
+The matrix has most of these events; here are those that it does not have.
+"""
 
 from collections.abc import Iterator
 
@@ -44,90 +47,6 @@ def actor(request: pytest.FixtureRequest, servers: list[Server], backend: Valkey
     """A client that makes messages or room available."""
     with servers[request.param == "other server"].client() as connected:
         yield connected
-
-
-SEEKS = ("HEAD", "0")
-
-
-@pytest.mark.parametrize("start", SEEKS)
-@pytest.mark.parametrize(
-    "line", ["BLPOP log+g 20", "PRESSURE.RESERVE log+g TIMEOUT 20", "PRESSURE.READ log GROUP g c TIMEOUT 20"]
-)
-def test_a_group_that_goes_back_has_messages(
-    client: Client, waiter: Waiter, actor: Client, line: str, start: str
-) -> None:
-    create(client, "log", "TYPE", "LOG")
-    for group in ("g", "h"):
-        client.execute_command("PRESSURE.GROUP", "CREATE", "log", group)
-    client.rpush("log", "m")
-    assert client.lpop("log+g") == b"m"
-    waiter.send(*line.split())
-    wait_for_blocked(client, 1)
-    actor.execute_command("PRESSURE.GROUP", "SEEK", "log", "g", "FROM", start)
-    assert b"m" in _flat(waiter.reply(AT_ONCE))
-
-
-def _flat(reply: object) -> list[object]:
-    return [part for one in reply for part in _flat(one)] if isinstance(reply, list) else [reply]
-
-
-@pytest.mark.parametrize(
-    "line", ["PRESSURE.GROUP DELETE log slow", "DEL log+slow", "PRESSURE.DELETE log+slow"]
-)
-def test_a_log_has_room_when_its_slowest_group_is_deleted(
-    client: Client, waiter: Waiter, actor: Client, line: str
-) -> None:
-    create(client, "log", "TYPE", "LOG", "BOUND", 1)
-    for group in ("slow", "quick"):
-        client.execute_command("PRESSURE.GROUP", "CREATE", "log", group)
-    client.rpush("log", "m")
-    assert client.lpop("log+quick") == b"m"
-    waiter.send("RPUSH", "log", "n")
-    wait_for_blocked(client, 1)
-    actor.execute_command(*line.split())
-    assert waiter.reply(AT_ONCE) == 1
-    assert client.lpop("log+quick") == b"n"
-
-
-def test_a_log_has_room_when_the_last_delivery_of_a_message_has_ended(
-    client: Client, waiter: Waiter, actor: Client
-) -> None:
-    """Nobody uses the group when the reservation ends."""
-    create(client, "log", "TYPE", "LOG", "BOUND", 1)
-    client.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
-    client.execute_command("PRESSURE.ALTER", "log+g", "MAX-DELIVERIES", 1)
-    client.rpush("log", "m")
-    actor.execute_command("PRESSURE.READ", "log", "GROUP", "g", "c", "TTR", "0.3")
-    waiter.send("RPUSH", "log", "n")
-    assert waiter.reply(AT_ONCE) == 1
-
-
-@pytest.mark.parametrize("kind", ["FIFO", "JOBS", "LOG"])
-def test_puts_into_a_full_queue_go_on_when_it_overwrites(
-    client: Client, waiter: Waiter, actor: Client, kind: str
-) -> None:
-    create(client, "q", "TYPE", kind, "BOUND", 1, "OVERFLOW", "BLOCK")
-    client.rpush("q", "m")
-    waiter.send("RPUSH", "q", "n")
-    wait_for_blocked(client, 1)
-    actor.execute_command("PRESSURE.ALTER", "q", "OVERFLOW", "OVERWRITE")
-    assert waiter.reply(AT_ONCE) == 1
-    assert client.lrange("q", 0, -1) == [b"n"]
-
-
-@pytest.mark.parametrize("kind", ["FIFO", "JOBS", "LOG", "LIFO", "RANDOM"])
-@pytest.mark.parametrize("limit", ["BOUND", "MAX-BYTES"])
-@pytest.mark.parametrize("line", ["RPUSH q n", "SADD q n", "LMOVE other q LEFT RIGHT"])
-def test_a_queue_has_room_when_its_message_expires(
-    servers: list[Server], client: Client, waiter: Waiter, kind: str, limit: str, line: str
-) -> None:
-    create(client, "q", "TYPE", kind, limit, 1, "OVERFLOW", "BLOCK")
-    client.rpush("other", "n")
-    with Wire(MEMCACHED, servers[0]) as wire:
-        assert wire(stored(b"q", b"m", more=b"0 1")) == b"STORED"
-    waiter.send(*line.split())
-    assert waiter.reply(AT_ONCE) in (1, b"n")
-    assert client.lrange("q", 0, -1) == [b"n"]
 
 
 def test_a_put_waits_for_the_message_that_expires_first(

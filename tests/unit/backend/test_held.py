@@ -1,8 +1,6 @@
 """Held requests: which are sent again and which fail, and when."""
 
 import asyncio
-import functools
-from collections.abc import Awaitable, Callable
 from typing import cast
 
 import pytest
@@ -12,20 +10,6 @@ from pressure_server.backend.link import Link
 from pressure_server.backend.requests import AwaitedRequest, BackendRequest
 
 GRACE = 0.1
-
-
-def in_a_loop(test: Callable[..., Awaitable[None]]) -> Callable[..., None]:
-    """Return a test that runs a coroutine."""
-
-    @functools.wraps(test)
-    def run(**fixtures: object) -> None:
-        async def play() -> None:
-            async with asyncio.timeout(20):
-                await test(**fixtures)
-
-        asyncio.run(play())
-
-    return run
 
 
 class FakeLink:
@@ -57,43 +41,30 @@ def request() -> BackendRequest:
     return AwaitedRequest(lambda _channel, _answered: None, lambda _reply: None, changes=False)
 
 
-@in_a_loop
 async def test_what_is_held_is_returned_in_order_when_the_backend_is_back() -> None:
-    link = FakeLink()
+    link, requests = FakeLink(), [request() for _ in range(3)]
     link.is_connected = False
-    requests = [request() for _ in range(3)]
     for one in requests:
         link.held.hold(one)
     assert link.held.end_grace() == requests
     assert link.held.end_grace() == []
     await asyncio.sleep(2 * GRACE)  # the grace has ended for good
-    assert not (link.failed)
-    assert not (link.held.has_given_up)
+    assert (link.failed, link.held.has_given_up) == ([], False)
 
 
-@in_a_loop
-async def test_after_the_grace_all_fail_until_the_backend_is_back() -> None:
-    link = FakeLink()
+@pytest.mark.parametrize("grace", [GRACE, 0])
+async def test_after_the_grace_all_fail_until_the_backend_is_back(grace: float) -> None:
+    link, requests = FakeLink(grace), [request() for _ in range(3)]
     link.is_connected = False
-    requests = [request() for _ in range(3)]
     for one in requests:
         link.held.hold(one)
+    assert link.held.has_given_up is not bool(grace)
     await link.has_failed.wait()
-    assert link.failed == requests
-    assert link.held.has_given_up
+    assert (link.failed, link.held.has_given_up) == (requests, True)
     assert link.held.end_grace() == []
     assert not link.held.has_given_up
 
 
-@in_a_loop
-async def test_without_grace_the_link_gives_up_at_once() -> None:
-    link = FakeLink(grace=0)
-    link.held.hold(request())
-    assert link.held.has_given_up
-    await link.has_failed.wait()
-
-
-@in_a_loop
 async def test_calls_wait_while_their_keys_move_and_are_sent_again() -> None:
     link = FakeLink(grace=60)
     link.is_moving = True
@@ -110,18 +81,20 @@ async def test_calls_wait_while_their_keys_move_and_are_sent_again() -> None:
     assert not link.held.was_stalled
 
 
-@pytest.mark.parametrize("is_connected", [True, False])
-@in_a_loop
-async def test_the_grace_ends_for_keys_that_move_too(*, is_connected: bool) -> None:
-    link = FakeLink()
-    link.is_moving, link.is_connected = True, is_connected
-    link.held.stall(request())
-    await link.has_failed.wait()
-    assert link.held.has_given_up
-    assert not link.held.is_stalled
+@pytest.mark.parametrize("ends", ["the grace", "the grace, unconnected", "close"])
+async def test_keys_that_move_are_waited_for_until_the_end(ends: str) -> None:
+    link, one = FakeLink(), request()
+    link.is_moving, link.is_connected = True, ends != "the grace, unconnected"
+    link.held.stall(one)
+    if ends == "close":
+        link.held.close()
+    else:
+        await link.has_failed.wait()
+        assert link.held.has_given_up
+        assert not link.held.is_stalled
+    assert link.failed == [one]
 
 
-@in_a_loop
 async def test_what_was_sent_again_and_is_not_answered_yet_is_no_reason_to_give_up() -> None:
     link = FakeLink()
     link.is_moving = True
@@ -129,14 +102,4 @@ async def test_what_was_sent_again_and_is_not_answered_yet_is_no_reason_to_give_
     link.is_moving = False
     await link.has_sent.wait()
     await asyncio.sleep(2 * GRACE)  # the grace ends meanwhile
-    assert not link.held.has_given_up
-    assert not link.failed
-
-
-@in_a_loop
-async def test_close_fails_what_is_held() -> None:
-    link = FakeLink()
-    one = request()
-    link.held.stall(one)
-    link.held.close()
-    assert link.failed == [one]
+    assert (link.failed, link.held.has_given_up) == ([], False)

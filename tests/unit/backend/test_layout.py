@@ -1,6 +1,5 @@
 """The note of the number of shards, in memory: when it is written, and which one is accepted."""
 
-import asyncio
 from typing import Any, cast
 
 import pytest
@@ -31,25 +30,25 @@ class Node:
         return b"OK"
 
 
-def check(node: Node, layout: bytes = b"16 3", *, is_user: bool = True) -> None:
-    asyncio.run(check_layout(cast(Channel, node), layout, is_user=is_user))
+async def check(node: Node, layout: bytes = b"16 3", *, is_user: bool = True) -> None:
+    await check_layout(cast(Channel, node), layout, is_user=is_user)
 
 
-def test_the_first_server_notes_the_layout() -> None:
+async def test_the_first_server_notes_the_layout() -> None:
     node = Node()
-    check(node, is_user=False)
+    await check(node, is_user=False)
     assert node.noted is None
-    check(node)
+    await check(node)
     assert node.noted == b"16 3"
 
 
-def test_a_node_that_refuses_writes_can_be_used_if_the_layout_is_noted() -> None:
-    check(Node(b"16 3", refuses=True))
+async def test_a_node_that_refuses_writes_can_be_used_if_the_layout_is_noted() -> None:
+    await check(Node(b"16 3", refuses=True))
     with pytest.raises(BackendReplyError, match="OOM"):
-        check(Node(refuses=True))
+        await check(Node(refuses=True))
 
 
 @pytest.mark.parametrize("node", [Node(b"8 3"), Node(faster=b"8 3")], ids=["before", "at the same time"])
-def test_another_layout_is_refused(node: Node) -> None:
+async def test_another_layout_is_refused(node: Node) -> None:
     with pytest.raises(BackendRefusedError, match="8 shards, not in 16"):
-        check(node)
+        await check(node)

@@ -1,6 +1,5 @@
 """The route to the master that Sentinels name: stale answers, silence, refusals."""
 
-import asyncio
 import logging
 from typing import Any
 
@@ -49,41 +48,28 @@ class Sentinels:
         return await self.route.find()
 
 
-def test_the_master_with_the_newest_epoch_is_used() -> None:
-    assert asyncio.run(Sentinels().find(names(OLD, 4), names(NEW, 5))) == NEW
+async def test_the_master_with_the_newest_epoch_is_used() -> None:
+    """A stale Sentinel does not lead back to the old master."""
+    sentinels = Sentinels()
+    assert await sentinels.find(names(OLD, 4), names(NEW, 5)) == NEW
+    assert await sentinels.find(names(OLD, 4), AWAY) == NEW
 
 
-def test_a_stale_sentinel_does_not_lead_back_to_the_old_master() -> None:
-    async def play() -> None:
-        sentinels = Sentinels()
-        assert await sentinels.find(names(OLD, 4), names(NEW, 5)) == NEW
-        assert await sentinels.find(names(OLD, 4), AWAY) == NEW
-
-    asyncio.run(play())
-
-
-def test_sentinels_that_were_set_up_again_are_believed() -> None:
+async def test_sentinels_that_were_set_up_again_are_believed() -> None:
     """SENTINEL REMOVE and MONITOR begin with epoch 0. All answer, so none is left that knows a newer one."""
-
-    async def play() -> None:
-        sentinels = Sentinels()
-        assert await sentinels.find(names(OLD, 4), names(OLD, 4)) == OLD
-        assert await sentinels.find(names(NEW, 0), names(NEW, 0)) == NEW
-        assert await sentinels.find(names(NEW, 0), AWAY) == NEW
-
-    asyncio.run(play())
+    sentinels = Sentinels()
+    assert await sentinels.find(names(OLD, 4), names(OLD, 4)) == OLD
+    assert await sentinels.find(names(NEW, 0), names(NEW, 0)) == NEW
+    assert await sentinels.find(names(NEW, 0), AWAY) == NEW
 
 
-def test_silence_of_all_sentinels_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    async def play() -> None:
-        sentinels = Sentinels()
-        await sentinels.find(names(OLD, 4), AWAY)
-        for _ in range(3):
-            assert await sentinels.find(AWAY, AWAY) == OLD
-        await sentinels.find(AWAY, names(OLD, 4))
-
-    with caplog.at_level(logging.INFO):
-        asyncio.run(play())
+async def test_silence_of_all_sentinels_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO)
+    sentinels = Sentinels()
+    await sentinels.find(names(OLD, 4), AWAY)
+    for _ in range(3):
+        assert await sentinels.find(AWAY, AWAY) == OLD
+    await sentinels.find(AWAY, names(OLD, 4))
     about = "redis+sentinel://one,two/mymaster"
     assert caplog.messages == [
         f"no Sentinel of {about} names the master (Connection refused): the last one is used",
@@ -92,11 +78,11 @@ def test_silence_of_all_sentinels_is_logged_once(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("answers", [(AWAY, AWAY), (NO_PASSWORD, AWAY), (AWAY, UNKNOWN_NAME)])
-def test_sentinels_that_are_away_at_the_start_may_come(
+async def test_sentinels_that_are_away_at_the_start_may_come(
     answers: tuple[Exception, Exception], caplog: pytest.LogCaptureFixture
 ) -> None:
     with pytest.raises(BackendError, match="names the master") as away:
-        asyncio.run(Sentinels().find(*answers))
+        await Sentinels().find(*answers)
     assert not isinstance(away.value, BackendRefusedError)
     reason = next((answer for answer in answers if answer is not AWAY), AWAY)
     assert str(away.value).endswith(f": {reason}")
@@ -104,8 +90,8 @@ def test_sentinels_that_are_away_at_the_start_may_come(
 
 
 @pytest.mark.parametrize("answer", [NO_PASSWORD, UNKNOWN_NAME])
-def test_sentinels_that_all_refuse_end_the_start(answer: Exception) -> None:
+async def test_sentinels_that_all_refuse_end_the_start(answer: Exception) -> None:
     with pytest.raises(BackendRefusedError) as refused:
-        asyncio.run(Sentinels().find(answer, answer))
+        await Sentinels().find(answer, answer)
     assert f"names the master: {answer}" in str(refused.value)
     assert "check the master's name, sentinel_username and sentinel_password" in str(refused.value)

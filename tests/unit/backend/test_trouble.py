@@ -23,52 +23,28 @@ def both(caplog: pytest.LogCaptureFixture) -> tuple[Outage, Outage]:
     return Outage("one", outages), Outage("another", outages)
 
 
-def test_a_reason_is_logged_once_for_all_links(
+def test_a_reason_and_its_end_are_logged_once_for_all_links(
     both: tuple[Outage, Outage], caplog: pytest.LogCaptureFixture
 ) -> None:
     one, another = both
-    one.report(BackendError("away"), ": waiting")
-    one.report(BackendError("away"), ": waiting")
+    for _ in range(2):
+        one.report(BackendError("away"), ": waiting")
     another.report(BackendError("away"))
-    one.report(BackendError("loading"))
-    assert _logged(caplog) == [
-        ("WARNING", "one: away: waiting"),
-        ("DEBUG", "another: away"),
-        ("WARNING", "one: loading"),
-    ]
-
-
-def test_the_end_is_logged_by_the_link_that_logged_the_reason(
-    both: tuple[Outage, Outage], caplog: pytest.LogCaptureFixture
-) -> None:
-    one, another = both
-    one.report(BackendError("away"))
-    another.report(BackendError("away"))
-    caplog.clear()
+    assert _logged(caplog) == [("WARNING", "one: away: waiting"), ("DEBUG", "another: away")]
     one.end(1.26)
+    one.report(BackendError("away"))  # the other link still has it
     another.end(2.0)
+    for _ in range(2):
+        one.end()
     assert _logged(caplog) == [
         ("INFO", "one is back after 1.3 seconds"),
+        ("DEBUG", "one: away"),
         ("DEBUG", "another is back after 2.0 seconds"),
     ]
-    one.end()
-    assert _logged(caplog) == []
-
-
-def test_a_reason_is_logged_again_when_no_link_has_it_any_longer(
-    both: tuple[Outage, Outage], caplog: pytest.LogCaptureFixture
-) -> None:
-    one, another = both
-    one.report(BackendError("away"))
-    another.report(BackendError("away"))
-    one.end()
-    caplog.clear()
-    one.report(BackendError("away"))  # the other link still has it
-    assert _logged(caplog) == [("DEBUG", "one: away")]
-    one.end()
-    another.end()
-    one.report(BackendError("away"))
-    assert _logged(caplog) == [("WARNING", "one: away")]
+    # It is logged again when no link has it any longer, and if it changes.
+    for reason in ("away", "loading"):
+        one.report(BackendError(reason))
+    assert _logged(caplog) == [("WARNING", "one: away"), ("WARNING", "one: loading")]
 
 
 @pytest.fixture

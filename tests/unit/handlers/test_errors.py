@@ -1,7 +1,5 @@
 """Each protocol says the same errors in its own words: they come from one list, pressure_server/errors.py."""
 
-import asyncio
-
 import pytest
 
 from handlers.beanstalk.handler import BeanstalkHandler
@@ -19,14 +17,13 @@ HANDLERS: dict[str, type[Handler]] = {
 }
 
 
-async def _replies(error: Exception) -> list[bytes]:
+async def _replies(server: Server, error: Exception) -> list[bytes]:
     """Return the first two words of each protocol's reply."""
-    server, found = Server(), []
+    found = []
     for scheme, handler in HANDLERS.items():
         connection = handler(server.context, ListenerUrl(scheme)).connect()
         connection.connection_made(FakeTransport())
         found.append(b" ".join(connection.session.error_reply(error).split()[:2]))
-    server.close()
     return found
 
 
@@ -49,19 +46,21 @@ async def _replies(error: Exception) -> list[bytes]:
     ],
     ids=lambda value: type(value).__name__ if isinstance(value, Exception) else None,
 )
-def test_words_of_errors(error: Exception, code: bytes, beanstalk: bytes) -> None:
-    resp, memcached, other = asyncio.run(_replies(error))
+async def test_words_of_errors(server: Server, error: Exception, code: bytes, beanstalk: bytes) -> None:
+    resp, memcached, other = await _replies(server, error)
     assert resp.split()[0] == b"-" + code
     assert memcached == b"SERVER_ERROR " + code
     assert other == beanstalk
 
 
-def test_a_name_that_is_not_allowed_is_the_client_s_error() -> None:
-    replies = asyncio.run(_replies(errors.QueueNameError("the name is not allowed")))
+async def test_a_name_that_is_not_allowed_is_the_client_s_error(server: Server) -> None:
+    replies = await _replies(server, errors.QueueNameError("the name is not allowed"))
     assert replies == [b"-ERR the", b"CLIENT_ERROR the", b"INTERNAL_ERROR"]
 
 
-def test_an_unexpected_error_is_logged_and_not_shown(caplog: pytest.LogCaptureFixture) -> None:
-    replies = asyncio.run(_replies(ValueError("secret")))
+async def test_an_unexpected_error_is_logged_and_not_shown(
+    server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    replies = await _replies(server, ValueError("secret"))
     assert replies == [b"-ERR internal", b"SERVER_ERROR ERR", b"INTERNAL_ERROR"]
     assert caplog.text.count("unexpected error in a command") == 3

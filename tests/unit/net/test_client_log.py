@@ -51,23 +51,21 @@ def _senders(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [record.getMessage().split(" from ")[1].split(" (")[0] for record in caplog.records]
 
 
-def test_unnamed_clients_are_told_apart_by_their_host(
-    unknown: UnknownCommands, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("library", "logged", "once"),
+    [
+        ("", ["10.0.0.1:5", "10.0.0.2:5", "[::1]:5", "unix"], "logged once for each host and command"),
+        ("redis-py 8", ["10.0.0.1:5"], "logged once for each library and command"),
+    ],
+)
+def test_clients_without_the_name_of_a_library_are_told_apart_by_their_host(
+    unknown: UnknownCommands, caplog: pytest.LogCaptureFixture, library: str, logged: list[str], once: str
 ) -> None:
     for address in ("10.0.0.1:5", "10.0.0.1:6", "10.0.0.2:5", "[::1]:5", "[::1]:6", "unix"):
-        _note(unknown, _sender(address))
-    assert _senders(caplog) == ["10.0.0.1:5", "10.0.0.2:5", "[::1]:5", "unix"]
-    assert "unknown library" in caplog.text
-    assert "logged once for each host and command" in caplog.text
-
-
-def test_a_library_is_logged_once_whatever_its_host(
-    unknown: UnknownCommands, caplog: pytest.LogCaptureFixture
-) -> None:
-    for address in ("10.0.0.1:5", "10.0.0.2:5"):
-        _note(unknown, _sender(address, "redis-py 8"))
-    assert _senders(caplog) == ["10.0.0.1:5"]
-    assert "logged once for each library and command" in caplog.text
+        _note(unknown, _sender(address, library))
+    assert _senders(caplog) == logged
+    assert (library or "unknown library") in caplog.text
+    assert once in caplog.text
 
 
 def test_what_loses_work_is_a_warning(unknown: UnknownCommands, caplog: pytest.LogCaptureFixture) -> None:
@@ -101,29 +99,31 @@ def test_after_the_most_pairs_no_more_are_logged(
     assert [record.levelname for record in caplog.records if "C255" in record.getMessage()] == ["INFO"]
 
 
-def test_connections_are_logged_at_the_level_debug_only(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_life_of_a_connection_is_logged_at_the_level_debug(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
     caplog.set_level(logging.INFO)
     assert ConnectionLog.if_enabled() is None
     caplog.set_level(logging.DEBUG)
-    assert ConnectionLog.if_enabled() is not None
-
-
-def test_the_life_of_a_connection_is_logged(
-    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    caplog.set_level(logging.DEBUG)
     now = [100.0]
     monkeypatch.setattr(client_log, "perf_counter", lambda: now[0])
-    log, client, other = ConnectionLog(), _sender("a:1"), _sender("b:2")
+    log, client, other, unseen = (
+        ConnectionLog.if_enabled(),
+        *(_sender(name) for name in ("a:1", "b:2", "c:3")),
+    )
+    assert log is not None
     log.opened(client)
     log.opened(other)
     log.received(client, [b"x", 5])
-    log.received(client, [b"x"])
+    for one in (client, unseen):
+        log.received(one, [b"x"])
     now[0] = 101.25
     log.closed(client, "it was idle")
     log.closed(other, "the client closed it")
-    log.closed(client, "twice")
-    log.received(client, [b"x"])
+    # Connections that have been closed, and those that were open before the log, are left out.
+    for one in (client, unseen):
+        log.closed(one, "twice")
+        log.received(one, [b"x"])
     assert [record.getMessage() for record in caplog.records] == [
         "connection 1 from a:1 opened (resp)",
         "connection 1 from b:2 opened (resp)",
@@ -132,11 +132,3 @@ def test_the_life_of_a_connection_is_logged(
     ]
     assert [vars(record).get("duration") for record in caplog.records] == [None, None, 1.25, 1.25]
     assert {vars(record)["client"] for record in caplog.records} == {"a:1", "b:2"}
-
-
-def test_a_connection_that_was_open_before_the_log_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG)
-    log = ConnectionLog()
-    log.received(_sender("a:1"), [b"x"])
-    log.closed(_sender("a:1"), "it was idle")
-    assert caplog.records == []

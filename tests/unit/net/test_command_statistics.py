@@ -1,6 +1,5 @@
 """Statistics of commands: calls, errors by code and latencies, of one process and of several."""
 
-import pickle
 from collections import Counter
 from collections.abc import Iterator
 
@@ -16,7 +15,6 @@ from pressure_server.net.command_statistics import (
     all_statistics,
     reset_statistics,
     statistics_of,
-    total_statistics,
     upper_limit,
 )
 
@@ -93,28 +91,3 @@ def test_statistics_of_the_commands_in_use_are_sorted_and_can_be_reset() -> None
     assert all_statistics() == []
     assert counts(put) == counts(get) == counts(idle) == (0, 0, 0, {})
     assert (put.seconds, sum(put.latencies), len(put.latencies)) == (0.0, 0, BUCKETS)
-
-
-def test_statistics_of_several_processes_are_added() -> None:
-    def of(name: str, calls: int) -> CommandStatistics:
-        one = CommandStatistics("resp", name)
-        one.calls = calls
-        one.measure(0.001 * calls)
-        one.fail("FULL", calls)
-        one.reject("NOPERM", 2 * calls)
-        return one
-
-    get, put = total_statistics([of("put", 1), of("get", 5), of("put", 2)])
-    assert [one.name for one in (get, put)] == ["get", "put"]
-    assert counts(put) == (3, 6, 3, {"FULL": 3, "NOPERM": 6})
-    assert put.seconds == pytest.approx(0.003)
-    assert sum(put.latencies) == 2
-    assert counts(get)[0] == 5
-
-
-def test_statistics_can_be_sent_to_another_process() -> None:
-    one = CommandStatistics("resp", "get")
-    one.calls = 3
-    one.fail("FULL")
-    other = pickle.loads(pickle.dumps(one))
-    assert (other.protocol, other.name, counts(other)) == ("resp", "get", (3, 0, 1, {"FULL": 1}))

@@ -23,13 +23,14 @@ def taken(back: list[Operation]) -> Operation:
 
 
 async def run(
-    coroutine: Coroutine[Any, Any, Any], during: Callable[[LoneCommand], None] = lambda _: None
+    server: Server,
+    coroutine: Coroutine[Any, Any, Any],
+    during: Callable[[LoneCommand], None] = lambda _: None,
 ) -> tuple[list[bytes], list[Operation], FakeTransport]:
     """Run a command that has taken a message, and call `during` when it has begun.
 
     Return its replies, what it has put back, and the client's transport.
     """
-    server = Server()
     connection, transport = server.connect()
     replies: list[bytes] = []
     back: list[Operation] = []
@@ -41,7 +42,6 @@ async def run(
     during(command)
     for _ in range(5):
         await asyncio.sleep(0)
-    server.close()
     assert inspect.getcoroutinestate(coroutine) == inspect.CORO_CLOSED
     return replies, back, transport
 
@@ -54,26 +54,27 @@ async def fail(error: Exception) -> None:
     raise error
 
 
-def test_the_reply_is_the_encoded_result_and_the_messages_stay_taken() -> None:
-    replies, back, _ = asyncio.run(run(one()))
+async def test_the_reply_is_the_encoded_result_and_the_messages_stay_taken(server: Server) -> None:
+    replies, back, _ = await run(server, one())
     assert (replies, back) == ([b":1\r\n"], [])
 
 
-def test_after_an_error_the_messages_go_back() -> None:
-    replies, back, _ = asyncio.run(run(fail(QueueFullError("q"))))
+async def test_the_messages_go_back_after_an_error_and_if_the_command_ends_before_its_first_step(
+    server: Server,
+) -> None:
+    replies, back, _ = await run(server, fail(QueueFullError("q")))
     assert replies[0].startswith(b"-FULL ")
     assert len(back) == 1
+    replies, back, _ = await run(server, one(), LoneCommand.end)
+    assert (replies, len(back)) == ([], 1)
 
 
-def test_a_command_that_a_stop_leaves_undone_has_no_reply_and_ends_the_connection() -> None:
-    replies, back, transport = asyncio.run(run(fail(StoppingError())))
+async def test_a_command_that_a_stop_leaves_undone_has_no_reply_and_ends_the_connection(
+    server: Server,
+) -> None:
+    replies, back, transport = await run(server, fail(StoppingError()))
     assert (replies, transport.written, len(back)) == ([b""], [], 1)
     assert transport.is_closed
-
-
-def test_a_command_that_ends_before_its_first_step_is_closed_and_has_no_reply() -> None:
-    replies, back, _ = asyncio.run(run(one(), LoneCommand.end))
-    assert (replies, len(back)) == ([], 1)
 
 
 def test_a_command_that_has_not_begun_is_closed() -> None:
@@ -86,18 +87,13 @@ def test_a_command_that_has_not_begun_is_closed() -> None:
 
 
 @pytest.mark.parametrize("has_waited", [False, True])
-def test_a_command_that_has_waited_is_not_measured(has_waited: bool) -> None:
-    async def play() -> int:
-        server = Server()
-        connection, _ = server.connect()
-        statistics = connection.session.command_statistics
-        before = sum(statistics.latencies)
-        command = LoneCommand([b"KEYS", b"*"], one())
-        command.has_waited = has_waited
-        command.begin(connection.session, lambda _: None)
-        for _ in range(5):
-            await asyncio.sleep(0)
-        server.close()
-        return sum(statistics.latencies) - before
-
-    assert asyncio.run(play()) == (not has_waited)
+async def test_a_command_that_has_waited_is_not_measured(server: Server, has_waited: bool) -> None:
+    connection, _ = server.connect()
+    statistics = connection.session.command_statistics
+    before = sum(statistics.latencies)
+    command = LoneCommand([b"KEYS", b"*"], one())
+    command.has_waited = has_waited
+    command.begin(connection.session, lambda _: None)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert sum(statistics.latencies) - before == (not has_waited)

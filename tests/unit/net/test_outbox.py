@@ -53,15 +53,6 @@ class Replies:
         return [operation in self.back for operation in self.operations]
 
 
-def test_replies_that_the_socket_has_taken_are_delivered() -> None:
-    replies = Replies()
-    replies.write(10, 10)
-    assert replies.delivered == [False, False]
-    assert replies.outbox.update_delivered() == 0
-    assert replies.delivered == [True, True]
-    assert replies.outbox.unaccepted == []
-
-
 @given(st.lists(st.lists(st.integers(1, 9), min_size=1, max_size=3), min_size=1, max_size=5), st.data())
 def test_a_reply_is_delivered_when_its_last_byte_has_been_taken(
     writes: list[list[int]], data: st.DataObject
@@ -93,21 +84,19 @@ def test_replies_without_messages_count_as_bytes_only() -> None:
     assert replies.outbox.written == 110
 
 
-def test_after_a_regular_end_everything_is_delivered() -> None:
-    replies = Replies()
-    replies.write(10)
-    replies.outbox.end(None)
-    assert (replies.delivered, replies.put_back) == ([True], [False])
-
-
-def test_after_an_error_what_was_not_taken_goes_back() -> None:
+@pytest.mark.parametrize(
+    ("error", "delivered"), [(None, [True, True, True]), (ConnectionResetError(), [True, False, False])]
+)
+def test_after_a_regular_end_everything_is_delivered_and_after_an_error_what_was_taken(
+    error: Exception | None, delivered: list[bool]
+) -> None:
     replies = Replies()
     replies.write(10, 10, 10)
     replies.transport.buffered = 15
     replies.outbox.update_delivered()
-    replies.outbox.end(ConnectionResetError())
-    assert replies.delivered == [True, False, False]
-    assert replies.put_back == [False, True, True]
+    replies.outbox.end(error)
+    assert replies.delivered == delivered
+    assert replies.put_back == [not one for one in delivered]
     assert replies.outbox.unaccepted == []
 
 
@@ -133,7 +122,10 @@ def sockets() -> Iterator[ExitStack]:
         yield stack
 
 
-def tcp_pair(sockets: ExitStack) -> tuple[socket.socket, socket.socket]:
+Pair = tuple[socket.socket, socket.socket]
+
+
+def tcp_pair(sockets: ExitStack) -> Pair:
     """Return the server's and the client's end of a TCP connection."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         theirs = sockets.enter_context(socket.create_connection(listening.getsockname()))
@@ -142,10 +134,25 @@ def tcp_pair(sockets: ExitStack) -> tuple[socket.socket, socket.socket]:
     return ours, theirs
 
 
-def unix_pair(sockets: ExitStack) -> tuple[socket.socket, socket.socket]:
+@pytest.fixture
+def tcp(sockets: ExitStack) -> Pair:
+    return tcp_pair(sockets)
+
+
+def unix_pair(sockets: ExitStack) -> Pair:
     """Return the server's and the client's end of a connection over a unix socket."""
     ours, theirs = socket.socketpair()
     return sockets.enter_context(ours), sockets.enter_context(theirs)
+
+
+@pytest.fixture
+def unix(sockets: ExitStack) -> Pair:
+    return unix_pair(sockets)
+
+
+def until_acknowledged(ours: socket.socket, size: int) -> None:
+    """Wait until the other kernel has acknowledged so many bytes."""
+    wait_for(lambda: cast(TcpCounts, counts_of(ours)).acknowledged == size, "the acknowledgement")
 
 
 def until_delivered(replies: Replies, number: int) -> None:
@@ -158,73 +165,47 @@ def until_delivered(replies: Replies, number: int) -> None:
     wait_for(are_delivered, f"{number} replies to be delivered")
 
 
-def test_over_tcp_replies_are_delivered_when_a_half_closed_client_has_acknowledged_them(
-    sockets: ExitStack,
-) -> None:
-    ours, _ = tcp_pair(sockets)
+def test_over_tcp_replies_are_delivered_when_a_half_closed_client_has_acknowledged_them(tcp: Pair) -> None:
+    ours, _ = tcp
     replies = Replies(SocketTransport(ours))
-    assert replies.outbox.require_acknowledgements()
-    assert replies.outbox.require_acknowledgements()
+    for _ in range(2):
+        assert replies.outbox.require_acknowledgements()
     assert ours.getsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT) == 60_000
     replies.write(10, 10)
     replies.outbox.update_delivered()
     assert replies.delivered == [False, False]  # nothing has been sent
-    ours.sendall(b"x" * 10)
-    until_delivered(replies, 1)
-    ours.sendall(b"x" * 10)
-    until_delivered(replies, 2)
+    for number in (1, 2):
+        ours.sendall(b"x" * 10)
+        until_delivered(replies, number)
     assert not replies.outbox.is_reset
 
 
-def test_a_client_that_answers_replies_with_a_reset_gets_no_more(sockets: ExitStack) -> None:
-    ours, theirs = tcp_pair(sockets)
+@pytest.mark.parametrize("is_acknowledged", [False, True])
+def test_a_reset_takes_back_what_was_not_acknowledged(tcp: Pair, is_acknowledged: bool) -> None:
+    ours, theirs = tcp
     replies = Replies(SocketTransport(ours))
     replies.outbox.require_acknowledgements()
-    assert not replies.outbox.is_reset
     replies.write(10)
+    if is_acknowledged:
+        ours.sendall(b"x" * 10)
+        until_delivered(replies, 1)
+    assert not replies.outbox.is_reset
     theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     theirs.close()
     select.select([ours], [], [], 5)
     replies.outbox.update_delivered()
-    assert replies.outbox.is_reset
+    assert replies.outbox.is_reset is not is_acknowledged
     replies.outbox.end(None)
-    assert (replies.delivered, replies.put_back) == ([False], [True])
+    assert (replies.delivered, replies.put_back) == ([is_acknowledged], [not is_acknowledged])
 
 
-def test_a_reset_after_everything_was_acknowledged_takes_nothing_back(sockets: ExitStack) -> None:
-    ours, theirs = tcp_pair(sockets)
-    replies = Replies(SocketTransport(ours))
-    replies.outbox.require_acknowledgements()
-    replies.write(10)
-    ours.sendall(b"x" * 10)
-    until_delivered(replies, 1)
-    theirs.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-    theirs.close()
-    select.select([ours], [], [], 5)
-    replies.outbox.update_delivered()
-    assert not replies.outbox.is_reset
-
-
-def test_an_error_leaves_what_a_half_closed_client_had_acknowledged(sockets: ExitStack) -> None:
-    ours, _ = tcp_pair(sockets)
-    replies = Replies(SocketTransport(ours))
-    replies.outbox.require_acknowledgements()
-    replies.write(10, 10)
-    ours.sendall(b"x" * 10)
-    wait_for(lambda: cast(TcpCounts, counts_of(ours)).acknowledged == 10, "the acknowledgement")
-    replies.outbox.end(ConnectionResetError())
-    assert (replies.delivered, replies.put_back) == ([True, False], [False, True])
-
-
-def test_replies_to_a_silent_client_are_delivered_when_its_kernel_has_acknowledged_them(
-    sockets: ExitStack,
-) -> None:
-    ours, _ = tcp_pair(sockets)
+def test_replies_to_a_silent_client_are_delivered_when_its_kernel_has_acknowledged_them(tcp: Pair) -> None:
+    ours, _ = tcp
     replies = Replies(SocketTransport(ours))
     replies.write(10)
     replies.outbox.update_delivered()
     ours.sendall(b"x" * 10)
-    wait_for(lambda: cast(TcpCounts, counts_of(ours)).acknowledged == 10, "the acknowledgement")
+    until_acknowledged(ours, 10)
     replies.write(10, is_silent=True)
     replies.write(10)
     replies.outbox.update_delivered()
@@ -241,66 +222,60 @@ def test_replies_to_a_silent_client_are_delivered_when_its_kernel_has_acknowledg
     ("error", "delivered"), [(None, [True, True, True]), (TimeoutError(), [True, False, False])]
 )
 def test_what_a_silent_client_has_not_acknowledged_goes_back_if_the_connection_breaks(
-    sockets: ExitStack, error: Exception | None, delivered: list[bool]
+    tcp: Pair, error: Exception | None, delivered: list[bool]
 ) -> None:
-    ours, _ = tcp_pair(sockets)
+    ours, _ = tcp
     replies = Replies(SocketTransport(ours))
     replies.write(10, is_silent=True)
     ours.sendall(b"x" * 10)
-    wait_for(lambda: cast(TcpCounts, counts_of(ours)).acknowledged == 10, "the acknowledgement")
+    until_acknowledged(ours, 10)
     replies.write(10, 10, is_silent=True)
     replies.outbox.end(error)
     assert replies.delivered == delivered
     assert replies.put_back == [not one for one in delivered]
 
 
-def test_a_client_that_has_not_acknowledged_earlier_replies_is_slow_and_not_silent(
-    sockets: ExitStack,
+def test_a_client_that_has_not_acknowledged_earlier_replies_is_slow_and_not_silent(tcp: Pair) -> None:
+    ours, _ = tcp
+    replies = Replies(SocketTransport(ours))
+    fill(ours)
+    replies.write(10, is_silent=True)
+    replies.outbox.update_delivered()
+    assert replies.delivered == [True]
+
+
+@pytest.mark.parametrize("is_half_closed", [False, True])
+def test_an_error_over_tcp_leaves_what_was_sent_or_what_a_half_closed_client_had_acknowledged(
+    tcp: Pair, is_half_closed: bool
 ) -> None:
-    ours, theirs = tcp_pair(sockets)
+    ours, _ = tcp
     replies = Replies(SocketTransport(ours))
-    ours.setblocking(False)
-    with suppress(BlockingIOError):
-        while True:
-            ours.send(b"x" * 100_000)
-    replies.write(10, is_silent=True)
-    replies.outbox.update_delivered()
-    assert replies.delivered == [True]
-    theirs.close()
-
-
-def test_over_a_unix_socket_a_silent_client_need_not_acknowledge(sockets: ExitStack) -> None:
-    ours, _ = unix_pair(sockets)
-    replies = Replies(SocketTransport(ours))
-    replies.write(10, is_silent=True)
-    replies.outbox.update_delivered()
-    assert replies.delivered == [True]
-
-
-def test_an_error_over_tcp_leaves_what_was_sent(sockets: ExitStack) -> None:
-    ours, _ = tcp_pair(sockets)
-    replies = Replies(SocketTransport(ours))
+    if is_half_closed:
+        replies.outbox.require_acknowledgements()
     replies.write(10, 10)
-    replies.transport.buffered = 20
+    replies.transport.buffered = 0 if is_half_closed else 20
     ours.sendall(b"x" * 15)
+    until_acknowledged(ours, 15)
     replies.outbox.end(ConnectionResetError())
     assert (replies.delivered, replies.put_back) == ([True, False], [False, True])
 
 
-def test_over_a_unix_socket_no_acknowledgement_is_needed(sockets: ExitStack) -> None:
-    ours, _ = unix_pair(sockets)
+@pytest.mark.parametrize("is_silent", [False, True])
+def test_over_a_unix_socket_no_acknowledgement_is_needed(unix: Pair, is_silent: bool) -> None:
+    ours, _ = unix
     replies = Replies(SocketTransport(ours))
     assert replies.outbox.socket is ours
-    assert replies.outbox.require_acknowledgements()
-    replies.write(10)
+    if not is_silent:
+        assert replies.outbox.require_acknowledgements()
+    replies.write(10, is_silent=is_silent)
     assert replies.outbox.update_delivered() == 0
     assert replies.delivered == [True]
 
 
 def test_if_the_server_ends_the_connection_what_was_not_taken_goes_back_and_unread_input_is_discarded(
-    sockets: ExitStack,
+    unix: Pair,
 ) -> None:
-    ours, theirs = unix_pair(sockets)
+    ours, theirs = unix
     ours.setblocking(False)
     theirs.sendall(b"x" * 10_000)
     replies = Replies(SocketTransport(ours))
@@ -334,14 +309,19 @@ def test_when_the_server_ends_the_connection_a_client_that_reads_at_that_moment_
     uvloop.run(play())
 
 
-def test_over_tls_whose_records_are_not_counted_a_writable_socket_has_taken_all(sockets: ExitStack) -> None:
-    ours, theirs = unix_pair(sockets)
-    replies = Replies(SocketTransport(ours, is_tls=True))
-    assert not replies.outbox.require_acknowledgements()
+def fill(ours: socket.socket) -> None:
+    """Send until the other end has to receive something first."""
     ours.setblocking(False)
     with suppress(BlockingIOError):
         while True:
-            ours.send(b"x" * 10_000)
+            ours.send(b"x" * 100_000)
+
+
+def test_over_tls_whose_records_are_not_counted_a_writable_socket_has_taken_all(unix: Pair) -> None:
+    ours, theirs = unix
+    replies = Replies(SocketTransport(ours, is_tls=True))
+    assert not replies.outbox.require_acknowledgements()
+    fill(ours)
     replies.write(10)
     replies.outbox.update_delivered()
     assert replies.delivered == [False]
@@ -349,23 +329,13 @@ def test_over_tls_whose_records_are_not_counted_a_writable_socket_has_taken_all(
     with suppress(BlockingIOError):
         while True:
             theirs.recv(1 << 20)
-    replies.transport.buffered = 1
-    replies.outbox.update_delivered()
-    assert replies.delivered == [False]
-    replies.transport.buffered = 0
-    replies.outbox.update_delivered()
-    assert replies.delivered == [True]
+    for buffered in (1, 0):
+        replies.transport.buffered = buffered
+        replies.outbox.update_delivered()
+        assert replies.delivered == [not buffered]
     replies.write(10)
     replies.outbox.end(None)  # whether this arrived is not known
     assert (replies.delivered, replies.put_back) == ([True, False], [False, True])
-
-
-def test_over_tls_whose_records_are_not_counted_nothing_is_known_after_the_end(sockets: ExitStack) -> None:
-    ours, _ = unix_pair(sockets)
-    replies = Replies(SocketTransport(ours, is_tls=True))
-    replies.write(1)
-    replies.outbox.end(None)
-    assert (replies.delivered, replies.put_back) == ([False], [True])
 
 
 class LookedAt(Connection):
@@ -379,56 +349,39 @@ class LookedAt(Connection):
         return self.left <= 0
 
 
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as runner:
-        yield runner
-
-
-def test_a_connection_is_looked_at_in_the_next_iteration_and_then_until_it_is_done(
-    runner: asyncio.Runner,
-) -> None:
-    async def play() -> None:
-        deliveries, quick, slow = Deliveries(), LookedAt(1), LookedAt(3)
-        for connection in (quick, slow, quick):
-            deliveries.watch(connection)
-        assert (quick.left, slow.left) == (1, 3)
-        await asyncio.sleep(0)
-        assert (quick.left, slow.left) == (0, 2)
-        async with asyncio.timeout(5):
-            while deliveries._is_looking:  # noqa: ASYNC110
-                await asyncio.sleep(0)
-        assert (quick.left, slow.left) == (0, 0)
-
-    runner.run(play())
-
-
-def test_a_connection_is_looked_at_again_for_each_reply(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        deliveries, looks = Deliveries(), LookedAt(1)
-        for left in (0, -1, -2):
-            deliveries.watch(looks)
+async def test_a_connection_is_looked_at_in_the_next_iteration_and_then_until_it_is_done() -> None:
+    deliveries, quick, slow = Deliveries(), LookedAt(1), LookedAt(3)
+    for connection in (quick, slow, quick):
+        deliveries.watch(connection)
+    assert (quick.left, slow.left) == (1, 3)
+    await asyncio.sleep(0)
+    assert (quick.left, slow.left) == (0, 2)
+    async with asyncio.timeout(5):
+        while deliveries._is_looking:  # noqa: ASYNC110
             await asyncio.sleep(0)
-            assert (looks.left, deliveries._is_looking) == (left, False)
-
-    runner.run(play())
+    assert (quick.left, slow.left) == (0, 0)
 
 
-def test_many_slow_connections_are_looked_at_less_often(runner: asyncio.Runner) -> None:
-    async def play() -> None:
-        deliveries = Deliveries()
-        loop, pauses = asyncio.get_running_loop(), list[float]()
+async def test_a_connection_is_looked_at_again_for_each_reply() -> None:
+    deliveries, looks = Deliveries(), LookedAt(1)
+    for left in (0, -1, -2):
+        deliveries.watch(looks)
+        await asyncio.sleep(0)
+        assert (looks.left, deliveries._is_looking) == (left, False)
 
-        def call_later(seconds: float, _follows: object) -> None:
-            pauses.append(seconds)
 
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(loop, "call_later", call_later)
-            for count in (1, 999):
-                for _ in range(count):
-                    deliveries.watch(LookedAt(3))
-                await asyncio.sleep(0)
-                deliveries._look_at_slow()
-        assert pauses == [0.01, 0.01, pytest.approx(999 * 20e-6)]
+async def test_many_slow_connections_are_looked_at_less_often() -> None:
+    deliveries = Deliveries()
+    loop, pauses = asyncio.get_running_loop(), list[float]()
 
-    runner.run(play())
+    def call_later(seconds: float, _follows: object) -> None:
+        pauses.append(seconds)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(loop, "call_later", call_later)
+        for count in (1, 999):
+            for _ in range(count):
+                deliveries.watch(LookedAt(3))
+            await asyncio.sleep(0)
+            deliveries._look_at_slow()
+    assert pauses == [0.01, 0.01, pytest.approx(999 * 20e-6)]

@@ -1,8 +1,6 @@
 """A session replies in the order of the commands, however the bytes and the replies of calls arrive."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
-from inspect import Signature, signature
 from random import Random
 from typing import Any, cast
 from unittest.mock import Mock
@@ -28,22 +26,9 @@ STORED = [b"first", b"second", b"third"]
 MOST_ROUNDS = 300
 
 
-def played(test: Callable[..., Coroutine[Any, Any, None]]) -> Callable[..., None]:
-    """Return a test that runs this one in an event loop, with a `server` and its `backend` in memory."""
-    parameters = signature(test).parameters.values()
-
-    def run(**arguments: Any) -> None:
-        async def play() -> None:
-            server = Server()
-            made = {"server": server, "backend": Backend(Random(0), lambda _: None)}
-            await test(**{one.name: made[one.name] for one in parameters if one.name in made}, **arguments)
-            server.close()
-
-        asyncio.run(play())
-
-    others = [one for one in parameters if one.name not in ("server", "backend")]
-    run.__signature__ = Signature(others)  # type: ignore[attr-defined] # pytest reads it
-    return run
+@pytest.fixture
+def backend() -> Backend:
+    return Backend(Random(0), lambda _: None)
 
 
 class Client:
@@ -157,7 +142,6 @@ def test_a_long_pipeline_is_answered_whole() -> None:
     asyncio.run(_play([["LPUSH", "LLEN", "PING"] * 800], 1))
 
 
-@played
 async def test_thousands_of_equal_commands_are_answered_by_a_few_calls(
     server: Server, backend: Backend
 ) -> None:
@@ -172,7 +156,6 @@ async def test_thousands_of_equal_commands_are_answered_by_a_few_calls(
     assert b"".join(to_client.written) == b"".join(b":%d\r\n" % number for number in range(1, 4001))
 
 
-@played
 async def test_a_command_that_runs_alone_waits_for_the_replies_before_it_and_holds_those_after(
     server: Server, backend: Backend
 ) -> None:
@@ -193,7 +176,6 @@ async def test_a_command_that_runs_alone_waits_for_the_replies_before_it_and_hol
     assert b"".join(to_client.written) == b":1\r\n*2\r\n$1\r\nq\r\n$1\r\nm\r\n:1\r\n"
 
 
-@played
 async def test_equal_commands_in_a_row_are_one_operation_and_have_their_own_replies(
     server: Server, backend: Backend
 ) -> None:
@@ -207,7 +189,6 @@ async def test_equal_commands_in_a_row_are_one_operation_and_have_their_own_repl
     assert to_client.written == [b":1\r\n:2\r\n:3\r\n:5\r\n"]
 
 
-@played
 async def test_nothing_is_executed_for_a_client_that_waits(server: Server, backend: Backend) -> None:
     (waiter, to_waiter), (other, _) = server.connect(), server.connect()
     waiter.data_received(packed("BLPOP", "q", 0) + packed("PING"))
@@ -227,7 +208,6 @@ async def test_nothing_is_executed_for_a_client_that_waits(server: Server, backe
     assert waiter.is_read
 
 
-@played
 async def test_commands_after_a_put_that_waits_for_room_are_done_after_it(
     server: Server, backend: Backend
 ) -> None:
@@ -254,20 +234,6 @@ async def test_commands_after_a_put_that_waits_for_room_are_done_after_it(
     assert queue.messages == [b"d", b"e"]
 
 
-@played
-async def test_a_client_that_leaves_while_it_waits_takes_nothing(server: Server, backend: Backend) -> None:
-    (waiter, to_waiter), (other, _) = server.connect(), server.connect()
-    waiter.data_received(packed("BLPOP", "q", 0))
-    server.send()
-    _answer(server, backend)
-    waiter.connection_lost(None)
-    other.data_received(packed("LPUSH", "q", "m"))
-    server.send()
-    _answer(server, backend)
-    assert backend.queues[b"p:q"].messages == [b"m"]
-    assert to_waiter.written == []
-
-
 def _waiting(server: Server, backend: Backend, *words: str | int) -> tuple[Connection, FakeTransport]:
     """Return a client that waits."""
     connection, transport = server.connect()
@@ -278,26 +244,9 @@ def _waiting(server: Server, backend: Backend, *words: str | int) -> tuple[Conne
     return connection, transport
 
 
-@pytest.mark.parametrize(
-    ("error", "reply"),
-    [(None, b"*-1\r\n"), (UnblockedError(), b"-UNBLOCKED client unblocked via CLIENT UNBLOCK\r\n")],
-)
-@played
-async def test_a_client_that_is_unblocked_is_read_again(
-    server: Server, backend: Backend, error: UnblockedError | None, reply: bytes
-) -> None:
-    waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
-    session = cast(RespSession, waiter.session)
-    assert await session.unblock(error)
-    assert (b"".join(written.written), waiter.is_read) == (reply, True)
-    assert not await session.unblock(error)
-    waiter.data_received(packed("PING"))
-    assert written.written[-1] == b"+PONG\r\n"
-
-
-@played
+@pytest.mark.parametrize("leaves", ["nobody", "the client that waits", "the client that asks"])
 async def test_the_request_to_unblock_is_answered_when_the_operation_in_flight_is(
-    server: Server, backend: Backend
+    server: Server, backend: Backend, leaves: str
 ) -> None:
     """The message that it brings goes to the client. A second request meanwhile changes nothing."""
     waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
@@ -307,49 +256,22 @@ async def test_the_request_to_unblock_is_answered_when_the_operation_in_flight_i
     server.send()
     first = asyncio.create_task(session.unblock(UnblockedError()))
     await asyncio.sleep(0)
+    if leaves == "the client that waits":
+        waiter.connection_lost(None)
+        assert not await first
+        return
     assert not await session.unblock(None)
     assert not first.done()
-    while server.link.calls:
-        _answer(server, backend)
-        server.send()
-    assert not await first
-    assert written.written == [b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n"]
-
-
-@played
-async def test_a_client_that_leaves_while_it_is_unblocked_was_not_unblocked(
-    server: Server, backend: Backend
-) -> None:
-    waiter, _ = _waiting(server, backend, "BLPOP", "q", 0)
-    session = cast(RespSession, waiter.session)
-    other, _ = server.connect()
-    other.data_received(packed("LPUSH", "q", "m"))
-    server.send()
-    unblocked = asyncio.create_task(session.unblock(None))
-    await asyncio.sleep(0)
-    waiter.connection_lost(None)
-    assert not await unblocked
-
-
-@played
-async def test_a_client_that_asks_to_unblock_and_leaves_changes_nothing(
-    server: Server, backend: Backend
-) -> None:
-    waiter, written = _waiting(server, backend, "BLPOP", "q", 0)
-    other, _ = server.connect()
-    other.data_received(packed("LPUSH", "q", "m"))
-    server.send()
-    unblocked = asyncio.create_task(cast(RespSession, waiter.session).unblock(None))
-    await asyncio.sleep(0)
-    unblocked.cancel()
+    if leaves == "the client that asks":
+        first.cancel()
     while server.link.calls:
         _answer(server, backend)
         server.send()
     assert written.written == [b"*2\r\n$1\r\nq\r\n$1\r\nm\r\n"]
-    assert not await cast(RespSession, waiter.session).unblock(None)
+    assert leaves == "the client that asks" or not await first
+    assert not await session.unblock(None)
 
 
-@played
 async def test_a_command_that_looks_between_two_waits_is_unblocked_when_it_waits_again(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -386,7 +308,6 @@ async def test_a_command_that_looks_between_two_waits_is_unblocked_when_it_waits
     assert written.written == [b"*-1\r\n"]
 
 
-@played
 async def test_a_new_client_has_few_commands_in_flight_and_more_after_small_replies(server: Server) -> None:
     client, _ = server.connect()
     client.data_received(b"".join(packed("LLEN", f"q{number}") for number in range(300)))

@@ -1,7 +1,7 @@
 """Clients that have not logged in: for how long they stay, and what they may buffer, in memory."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import pytest
 
@@ -12,6 +12,7 @@ from pressure_server.net import strangers as module
 from pressure_server.net.connection import Connection
 from pressure_server.net.strangers import LOGIN_TIMEOUT, Strangers
 from tests.support.waiters import packed
+from tests.unit.conftest import InLoop
 from tests.unit.net.fake_server import Server
 
 MB = 1 << 20
@@ -50,17 +51,22 @@ def ended(connections: list[_Connection]) -> list[int]:
     return [number for number, connection in enumerate(connections) if connection.end]
 
 
-def with_strangers(test: Callable[[Strangers], None]) -> Callable[[], None]:
-    """Return a test that runs this one in an event loop, with strangers whose budget is 1 MiB."""
-
-    async def play() -> None:
-        test(Strangers(16 * MB))
-
-    return lambda: asyncio.run(play())
+@pytest.fixture
+def strangers(in_loop: InLoop) -> Strangers:
+    """Strangers whose budget is 1 MiB."""
+    made: Strangers = in_loop(lambda: Strangers(16 * MB))
+    return made
 
 
-@with_strangers
-def test_above_the_budget_those_that_came_first_are_evicted(strangers: Strangers) -> None:
+@pytest.fixture
+def locked(in_loop: InLoop) -> Iterator[Server]:
+    """A server with a password."""
+    started: Server = in_loop(lambda: Server(password=b"secret"))
+    yield started
+    started.close()
+
+
+async def test_above_the_budget_those_that_came_first_are_evicted(strangers: Strangers) -> None:
     clients = connected(strangers, *range(8))
     for client in clients:
         strangers.update(client, MB // 4)
@@ -71,8 +77,7 @@ def test_above_the_budget_those_that_came_first_are_evicted(strangers: Strangers
     assert (strangers.held, strangers.evicted) == (MB, 5)
 
 
-@with_strangers
-def test_the_only_one_in_the_budget_may_exceed_it(strangers: Strangers) -> None:
+async def test_the_only_one_in_the_budget_may_exceed_it(strangers: Strangers) -> None:
     clients = connected(strangers, 0, 1)
     strangers.update(clients[0], 2 * MB)
     assert ended(clients) == []
@@ -81,8 +86,7 @@ def test_the_only_one_in_the_budget_may_exceed_it(strangers: Strangers) -> None:
     assert strangers.held == 1
 
 
-@with_strangers
-def test_one_that_logs_in_takes_its_bytes_along(strangers: Strangers) -> None:
+async def test_one_that_logs_in_takes_its_bytes_along(strangers: Strangers) -> None:
     (client,) = connected(strangers, 0)
     strangers.update(client, MB)
     assert strangers.remove(client)
@@ -92,8 +96,7 @@ def test_one_that_logs_in_takes_its_bytes_along(strangers: Strangers) -> None:
     assert client.end == ""
 
 
-@with_strangers
-def test_a_client_has_a_minute_to_log_in(strangers: Strangers) -> None:
+async def test_a_client_has_a_minute_to_log_in(strangers: Strangers) -> None:
     clients = connected(strangers, 0, 0, 1)
     strangers.disconnect_late(59)
     assert ended(clients) == []
@@ -103,8 +106,7 @@ def test_a_client_has_a_minute_to_log_in(strangers: Strangers) -> None:
     assert clients[2] in strangers
 
 
-@with_strangers
-def test_room_for_a_new_client_is_made_by_the_oldest_but_not_by_new_ones(strangers: Strangers) -> None:
+async def test_room_for_a_new_client_is_made_by_the_oldest_but_not_by_new_ones(strangers: Strangers) -> None:
     clients = connected(strangers, 0, 0, 1)
     assert strangers.make_room(2)
     assert strangers.make_room(2)
@@ -113,20 +115,16 @@ def test_room_for_a_new_client_is_made_by_the_oldest_but_not_by_new_ones(strange
 
 
 @pytest.mark.interpreted
-def test_the_server_disconnects_those_that_do_not_log_in_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_server_disconnects_those_that_do_not_log_in_in_time(
+    locked: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "LOGIN_TIMEOUT", 0.5)
-
-    async def test() -> None:
-        server = Server(password=b"secret")
-        (stranger, to_stranger), (client, to_client) = server.connect(), server.connect()
-        client.data_received(packed("AUTH", "secret"))
-        await until(lambda: to_stranger.is_aborted)
-        assert to_client.written == [b"+OK\r\n"]
-        assert not to_client.is_aborted
-        assert stranger.close_reason == "it had not logged in after 0 seconds"
-        server.close()
-
-    asyncio.run(test())
+    (stranger, to_stranger), (client, to_client) = locked.connect(), locked.connect()
+    client.data_received(packed("AUTH", "secret"))
+    await until(lambda: to_stranger.is_aborted)
+    assert to_client.written == [b"+OK\r\n"]
+    assert not to_client.is_aborted
+    assert stranger.close_reason == "it had not logged in after 0 seconds"
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -136,32 +134,23 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-def test_the_bytes_of_a_client_move_to_the_account_of_all_with_its_login() -> None:
-    async def test() -> None:
-        server = Server(password=b"secret")
-        clients = server.clients
-        client, to_client = server.connect()
-        client.data_received(packed("PING") * 20 + packed("AUTH", "secret") + packed("ECHO", "x" * 9000)[:-9])
-        assert clients.strangers.held > 9000
-        assert clients.memory.held == 0
-        await until(lambda: b"+OK\r\n" in to_client.written)
-        assert clients.strangers.held == 0
-        assert clients.memory.held > 8000
-        server.close()
-
-    asyncio.run(test())
+async def test_the_bytes_of_a_client_move_to_the_account_of_all_with_its_login(locked: Server) -> None:
+    clients = locked.clients
+    client, to_client = locked.connect()
+    client.data_received(packed("PING") * 20 + packed("AUTH", "secret") + packed("ECHO", "x" * 9000)[:-9])
+    assert clients.strangers.held > 9000
+    assert clients.memory.held == 0
+    await until(lambda: b"+OK\r\n" in to_client.written)
+    assert clients.strangers.held == 0
+    assert clients.memory.held > 8000
 
 
-def test_a_reload_that_needs_no_login_any_longer_leaves_no_strangers() -> None:
-    async def test() -> None:
-        server = Server(password=b"secret")
-        client, _ = server.connect()
-        client.data_received(packed("ECHO", "x" * 9000)[:-9])
-        assert server.clients.strangers.held > 8000
-        client.session.user = User("default", needs_no_password=True)
-        server.clients.users_changed()
-        assert (client in server.clients.strangers, server.clients.strangers.held) == (False, 0)
-        assert server.clients.memory.held > 8000
-        server.close()
-
-    asyncio.run(test())
+async def test_a_reload_that_needs_no_login_any_longer_leaves_no_strangers(locked: Server) -> None:
+    clients = locked.clients
+    client, _ = locked.connect()
+    client.data_received(packed("ECHO", "x" * 9000)[:-9])
+    assert clients.strangers.held > 8000
+    client.session.user = User("default", needs_no_password=True)
+    clients.users_changed()
+    assert (client in clients.strangers, clients.strangers.held) == (False, 0)
+    assert clients.memory.held > 8000

@@ -36,39 +36,40 @@ def asked(answers: Sequence[Any]) -> Workers:
     return Workers(ask_all)
 
 
-def test_totals_are_the_sums_of_all_processes() -> None:
+async def test_totals_are_the_sums_of_all_processes() -> None:
     each = [
         Totals(protocols=Counter(resp=2, memcached=1), blocked=1, user_seconds=0.5, max_clients=10),
         Totals(protocols=Counter(resp=3), accepted=7, user_seconds=1.0, max_clients=10),
     ]
-    total = asyncio.run(asked(each).totals())
+    total = await asked(each).totals()
     assert total == Totals(
         protocols=Counter(resp=5, memcached=1), blocked=1, accepted=7, user_seconds=1.5, max_clients=20
     )
     assert total.connected == 6
-    assert asyncio.run(asked([]).totals()) == Totals()
+    assert await asked([]).totals() == Totals()
 
 
-@given(st.lists(st.tuples(st.sampled_from(["resp", "memcached"]), st.floats(0, 10), st.booleans())))
+@given(st.lists(st.tuples(st.sampled_from(["put", "get"]), st.floats(0, 10), st.booleans(), st.booleans())))
 def test_statistics_of_several_processes_are_those_of_one_that_did_all(
-    calls: list[tuple[str, float, bool]],
+    calls: list[tuple[str, float, bool, bool]],
 ) -> None:
     alone: dict[str, CommandStatistics] = {}
     several: list[CommandStatistics] = []
-    for protocol, seconds, fails in calls:
-        for one in (
-            alone.setdefault(protocol, CommandStatistics(protocol, "x")),
-            several.append(CommandStatistics(protocol, "x")) or several[-1],  # type: ignore[func-returns-value] # of append
-        ):
+    for name, seconds, fails, is_rejected in calls:
+        several.append(CommandStatistics("resp", name))
+        for one in (alone.setdefault(name, CommandStatistics("resp", name)), several[-1]):
             one.calls += 1
             one.measure(seconds)
             if fails:
                 one.fail("ERR")
-    totals = {one.protocol: one for one in total_statistics(map(sent, several))}
+            if is_rejected:
+                one.reject("NOPERM", 2)
+    totals = {one.name: one for one in total_statistics(map(sent, several))}
     assert list(totals) == sorted(alone)
-    for protocol, one in alone.items():
-        total = totals[protocol]
-        assert (total.calls, total.failed, total.errors) == (one.calls, one.failed, one.errors)
+    for name, one in alone.items():
+        total = totals[name]
+        assert (total.protocol, total.calls, total.failed) == ("resp", one.calls, one.failed)
+        assert (total.rejected, total.errors) == (one.rejected, one.errors)
         assert (total.latencies, len(total.latencies)) == (one.latencies, BUCKETS)
         assert total.seconds == pytest.approx(one.seconds)
 
@@ -89,72 +90,62 @@ def test_the_first_clients_of_all_are_among_the_first_of_each(
     assert [value for value, _ in merged.first] == sorted(everyone, reverse=descending)[:most]
 
 
-def test_slow_commands_come_latest_first() -> None:
+async def test_slow_commands_come_latest_first() -> None:
     logs = [SlowLog(0, 5), SlowLog(0, 5)]
     for number in range(6):
         logs[number % 2].add(1.0, [b"%d" % number], "", "")
-    workers = asked([log.latest(5) for log in logs])
-    assert [one.words for one in asyncio.run(workers.slow_commands(4))] == [[b"5"], [b"4"], [b"3"], [b"2"]]
+    slowest = await asked([log.latest(5) for log in logs]).slow_commands(4)
+    assert [one.words for one in slowest] == [[b"5"], [b"4"], [b"3"], [b"2"]]
 
 
-def test_waiting_operations_are_added_and_others_are_none() -> None:
+async def test_waiting_operations_are_added_and_others_are_none() -> None:
     producers, consumers = Line
     workers = asked([{b"q": {producers: 1, consumers: 0}}, {b"q": {producers: 2, consumers: 3}}, {}])
-    waiting = asyncio.run(workers.waiting(0))
+    waiting = await workers.waiting(0)
     assert waiting[b"q"] == {producers: 3, consumers: 3}
     assert waiting[b"other"] == {producers: 0, consumers: 0}
 
 
-def test_calls_are_added_by_database() -> None:
+async def test_calls_are_added_by_database() -> None:
     workers = asked([{0: CallStatistics(calls=1, lost=2)}, {0: CallStatistics(calls=4), 3: CallStatistics()}])
-    assert asyncio.run(workers.calls()) == {0: CallStatistics(calls=5, lost=2), 3: CallStatistics()}
-    assert asyncio.run(workers.databases()) == [0, 3]
+    assert await workers.calls() == {0: CallStatistics(calls=5, lost=2), 3: CallStatistics()}
+    assert await workers.databases() == [0, 3]
 
 
-def test_a_server_of_one_process_asks_itself() -> None:
-    async def main() -> None:
-        server = Server()
-        connection, _ = server.connect()
-        workers = server.context.workers
-        assert (await workers.totals()).protocols == Counter(resp=1)
-        assert await workers.selected_clients(Selection("id", False, "nobody", 0)) == SelectedClients(0, [])
-        assert (await workers.selected_clients(Selection("id", False, "", 0))).matching == 1
-        assert await workers.disconnect([connection.id + 1], "a test") == 0
-        server.close()
-
-    asyncio.run(main())
+async def test_a_server_of_one_process_asks_itself(server: Server) -> None:
+    connection, _ = server.connect()
+    workers = server.context.workers
+    assert (await workers.totals()).protocols == Counter(resp=1)
+    assert await workers.selected_clients(Selection("id", False, "nobody", 0)) == SelectedClients(0, [])
+    assert (await workers.selected_clients(Selection("id", False, "", 0))).matching == 1
+    assert await workers.disconnect([connection.id + 1], "a test") == 0
 
 
-def test_a_client_is_unblocked_by_the_process_that_has_it() -> None:
+async def test_a_client_is_unblocked_by_the_process_that_has_it() -> None:
     for answers, expected in (([False, True], True), ([False, False], False), ([], False)):
-        assert asyncio.run(asked(answers).unblock(1, with_error=False)) is expected
+        assert await asked(answers).unblock(1, with_error=False) is expected
     with pytest.raises(BackendError, match="away"):
-        asyncio.run(asked([False, BackendError("away")]).unblock(1, with_error=False))
+        await asked([False, BackendError("away")]).unblock(1, with_error=False)
 
 
-def test_a_client_whose_operation_stays_in_flight_is_not_known_to_be_unblocked(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_a_client_whose_operation_stays_in_flight_is_not_known_to_be_unblocked(
+    server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    async def main() -> None:
-        server = Server()
-        connection, _ = server.connect()
-        asked_for = list[PressureError | None]()
+    connection, _ = server.connect()
+    asked_for = list[PressureError | None]()
 
-        async def unblock(error: PressureError | None) -> bool:
-            asked_for.append(error)
-            await asyncio.Event().wait()
-            return True
+    async def unblock(error: PressureError | None) -> bool:
+        asked_for.append(error)
+        await asyncio.Event().wait()
+        return True
 
-        monkeypatch.setattr(RespSession, "unblock", lambda _session, error: unblock(error))
-        monkeypatch.setattr(workers, "_UNBLOCK_TIMEOUT", 0.0)
-        ours = server.context.workers
-        assert not await ours.unblock(connection.id + 1, with_error=True)
-        with pytest.raises(BackendError, match="has not answered in time"):
-            await ours.unblock(connection.id, with_error=False)
-        with pytest.raises(BackendError):
-            await ours.unblock(connection.id, with_error=True)
-        assert asked_for[0] is None
-        assert isinstance(asked_for[1], UnblockedError)
-        server.close()
-
-    asyncio.run(main())
+    monkeypatch.setattr(RespSession, "unblock", lambda _session, error: unblock(error))
+    monkeypatch.setattr(workers, "_UNBLOCK_TIMEOUT", 0.0)
+    ours = server.context.workers
+    assert not await ours.unblock(connection.id + 1, with_error=True)
+    with pytest.raises(BackendError, match="has not answered in time"):
+        await ours.unblock(connection.id, with_error=False)
+    with pytest.raises(BackendError):
+        await ours.unblock(connection.id, with_error=True)
+    assert asked_for[0] is None
+    assert isinstance(asked_for[1], UnblockedError)

@@ -1,8 +1,11 @@
 """Operations for tests in memory, in few words, and an owner that notes what it is told."""
 
+from collections.abc import Sequence
+
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation, Owner
 from pressure_server.queues.operations.options import DEFAULT, Options
+from pressure_server.queues.operations.owners import Waiter
 from pressure_server.queues.operations.wait import Wait
 
 
@@ -22,6 +25,34 @@ class Recorder(Owner):
 
     def completed(self, operation: Operation) -> None:
         self.ended.append(operation)
+
+
+class WaitingClient:
+    """A client that notes for what it waits, and what it gets."""
+
+    has_disconnected = False
+
+    def __init__(self) -> None:
+        self.waits: list[Sequence[bytes]] = []
+        self.waiters: list[Waiter] = []
+        self.taken: list[Operation] = []
+        self.partly: list[Operation] = []
+
+    def begin_wait(self, waiter: Waiter, queues: Sequence[bytes]) -> None:
+        self.waiters.append(waiter)
+        self.waits.append(queues)
+
+    def end_wait(self, waiter: Waiter) -> None:
+        self.waiters.remove(waiter)
+
+    def partly_taken(self, operation: Operation) -> None:
+        self.partly.append(operation)
+
+    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
+        return None
+
+    def take_over(self, operation: Operation) -> None:
+        self.taken.append(operation)
 
 
 def put(

@@ -1,7 +1,7 @@
 """The first jobs of many queues in memory: changes come before, at and after the reply to a look."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 from typing import Any, cast
 
@@ -12,6 +12,7 @@ from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError
 from pressure_server.queues import first_jobs
 from pressure_server.queues.first_jobs import NO_RANK, FirstJobs, Watcher
+from tests.unit.conftest import InLoop
 
 NAMES = [b"q%d" % number for number in range(20)]
 EMPTY: tuple[object, ...] = (NO_RANK, None, [], set())
@@ -70,168 +71,118 @@ class Queues:
         return self._read(keys)
 
 
-def run(test: Callable[[Queues], Awaitable[None]]) -> None:
-    async def main() -> None:
-        await test(Queues())
+@pytest.fixture
+def queues(in_loop: InLoop) -> Queues:
+    made: Queues = in_loop(Queues)
+    return made
 
-    asyncio.run(main())
 
-
-def test_only_changed_queues_are_read_again() -> None:
-    async def test(queues: Queues) -> None:
-        assert await queues.look(NAMES) == EMPTY
-        queues.put(b"q7", [0, -1, 5, 100])
-        queues.put(b"q9", [0, -1, 5, 99])
+async def test_only_changed_queues_are_read_again(queues: Queues) -> None:
+    assert await queues.look(NAMES) == EMPTY
+    queues.put(b"q7", [0, -1, 5, 100])
+    queues.put(b"q9", [0, -1, 5, 99])
+    for _ in range(2):
         assert await queues.look(NAMES) == ((5, 99), b"q9", [], set())
-        assert await queues.look(NAMES) == ((5, 99), b"q9", [], set())
-        assert queues.reads == [("watch", 20), ("watch", 2), ("watch", 0)]
+    assert queues.reads == [("watch", 20), ("watch", 2), ("watch", 0)]
 
-    run(test)
+
+async def test_of_equal_ranks_the_first_queue_is_the_best(queues: Queues) -> None:
+    for name, best in ((b"q12", b"q12"), (b"q4", b"q4"), (b"q8", b"q4")):
+        queues.put(name, [0, -1, 1024, 0])
+        assert (await queues.first_jobs.look(NAMES)).best == best
 
 
 @pytest.mark.parametrize("at_first", [0, [0, -1, 1, 100]])
-def test_a_change_after_the_read_and_before_its_reply_is_not_missed(at_first: Any) -> None:
-    async def test(queues: Queues) -> None:
-        queues.seen[b"q3"] = at_first
-        queues.before_reply = lambda: queues.put(b"q3", [0, -1, 0, 50])
-        # The reply is older than the change; what the look returns may be older, too.
+@pytest.mark.parametrize("is_kept", [False, True], ids=["a look that reads all", "a look that reads nothing"])
+async def test_a_change_that_is_told_before_the_reply_to_a_look_is_not_missed(
+    queues: Queues, at_first: Any, *, is_kept: bool
+) -> None:
+    queues.seen[b"q3"] = at_first
+    if is_kept:
         await queues.first_jobs.look(NAMES)
-        assert await queues.look(NAMES) == ((0, 50), b"q3", [], set())
-
-    run(test)
-
-
-def test_a_change_that_is_told_before_the_reply_to_a_look_that_reads_nothing_is_not_missed() -> None:
-    async def test(queues: Queues) -> None:
-        await queues.first_jobs.look(NAMES)
-        queues.before_reply = lambda: queues.put(b"q3", [0, -1, 0, 50])
-        assert await queues.look(NAMES) == ((0, 50), b"q3", [], set())
-
-    run(test)
+    queues.before_reply = lambda: queues.put(b"q3", [0, -1, 0, 50])
+    # The reply is older than the change; what the look returns may be older, too.
+    await queues.first_jobs.look(NAMES)
+    assert await queues.look(NAMES) == ((0, 50), b"q3", [], set())
 
 
-def test_a_queue_is_read_again_when_a_delay_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(queues: Queues) -> None:
-        queues.seen[b"q3"] = [0, 1000]
-        assert await queues.look(NAMES) == EMPTY
-        queues.seen[b"q3"] = [0, 0]
-        assert await queues.look(NAMES) == EMPTY
-        now = asyncio.get_running_loop().time()
-        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now + 1.1)
-        for _ in range(2):  # what is overdue is not kept
-            assert await queues.look(NAMES) == (NO_RANK, None, [b"q3"], set())
-        monkeypatch.undo()
-
-    run(test)
-
-
-def test_queues_of_groups_are_read_each_time() -> None:
-    async def test(queues: Queues) -> None:
-        queues.seen[b"q3"] = [1, -1, 7, 8]
-        for _ in range(2):
-            assert await queues.look(NAMES) == ((7, 8), b"q3", [], {b"q3"})
-        assert queues.reads[1] == ("watch", 1)
-
-    run(test)
+async def test_a_queue_is_read_again_when_a_delay_ends(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queues.seen[b"q3"] = [0, 1000]
+    assert await queues.look(NAMES) == EMPTY
+    queues.seen[b"q3"] = [0, 0]
+    assert await queues.look(NAMES) == EMPTY
+    now = asyncio.get_running_loop().time()
+    monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: now + 1.1)
+    for _ in range(2):  # what is overdue is not kept
+        assert await queues.look(NAMES) == (NO_RANK, None, [b"q3"], set())
+    monkeypatch.undo()
 
 
-def test_of_equal_ranks_the_first_queue_is_the_best() -> None:
-    async def test(queues: Queues) -> None:
-        for name in (b"q12", b"q4", b"q8"):
-            queues.put(name, [0, -1, 1024, 0])
-            assert (await queues.first_jobs.look(NAMES)).best == min(
-                (name for name in queues.seen), key=NAMES.index
-            )
-
-    run(test)
-
-
-def test_few_queues_and_those_of_a_lost_watch_are_not_kept() -> None:
-    async def test(queues: Queues) -> None:
-        await queues.first_jobs.look(NAMES)
-        queues.is_up = False
-        queues.seen[b"q3"] = [0, -1, 7, 8]
-        assert (await queues.first_jobs.look(NAMES)).best == b"q3"
-        queues.is_up = True
-        queues.seen[b"q3"] = [0, -1, 6, 8]
-        assert (await queues.first_jobs.look(NAMES[:5])).rank == (6, 8)
-        queues.first_jobs.forget_all()
-        assert (await queues.first_jobs.look(NAMES)).rank == (6, 8)
-        assert queues.reads == [("watch", 20), ("link", 20), ("link", 5), ("watch", 20)]
-
-    run(test)
-
-
-def test_the_oldest_are_forgotten_and_released(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_jobs, "_MOST_KEPT", 18)
-
-    async def test(queues: Queues) -> None:
-        await queues.first_jobs.look(NAMES)
-        assert {b"p:q0", b"p:q1"} < set(queues.disarmed)
-        assert b"p:q2" not in queues.disarmed
-
-    run(test)
-
-
-def test_times_of_forgotten_queues_do_not_pile_up(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_jobs, "_MOST_KEPT", 20)
-
-    async def test(queues: Queues) -> None:
-        for number in range(100):
-            queues.put(b"q3", [0, 100_000 + number])
-            await queues.first_jobs.look(NAMES)
-        assert len(queues.first_jobs._due) <= 41
-        assert queues.first_jobs._kept[b"q3"].due_at < inf
-
-    run(test)
-
-
-def test_a_watcher_is_told_of_the_next_change_of_its_queues() -> None:
-    async def test(queues: Queues) -> None:
-        queues.seen[b"q4"] = [0, 5000]
-        kept = (await queues.first_jobs.look(NAMES)).kept
-        watcher = Watcher(kept, lambda: None)
-        due_at = queues.first_jobs.add_watcher(watcher)
-        assert kept == NAMES
-        assert due_at == pytest.approx(asyncio.get_running_loop().time() + 5, abs=1)
-        queues.put(b"q3", [0, -1, 7, 8])
-        assert watcher.news == {b"q3"}
-
-    run(test)
-
-
-def test_a_watcher_of_a_queue_that_has_changed_since_the_look_does_not_begin_to_wait() -> None:
-    async def test(queues: Queues) -> None:
-        kept = (await queues.first_jobs.look(NAMES)).kept
-        queues.put(b"q3", [0, -1, 7, 8])
-        assert queues.first_jobs.add_watcher(Watcher(kept, lambda: None)) is None
-        assert not queues.first_jobs.watchers.have(b"q4")
-
-    run(test)
-
-
-def test_queues_in_whose_lines_a_command_must_wait_are_not_kept() -> None:
-    async def test(queues: Queues) -> None:
-        queues.seen |= {b"q3": [1, -1], b"q4": [2, -1]}
+async def test_queues_of_groups_and_those_with_a_line_are_read_each_time(queues: Queues) -> None:
+    queues.seen |= {b"q3": [1, -1, 7, 8], b"q4": [2, -1]}
+    for _ in range(2):
         view = await queues.first_jobs.look(NAMES)
-        assert view.groups == {b"q3"}
+        assert view[:-1] == ((7, 8), b"q3", [], {b"q3"})
         assert set(NAMES) - set(view.kept) == {b"q3", b"q4"}
+    assert queues.reads == [("watch", 20), ("watch", 2)]
 
-    run(test)
+
+async def test_few_queues_and_those_of_a_lost_watch_are_not_kept(queues: Queues) -> None:
+    await queues.first_jobs.look(NAMES)
+    queues.is_up = False
+    queues.seen[b"q3"] = [0, -1, 7, 8]
+    assert (await queues.first_jobs.look(NAMES)).best == b"q3"
+    queues.is_up = True
+    queues.seen[b"q3"] = [0, -1, 6, 8]
+    assert (await queues.first_jobs.look(NAMES[:5])).rank == (6, 8)
+    queues.first_jobs.forget_all()
+    assert (await queues.first_jobs.look(NAMES)).rank == (6, 8)
+    assert queues.reads == [("watch", 20), ("link", 20), ("link", 5), ("watch", 20)]
 
 
-def test_queues_that_a_watcher_waits_for_are_not_forgotten_for_others(
-    monkeypatch: pytest.MonkeyPatch,
+async def test_the_oldest_are_forgotten_and_released(queues: Queues, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(first_jobs, "_MOST_KEPT", 18)
+    await queues.first_jobs.look(NAMES)
+    assert {b"p:q0", b"p:q1"} < set(queues.disarmed)
+    assert b"p:q2" not in queues.disarmed
+
+
+async def test_times_of_forgotten_queues_do_not_pile_up(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(first_jobs, "_MOST_KEPT", 20)
+    for number in range(100):
+        queues.put(b"q3", [0, 100_000 + number])
+        await queues.first_jobs.look(NAMES)
+    assert len(queues.first_jobs._due) <= 41
+    assert queues.first_jobs._kept[b"q3"].due_at < inf
 
-    async def test(queues: Queues) -> None:
-        watcher = Watcher((await queues.first_jobs.look(NAMES)).kept, lambda: None)
-        queues.first_jobs.add_watcher(watcher)
-        others = [b"r%d" % number for number in range(20)]
-        assert (await queues.first_jobs.look(others)).kept == []
-        assert not watcher.news
-        queues.first_jobs.watchers.remove(watcher)
-        assert (await queues.first_jobs.look(others)).kept == others
 
-    run(test)
+async def test_a_watcher_is_told_of_the_next_change_of_its_queues(queues: Queues) -> None:
+    queues.seen[b"q4"] = [0, 5000]
+    kept = (await queues.first_jobs.look(NAMES)).kept
+    watcher = Watcher(kept, lambda: None)
+    due_at = queues.first_jobs.add_watcher(watcher)
+    assert kept == NAMES
+    assert due_at == pytest.approx(asyncio.get_running_loop().time() + 5, abs=1)
+    queues.put(b"q3", [0, -1, 7, 8])
+    assert watcher.news == {b"q3"}
+    # A watcher that comes after the change, and knows only the look before it, must look again.
+    queues.first_jobs.watchers.remove(watcher)
+    assert queues.first_jobs.add_watcher(Watcher(kept, lambda: None)) is None
+    assert not queues.first_jobs.watchers.have(b"q4")
+
+
+async def test_queues_that_a_watcher_waits_for_are_not_forgotten_for_others(
+    queues: Queues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(first_jobs, "_MOST_KEPT", 20)
+    watcher = Watcher((await queues.first_jobs.look(NAMES)).kept, lambda: None)
+    queues.first_jobs.add_watcher(watcher)
+    others = [b"r%d" % number for number in range(20)]
+    assert (await queues.first_jobs.look(others)).kept == []
+    assert not watcher.news
+    queues.first_jobs.watchers.remove(watcher)
+    assert (await queues.first_jobs.look(others)).kept == others

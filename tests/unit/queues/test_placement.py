@@ -30,12 +30,9 @@ tags = st.binary(min_size=1, max_size=10).filter(lambda tag: not set(tag) & set(
 counts = st.integers(1, MOST_SHARDS)
 
 
-def test_16_shards_have_the_prefixes_of_stored_data() -> None:
-    assert Placement(b"p", 16).prefixes == [b"p:{%d}" % tag for tag in TAGS_OF_16]
-
-
-def test_16_shards_have_the_queues_of_stored_data() -> None:
+def test_16_shards_have_the_prefixes_and_queues_of_stored_data() -> None:
     placement = Placement(b"p", 16)
+    assert placement.prefixes == [b"p:{%d}" % tag for tag in TAGS_OF_16]
     assert {name: placement.shard_of(name) for name in SHARDS_OF_16} == SHARDS_OF_16
 
 
@@ -57,10 +54,14 @@ def test_all_keys_of_a_queue_are_in_the_slot_of_its_shard(count: int, name: byte
 @given(counts)
 @example(1)
 @example(MOST_SHARDS)
-def test_the_slots_are_spread_evenly(count: int) -> None:
-    slots = [key_slot(prefix) for prefix in Placement(b"p", count).prefixes]
+def test_the_slots_are_spread_evenly_and_each_shard_has_a_prefix_of_its_own(count: int) -> None:
+    prefixes = Placement(b"p", count).prefixes
+    slots = [key_slot(prefix) for prefix in prefixes]
     assert all(slot * count // SLOTS == shard for shard, slot in enumerate(slots))
     assert all(slot - shard * SLOTS / count <= 16 for shard, slot in enumerate(slots))
+    assert len(set(prefixes)) == count
+    # It does not depend on the number of shards.
+    assert prefixes[0] == b"p:{%d}" % TAGS_OF_16[0]
 
 
 @pytest.mark.parametrize(("masters", "shards"), [(3, 16), (4, 16), (6, 16), (3, 3)])
@@ -68,23 +69,6 @@ def test_masters_with_equal_ranges_have_equally_many_shards(masters: int, shards
     placed = Counter(key_slot(prefix) * masters // SLOTS for prefix in Placement(b"p", shards).prefixes)
     assert len(placed) == masters
     assert max(placed.values()) - min(placed.values()) <= 1
-
-
-@given(counts)
-def test_the_first_prefix_does_not_depend_on_the_number_of_shards(count: int) -> None:
-    assert Placement(b"p", count).prefixes[0] == b"p:{%d}" % TAGS_OF_16[0]
-
-
-@given(counts)
-def test_each_shard_has_a_prefix_of_its_own(count: int) -> None:
-    assert len(set(Placement(b"p", count).prefixes)) == count
-
-
-@given(counts, names)
-def test_a_name_is_always_in_the_same_shard(count: int, name: bytes) -> None:
-    placement = Placement(b"p", count)
-    assert placement.shard_of(name) == placement.shard_of(name) == Placement(b"q", count).shard_of(name)
-    assert 0 <= placement.shard_of(name) < count
 
 
 @given(counts, tags, names, names)
@@ -112,13 +96,11 @@ def test_names_are_spread_over_all_shards() -> None:
     assert max(used.values()) < 1.3 * min(used.values())
 
 
-def test_a_backend_that_is_no_cluster_has_the_prefix_as_it_is() -> None:
-    placement = Placement(b"p")
-    assert placement.prefixes == [b"p"]
+@pytest.mark.parametrize(
+    ("placement", "prefix"),
+    [(Placement(b"p"), b"p"), (Placement(b"p", 1), b"p:{460}")],
+    ids=["no cluster", "a cluster with one shard"],
+)
+def test_one_shard_has_all_queues(placement: Placement, prefix: bytes) -> None:
+    assert placement.prefixes == [prefix]
     assert placement.shard_of(b"{a}") == placement.shard_of(b"b") == 0
-
-
-def test_a_cluster_with_one_shard_has_a_tag() -> None:
-    placement = Placement(b"p", 1)
-    assert placement.prefixes == [b"p:{460}"]
-    assert placement.shard_of(b"{a}") == 0

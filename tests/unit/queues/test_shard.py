@@ -1,40 +1,23 @@
 """Idle lanes: which are kept, what they know, and when that is forgotten."""
 
-import asyncio
-from collections.abc import Iterator
-from typing import cast
-from unittest.mock import Mock
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from pressure_server.backend.durability import Durability
-from pressure_server.backend.link import Link
-from pressure_server.backend.turns import Turns
-from pressure_server.backend.watch import Watch
 from pressure_server.errors import OutcomeUnknownError
 from pressure_server.queues import shard
 from pressure_server.queues.housekeeping import Housekeeping
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import given_up
-from pressure_server.queues.operations.operation import Operation, Owner
-from pressure_server.queues.operations.owners import Answers
-from pressure_server.queues.operations.wait import WaiterCount
-from pressure_server.queues.policy import Policy
-from pressure_server.queues.shard import Shard
-from tests.interleavings.connections import ModelDurability, ModelWatch
-from tests.unit.queues.fake_link import FakeLink
+from pressure_server.queues.operations.operation import Operation, Owner, Verb
+from tests.unit.net.fake_server import Server
+from tests.unit.queues.operations_of import Recorder
 
 NO_BOUND, BOUND = 0, -1
 
 
-class Ended(Owner):
-    """An owner that is not interested."""
-
-    def completed(self, _operation: Operation) -> None:
-        pass
-
-
-class Gone(Owner):
+class Gone(Recorder):
     """A client that has gone when its operation ends."""
 
     def completed(self, operation: Operation) -> None:
@@ -42,23 +25,26 @@ class Gone(Owner):
 
 
 class Harness:
-    """Lanes with a fake link."""
+    """The lanes of a server with a fake link."""
 
-    def __init__(self) -> None:
-        self.link = FakeLink()
-        self.watch = ModelWatch()
-        self.lanes = Shard(
-            cast(Link, self.link), cast(Watch, self.watch), Mock(spec=Turns),
-            cast(Durability, ModelDurability(is_enabled=False)),
-            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1), answers=Answers(),
-        )  # fmt: skip
-        self.lanes.housekeeping = Mock(spec=Housekeeping)
+    def __init__(self, server: Server) -> None:
+        self.link, self.lanes = server.link, server.shard
+        self.lanes.housekeeping = cast(Housekeeping, SimpleNamespace(clean=lambda _name: None))
+
+    def add(self, verb: Verb, name: bytes = b"q", *messages: bytes, owner: Owner | None = None) -> Operation:
+        operation = Operation(verb, name, [*messages], 1, owner or Recorder())
+        self.lanes.add(operation)
+        return operation
+
+    def reply(self, reply: Any) -> None:
+        self.lanes.courier.flush()
+        self.link.reply(reply)
 
     def use(self, name: bytes, bound_state: int = NO_BOUND) -> object:
         """Do an operation on a queue; return its lane."""
-        lane = self.lanes.add(Operation(verbs.LENGTH, name, [], 1, Ended()))
-        self.lanes.courier.flush()
-        self.link.reply([0, [bound_state, 1]])
+        self.add(verbs.LENGTH, name)
+        lane = self.lanes._lanes[name]
+        self.reply([0, [bound_state, 1]])
         return lane
 
     def may_be_bounded(self, name: bytes) -> bool:
@@ -71,16 +57,17 @@ class Harness:
 
 
 @pytest.fixture
-def harness() -> Iterator[Harness]:
-    async def make() -> Harness:
-        return Harness()
-
-    with asyncio.Runner() as runner:
-        yield runner.run(make())
+def harness(server: Server) -> Harness:
+    return Harness(server)
 
 
-def test_an_idle_lane_is_used_again(harness: Harness) -> None:
-    assert harness.use(b"q") is harness.use(b"q")
+def test_an_idle_lane_is_used_again_and_forgets_its_bound_when_that_changes(harness: Harness) -> None:
+    lane = harness.use(b"q")
+    assert not harness.may_be_bounded(b"q")
+    harness.lanes.changed(b"p:q:bound")
+    assert harness.may_be_bounded(b"q")
+    assert harness.use(b"q") is lane
+    assert not harness.may_be_bounded(b"q")
 
 
 @pytest.mark.interpreted
@@ -98,35 +85,14 @@ def test_a_million_queues_leave_a_bounded_number_of_lanes(harness: Harness) -> N
     assert not harness.lanes._in_use
 
 
-def test_a_lane_with_a_long_name_is_not_kept(harness: Harness) -> None:
+def test_lanes_that_know_nothing_or_have_a_long_name_or_no_watch_are_not_kept(harness: Harness) -> None:
     harness.use(b"n" * 300)
     assert not harness.idle
-
-
-def test_a_lane_that_knows_nothing_is_not_kept(harness: Harness) -> None:
-    harness.lanes.add(Operation(verbs.LENGTH, b"q", [], 1, Ended()))
-    harness.lanes.courier.flush()
-    harness.link.reply(OutcomeUnknownError())
+    harness.add(verbs.LENGTH)
+    harness.reply(OutcomeUnknownError())
     assert not harness.idle
-
-
-def test_a_lane_knows_whether_its_queue_has_a_bound(harness: Harness) -> None:
-    harness.use(b"q", BOUND)
-    assert harness.may_be_bounded(b"q")
-    harness.use(b"q", NO_BOUND)
-    assert not harness.may_be_bounded(b"q")
-
-
-def test_what_is_known_of_a_queue_is_forgotten_when_its_bound_changes(harness: Harness) -> None:
     harness.use(b"q")
-    harness.lanes.changed(b"p:q:bound")
-    assert harness.may_be_bounded(b"q")
-    harness.use(b"q")
-    assert not harness.may_be_bounded(b"q")
-
-
-def test_idle_lanes_are_forgotten_when_the_watch_is_lost(harness: Harness) -> None:
-    harness.use(b"q")
+    assert harness.idle
     harness.lanes.watch_lost()
     assert not harness.idle
 
@@ -136,7 +102,7 @@ def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_l
 ) -> None:
     harness.lanes.reservations.give_up(b"q", [(1, 3), (2, 1)], b"+7")
     for _ in range(2):
-        harness.lanes.add(Operation(verbs.GET, b"q", [], 1, Ended()))
+        harness.add(verbs.GET)
     harness.lanes.courier.flush()
     (call,) = harness.link.calls
     jobs = [given_up(2, 1, b"+7"), given_up(1, 3, b"+7")]
@@ -147,12 +113,8 @@ def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_l
 
 
 def test_messages_of_a_block_that_also_puts_are_in_flight_until_they_are_delivered(harness: Harness) -> None:
-    put = Operation(verbs.PUT, b"q", [b"m"], 1, Ended())
-    get = Operation(verbs.GET, b"q", [], 1, Ended())
-    for operation in (put, get):
-        harness.lanes.add(operation)
-    harness.lanes.courier.flush()
-    harness.link.reply([1, [NO_BOUND, 0, [b"m"]]])
+    put, get = harness.add(verbs.PUT, b"q", b"m"), harness.add(verbs.GET)
+    harness.reply([1, [NO_BOUND, 0, [b"m"]]])
     assert (put.results, get.results) == ([1], [b"m"])
     assert get.deliveries is not None
     assert len(harness.lanes.courier.records)
@@ -161,10 +123,8 @@ def test_messages_of_a_block_that_also_puts_are_in_flight_until_they_are_deliver
 def test_a_lane_stays_while_messages_for_a_client_that_has_gone_are_on_their_way_back(
     harness: Harness,
 ) -> None:
-    harness.lanes.add(Operation(verbs.GET, b"q", [], 1, Gone()))
-    harness.lanes.courier.flush()
-    harness.link.reply([1, [NO_BOUND, [b"m"]]])
-    lane = harness.lanes._lanes[b"q"]
-    assert lane.has_put_backs
+    harness.add(verbs.GET, owner=Gone())
+    harness.reply([1, [NO_BOUND, [b"m"]]])
+    assert harness.lanes._lanes[b"q"].has_put_backs
     harness.lanes.flush_put_backs([b"q"])
     assert verbs.PUT_BACK.name in harness.link.calls[0].arguments()

@@ -1,20 +1,15 @@
 """Transactions in memory: which blocks a call has, and with which results its operations end."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from typing import Any, Self, cast
 
-import hiredis
 import pytest
 
 from pressure_server.errors import (
     BackendError,
     NotSafeError,
-    QueueChangedError,
-    QueueClosedError,
     QueueInUseError,
-    QueueNameError,
-    StoppingError,
     UnblockedError,
 )
 from pressure_server.queues.calls.call import Block
@@ -42,8 +37,6 @@ class Backend:
         self.not_durable: BackendError | None = None
         self.back: list[object] = []
         self.arrived = 0
-        # Whether a condition that is waited for comes.
-        self.comes = True
         self.waits: list[tuple[bytes, WaitCondition]] = []
         self.asked: list[tuple[bytes, WaitCondition]] = []
         self.notified: list[bytes] = []
@@ -61,10 +54,6 @@ class Backend:
     def flush_put_backs(self, _names: Iterable[bytes]) -> None: ...
 
     def wake_up(self, _names: Iterable[bytes]) -> None: ...
-
-    async def run(self, _verb: Verb, _name: bytes) -> list[Any]:
-        """Do what the call has left."""
-        return [1]
 
     def ask(self, name: bytes, condition: WaitCondition, *, for_listeners: bool) -> None:
         assert for_listeners
@@ -89,203 +78,93 @@ class Backend:
         assert timeout <= 5
         self.waits.append((name, condition))
         self.when_waiting()
-        return self.comes and timeout > 0
+        return timeout > 0
 
     def transaction(self) -> Transaction:
         return Transaction(cast(Database, self))
 
 
-def play(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
-    asyncio.run(test())
+def submitting(verb: Verb, name: bytes, *messages: bytes) -> Submitting:
+    """Return what submits an operation."""
+    return lambda transaction: transaction.run(verb, name, [*messages])
 
 
-async def committed(backend: Backend, *coroutines: Submitting, **options: Any) -> list[Any]:
+def taking(name: bytes, timeout: float | None = None) -> Submitting:
+    """Return what takes a message."""
+    return lambda transaction: transaction.take([name], timeout)
+
+
+async def committed(backend: Backend, *coroutines: Submitting) -> list[Any]:
     """Let coroutines submit operations to one transaction, and commit it. Return their results or errors."""
     transaction = backend.transaction()
     tasks = [asyncio.ensure_future(one(transaction)) for one in coroutines]
     await asyncio.sleep(0)
-    await transaction.commit(**options)
+    await transaction.commit()
     return await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def test_all_operations_are_in_one_call_with_the_roles_that_they_need() -> None:
-    async def test() -> None:
-        backend = Backend([0, 1, [b"m"], 5])
-        found = await committed(
-            backend,
-            lambda t: t.run(verbs.PUT, b"a", [b"m"]),
-            lambda t: t.take([b"b"], None),
-            lambda t: t.run(verbs.LENGTH, b"a"),
-        )
-        assert found == [[2], (b"b", [b"m"]), [5]]
-        ((keys, arguments, changes),) = backend.calls
-        assert keys == [b"p:a", b"p:b"]
-        assert changes
-        assert arguments == [
-            b"on", b"1", b"p:a", b"free", b"1", b"producer",
-            b"on", b"1", b"p:b", b"free", b"1", b"consumer",
-            b"on", b"1", b"p:a", b"put", b"2", b"", b"m",
-            b"on", b"1", b"p:b", b"get waits", b"1", b"1",
-            b"on", b"1", b"p:a", b"length", b"0",
-        ]  # fmt: skip
-
-    play(test)
+async def test_all_operations_are_in_one_call_with_the_roles_that_they_need() -> None:
+    backend = Backend([0, 1, [b"m"], 5])
+    found = await committed(
+        backend, submitting(verbs.PUT, b"a", b"m"), taking(b"b"), submitting(verbs.LENGTH, b"a")
+    )
+    assert found == [[2], (b"b", [b"m"]), [5]]
+    ((keys, arguments, changes),) = backend.calls
+    assert keys == [b"p:a", b"p:b"]
+    assert changes
+    assert arguments == [
+        b"on", b"1", b"p:a", b"free", b"1", b"producer",
+        b"on", b"1", b"p:b", b"free", b"1", b"consumer",
+        b"on", b"1", b"p:a", b"put", b"2", b"", b"m",
+        b"on", b"1", b"p:b", b"get waits", b"1", b"1",
+        b"on", b"1", b"p:a", b"length", b"0",
+    ]  # fmt: skip
 
 
-def test_neighbours_share_a_run_unless_they_wait() -> None:
-    async def test() -> None:
-        backend = Backend([0, 0, [b"x"], []])
-        found = await committed(
-            backend,
-            lambda t: t.run(verbs.PUT, b"a", [b"m"]),
-            lambda t: t.run(verbs.PUT, b"a", [b"n"]),
-            lambda t: t.take([b"a"], 0.0),
-            lambda t: t.take([b"a"], 0.0),
-        )
-        assert found == [[1], [2], (b"a", [b"x"]), None]
-        arguments = backend.calls[0][1]
-        assert arguments.count(b"put") == 1
-        assert arguments.count(b"get waits") == 2
-
-    play(test)
+async def test_neighbours_share_a_run_unless_they_wait() -> None:
+    backend = Backend([0, 0, [b"x"], []])
+    puts = [submitting(verbs.PUT, b"a", message) for message in (b"m", b"n")]
+    found = await committed(backend, *puts, *[taking(b"a", timeout=0.0)] * 2)
+    assert found == [[1], [2], (b"a", [b"x"]), None]
+    arguments = backend.calls[0][1]
+    assert (arguments.count(b"put"), arguments.count(b"get waits")) == (1, 2)
 
 
-def test_a_take_of_several_queues_takes_from_the_first_that_has_a_message() -> None:
-    async def test() -> None:
-        backend = Backend([0, [], [b"m"], []])
-        (found,) = await committed(backend, lambda t: t.take([b"a", b"b", b"c"], None))
-        assert found == (b"b", [b"m"])
-        names = [word for word in backend.calls[0][1] if word.startswith(b"get")]
-        assert names == [b"get waits", b"get waits otherwise", b"get waits otherwise"]
-
-    play(test)
+async def test_a_call_that_is_refused_for_a_role_is_sent_again_when_the_role_is_free() -> None:
+    backend = Backend([b"refused", b"p:a", b"INUSE producer native"], [b"refused", b"p:a", b"DUE"], [0, 0])
+    assert await committed(backend, submitting(verbs.PUT, b"a", b"m")) == [[1]]
+    assert backend.waits == backend.asked == [(b"a", WaitCondition.PRODUCER_ROLE)]
+    assert len(backend.calls) == 3
+    assert backend.calls[0][1] == backend.calls[2][1]
 
 
-@pytest.mark.parametrize(("timeout", "fails"), [(0.0, False), (None, True), (1.0, True)])
-def test_a_take_from_closed_queues_fails_unless_it_may_not_wait(timeout: float | None, fails: bool) -> None:
-    async def test() -> None:
-        backend = Backend([0, hiredis.ReplyError("CLOSED"), []])
-        (found,) = await committed(backend, lambda t: t.take([b"a", b"b"], timeout))
-        assert isinstance(found, QueueClosedError) is fails
-        assert fails or found is None
-
-    play(test)
-
-
-def test_a_name_that_is_none_fails_its_command_alone() -> None:
-    async def test() -> None:
-        backend = Backend([0, 0])
-        found = await committed(
-            backend, lambda t: t.run(verbs.PUT, b"a", [b"m"]), lambda t: t.run(verbs.PUT, b"a:bound", [b"m"])
-        )
-        assert found[0] == [1]
-        assert isinstance(found[1], QueueNameError)
-
-    play(test)
-
-
-def test_a_transaction_without_operations_calls_nothing() -> None:
-    async def test() -> None:
-        backend = Backend()
-        assert await committed(backend) == []
-        assert backend.calls == []
-
-    play(test)
-
-
-def test_watched_queues_are_compared_before_anything_is_done() -> None:
-    async def test() -> None:
-        backend = Backend([b"refused", b"p:w", b"CHANGED"])
-        with pytest.raises(QueueChangedError):
-            await committed(backend, lambda t: t.run(verbs.LENGTH, b"a"), versions={b"w": b"v1"})
-        keys, arguments, changes = backend.calls[0]
-        assert arguments[:6] == [b"on", b"1", b"p:w", b"unchanged", b"1", b"v1"]
-        assert (keys, changes) == ([b"p:w", b"p:a"], False)
-
-    play(test)
-
-
-def test_a_call_that_is_refused_for_a_role_is_sent_again_when_the_role_is_free() -> None:
-    async def test() -> None:
-        backend = Backend(
-            [b"refused", b"p:a", b"INUSE producer native"], [b"refused", b"p:a", b"DUE"], [0, 0]
-        )
-        assert await committed(backend, lambda t: t.run(verbs.PUT, b"a", [b"m"])) == [[1]]
-        assert backend.waits == [(b"a", WaitCondition.PRODUCER_ROLE)]
-        assert backend.asked == [(b"a", WaitCondition.PRODUCER_ROLE)]
-        assert len(backend.calls) == 3
-        assert backend.calls[0][1] == backend.calls[2][1]
-
-    play(test)
-
-
-@pytest.mark.parametrize("stops", [True, False])
-def test_a_role_that_is_not_free_in_time_fails_the_transaction(stops: bool) -> None:
-    async def test() -> None:
-        backend = Backend([b"refused", b"p:a", b"INUSE consumer native"])
-        backend.comes, backend.is_stopping = False, stops
-        with pytest.raises(StoppingError if stops else QueueInUseError):
-            await committed(backend, lambda t: t.take([b"a"], None))
-
-    play(test)
-
-
-def test_messages_are_delivered_by_the_call_and_go_back_if_it_is_undone() -> None:
-    async def test() -> None:
-        backend = Backend([1, [b"x"], 0])
-        transaction = backend.transaction()
-        taking, putting = get(name=b"a"), put(b"m", name=b"b")
-        transaction.submit(taking)
-        transaction.submit(putting)
+@pytest.mark.parametrize("is_durable", [True, False])
+async def test_messages_are_delivered_by_the_call_and_go_back_if_it_is_undone(is_durable: bool) -> None:
+    backend = Backend([1, [b"x"], 0])
+    transaction, getting = backend.transaction(), get(name=b"a")
+    for operation in (getting, put(b"m", name=b"b")):
+        transaction.submit(operation)
+    if is_durable:
         await transaction.commit()
         assert backend.arrived == 0
-        taking.acknowledge()
+        getting.acknowledge()
         assert backend.arrived == 1
-        undone = Backend([1, [b"x"], 0])
-        undone.not_durable = NotSafeError("any", "no replica")
-        transaction = undone.transaction()
-        taking = get(name=b"a")
-        transaction.submit(taking)
-        transaction.submit(put(b"m", name=b"b"))
+    else:
+        backend.not_durable = NotSafeError("any", "no replica")
         with pytest.raises(NotSafeError):
             await transaction.commit()
-        assert undone.back == [taking]
-
-    play(test)
+        assert backend.back == [getting]
 
 
-def test_an_operation_that_would_wait_fails_with_the_reason() -> None:
-    async def test() -> None:
-        backend = Backend([0, hiredis.ReplyError("INUSE producer native")])
-        (found,) = await committed(backend, lambda t: t.run(verbs.PUT, b"a", [b"m"]))
-        assert isinstance(found, QueueInUseError)
-
-    play(test)
-
-
-def test_a_deletion_that_has_only_begun_is_finished_outside_the_call() -> None:
-    async def test() -> None:
-        backend = Backend([0, b"begun"])
-        assert await committed(backend, lambda t: t.run(verbs.DELETE, b"a")) == [[1]]
-        # A deletion does not need its roles at once.
-        assert b"free" not in backend.calls[0][1]
-
-    play(test)
-
-
-@pytest.mark.parametrize("error", [None, UnblockedError()])
-def test_a_transaction_that_is_unblocked_tries_once_more_and_fails(error: UnblockedError | None) -> None:
-    refused = [b"refused", b"p:a", b"INUSE producer native"]
-
-    async def test() -> None:
-        backend = Backend(refused, refused, refused)
-        unblocking = Unblocking(error)
-        transaction = backend.transaction()
-        backend.when_waiting = lambda: transaction.unblock(unblocking)
-        transaction.submit(put(b"m"))
-        with pytest.raises(QueueInUseError if error is None else UnblockedError):
-            await transaction.commit()
-        assert (len(backend.calls), backend.notified) == (2, [b"a", b"a"])
-        assert unblocking.has_ended_wait
-
-    play(test)
+@pytest.mark.parametrize(("error", "raised"), [(None, QueueInUseError), (UnblockedError(), UnblockedError)])
+async def test_a_transaction_that_is_unblocked_tries_once_more_and_fails(
+    error: UnblockedError | None, raised: type[Exception]
+) -> None:
+    backend = Backend(*[[b"refused", b"p:a", b"INUSE producer native"]] * 3)
+    unblocking, transaction = Unblocking(error), backend.transaction()
+    backend.when_waiting = lambda: transaction.unblock(unblocking)
+    transaction.submit(put(b"m"))
+    with pytest.raises(raised):
+        await transaction.commit()
+    assert (len(backend.calls), backend.notified) == (2, [b"a", b"a"])
+    assert unblocking.has_ended_wait

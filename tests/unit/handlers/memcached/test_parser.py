@@ -45,6 +45,7 @@ def fatal(reply: bytes) -> list[Refused]:
 VERSION = [Request([b"version"])]
 
 
+MOST_KEY = b"k" * 250
 LONG_KEY = b"k" * (MAX_KEY + 1)
 REFUSED_LINES: dict[str, tuple[bytes, bytes]] = {
     "too large": (b"set q 0 0 %d\r\n", TOO_LARGE),
@@ -163,17 +164,15 @@ def test_a_run_of_equal_requests_ends_before_a_refused_block() -> None:
         (b"md b b\r\n", refused(BAD_KEY)),
         (b"ms b 1 k\r\nx\r\n", [Request([b"ms", b"b", b"1", b"k"], [b"x"])]),
         (b"mg\r\n", [Request([b"mg"])]),
+        (b"set %b 0 0 1\r\nx\r\n" % MOST_KEY, [Request([b"set", MOST_KEY, b"0", b"0", b"1"], [b"x"])]),
+        # A line or a block may have the first byte of the binary protocol.
+        (b"get \x80\r\n", [Request([b"get", b"\x80"])]),
+        (b"set q 0 0 2\r\n\x80\n\r\n", [Request([b"set", b"q", b"0", b"0", b"2"], [b"\x80\n"])]),
     ],
 )
 def test_a_line_is_split_into_words(line: bytes, expected: list[Request | Refused]) -> None:
     assert fed(line + b"version\r\n") == [*expected, *VERSION]
     assert fed(*bytewise(line + b"version\r\n")) == [*expected, *VERSION]
-
-
-def test_a_key_has_at_most_250_bytes() -> None:
-    line = b"set %b 0 0 1\r\nx\r\n"
-    assert fed(line % (b"k" * 250)) == [Request([b"set", b"k" * 250, b"0", b"0", b"1"], [b"x"])]
-    assert fed(line % (b"k" * 251)) == refused(BAD_FORMAT)
 
 
 @pytest.mark.parametrize("name", [b"get", b"gets", b"gat", b"gats"])
@@ -235,11 +234,6 @@ def test_an_incomplete_binary_header_is_refused(length: int) -> None:
     assert refusal.reply[:2] == header[:2].ljust(2, b"\0").replace(b"\x80", b"\x81")
     assert refusal.reply[6:8] == b"\x00\x81"
     assert refusal.reply[12:16] == header[12:16].ljust(4, b"\0")
-
-
-def test_a_line_or_a_block_may_contain_the_binary_protocol_s_first_byte() -> None:
-    assert fed(b"get \x80\r\n") == [Request([b"get", b"\x80"])]
-    assert fed(b"set q 0 0 2\r\n\x80\n\r\n") == [Request([b"set", b"q", b"0", b"0", b"2"], [b"\x80\n"])]
 
 
 def test_equal_requests_in_one_piece_are_read_once() -> None:

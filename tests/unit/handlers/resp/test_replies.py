@@ -18,7 +18,7 @@ from handlers.resp.replies import (
     unknown_command,
     unknown_subcommand,
 )
-from pressure_server.errors import CommandError, QueueFullError
+from pressure_server.errors import CommandError
 
 REPLIES: list[tuple[Any, bytes, bytes]] = [
     (None, b"$-1\r\n", b"_\r\n"),
@@ -47,10 +47,6 @@ def test_a_reply_has_a_form_in_resp2_and_in_resp3(value: Any, resp2: bytes, resp
 def test_a_value_that_cannot_be_a_reply_is_a_type_error() -> None:
     with pytest.raises(TypeError, match="no reply for object"):
         encode(object(), 2)
-
-
-def test_an_error_begins_with_its_code() -> None:
-    assert error(QueueFullError("q")).startswith(b"-FULL queue 'q' is full")
 
 
 VALUES: st.SearchStrategy[Any] = st.recursive(

@@ -1,33 +1,28 @@
 """The courier: which blocks go together in a call, and how replies and records are handled. No backend."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, cast
-from unittest.mock import Mock
 
 import hiredis
 import pytest
 
-from pressure_server.backend.durability import Durability
 from pressure_server.backend.requests import Caller, Channel
 from pressure_server.backend.resp import Received
-from pressure_server.backend.turns import Turns
-from pressure_server.backend.watch import Watch
 from pressure_server.errors import BackendError, OutcomeUnknownError
 from pressure_server.lua.layout import HEADER_SIZE, RECOVER
 from pressure_server.lua.scripts import library
 from pressure_server.queues.calls.call import Block, Call, Part
 from pressure_server.queues.calls.courier import MOST_IN_FLIGHT, Courier
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.operation import Delivery, Operation, Owner
+from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.owners import Answers, WithoutClient
-from pressure_server.queues.operations.wait import WaiterCount
-from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
-from tests.interleavings.connections import ModelDurability, ModelWatch
 from tests.support.programs import TIMEOUT
 from tests.support.scripts import header_of
+from tests.unit.net.fake_server import Server
 from tests.unit.queues.fake_link import FakeLink
+from tests.unit.queues.operations_of import Recorder
 
 HEADER = (b"me", b"0", b"block", b"0 0")
 RECORDS = b"records"
@@ -95,6 +90,11 @@ class Harness:
         for key in keys:
             self.courier.ready(self.block(key, size, changes=changes, gets=gets))
 
+    def send(self, *keys: bytes, changes: bool = True, gets: bool = False) -> None:
+        """Make a block ready for each key, and let the courier send them."""
+        self.add(*keys, changes=changes, gets=gets)
+        self.run_loop()
+
     def run_loop(self) -> None:
         """Run a few iterations of the event loop."""
 
@@ -106,12 +106,6 @@ class Harness:
 
     def wait_for_call(self) -> None:
         self._runner.run(asyncio.wait_for(self.link.called.get(), TIMEOUT))
-
-
-@pytest.fixture
-def runner() -> Iterator[asyncio.Runner]:
-    with asyncio.Runner() as started:
-        yield started
 
 
 @pytest.fixture
@@ -169,8 +163,7 @@ def test_a_record_of_a_call_in_flight_is_left_to_that_call(harness: Harness, run
 
 
 def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None:
-    harness.add(b"a", b"b")
-    harness.run_loop()
+    harness.send(b"a", b"b")
     (call,) = harness.link.calls
     assert (call.keys, call.caller.records) == ([b"a", b"b"], RECORDS)
     block = [b"1", b"4", b"", b"put unique", b"2", b"", b"m"]
@@ -185,8 +178,7 @@ def test_blocks_that_are_ready_together_go_in_one_call(harness: Harness) -> None
 def test_calls_in_flight_are_limited(runner: asyncio.Runner, most: int) -> None:
     harness, keys = Harness(runner, most), [b"a", b"b", b"c", b"d", b"e"]
     for key in keys:
-        harness.add(key)
-        harness.run_loop()
+        harness.send(key)
     assert harness.keys == [[key] for key in keys[:most]]
     harness.link.reply([0, 1])
     harness.run_loop()
@@ -197,14 +189,12 @@ def test_calls_in_flight_are_limited(runner: asyncio.Runner, most: int) -> None:
 def test_ready_blocks_are_divided_among_the_calls_that_may_leave(
     harness: Harness, ready: int, calls: list[int]
 ) -> None:
-    harness.add(*(b"%d" % number for number in range(ready)))
-    harness.run_loop()
+    harness.send(*(b"%d" % number for number in range(ready)))
     assert [len(keys) for keys in harness.keys] == calls
 
 
 def test_an_error_of_a_call_is_the_reply_to_each_block(harness: Harness) -> None:
-    harness.add(b"a", b"b")
-    harness.run_loop()
+    harness.send(b"a", b"b")
     harness.link.reply(BackendError("it is away"))
     assert not len(harness.courier.records)
     assert [(key, str(error)) for key, error in harness.received] == [
@@ -213,8 +203,7 @@ def test_an_error_of_a_call_is_the_reply_to_each_block(harness: Harness) -> None
 
 
 def test_blocks_that_a_call_leaves_undone_go_first_in_the_next(harness: Harness) -> None:
-    harness.add(b"a", b"b", b"c")
-    harness.run_loop()
+    harness.send(b"a", b"b", b"c")
     harness.add(b"later")
     harness.link.reply([1, 1])
     harness.run_loop()
@@ -233,34 +222,32 @@ def test_the_blocks_and_bytes_of_a_call_are_limited(harness: Harness) -> None:
 
 def test_a_block_that_goes_first_precedes_all_ready_blocks(harness: Harness) -> None:
     for key in (b"a", b"b", b"c", b"d"):
-        harness.add(key)
-        harness.run_loop()
+        harness.send(key)
     harness.courier.ready(harness.block(b"back"), goes_first=True)
     harness.courier.flush()
     assert harness.keys[-1] == [b"back", b"d"]
 
 
 class LatePart(Part):
-    """A part that gets its block later, or never."""
+    """A part that makes its block when the call is packed: none, if `make` returns none."""
 
-    def __init__(self) -> None:
-        self.block: Block | None = None
+    def __init__(self, make: Callable[[], Block | None]) -> None:
+        self._make = make
 
     def pack_into(self, call: Call) -> None:
-        if self.block is not None:
-            self.block.pack_into(call)
+        if block := self._make():
+            block.pack_into(call)
 
     def received(self, reply: Any, delivery: Delivery | None) -> None:
         raise AssertionError
 
 
 def test_a_part_makes_its_block_when_the_call_is_sent(harness: Harness) -> None:
-    harness.courier.ready(LatePart())
+    blocks: list[Block | None] = [harness.block(b"late"), None]
+    harness.courier.ready(LatePart(blocks.pop))
     harness.run_loop()
     assert not harness.link.calls
-    part = LatePart()
-    harness.courier.ready(part)
-    part.block = harness.block(b"late")
+    harness.courier.ready(LatePart(blocks.pop))
     harness.run_loop()
     assert harness.keys == [[b"late"]]
 
@@ -269,38 +256,23 @@ def fail(*_arguments: Any) -> Any:
     raise LookupError("a bug")
 
 
-class BrokenPart(LatePart):
-    """A part with a bug."""
-
-    def pack_into(self, _call: Call) -> None:
-        fail()
-
-
-def test_a_part_that_fails_does_not_stop_other_blocks(
-    harness: Harness, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(
+    ("part", "replies"),
+    [(LatePart(fail), [0, 1]), (Block([b"bad"], b"", [b"length", b"0"], fail), [0, 0, 1])],
+    ids=["when it is packed", "when it is replied to"],
+)
+def test_a_part_that_fails_does_not_stop_others(
+    harness: Harness, caplog: pytest.LogCaptureFixture, part: Part, replies: list[int]
 ) -> None:
-    harness.add(b"before")
-    harness.courier.ready(BrokenPart())
-    harness.add(b"after")
-    harness.run_loop()
-    assert harness.keys == [[b"before", b"after"]]
-    assert "LookupError: a bug" in caplog.text
-
-
-def test_a_block_that_fails_on_its_reply_does_not_stop_other_replies(
-    harness: Harness, caplog: pytest.LogCaptureFixture
-) -> None:
-    harness.courier.ready(Block([b"bad"], b"", [b"length", b"0"], fail))
-    harness.add(b"good")
-    harness.run_loop()
-    harness.link.reply([0, 0, 1])
+    harness.courier.ready(part)
+    harness.send(b"good")
+    harness.link.reply(replies)
     assert harness.received == [(b"good", 1)]
     assert "LookupError: a bug" in caplog.text
 
 
 def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
-    harness.add(b"a", changes=False)
-    harness.run_loop()
+    harness.send(b"a", changes=False)
     (call,) = harness.link.calls
     assert (call.keys, call.record) == ([b"a"], b"")
     assert not len(harness.courier.records)
@@ -308,12 +280,10 @@ def test_a_call_that_only_reads_has_no_record(harness: Harness) -> None:
 
 def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harness) -> None:
     link = harness.link
-    harness.add(b"a", b"b", gets=True)
-    harness.run_loop()
+    harness.send(b"a", b"b", gets=True)
     link.reply([1, 1, 2])
     harness.got[0].acknowledge()
-    harness.add(b"next")
-    harness.run_loop()
+    harness.send(b"next")
     assert harness.dropped == b""
     link.reply([0, 1])
     harness.got[1].acknowledge()
@@ -321,8 +291,7 @@ def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harnes
     harness.courier.flush()
     assert harness.dropped == b"", "if the backend refused the drop, the read would fail"
     link.reply([0, 1])
-    harness.add(b"next")
-    harness.run_loop()
+    harness.send(b"next")
     assert harness.dropped == b"1"
     assert len(harness.courier.records)
     link.reply([0, 1])
@@ -330,14 +299,12 @@ def test_a_record_is_dropped_after_all_its_messages_have_arrived(harness: Harnes
 
 
 def test_an_idle_server_drops_records_with_an_extra_call(harness: Harness) -> None:
-    harness.add(b"a")
-    harness.run_loop()
+    harness.send(b"a")
     harness.link.reply([1, 1])
     harness.link.called.get_nowait()
     harness.wait_for_call()
     (call,) = harness.link.calls
-    assert call.keys == []
-    assert not call.word_count
+    assert (call.keys, call.word_count) == ([], 0)
     # The record may not have been dropped, so a later call drops it again.
     harness.link.reply(OutcomeUnknownError())
     harness.run_loop()
@@ -363,8 +330,7 @@ def test_each_call_drops_at_most_1000_records(harness: Harness) -> None:
 
 @pytest.mark.parametrize("done", [0, 1, 2])
 def test_messages_of_an_unanswered_call_are_put_back(harness: Harness, done: int) -> None:
-    harness.add(b"a", b"b")
-    harness.run_loop()
+    harness.send(b"a", b"b")
     harness.link.reply(OutcomeUnknownError())
     assert not harness.resolved
     harness.run_loop()
@@ -377,27 +343,15 @@ def test_messages_of_an_unanswered_call_are_put_back(harness: Harness, done: int
     assert not len(harness.courier.records)
 
 
-class _NoClient(Owner):
-    def completed(self, _operation: Operation) -> None:
-        pass
-
-
-def test_operations_that_come_one_at_a_time_are_sent_at_the_end_of_the_read(runner: asyncio.Runner) -> None:
-    link = FakeLink()
-
-    async def make_lanes() -> Shard:
-        return Shard(
-            link, cast(Watch, ModelWatch()), Mock(spec=Turns),
-            cast(Durability, ModelDurability(is_enabled=False)),
-            prefix=b"p", identity=b"me", policy=Policy(), waiters=WaiterCount(1), answers=Answers(),
-        )  # fmt: skip
-
-    lanes = runner.run(make_lanes())
+def test_operations_that_come_one_at_a_time_are_sent_at_the_end_of_the_read(
+    runner: asyncio.Runner, server: Server
+) -> None:
+    shard, link = server.shard, server.link
     # After one single operation, the next one does not wait for the event loop.
     for names, is_sent in (([b"a"], False), ([b"b"], True), ([b"c", b"d"], False), ([b"e"], False)):
         for name in names:
-            lanes.add(Operation(verbs.LENGTH, name, [], 1, _NoClient()))
-        lanes.end_of_read()
+            shard.add(Operation(verbs.LENGTH, name, [], 1, Recorder()))
+        shard.end_of_read()
         assert len(link.calls) == is_sent
         runner.run(link.called.get())
         link.reply([0, *([[0, 1]] * len(names))])

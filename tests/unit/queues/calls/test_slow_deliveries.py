@@ -1,8 +1,5 @@
 """Slow deliveries: when the record of a call is cut down, without a courier and a backend."""
 
-import asyncio
-from collections.abc import Iterator
-
 import pytest
 
 from pressure_server.queues.calls.records import SlowDeliveries
@@ -10,6 +7,7 @@ from pressure_server.queues.lanes.put_backs import put_back_operations
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.owners import WithoutClient
+from tests.unit.conftest import InLoop
 
 
 class SlowDelivery:
@@ -47,12 +45,9 @@ class SlowDelivery:
 
 
 @pytest.fixture
-def slow() -> Iterator[SlowDelivery]:
-    async def start() -> SlowDelivery:
-        return SlowDelivery()
-
-    with asyncio.Runner() as runner:
-        yield runner.run(start())
+def slow(in_loop: InLoop) -> SlowDelivery:
+    made: SlowDelivery = in_loop(SlowDelivery)
+    return made
 
 
 def test_a_record_is_cut_down_when_half_is_delivered_or_delivery_stalls(slow: SlowDelivery) -> None:
@@ -84,7 +79,7 @@ def test_messages_being_put_back_stay_in_the_record(slow: SlowDelivery) -> None:
 
 def test_a_record_is_not_cut_down_before_its_messages_are_assigned(slow: SlowDelivery) -> None:
     slow.add()
-    slow.check()
-    slow.check()
+    for _ in range(2):
+        slow.check()
     slow.assign_messages()
     assert not slow.check()

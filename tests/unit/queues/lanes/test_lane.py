@@ -27,7 +27,7 @@ from pressure_server.queues.operations.wait import Wait, WaiterCount
 from pressure_server.queues.policy import Policy
 from pressure_server.queues.shard import Shard
 from tests.unit.queues.fake_link import call_without_courier
-from tests.unit.queues.operations_of import Recorder, get, put
+from tests.unit.queues.operations_of import Recorder, get, put, wait_of
 
 NO_BOUND, BOUND, NO_QUEUE = 0, -1, -2
 
@@ -126,12 +126,21 @@ class Driven:
         self.lane.pack_into(self.call)
         return self.call.arguments()[len(BlockField) :]
 
+    def send(self, *operations: Operation) -> list[bytes]:
+        """Submit operations, and return the runs of the next block."""
+        self.submit(*operations)
+        return self.pack()
+
     def put_back(self, operation: Operation) -> None:
         """See Delivery."""
         self.lane.put_backs.put_back(operation)
 
     def reply(self, *reply: Any, delivery: Delivery | None = None) -> None:
         self.lane.received(list(reply), delivery)
+
+    def fail(self, error: Exception) -> None:
+        """Let the block in flight end without a reply, or be refused."""
+        self.lane.received(error, None)
 
 
 @pytest.fixture
@@ -143,33 +152,32 @@ def length() -> Operation:
     return Operation(verbs.LENGTH, b"q", [], 1, Recorder())
 
 
+def waiting_get() -> Operation:
+    return get(options=WAITS, wait=Wait(None))
+
+
 def ended(*operations: Operation) -> list[bool]:
     """Return which of the operations have ended; none may have ended twice."""
-    owners = [operation.owner for operation in operations]
-    assert all(isinstance(owner, Recorder) and len(owner.ended) <= 1 for owner in owners)
-    return [isinstance(owner, Recorder) and bool(owner.ended) for owner in owners]
+    owners = [cast(Recorder, operation.owner) for operation in operations]
+    assert all(len(owner.ended) <= 1 for owner in owners)
+    return [bool(owner.ended) for owner in owners]
 
 
 def test_one_operation_makes_the_same_block_as_the_general_path(driven: Driven) -> None:
-    driven.submit(put(b"a b"))
-    fast, fast_call = driven.pack(), driven.call
     general = Driven()
     general.shard.peer_count = 1
-    general.submit(put(b"a b"))
-    assert general.pack() == fast == [b"put", b"3", b"2", b"a", b"b"]
-    assert fast_call.keys == general.call.keys == [b"p:q"]
-    for call in (fast_call, general.call):
-        assert (call.has_changes, call.takes) == (True, False)
+    assert general.send(put(b"a b")) == driven.send(put(b"a b")) == [b"put", b"3", b"2", b"a", b"b"]
+    for call in (driven.call, general.call):
+        assert (call.keys, call.has_changes, call.takes) == ([b"p:q"], True, False)
 
 
 def test_all_pending_operations_go_in_one_block_and_none_while_it_is_in_flight(driven: Driven) -> None:
-    first, second, third = put(b"a"), get(), get()
-    driven.submit(first, second)
-    assert driven.pack() == [b"put", b"2", b"", b"a", b"get", b"1", b"1"]
-    driven.submit(third)
-    assert driven.pack() == []
+    operations = put(b"a"), get(), get()
+    assert driven.send(*operations[:2]) == [b"put", b"2", b"", b"a", b"get", b"1", b"1"]
+    assert driven.send(operations[2]) == []
     driven.reply(NO_BOUND, 0, [b"a"])
-    assert ended(first, second, third) == [True, True, False]
+    assert ended(*operations) == [True, True, False]
+    assert [operation.end_order for operation in operations[:2]] == [1, 2]
     assert driven.shard.courier.asked == [False]
     assert driven.pack() == [b"get", b"1", b"1"]
     assert driven.lane.is_in_use
@@ -178,73 +186,48 @@ def test_all_pending_operations_go_in_one_block_and_none_while_it_is_in_flight(d
 
 
 def test_the_keys_of_a_move_are_those_of_both_queues(driven: Driven) -> None:
-    moving = Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=Wait(None, destination=b"d"))
-    driven.submit(moving)
-    driven.pack()
+    driven.send(Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=Wait(None, destination=b"d")))
     assert driven.call.keys == [b"p:q", b"p:d"]
 
 
-def test_a_get_of_a_client_that_has_gone_is_not_sent(driven: Driven) -> None:
-    gone, stays = get(), get()
-    driven.submit(gone, stays)
-    driven.lane.cancel(gone)
-    assert driven.pack() == [b"get", b"1", b"1"]
-    driven.reply(NO_BOUND, [b"a"])
+def test_of_a_client_that_has_gone_a_get_is_not_sent_and_a_put_is_done(driven: Driven) -> None:
+    gone, putting, stays = get(), put(b"m"), get()
+    driven.submit(gone, putting, stays)
+    for operation in (gone, putting):
+        driven.lane.cancel(operation)
+    assert driven.pack() == [b"put", b"2", b"", b"m", b"get", b"1", b"1"]
+    driven.reply(NO_BOUND, 0, [b"a"])
     assert stays.results == [b"a"]
     assert ended(gone) == [False]
 
 
-def test_a_put_of_a_client_that_has_gone_is_done(driven: Driven) -> None:
-    gone = put(b"a")
-    driven.submit(gone)
-    driven.lane.cancel(gone)
-    assert driven.pack() == [b"put", b"2", b"", b"a"]
-
-
 def test_what_is_left_of_a_block_goes_before_later_operations(driven: Driven) -> None:
     first, second, later = get(2), get(2), put(b"a")
-    driven.submit(first, second)
-    driven.pack()
+    driven.send(first, second)
     driven.submit(later)
     driven.reply(1, [b"a", b"b", b"c"])
     assert ended(first, second, later) == [True, False, False]
-    assert isinstance(second.owner, Recorder)
-    assert second.owner.partly == [second]
+    assert cast(Recorder, second.owner).partly == [second]
+    assert driven.shard.existence == []  # such a reply does not say whether the queue exists
     assert driven.pack() == [b"get", b"1", b"1", b"put", b"2", b"", b"a"]
     driven.reply(NO_BOUND, [b"d"], 0)
     assert second.results == [b"c", b"d"]
 
 
-def test_operations_end_in_the_order_of_the_block(driven: Driven) -> None:
-    operations = [get() for _ in range(3)]
-    driven.submit(*operations)
-    driven.pack()
-    driven.reply(NO_BOUND, [b"a", b"b", b"c"])
-    assert [operation.end_order for operation in operations] == [1, 2, 3]
-
-
+@pytest.mark.parametrize(
+    ("pending", "goes_back", "is_ahead"), [(15, False, False), (16, False, True), (16, True, False)]
+)
 def test_with_many_operations_pending_the_next_block_leaves_before_the_last_is_handed_out(
-    driven: Driven,
+    driven: Driven, pending: int, goes_back: bool, is_ahead: bool
 ) -> None:
-    driven.submit(length())
-    driven.pack()
-    driven.submit(*[length() for _ in range(15)])
-    driven.reply(NO_BOUND, 1)
-    assert driven.shard.courier.sent_ahead == []
-    driven.pack()
-    driven.submit(*[length() for _ in range(16)])
-    driven.reply(NO_BOUND, 1)
-    assert driven.shard.courier.sent_ahead == [driven.lane]
-
-
-def test_no_block_leaves_ahead_of_messages_that_go_back(driven: Driven) -> None:
-    gone = get()
-    driven.submit(gone)
-    driven.pack()
-    driven.lane.cancel(gone)
-    driven.submit(*[length() for _ in range(20)])
+    """But not before messages that go back."""
+    getting = get()
+    driven.send(getting)
+    if goes_back:
+        driven.lane.cancel(getting)
+    driven.submit(*[length() for _ in range(pending)])
     driven.reply(NO_BOUND, [b"a"])
-    assert driven.shard.courier.sent_ahead == []
+    assert driven.shard.courier.sent_ahead == [driven.lane] * is_ahead
 
 
 @pytest.mark.parametrize(
@@ -254,8 +237,7 @@ def test_no_block_leaves_ahead_of_messages_that_go_back(driven: Driven) -> None:
 def test_a_reply_says_whether_the_queue_exists_and_has_a_bound(
     driven: Driven, state: int, bounded: bool, exists: bool
 ) -> None:
-    driven.submit(length())
-    driven.pack()
+    driven.send(length())
     driven.reply(state, 1)
     assert (driven.lane.may_be_bounded, driven.lane.bound_state) == (bounded, state)
     assert driven.shard.existence == [(b"q", exists)]
@@ -263,31 +245,21 @@ def test_a_reply_says_whether_the_queue_exists_and_has_a_bound(
     assert (driven.lane.may_be_bounded, driven.lane.bound_state) == (True, None)
 
 
-def test_a_reply_that_leaves_something_says_nothing_of_the_queue(driven: Driven) -> None:
-    driven.submit(get(3))
-    driven.pack()
-    driven.reply(2, [b"a"])
-    assert driven.shard.existence == []
-
-
 def test_an_operation_waits_and_is_tried_with_the_put_that_serves_it(driven: Driven) -> None:
-    waiting = get(options=WAITS, wait=Wait(None))
-    driven.submit(waiting)
-    driven.pack()
+    waiting = waiting_get()
+    driven.send(waiting)
     driven.reply(NO_BOUND, [])
-    assert isinstance(waiting.owner, Recorder)
-    assert waiting.owner.waiting == [waiting]
+    assert cast(Recorder, waiting.owner).waiting == [waiting]
     assert driven.lane.is_in_use
-    driven.submit(put(b"a"))
-    assert driven.pack() == [b"get existing waits", b"1", b"1", b"put", b"2", b"", b"a"]
+    assert driven.send(put(b"a")) == [b"get existing waits", b"1", b"1", b"put", b"2", b"", b"a"]
     driven.reply([NO_BOUND, 1, [b"a"]], [], 0)
     assert (waiting.results, driven.lane.is_in_use) == ([b"a"], False)
 
 
 def test_a_wake_up_tries_waiting_operations_even_if_it_comes_during_a_call(driven: Driven) -> None:
-    waiting = get(options=WAITS, wait=Wait(None))
-    driven.submit(waiting)
-    driven.pack()
+    driven.lane.wake_up()
+    assert driven.shard.courier.asked == [], "no operation waits"
+    driven.send(waiting_get())
     driven.reply(NO_BOUND, [])
     driven.lane.wake_up()
     assert driven.shard.courier.asked == [False]
@@ -298,86 +270,57 @@ def test_a_wake_up_tries_waiting_operations_even_if_it_comes_during_a_call(drive
     assert driven.pack() == [b"get existing waits", b"1", b"1"]
 
 
-def test_a_wake_up_of_a_lane_on_which_no_operation_waits_does_nothing(driven: Driven) -> None:
-    driven.lane.wake_up()
-    assert driven.shard.courier.asked == []
-
-
-def test_a_refused_block_fails_its_operations(driven: Driven) -> None:
-    first, second = put(b"a"), get()
-    driven.submit(first, second)
-    driven.pack()
-    driven.lane.received(hiredis.ReplyError("NOQUEUE"), None)
-    assert ended(first, second) == [True, True]
-    assert isinstance(first.error, QueueDoesNotExistError)
-
-
-def test_if_the_backend_is_out_of_memory_only_puts_fail(driven: Driven) -> None:
-    putting, getting = put(b"a"), get()
-    driven.submit(putting, getting)
-    driven.pack()
-    driven.lane.received(hiredis.ReplyError("OOM command not allowed"), None)
-    assert ended(putting, getting) == [True, False]
-    assert driven.pack() == [b"get", b"1", b"1"]
-
-
-def test_only_what_changes_something_has_an_unknown_outcome(driven: Driven) -> None:
+@pytest.mark.parametrize(
+    ("refusal", "of_put", "of_question"),
+    [
+        (hiredis.ReplyError("NOQUEUE"), QueueDoesNotExistError, QueueDoesNotExistError),
+        # If the backend is out of memory, only puts fail.
+        (hiredis.ReplyError("OOM command not allowed"), BackendError, None),
+        # Only what changes something has an unknown outcome.
+        (OutcomeUnknownError(), OutcomeUnknownError, UnansweredError),
+    ],
+)
+def test_a_refused_block_fails_its_operations(
+    driven: Driven, refusal: Exception, of_put: type[Exception], of_question: type[Exception] | None
+) -> None:
     putting, asking = put(b"a"), length()
-    driven.submit(putting, asking)
-    driven.pack()
-    driven.lane.received(OutcomeUnknownError(), None)
-    assert type(putting.error) is OutcomeUnknownError
-    assert type(asking.error) is UnansweredError
+    driven.send(putting, asking)
+    driven.fail(refusal)
+    assert ended(putting, asking) == [True, of_question is not None]
+    assert type(putting.error) is of_put
+    if of_question is None:
+        assert driven.pack() == [b"length", b"0"]
+    else:
+        assert type(asking.error) is of_question
 
 
-def test_changes_end_when_they_are_durable() -> None:
-    driven = Driven(is_durable=True)
-    putting = put(b"a")
-    driven.submit(putting)
-    driven.pack()
+@pytest.mark.parametrize(("error", "results"), [(None, [1]), (NotSafeError("fsync", "the disk is full"), [])])
+def test_changes_end_when_they_are_durable_or_fail(error: BackendError | None, results: list[int]) -> None:
+    driven, putting = Driven(is_durable=True), put(b"a")
+    driven.send(putting)
     driven.reply(NO_BOUND, 0)
     assert ended(putting) == [False]
     (follows,) = driven.shard.followers_of_durability
-    follows(None)
+    follows(error)
     assert ended(putting) == [True]
-    assert putting.results == [1]
-
-
-def test_changes_that_are_not_durable_fail() -> None:
-    driven = Driven(is_durable=True)
-    putting = put(b"a")
-    driven.submit(putting)
-    driven.pack()
-    driven.reply(NO_BOUND, 0)
-    error = NotSafeError("fsync", "the disk is full")
-    driven.shard.followers_of_durability[0](error)
-    assert (putting.results, putting.error) == ([], error)
+    assert (putting.results, putting.error) == (results, error)
 
 
 def test_what_changes_nothing_does_not_wait_to_be_durable() -> None:
-    driven = Driven(is_durable=True)
-    asking, empty = length(), get()
-    driven.submit(asking, empty)
-    driven.pack()
-    driven.reply(NO_BOUND, 1, [])
-    if driven.shard.followers_of_durability:
-        driven.shard.followers_of_durability[0](None)
+    driven, asking, empty = Driven(is_durable=True), length(), get()
+    driven.send(asking)
+    driven.reply(NO_BOUND, 1)
+    driven.send(empty)
+    driven.reply(NO_BOUND, [])
     assert ended(asking, empty) == [True, True]
-    only = Driven(is_durable=True)
-    question = length()
-    only.submit(question)
-    only.pack()
-    only.reply(NO_BOUND, 1)
-    assert ended(question) == [True]
-    assert only.shard.followers_of_durability == []
+    assert driven.shard.followers_of_durability == []
 
 
 def taken(driven: Driven, number: int, *messages: bytes) -> Operation:
     """Return a get that has got messages by the call of that number."""
     operation = get(len(messages))
     delivery = Delivery(number, lambda: None, driven.put_back)
-    driven.submit(operation)
-    driven.pack()
+    driven.send(operation)
     driven.reply(NO_BOUND, list(messages), delivery=delivery)
     delivery.end_sharing_out()
     assert operation.deliveries
@@ -390,13 +333,13 @@ def test_messages_go_back_together_and_those_of_later_calls_first(driven: Driven
     for operation in (second, first, third):
         operation.put_back()
     assert driven.lane.has_put_backs
-    driven.submit(length())
-    assert driven.pack() == [], "nothing is sent until all have gathered"
+    assert driven.send(length()) == [], "nothing is sent until all have gathered"
     (follows,) = driven.shard.later
     follows()
     assert driven.shard.courier.asked[-1] is True
-    backs = driven.pack()
-    assert backs == [word for number in (b"3", b"2", b"1") for word in (b"put_back", b"2", number, number)]
+    assert driven.pack() == [
+        word for number in (b"3", b"2", b"1") for word in (b"put_back", b"2", number, number)
+    ]
     driven.reply(NO_BOUND, 1, 1, 1)
     assert not driven.lane.has_put_backs
     assert driven.pack() == [b"length", b"0"]
@@ -404,13 +347,11 @@ def test_messages_go_back_together_and_those_of_later_calls_first(driven: Driven
 
 def test_messages_that_a_block_in_flight_takes_go_back_with_the_others(driven: Driven) -> None:
     first, second = taken(driven, 1, b"1"), get()
-    driven.submit(second)
-    driven.pack()
+    driven.send(second)
     first.put_back()
     driven.shard.later.pop()()
     assert driven.pack() == []
-    delivery = Delivery(2, lambda: None, driven.put_back)
-    driven.reply(NO_BOUND, [b"2"], delivery=delivery)
+    driven.reply(NO_BOUND, [b"2"], delivery=Delivery(2, lambda: None, driven.put_back))
     second.put_back()
     driven.shard.later.pop()()
     assert driven.pack() == [b"put_back", b"2", b"2", b"2", b"put_back", b"2", b"1", b"1"]
@@ -425,13 +366,13 @@ def test_a_put_back_without_a_reply_is_sent_again_if_it_was_not_done(driven: Dri
     driven.shard.later.pop()()
     driven.pack()
     call = driven.call
-    driven.lane.received(OutcomeUnknownError(), None)
+    driven.fail(OutcomeUnknownError())
     assert driven.shard.courier.sent == []
     call.resolve(1 if is_done else 0)
-    assert len(driven.shard.courier.sent) == (0 if is_done else 1)
-    if not is_done:
-        (block,) = driven.shard.courier.sent
-        assert list(block.arguments) == [b"put_back", b"2", b"1", b"m"]
+    assert [list(block.arguments) for block in driven.shard.courier.sent] == (
+        [] if is_done else [[b"put_back", b"2", b"1", b"m"]]
+    )
+    for block in driven.shard.courier.sent:
         block.received([NO_BOUND, 1], None)
     assert not delivery.undelivered
     assert driven.shard.woken == [b"q"]
@@ -441,23 +382,21 @@ def test_a_put_back_without_a_reply_is_sent_again_if_it_was_not_done(driven: Dri
 def test_only_what_waits_for_a_message_waits_through_an_outage(driven: Driven, error: BackendError) -> None:
     """A removal that has waited for a role may be done already, and must not be done twice."""
     removing = Operation(verbs.REMOVE, b"q", [b"m"], 1, Recorder(), wait=Wait())
-    assert removing.wait is not None
-    removing.wait.in_line = True
-    waiting = get(options=WAITS, wait=Wait(None))
-    driven.submit(waiting, removing)
-    driven.pack()
-    driven.lane.received(error, None)
+    wait_of(removing).in_line = True
+    waiting = waiting_get()
+    driven.send(waiting, removing)
+    driven.fail(error)
     assert ended(waiting, removing) == [False, True]
     assert removing.error is not None
 
 
 def test_a_take_that_may_kill_the_backend_is_given_up(driven: Driven) -> None:
-    waiting = get(options=WAITS, wait=Wait(None))
+    waiting = waiting_get()
     driven.submit(waiting)
     for _ in range(MAX_DEATHS):
         assert not any(ended(waiting))
         driven.pack()
-        driven.lane.received(OutcomeUnknownError(), None)
+        driven.fail(OutcomeUnknownError())
         driven.lane.wake_up()
     assert type(waiting.error) is OutcomeUnknownError
 
@@ -466,7 +405,7 @@ def test_a_put_back_that_is_refused_is_sent_again_when_the_backend_is_back(drive
     taken(driven, 1, b"m").put_back()
     driven.shard.later.pop()()
     driven.pack()
-    driven.lane.received(hiredis.ReplyError("MISCONF no"), None)
+    driven.fail(hiredis.ReplyError("MISCONF no"))
     assert driven.shard.courier.sent == []
     driven.shard.followers_of_return.pop()()
     assert len(driven.shard.courier.sent) == 1

@@ -7,7 +7,7 @@ from typing import Any
 
 import hiredis
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from pressure_server.errors import QueueClosedError, QueueDoesNotExistError, QueueInUseError
@@ -26,7 +26,7 @@ from pressure_server.queues.operations.batch import (
     share_mode,
     take_batch,
 )
-from pressure_server.queues.operations.block_reply import NO_NEWS, Due, News
+from pressure_server.queues.operations.block_reply import NO_NEWS, Due
 from pressure_server.queues.operations.operation import Operation, Owner, Verb
 from pressure_server.queues.operations.options import UNIQUE, WAITS, OnFull, Options
 from pressure_server.queues.operations.wait import Wait, WaitCondition
@@ -40,33 +40,6 @@ def of(verb: Verb, *messages: bytes, owner: Owner | None = None) -> Operation:
 
 def error(text: str) -> hiredis.ReplyError:
     return hiredis.ReplyError(text)
-
-
-def test_a_call_takes_the_first_operations_and_leaves_the_rest() -> None:
-    first, second, third = get(MAX_MESSAGES - 1), get(), get()
-    waiting = [first, second, third]
-    assert take_batch(waiting) == [first, second]
-    assert waiting == [third]
-    assert (first.is_sealed, third.is_sealed) == (True, False)
-
-
-def test_a_call_has_one_operation_however_large_it_is() -> None:
-    large = get(3 * MAX_MESSAGES)
-    assert take_batch([large, get()]) == [large]
-    heavy = put(b"x" * (MAX_BYTES + 1))
-    assert take_batch([heavy, put(b"a")]) == [heavy]
-
-
-def test_the_bytes_of_a_call_are_limited() -> None:
-    half = [put(b"x" * (MAX_BYTES // 2)) for _ in range(3)]
-    assert len(take_batch(half)) == 2
-    assert take_batch([]) == []
-
-
-def test_the_messages_that_one_call_puts_back_are_limited() -> None:
-    words = [b"1", *[b"m"] * (MAX_MESSAGES // 2)]
-    backs = [Operation(verbs.PUT_BACK, b"q", words[:], 1, Recorder()) for _ in range(3)]
-    assert len(take_batch(backs)) == 1
 
 
 @pytest.mark.parametrize("verb", [verbs.PUT_BACK, verbs.GIVE_UP])
@@ -83,27 +56,34 @@ def test_what_an_earlier_call_had_of_an_operation_does_not_count() -> None:
     assert operation.commands_in_call is None
 
 
-@given(st.lists(st.tuples(st.sampled_from(["get", "put", "back"]), st.integers(1, 900)), max_size=12))
-def test_batches_keep_the_order_and_exceed_a_limit_only_by_their_last_operation(
+def exceeds_a_limit(batch: Sequence[Operation]) -> bool:
+    """Whether a call cannot have all of these operations. Any operation fits if it is alone."""
+    messages = sum(len(one.messages) if one.verb.is_put_back else one.wanted for one in batch)
+    size = sum(len(message) for one in batch for message in one.messages)
+    kinds = {one.verb.is_put_back for one in batch}
+    return len(batch) > 1 and (messages > MAX_MESSAGES or size > MAX_BYTES or len(kinds) > 1)
+
+
+@given(st.lists(st.tuples(st.sampled_from(["get", "put", "back"]), st.integers(1, 3000)), max_size=12))
+@example([("put", 2097), ("put", 1)])
+def test_a_call_takes_as_many_operations_as_its_limits_allow_in_their_order(
     sizes: list[tuple[str, int]],
 ) -> None:
     make: dict[str, Callable[[int], Operation]] = {
         "get": get,
-        "put": lambda size: put(b"x" * size * 1000),
+        "put": lambda size: put(b"x" * size * 500),
         "back": lambda size: of(verbs.PUT_BACK, *[b"m"] * size),
     }
     operations = [make[kind](size) for kind, size in sizes]
     waiting = list(operations)
-    batches = []
     while waiting:
-        batches.append(take_batch(waiting))
-        assert batches[-1]
-    assert [operation for one in batches for operation in one] == operations
-    for one in batches:
-        assert len({operation.verb.is_put_back for operation in one}) == 1
-        if len(one) > 1:
-            assert sum(operation.wanted for operation in one) <= MAX_MESSAGES
-            assert sum(len(m) for operation in one for m in operation.messages) <= MAX_BYTES
+        batch = take_batch(waiting)
+        assert batch == operations[: len(batch)]
+        assert all(one.is_sealed for one in batch)
+        assert not exceeds_a_limit(batch)
+        assert not waiting or exceeds_a_limit([*batch, waiting[0]])
+        assert not any(one.is_sealed for one in waiting)
+        del operations[: len(batch)]
 
 
 def test_neighbours_with_equal_verb_and_options_share_a_run() -> None:
@@ -179,65 +159,67 @@ def test_a_run_is_packed_as_its_name_a_count_and_its_arguments() -> None:
     assert options.words == b" existing unique now"
 
 
-def test_a_take_that_found_too_few_messages_ends_although_a_later_run_was_done_in_part() -> None:
-    first, putting, second = get(3), put(b"b", options=UNIQUE), get(2)
-    progress = distribute([[first], [putting], [second]], [1, [b"a"], b"new", [b"b"]])
+def waiting_get() -> Operation:
+    return get(options=WAITS)
+
+
+def begun_get() -> Operation:
+    operation = get(3)
+    operation.results = [b"a"]
+    return operation
+
+
+@pytest.mark.parametrize(
+    ("runs", "reply", "fates", "outcomes"),
+    [
+        # A take that found too few messages ends, although a later run was done in part.
+        (
+            [[get(3)], [put(b"b", options=UNIQUE)], [get(2)]], [1, [b"a"], b"new", [b"b"]],
+            "ended ended sent", [[b"a"], [1], [b"b"]],
+        ),
+        ([[waiting_get(), waiting_get()]], [0, [b"a"]], "ended waits", [[b"a"], []]),
+        # What a waiting run gets later in the call counts; it may fail there, too.
+        ([[waiting_get()], [put(b"a")]], [[0, 1, [b"a"]], [], 0], "ended ended", [[b"a"], [1]]),
+        (
+            [[waiting_get()], [of(verbs.CLOSE)]], [[0, 1, error("CLOSED")], [], 1],
+            "ended ended", [QueueClosedError, [1]],
+        ),
+        # An error of a run fails its operations, and no others.
+        (
+            [[get(), get()], [put(b"a")]], [0, error("NOQUEUE"), 0],
+            "ended ended ended", [QueueDoesNotExistError, QueueDoesNotExistError, [1]],
+        ),
+        # Operations that cannot wait for a role fail, and those that have messages end.
+        ([[of(verbs.INFO)]], [-1, error("INUSE consumer native")], "ended", [QueueInUseError]),
+        ([[begun_get()]], [-1, error("INUSE consumer native")], "ended", [[b"a"]]),
+    ],
+)  # fmt: skip
+def test_each_operation_of_a_call_ends_or_waits_or_is_sent_again(
+    runs: list[list[Operation]], reply: list[Any], fates: str, outcomes: list[object]
+) -> None:
+    progress = distribute(runs, reply)
     assert progress is not None
-    assert (progress.ended, progress.resend) == ([first, putting], [second])
+    found: dict[str, list[Operation]] = {"ended": [], "waits": [], "sent": []}
+    operations = [operation for run in runs for operation in run]
+    for operation, fate in zip(operations, fates.split(), strict=True):
+        found[fate].append(operation)
+    assert found == {"ended": progress.ended, "waits": progress.must_wait, "sent": progress.resend}
+    assert [one.results if one.error is None else type(one.error) for one in operations] == outcomes
+    assert all(one.wait is None or one.wait.condition is None for one in progress.ended)
 
 
-def test_an_operation_that_lacks_something_must_wait_and_others_of_its_run_end() -> None:
-    served, hungry = get(options=WAITS), get(options=WAITS)
-    progress = distribute([[served, hungry]], [0, [b"a"]])
-    assert progress is not None
-    assert (progress.ended, progress.must_wait, progress.resend) == ([served], [hungry], [])
-
-
-def test_what_a_waiting_run_got_later_in_the_call_counts() -> None:
-    hungry, putting = get(options=WAITS), put(b"a")
-    progress = distribute([[hungry], [putting]], [[0, 1, [b"a"]], [], 0])
-    assert progress is not None
-    assert (progress.ended, progress.must_wait) == ([hungry, putting], [])
-    assert wait_of(hungry).condition is None
-    assert (hungry.results, putting.results) == ([b"a"], [1])
-
-
-def test_a_waiting_run_may_fail_later_in_the_call() -> None:
-    hungry, closing = get(options=WAITS), of(verbs.CLOSE)
-    progress = distribute([[hungry], [closing]], [[0, 1, error("CLOSED")], [], 1])
-    assert progress is not None
-    assert progress.ended == [hungry, closing]
-    assert isinstance(hungry.error, QueueClosedError)
-
-
-def test_a_reply_names_roles_that_native_clients_hold_and_that_waiting_operations_need() -> None:
-    progress = distribute([[get(options=WAITS)]], [[0, 0, b"producer", 0, b"consumer"], []])
+def test_a_reply_has_news_of_roles_of_due_jobs_and_of_the_log() -> None:
+    reading = get(name=b"log+group", options=WAITS)
+    words = [0, 0, b"producer", 0, b"consumer", 0, b"due 1500 note of it", 0, b"source 6"]
+    progress = distribute([[reading]], [words, []])
     assert progress is not None
     assert progress.held_roles == {WaitCondition.PRODUCER_ROLE, WaitCondition.CONSUMER_ROLE}
-    assert progress.news == NO_NEWS._replace(held=(b"producer", b"consumer"))
-
-
-def test_a_reply_says_when_there_may_be_another_job_and_what_was_left_for_others() -> None:
-    first = get(name=b"log+group", options=WAITS)
-    more = [0, b"others", 0, b"due 1500 note of it", 0, b"room 250", 0, b"source 6"]
-    progress = distribute([[first]], [[0, *more], []])
-    assert progress is not None
-    due = Due(1.5, b"note of it")
-    assert progress.news == News(left_for_others=True, due=due, room_after=0.25, log_suffix=6)
+    assert progress.news is not None
+    assert progress.news.due == Due(1.5, b"note of it")
     assert progress.source == b"log"
     nothing = distribute([[get(options=WAITS)]], [0, []])
     assert nothing is not None
     assert (nothing.news, nothing.source) == (NO_NEWS, None)
-
-
-def test_an_error_of_a_run_fails_its_operations_and_no_others() -> None:
-    first, second, sound = get(), get(), put(b"a")
-    progress = distribute([[first, second], [sound]], [0, error("NOQUEUE"), 0])
-    assert progress is not None
-    assert progress.ended == [first, second, sound]
-    assert isinstance(first.error, QueueDoesNotExistError)
-    assert first.error is second.error
-    assert (sound.error, sound.results) == (None, [1])
 
 
 def test_an_error_ends_a_run_that_is_alone_without_progress() -> None:
@@ -266,25 +248,6 @@ def test_an_error_that_others_can_end_is_waited_for(
     assert (wait.condition, wait.at_destination) == (condition, False)
     assert isinstance(wait.timeout_error, QueueInUseError)
     assert operation.options.must_exist is requires
-
-
-def test_operations_that_cannot_wait_fail_at_once() -> None:
-    question = of(verbs.INFO)
-    assert question.verb.line is None
-    progress = distribute([[question]], [-1, error("INUSE consumer native")])
-    assert progress is not None
-    assert progress.ended == [question]
-    assert isinstance(question.error, QueueInUseError)
-
-
-def test_a_take_that_has_messages_does_not_wait_for_a_role() -> None:
-    operation = get(3)
-    operation.results = [b"a"]
-    progress = distribute([[operation]], [-1, error("INUSE consumer native")])
-    assert progress is not None
-    assert progress.ended == [operation]
-    assert operation.results == [b"a"]
-    assert operation.error is None
 
 
 def test_an_error_at_the_destination_of_a_move_is_about_that_queue() -> None:
@@ -334,9 +297,8 @@ def test_a_call_that_is_refused_fails_only_what_caused_it(text: str, refused: se
 class Queue:
     """A queue of the model, and operations on it that are done as a lane does them."""
 
-    def __init__(self, bound: int, seed: int, early_ends: int) -> None:
-        self.backend = Backend(Random(seed), lambda _: None)
-        self.backend.early_ends = early_ends
+    def __init__(self, bound: int) -> None:
+        self.backend = Backend(Random(0), lambda _: None)
         self.call([[of(verbs.CREATE, b"%d" % bound)]])
 
     def call(self, runs: Sequence[Sequence[Operation]]) -> Any:
@@ -348,78 +310,47 @@ class Queue:
         (_, reply) = self.backend.call([b"p:q"], [*header, *block])
         return reply
 
-    def do(self, operations: Sequence[Operation]) -> list[Operation]:
-        """Do operations until each has ended or waits. Return those that wait."""
-        pending, waiting = list(operations), list[Operation]()
-        for number in count():
+    def do(self, operations: Sequence[Operation]) -> list[list[str]]:
+        """Do operations until each has ended. Return their results."""
+        pending = list(operations)
+        for _ in range(1000):
             if not pending:
                 break
-            assert number < 1000
             runs = fold(take_batch(pending))
             progress = distribute(runs, self.call(runs)) or Progress(runs[0])
+            assert not progress.must_wait
             pending[:0] = progress.resend
-            waiting += progress.must_wait
-        return waiting
+        assert not pending
+        return [list(map(str, operation.results)) for operation in operations]
 
 
-Shape = tuple[str, list[int]]
-_sizes = st.lists(st.integers(1, 3), min_size=1, max_size=3)
-_shapes = st.tuples(st.sampled_from(["put", "get", "wait"]), _sizes)
-
-
-def _made(shapes: list[Shape], on_full: OnFull = OnFull.CONFIGURED) -> list[Operation]:
+def _made(shapes: list[tuple[str, list[int]]]) -> list[Operation]:
+    """Return puts and gets, each with commands of these sizes."""
     numbers = count()
 
     def command(size: int) -> bytes:
         return b" ".join(b"%d" % next(numbers) for _ in range(size))
 
     made: dict[str, Callable[[list[int]], Operation]] = {
-        "put": lambda sizes: put(*map(command, sizes), options=Options(on_full=on_full)),
+        "put": lambda sizes: put(*map(command, sizes), options=Options(on_full=OnFull.FAIL)),
         "get": lambda sizes: get(sizes[0], len(sizes)),
-        "wait": lambda sizes: get(sizes[0], options=Options(waits=True, wait_for_first=True)),
     }
     return [made[kind](sizes) for kind, sizes in shapes]
 
 
 @settings(deadline=None)
 @given(
-    st.lists(_shapes, min_size=1, max_size=8),
+    st.lists(
+        st.tuples(st.sampled_from(["put", "get"]), st.lists(st.integers(1, 3), min_size=1, max_size=3)),
+        min_size=1,
+        max_size=8,
+    ),
     st.integers(0, 4),
-    st.integers(0, 1000),
-    st.sampled_from([0, 300, 700]),
 )
-def test_no_message_is_lost_doubled_or_out_of_order_wherever_a_call_ends(
-    shapes: list[Shape], bound: int, seed: int, early_ends: int
-) -> None:
-    operations = _made(shapes)
-    queue = Queue(bound, seed, early_ends)
-    waiting = queue.do(operations)
-    puts = [operation for operation in operations if operation.verb.puts]
-    put_so_far = queue.backend.put[b"p:q"]
-    for operation in puts:
-        done = sum(operation.sizes[: len(operation.results)])
-        done += operation.wait.messages_done if operation.wait is not None else 0
-        assert [m for m in operation.messages if m in put_so_far] == operation.messages[:done]
-    # Operations of one kind are served in the order in which they came.
-    assert put_so_far == sorted(put_so_far, key=int)
-    got = [m for operation in operations if operation.verb.takes for m in operation.results]
-    left = queue.backend.queues[b"p:q"].messages
-    assert sorted([*got, *left], key=int) == put_so_far
-    for operation in operations:
-        assert operation in waiting or operation.can_end
-
-
-@settings(deadline=None)
-@given(st.lists(_shapes, min_size=1, max_size=8), st.integers(0, 4))
 def test_operations_in_one_call_have_the_results_that_they_have_one_by_one(
-    shapes: list[Shape], bound: int
+    shapes: list[tuple[str, list[int]]], bound: int
 ) -> None:
-    # An operation that waits would be served by later ones of its call.
-    shapes = [(kind if kind == "put" else "get", sizes) for kind, sizes in shapes]
-    together, alone = Queue(bound, 0, 0), Queue(bound, 0, 0)
-    first, second = _made(shapes, OnFull.FAIL), _made(shapes, OnFull.FAIL)
-    assert together.do(first) == []
-    for operation in second:
-        assert alone.do([operation]) == []
-    assert [list(map(str, one.results)) for one in first] == [list(map(str, one.results)) for one in second]
+    together, alone = Queue(bound), Queue(bound)
+    results = [result for operation in _made(shapes) for result in alone.do([operation])]
+    assert together.do(_made(shapes)) == results
     assert together.backend.queues == alone.backend.queues

@@ -10,7 +10,7 @@ from pressure_server.errors import QueueClosedError
 from pressure_server.queues.lanes.put_backs import put_back_operations
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.flagged import Flagged
-from pressure_server.queues.operations.operation import Delivery, Operation, Verb
+from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, Options
 from pressure_server.queues.operations.wait import Wait
 from tests.unit.queues.operations_of import Recorder, get, put, taken_by
@@ -27,10 +27,6 @@ def encode(operation: Operation) -> bytes:
     return lines
 
 
-def other_encode(_operation: Operation) -> bytes:
-    return b""
-
-
 def extensible(wait: Wait | None = None, options: Options = DEFAULT) -> Operation:
     return Operation(verbs.PUT, b"q", [b"a"], 1, Recorder(), encode, wait=wait, options=options)
 
@@ -44,17 +40,13 @@ def test_an_equal_command_becomes_part_of_an_operation() -> None:
     )  # fmt: skip
 
 
-def test_another_command_does_not() -> None:
-    operation = extensible()
+def test_no_other_command_becomes_part_of_it_and_none_if_it_is_sent_or_waits_or_stands_alone() -> None:
+    operation, sealed, alone = extensible(), extensible(), Options(if_none_taken=True)
+    sealed.is_sealed = True
     assert not operation.may_extend(verbs.GET, b"q", encode, DEFAULT)
     assert not operation.may_extend(verbs.PUT, b"r", encode, DEFAULT)
-    assert not operation.may_extend(verbs.PUT, b"q", other_encode, DEFAULT)
+    assert not operation.may_extend(verbs.PUT, b"q", lambda _: b"", DEFAULT)
     assert not operation.may_extend(verbs.PUT, b"q", encode, UNIQUE)
-
-
-def test_no_command_becomes_part_of_an_operation_that_is_sent_or_waits_or_stands_alone() -> None:
-    sealed, alone = extensible(), Options(if_none_taken=True)
-    sealed.is_sealed = True
     assert not sealed.may_extend(verbs.PUT, b"q", encode, DEFAULT)
     assert not extensible(Wait()).may_extend(verbs.PUT, b"q", encode, DEFAULT)
     assert not extensible(options=alone).may_extend(verbs.PUT, b"q", encode, alone)
@@ -79,38 +71,20 @@ def test_the_bytes_of_a_call_are_those_of_its_commands() -> None:
 
 
 @pytest.mark.parametrize(
-    ("verb", "may_go_back"),
+    ("operation", "done", "results", "error"),
     [
-        (verbs.GET, True),
-        (verbs.RESERVE, True),
-        (verbs.RESERVE_JOB, True),
-        (verbs.MOVE, False),
-        (verbs.PUT, False),
-        (verbs.PEEK, False),
+        (put(b"a", b"b"), [], [], CLOSED),
+        # The commands that are done keep their results, and a take its messages.
+        (put(b"a", b"b c", b"d"), [1], [1, CLOSED, CLOSED], None),
+        (get(3), [b"a"], [b"a"], None),
     ],
 )
-def test_the_backend_keeps_what_is_taken_until_it_has_arrived(verb: Verb, may_go_back: bool) -> None:
-    assert verb.may_go_back is may_go_back
-
-
-def test_a_failure_leaves_the_commands_that_are_done() -> None:
-    operation = put(b"a", b"b c", b"d")
-    operation.results = [1]
+def test_a_failure_is_that_of_what_is_not_done(
+    operation: Operation, done: list[object], results: list[object], error: Exception | None
+) -> None:
+    operation.results = done
     operation.fail(CLOSED)
-    assert (operation.results, operation.error) == ([1, CLOSED, CLOSED], None)
-
-
-def test_a_failure_of_all_commands_is_that_of_the_operation() -> None:
-    operation = put(b"a", b"b")
-    operation.fail(CLOSED)
-    assert (operation.results, operation.error) == ([], CLOSED)
-
-
-def test_a_take_that_fails_keeps_its_messages() -> None:
-    operation = get(3)
-    operation.results = [b"a"]
-    operation.fail(CLOSED)
-    assert (operation.results, operation.error) == ([b"a"], None)
+    assert (operation.results, operation.error) == (results, error)
 
 
 class Call:
@@ -129,26 +103,22 @@ class Call:
         self.delivery.add(operation)
 
 
-def test_a_call_is_done_when_the_last_of_its_messages_has_arrived() -> None:
+@pytest.mark.parametrize("is_shared_out", ["before", "after"])
+def test_a_call_is_done_when_its_messages_are_shared_out_and_the_last_has_arrived(is_shared_out: str) -> None:
     call, first, second = Call(), get(), get()
     call.bring(first, b"a")
     call.bring(second, b"b")
+    if is_shared_out == "before":
+        call.delivery.end_sharing_out()
     first.acknowledge()
     assert call.delivery.undelivered
-    call.delivery.end_sharing_out()
     assert call.arrivals == 0
     second.acknowledge()
+    if is_shared_out == "after":
+        assert call.arrivals == 0
+        call.delivery.end_sharing_out()
     assert (call.arrivals, call.delivery.undelivered) == (1, {})
     second.acknowledge()
-    assert call.arrivals == 1
-
-
-def test_a_call_is_not_done_while_more_operations_may_get_its_messages() -> None:
-    call, operation = Call(), get()
-    call.bring(operation, b"a")
-    operation.acknowledge()
-    assert call.arrivals == 0
-    call.delivery.end_sharing_out()
     assert call.arrivals == 1
 
 
@@ -163,9 +133,10 @@ def test_messages_of_several_calls_are_acknowledged_together() -> None:
 
 def test_only_an_operation_that_has_taken_something_puts_back() -> None:
     call, empty, putting, operation = Call(), get(), put(b"m"), get()
+    moving = Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder())
     call.bring(operation, b"a")
-    putting.results = [1]
-    for one in (empty, putting, operation):
+    putting.results, moving.results = [1], [b"b"]
+    for one in (empty, putting, moving, operation):
         one.put_back()
     assert call.back == [operation]
 

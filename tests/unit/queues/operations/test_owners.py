@@ -1,14 +1,13 @@
 """Owners of operations, in memory: what a coroutine and its client learn of them; when clients write."""
 
 import asyncio
-from collections.abc import Sequence
 
 import pytest
 
 from pressure_server.queues.operations.operation import Delivery, Operation
-from pressure_server.queues.operations.owners import Answers, CoroutineOwner, Waiter, WithoutClient
+from pressure_server.queues.operations.owners import Answers, CoroutineOwner, WithoutClient
 from pressure_server.queues.operations.wait import Unblocking
-from tests.unit.queues.operations_of import get, put
+from tests.unit.queues.operations_of import WaitingClient, get, put
 
 
 class Client:
@@ -30,64 +29,26 @@ def answer(answers: Answers, *clients: Client) -> None:
     answers.end()
 
 
-def test_a_client_writes_at_the_end_of_each_call() -> None:
-    answers, client = Answers(), Client()
-    answer(answers, client)
-    assert (client.writes, answers.clients) == (1, None)
-    answer(answers, client)
-    assert client.writes == 2
-
-
-def test_clients_write_once_for_the_calls_of_several_shards() -> None:
-    async def run() -> None:
-        answers, first, second = Answers(several_shards=True), Client(), Client()
-        for times in (1, 2):
-            answer(answers, first)
-            answer(answers, second)
-            assert (first.writes, second.writes) == (times - 1, times - 1)
-            await asyncio.sleep(0)
-            assert (first.writes, second.writes, answers.clients) == (times, times, None)
-
-    asyncio.run(run())
+@pytest.mark.parametrize("several_shards", [False, True])
+async def test_clients_write_at_the_end_of_each_call_or_once_for_the_calls_of_several_shards(
+    several_shards: bool,
+) -> None:
+    answers, first, second = Answers(several_shards=several_shards), Client(), Client()
+    for times in (1, 2):
+        answer(answers, first)
+        answer(answers, second)
+        at_once = times - several_shards
+        assert (first.writes, second.writes) == (at_once, at_once)
+        await asyncio.sleep(0)
+        assert (first.writes, second.writes, answers.clients) == (times, times, None)
 
 
 @pytest.mark.parametrize("several_shards", [False, True])
-def test_a_client_that_fails_does_not_stop_others(several_shards: bool) -> None:
-    async def run() -> None:
-        answers, first, second = Answers(several_shards=several_shards), Client(fails=True), Client()
-        answer(answers, first, second)
-        await asyncio.sleep(0)
-        assert (first.writes, second.writes) == (1, 1)
-
-    asyncio.run(run())
-
-
-class WaitingClient:
-    """A client that notes for what it waits, and what it gets."""
-
-    has_disconnected = False
-
-    def __init__(self) -> None:
-        self.waits: list[Sequence[bytes]] = []
-        self.waiters: list[Waiter] = []
-        self.taken: list[Operation] = []
-        self.partly: list[Operation] = []
-
-    def begin_wait(self, waiter: Waiter, queues: Sequence[bytes]) -> None:
-        self.waiters.append(waiter)
-        self.waits.append(queues)
-
-    def end_wait(self, waiter: Waiter) -> None:
-        self.waiters.remove(waiter)
-
-    def partly_taken(self, operation: Operation) -> None:
-        self.partly.append(operation)
-
-    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
-        return None
-
-    def take_over(self, operation: Operation) -> None:
-        self.taken.append(operation)
+async def test_a_client_that_fails_does_not_stop_others(several_shards: bool) -> None:
+    answers, first, second = Answers(several_shards=several_shards), Client(fails=True), Client()
+    answer(answers, first, second)
+    await asyncio.sleep(0)
+    assert (first.writes, second.writes) == (1, 1)
 
 
 class Taken:
@@ -103,153 +64,85 @@ class Taken:
         return operation
 
 
-def test_the_first_operation_that_ends_is_the_client_s_and_later_ones_go_back() -> None:
-    async def run() -> None:
-        client, taken = WaitingClient(), Taken()
-        owner = CoroutineOwner(client)
-        first, second = taken.get(owner, b"a"), taken.get(owner, b"b")
-        owner.completed(first)
-        owner.completed(second)
-        assert await owner.first_ended == b"a"
-        assert (client.taken, taken.back) == ([first], [second])
-
-    asyncio.run(run())
+async def test_what_ends_after_its_coroutine_goes_back() -> None:
+    client, taken = WaitingClient(), Taken()
+    owner = CoroutineOwner(client)
+    late = taken.get(owner)
+    owner.end()  # would raise if it ended a wait: the client has not begun one
+    owner.completed(late)
+    assert (client.taken, taken.back, owner.first_ended.done()) == ([], [late], False)
 
 
-def test_what_ends_after_its_coroutine_goes_back() -> None:
-    async def run() -> None:
-        client, taken = WaitingClient(), Taken()
-        owner = CoroutineOwner(client)
-        late = taken.get(owner)
-        owner.end()
-        owner.completed(late)
-        assert (client.taken, taken.back, owner.first_ended.done()) == ([], [late], False)
-
-    asyncio.run(run())
+async def test_an_operation_that_takes_nothing_is_not_handed_over() -> None:
+    client = WaitingClient()
+    owner = CoroutineOwner(client)
+    operation = put(b"m", owner=owner)
+    operation.results = [1]
+    owner.completed(operation)
+    assert (await owner.first_ended, client.taken) == (b"q", [])
 
 
-def test_without_a_client_messages_have_arrived_at_once() -> None:
-    async def run() -> None:
-        taken = Taken()
-        owner = CoroutineOwner(None)
-        operation = taken.get(owner)
-        owner.wait_began(operation)
-        owner.partly_taken(operation)
-        owner.completed(operation)
-        owner.end()
-        assert (operation.deliveries, taken.back) == (None, [])
-
-    asyncio.run(run())
+async def test_without_a_client_messages_have_arrived_at_once() -> None:
+    taken = Taken()
+    owner = CoroutineOwner(None)
+    operation = taken.get(owner)
+    owner.wait_began(operation)
+    owner.partly_taken(operation)
+    owner.completed(operation)
+    owner.end()
+    assert (operation.deliveries, taken.back) == (None, [])
 
 
-def test_an_operation_that_takes_nothing_is_not_handed_over() -> None:
-    async def run() -> None:
-        client = WaitingClient()
-        owner = CoroutineOwner(client)
-        operation = put(b"m", owner=owner)
-        operation.results = [1]
-        owner.completed(operation)
-        assert (await owner.first_ended, client.taken) == (b"q", [])
-
-    asyncio.run(run())
-
-
-def test_a_client_waits_until_the_coroutine_ends() -> None:
-    async def run() -> None:
-        client = WaitingClient()
-        owner = CoroutineOwner(client)
-        operation = get(owner=owner)
-        assert client.waits == []
-        owner.wait_began(operation)
-        assert (client.waiters, client.waits) == ([owner], [[b"q"]])
-        owner.wait_began(get(owner=owner, name=b"r"))
-        assert (client.waiters, client.waits) == ([owner], [[b"q", b"r"]])
-        owner.partly_taken(operation)
-        assert client.partly == [operation]
-        owner.end()
-        owner.end()
-        assert client.waiters == []
-
-    asyncio.run(run())
-
-
-def test_a_coroutine_that_never_waited_ends_no_wait() -> None:
-    async def run() -> None:
-        client = WaitingClient()
-        owner = CoroutineOwner(client)
-        owner.all_are_tried()
-        owner.end()  # would raise: the client has no such waiter
-        assert client.waits == []
-
-    asyncio.run(run())
-
-
-def test_a_client_waits_when_all_its_queues_were_tried_in_vain() -> None:
-    async def run() -> None:
-        client = WaitingClient()
-        owner = CoroutineOwner(client)
-        owner.tries_more = True
-        owner.wait_began(get(owner=owner, name=b"a"))
-        assert client.waits == []
-        owner.all_are_tried([b"b", b"c"])
-        assert (client.waits, owner.tries_more) == ([[b"a", b"b", b"c"]], False)
-
-    asyncio.run(run())
-
-
-def test_a_client_that_has_got_something_meanwhile_does_not_wait() -> None:
-    async def run() -> None:
-        client, taken = WaitingClient(), Taken()
-        owner = CoroutineOwner(client)
-        owner.tries_more = True
-        owner.wait_began(get(owner=owner, name=b"a"))
-        owner.completed(taken.get(owner, b"b"))
-        owner.all_are_tried()
-        assert client.waits == []
-
-    asyncio.run(run())
+async def test_a_client_waits_until_the_coroutine_ends() -> None:
+    client = WaitingClient()
+    owner = CoroutineOwner(client)
+    operation = get(owner=owner)
+    assert client.waits == []
+    owner.wait_began(operation)
+    assert (client.waiters, client.waits) == ([owner], [[b"q"]])
+    owner.wait_began(get(owner=owner, name=b"r"))
+    assert (client.waiters, client.waits) == ([owner], [[b"q", b"r"]])
+    owner.partly_taken(operation)
+    assert client.partly == [operation]
+    owner.end()
+    owner.end()
+    assert client.waiters == []
 
 
 @pytest.mark.parametrize("ends", [True, False])
 @pytest.mark.parametrize("is_late", [True, False])
-def test_a_coroutine_learns_when_an_operation_was_tried(ends: bool, is_late: bool) -> None:
-    async def run() -> None:
-        owner = CoroutineOwner(WaitingClient())
-        operation = get(owner=owner)
+async def test_a_coroutine_learns_when_an_operation_was_tried(ends: bool, is_late: bool) -> None:
+    owner = CoroutineOwner(WaitingClient())
+    operation = get(owner=owner)
 
-        def report() -> None:
-            (owner.completed if ends else owner.wait_began)(operation)
+    def report() -> None:
+        (owner.completed if ends else owner.wait_began)(operation)
 
-        if not is_late:
-            report()
-        tried = asyncio.create_task(owner.wait_until_tried())
-        await asyncio.sleep(0)
-        assert tried.done() is not is_late
-        if is_late:
-            report()
-        await tried
-        # Each operation is waited for anew, unless one has ended.
-        again = asyncio.create_task(owner.wait_until_tried())
-        await asyncio.sleep(0)
-        assert again.done() is ends
-        again.cancel()
-
-    asyncio.run(run())
+    if not is_late:
+        report()
+    tried = asyncio.create_task(owner.wait_until_tried())
+    await asyncio.sleep(0)
+    assert tried.done() is not is_late
+    if is_late:
+        report()
+    await tried
+    # Each operation is waited for anew, unless one has ended.
+    again = asyncio.create_task(owner.wait_until_tried())
+    await asyncio.sleep(0)
+    assert again.done() is ends
+    again.cancel()
 
 
-def test_an_operation_is_unblocked_by_its_lane_until_the_coroutine_ends() -> None:
-    async def run() -> None:
-        owner, unblocked = CoroutineOwner(None), list[Unblocking]()
-        owner.unblock(Unblocking())
-        owner.on_unblock = unblocked.append
-        request = Unblocking()
-        owner.unblock(request)
-        owner.end()
-        owner.unblock(Unblocking())
-        assert unblocked == [request]
-        assert unblocked[0] is request
-
-    asyncio.run(run())
+async def test_an_operation_is_unblocked_by_its_lane_until_the_coroutine_ends() -> None:
+    owner, unblocked = CoroutineOwner(None), list[Unblocking]()
+    early, request, late = Unblocking(), Unblocking(), Unblocking()
+    owner.unblock(early)
+    owner.on_unblock = unblocked.append
+    owner.unblock(request)
+    owner.end()
+    owner.unblock(late)
+    assert len(unblocked) == 1
+    assert unblocked[0] is request
 
 
 def test_a_function_is_told_of_the_end() -> None:

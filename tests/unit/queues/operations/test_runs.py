@@ -1,5 +1,7 @@
 """Runs: what is packed for the library, and which operation gets what of its reply."""
 
+from collections.abc import Sequence
+
 import hiredis
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from pressure_server.errors import QueueFullError
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.flagged import Flagged, attach_flags, flags_of, recovery_form
+from pressure_server.queues.operations.flagged import attach_flags, flags_of, recovery_form
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import DEFAULT, UNIQUE, WAITS, Options
 from pressure_server.queues.operations.runs import (
@@ -17,12 +19,8 @@ from pressure_server.queues.operations.runs import (
     distribute_peeked,
     distribute_removed,
     distribute_values,
-    pack_arguments,
     pack_commands,
     pack_count,
-    pack_messages,
-    pack_nothing,
-    repeat_value,
 )
 from pressure_server.queues.operations.wait import Wait, WaitCondition
 from tests.unit.queues.operations_of import Recorder, get, put, wait_of
@@ -39,10 +37,32 @@ def contains(*messages: bytes) -> Operation:
     return Operation(verbs.CONTAINS, b"q", list(messages), len(messages), Recorder())
 
 
+def begun(
+    *commands: bytes,
+    results: Sequence[int] = (),
+    messages_done: int = 0,
+    in_call: int | None = None,
+    options: Options = DEFAULT,
+) -> Operation:
+    """Return a put of which some commands are done, and some messages of the next one.
+
+    `in_call` commands go with the next call.
+    """
+    operation = put(*commands, options=options)
+    operation.results, operation.commands_in_call = [*results], in_call
+    if messages_done:
+        operation.wait = Wait(messages_done=messages_done)
+    return operation
+
+
 def move(*, waits: bool = True) -> Operation:
     wait = Wait(None, destination=b"d")
     options = WAITS if waits else DEFAULT
     return Operation(verbs.MOVE, b"q", [b"p:d"], 1, Recorder(), wait=wait, options=options)
+
+
+IN_PROGRESS = (b"a b", b"c d e", b"f")
+IN_PORTIONS = (b"a b", b"c d", b"e", b"f g")
 
 
 @pytest.mark.parametrize(
@@ -50,33 +70,20 @@ def move(*, waits: bool = True) -> Operation:
     [
         ([put(b"a")], [b"", b"a"]),
         ([put(b"a", b"b"), put(b"c")], [b"", b"a", b"b", b"c"]),
+        # Sizes are packed if a command has several messages.
         ([put(b"a b")], [b"2", b"a", b"b"]),
         ([put(b"a"), put(b"b c", b"d")], [b"1 2 1", b"a", b"b", b"c", b"d"]),
+        # What has been put is not packed again.
+        ([begun(*IN_PROGRESS, results=[2]), put(b"g")], [b"3 1 1", b"c", b"d", b"e", b"f", b"g"]),
+        ([begun(*IN_PROGRESS, results=[2], messages_done=1), put(b"g")], [b"2 1 1", *b"d e f g".split()]),
+        ([begun(*IN_PROGRESS, results=[2], messages_done=2), put(b"g")], [b"", b"e", b"f", b"g"]),
+        # Only the commands that go with the call are packed.
+        ([begun(*IN_PORTIONS, results=[2], in_call=2)], [b"2 1", b"c", b"d", b"e"]),
+        ([begun(*IN_PORTIONS, results=[2], messages_done=1, in_call=2)], [b"", b"d", b"e"]),
     ],
 )
-def test_sizes_are_packed_if_a_command_has_several_messages(
-    operations: list[Operation], packed: list[bytes]
-) -> None:
+def test_a_put_is_packed_as_sizes_and_messages(operations: list[Operation], packed: list[bytes]) -> None:
     assert pack_commands(operations) == packed
-
-
-def test_what_has_been_put_is_not_packed_again() -> None:
-    in_progress, last = put(b"a b", b"c d e", b"f"), put(b"g")
-    in_progress.results = [2]
-    assert pack_commands([in_progress, last]) == [b"3 1 1", b"c", b"d", b"e", b"f", b"g"]
-    in_progress.wait = Wait(messages_done=1)
-    assert pack_commands([in_progress, last]) == [b"2 1 1", b"d", b"e", b"f", b"g"]
-    in_progress.wait.messages_done = 2
-    assert pack_commands([in_progress, last]) == [b"", b"e", b"f", b"g"]
-
-
-def test_only_the_commands_that_go_with_the_call_are_packed() -> None:
-    operation = put(b"a b", b"c d", b"e", b"f g")
-    operation.results = [2]
-    operation.commands_in_call = 2
-    assert pack_commands([operation]) == [b"2 1", b"c", b"d", b"e"]
-    operation.wait = Wait(messages_done=1)
-    assert pack_commands([operation]) == [b"", b"d", b"e"]
 
 
 def test_a_take_is_packed_as_the_number_of_messages_still_wanted() -> None:
@@ -99,33 +106,25 @@ def test_the_rest_of_an_operation_that_is_split_is_left_wherever_it_stands_in_it
     assert (taking.results, last.results) == ([b"a", b"b"], [b"c"])
 
 
-def test_messages_and_arguments_are_packed_as_they_are() -> None:
-    first, second = contains(b"a", b"b"), contains(b"c")
-    first.results = [1]
-    assert pack_messages([first, second]) == [b"b", b"c"]
-    assert pack_arguments([first]) == [b"a", b"b"]
-    assert pack_nothing([first]) == []
-
-
-def test_the_length_before_a_run_gives_the_length_after_each_command() -> None:
-    operations = [put(b"a b", b"c"), put(b"d")]
-    assert not distribute_counts(operations, 10)
-    assert results(*operations) == [[12, 13], [14]]
-
-
-def test_if_all_messages_are_new_each_command_gets_its_size() -> None:
-    operations = [put(b"a b", b"c", options=UNIQUE), put(b"d", options=UNIQUE)]
-    assert not distribute_counts(operations, b"new")
-    assert results(*operations) == [[2, 1], [1]]
-    assert operations[0].results is not operations[0].sizes
-
-
-@pytest.mark.parametrize(("reply", "expected"), [(b"new", [7, 1]), (20, [7, 21]), ([5], [7, 5])])
-def test_a_later_reply_is_about_the_commands_that_were_left(reply: object, expected: list[int]) -> None:
-    operation = put(b"a b", b"c")
-    operation.results = [7]
-    assert not distribute_counts([operation], reply)
-    assert operation.results == expected
+@pytest.mark.parametrize(
+    ("operations", "reply", "expected"),
+    [
+        # The length before a run gives the length after each command.
+        ([put(b"a b", b"c"), put(b"d")], 10, [[12, 13], [14]]),
+        # If all messages are new, each command gets its size.
+        ([put(b"a b", b"c", options=UNIQUE), put(b"d", options=UNIQUE)], b"new", [[2, 1], [1]]),
+        # A later reply is about the commands that were left.
+        ([begun(b"a b", b"c", results=[7])], b"new", [[7, 1]]),
+        ([begun(b"a b", b"c", results=[7])], 20, [[7, 21]]),
+        ([begun(b"a b", b"c", results=[7])], [5], [[7, 5]]),
+    ],
+)
+def test_each_command_of_a_put_has_a_number(
+    operations: list[Operation], reply: object, expected: list[list[int]]
+) -> None:
+    assert not distribute_counts(operations, reply)
+    assert results(*operations) == expected
+    assert all(operation.results is not operation.sizes for operation in operations)
 
 
 def test_a_command_that_found_the_queue_full_fails_alone() -> None:
@@ -149,22 +148,23 @@ def test_a_put_that_was_done_in_part_waits_for_room_and_notes_how_far_it_is() ->
     assert not any(wait_of(one).has_unsent for one in (first, second, third))
 
 
-def test_parts_of_a_command_add_up() -> None:
-    first, second = put(b"a b c"), put(b"d")
-    distribute_counts([first, second], [b"part", 1, 1, []])
-    distribute_counts([first, second], [b"part", 1, 1, []])
+@pytest.mark.parametrize(
+    ("options", "parts", "reply", "expected"),
+    [
+        (DEFAULT, [(1, 1), (1, 1)], 6, [[7], [8]]),
+        (UNIQUE, [(2, 1)], [1, 0], [[2], [0]]),
+    ],
+)
+def test_parts_of_a_command_add_up(
+    options: Options, parts: list[tuple[int, int]], reply: object, expected: list[list[int]]
+) -> None:
+    first, second = put(b"a b c", options=options), put(b"d", options=options)
+    for messages, new in parts:
+        assert distribute_counts([first, second], [b"part", messages, new, []])
     assert wait_of(first).messages_done == 2
-    assert not distribute_counts([first, second], 6)
-    assert results(first, second) == [[7], [8]]
-    assert wait_of(first).messages_done == 0
-
-
-def test_the_new_messages_of_all_parts_of_a_unique_put_are_counted() -> None:
-    first, second = put(b"a b c", options=UNIQUE), put(b"d", options=UNIQUE)
-    distribute_counts([first, second], [b"part", 2, 1, []])
-    assert not distribute_counts([first, second], [1, 0])
-    assert results(first, second) == [[2], [0]]
-    assert wait_of(first).new_done == 0
+    assert not distribute_counts([first, second], reply)
+    assert results(first, second) == expected
+    assert (wait_of(first).messages_done, wait_of(first).new_done) == (0, 0)
 
 
 def test_a_put_of_which_only_some_commands_were_sent_waits_with_the_rest() -> None:
@@ -175,10 +175,20 @@ def test_a_put_of_which_only_some_commands_were_sent_waits_with_the_rest() -> No
     assert (operation.commands_in_call, wait_of(operation).has_unsent) == (0, True)
 
 
-def test_messages_are_handed_out_in_order_until_there_are_none() -> None:
-    operations = [get(2), get(1, commands=2), get(3)]
-    assert not distribute_messages(operations, [b"a", b"b", b"c", b"d", b"e"])
-    assert results(*operations) == [[b"a", b"b"], [b"c", b"d"], [b"e"]]
+@pytest.mark.parametrize(
+    ("operations", "replies", "expected"),
+    [
+        ([get(2), get(1, commands=2), get(3)], [b"abcde"], [b"ab", b"cd", b"e"]),
+        # A later reply continues with the messages that are left to take.
+        ([get(2), get(2)], [b"abc", b"d"], [b"ab", b"cd"]),
+    ],
+)
+def test_messages_are_handed_out_in_order_until_there_are_none(
+    operations: list[Operation], replies: list[bytes], expected: list[bytes]
+) -> None:
+    for reply in replies:
+        assert not distribute_messages(operations, [b"%c" % message for message in reply])
+    assert [b"".join(operation.results) for operation in operations] == expected
 
 
 @pytest.mark.parametrize("exists", [True, False])
@@ -194,13 +204,6 @@ def test_takes_that_got_nothing_wait_for_a_message(exists: bool) -> None:
     assert (second.options.must_exist, outlives.options.must_exist) == (exists, False)
     assert not distribute_messages([first], [b"a"])
     assert first.wait is None
-
-
-def test_a_later_reply_continues_with_the_messages_that_are_left_to_take() -> None:
-    first, second = get(2), get(2)
-    distribute_messages([first, second], [b"a", b"b", b"c"])
-    distribute_messages([first, second], [b"d"])
-    assert results(first, second) == [[b"a", b"b"], [b"c", b"d"]]
 
 
 def test_each_message_gets_its_flags() -> None:
@@ -220,12 +223,6 @@ def test_flags_of_a_reply_are_those_of_its_messages(pairs: list[tuple[bytes, int
     assert [(bytes(message), int(flags_of(message))) for message in found] == pairs
     assert [recovery_form(message) for message in found] == [b"%d %b" % (f, m) for m, f in pairs]
     assert attach_flags([*messages, b""]) == messages
-
-
-def test_messages_without_flags_are_plain_bytes() -> None:
-    assert attach_flags([]) == []
-    assert flags_of(b"m") == b"0"
-    assert recovery_form(Flagged(b"m", b"5")) == b"5 m"
 
 
 @pytest.mark.parametrize(
@@ -294,26 +291,13 @@ def test_copies_that_have_been_removed_count_if_the_rest_fails() -> None:
     assert (operation.results, operation.error) == ([3], None)
 
 
-def test_each_message_has_its_value() -> None:
-    operations = [contains(b"a", b"b"), contains(b"c")]
-    assert not distribute_values(operations, [1, 0, 1])
-    assert results(*operations) == [[1, 0], [1]]
-    assert not any(operation.has_errors for operation in operations)
-
-
-def test_an_error_among_the_values_is_about_one_message() -> None:
-    alone, several, sound = contains(b"a"), contains(b"b", b"c"), contains(b"d")
+def test_each_message_has_its_value_or_an_error() -> None:
+    alone, several, sound = contains(b"a"), contains(b"b", b"c"), contains(b"d", b"e")
     error = hiredis.ReplyError("CLOSED")
-    assert not distribute_values([alone, several, sound], [error, 1, error, 1])
+    assert not distribute_values([alone, several, sound], [error, 1, error, 1, 0])
     assert (str(alone.error)[:9], alone.results) == ("queue 'q'", [])
     assert several.error is None
     assert several.results[0] == 1
     assert str(several.results[1]) == str(alone.error)
     assert [one.has_errors for one in (alone, several, sound)] == [True, True, False]
-    assert sound.results == [1]
-
-
-def test_a_single_value_is_repeated_for_each_command() -> None:
-    operations = [Operation(verbs.LENGTH, b"q", [], 1, Recorder(), commands=n) for n in (1, 3)]
-    assert not repeat_value(operations, 5)
-    assert results(*operations) == [[5], [5, 5, 5]]
+    assert sound.results == [1, 0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -79,7 +78,7 @@ def test_a_move_asks_for_the_role_at_its_destination(lane: Lane) -> None:
     assert lane.said == [("ask", b"d", PRODUCER, True)]
 
 
-def test_a_turn_ends_when_an_operation_that_needs_the_role_has_ended(lane: Lane) -> None:
+def test_a_turn_ends_when_an_operation_that_needs_the_role_has_ended_or_none_needs_it(lane: Lane) -> None:
     first, second = lane.wait(put(b"a"), PRODUCER), lane.wait(put(b"b"), PRODUCER)
     lane.turns.begin(PRODUCER)
     lane.turns.end([lane.wait(get(), WaitCondition.MESSAGE)])
@@ -87,18 +86,13 @@ def test_a_turn_ends_when_an_operation_that_needs_the_role_has_ended(lane: Lane)
     lane.lines[Line.PRODUCERS].remove(first)
     lane.turns.end([first])
     assert lane.said == [("give back", b"q")]
-    lane.turns.end([second])
-    assert len(lane.said) == 1
-
-
-def test_a_turn_that_no_operation_needs_any_longer_ends(lane: Lane) -> None:
-    operation = lane.wait(put(b"a"), PRODUCER)
     lane.turns.begin(PRODUCER)
     lane.turns.end()
-    assert lane.said == []
-    lane.lines[Line.PRODUCERS].remove(operation)
-    lane.turns.end()
-    assert lane.said == [("give back", b"q")]
+    assert len(lane.said) == 1
+    lane.lines[Line.PRODUCERS].remove(second)  # its client has gone
+    for _ in range(2):
+        lane.turns.end()
+        assert lane.said[1:] == [("give back", b"q")]
 
 
 def test_a_turn_that_has_not_come_is_withdrawn_when_no_operation_needs_it(lane: Lane) -> None:
@@ -113,7 +107,7 @@ def test_a_turn_that_has_not_come_is_withdrawn_when_no_operation_needs_it(lane: 
     assert len(lane.said) == 2
 
 
-class Server:
+class RoleServer:
     """The lanes of one database, the native clients' line for their roles, and the turns between them."""
 
     prefix = b"p"
@@ -130,7 +124,7 @@ class Server:
     # The lanes.
 
     @property
-    def notifications(self) -> Server:
+    def notifications(self) -> RoleServer:
         return self
 
     def notify(self, name: bytes) -> None:
@@ -169,24 +163,23 @@ class Server:
 
 
 @pytest.fixture
-def server() -> Server:
-    return Server()
+def server() -> RoleServer:
+    return RoleServer()
 
 
-def test_the_lane_has_its_turn_when_the_role_s_token_has_come(server: Server) -> None:
+@pytest.mark.parametrize(
+    ("has_token", "follows"), [(True, ("take turn", b"q", PRODUCER)), (False, ("wake up", b"q"))]
+)
+def test_the_lane_has_its_turn_when_the_role_s_token_has_come_or_tries_again(
+    server: RoleServer, has_token: bool, follows: tuple[object, ...]
+) -> None:
     server.turns.ask(b"q", PRODUCER)
     assert server.said == [("wait in line", 3, b"p:q:producer_free", b"p:q:ext:producer_turn")]
-    server.ended(True)
-    assert server.said[1:] == [("take turn", b"q", PRODUCER)]
+    server.ended(has_token)
+    assert server.said[1:] == [follows]
 
 
-def test_if_the_wait_for_a_role_ends_without_it_the_operations_are_tried_again(server: Server) -> None:
-    server.turns.ask(b"q", CONSUMER)
-    server.ended(False)
-    assert server.said[1:] == [("wake up", b"q")]
-
-
-def test_a_turn_at_a_destination_is_given_back_after_the_listeners_have_acted(server: Server) -> None:
+def test_a_turn_at_a_destination_is_given_back_after_the_listeners_have_acted(server: RoleServer) -> None:
     server.turns.ask(b"d", PRODUCER, for_listeners=True)
     server.ended(True)
     assert server.said[1:] == [("notify", b"d")]
@@ -195,7 +188,7 @@ def test_a_turn_at_a_destination_is_given_back_after_the_listeners_have_acted(se
     assert [(one.verb, one.name) for one in server.submitted] == [(verbs.TURN, b"d")]
 
 
-def test_a_turn_is_given_back_by_an_operation_and_then_forgotten(server: Server) -> None:
+def test_a_turn_is_given_back_by_an_operation_and_then_forgotten(server: RoleServer) -> None:
     server.turns.give_back(b"q")
     (turn,) = server.submitted
     turn.results = [1]
@@ -207,7 +200,7 @@ def test_a_turn_is_given_back_by_an_operation_and_then_forgotten(server: Server)
     assert len(server.submitted) == 1
 
 
-def test_a_turn_is_given_back_when_the_backend_is_back(server: Server) -> None:
+def test_a_turn_is_given_back_when_the_backend_is_back(server: RoleServer) -> None:
     server.is_up = False
     server.turns.give_back(b"q")
     assert server.submitted == []
@@ -221,7 +214,7 @@ def test_a_turn_is_given_back_when_the_backend_is_back(server: Server) -> None:
     assert len(server.submitted) == 2
 
 
-def test_turns_of_a_server_that_died_are_ended(server: Server) -> None:
-    asyncio.run(server.turns.end_noted_turns())
+async def test_turns_of_a_server_that_died_are_ended(server: RoleServer) -> None:
+    await server.turns.end_noted_turns()
     attempts = [said for said in server.said if said[0] == "attempt"]
     assert attempts == [("attempt", verbs.TURN, b"a"), ("attempt", verbs.TURN, b"b")]

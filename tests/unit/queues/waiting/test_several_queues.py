@@ -17,6 +17,7 @@ from pressure_server.queues.operations.options import WAITS
 from pressure_server.queues.operations.owners import Waiter
 from pressure_server.queues.operations.wait import Unblocking, Wait, WaiterCount
 from pressure_server.queues.waiting.several_queues import SeveralQueues
+from tests.unit.queues.operations_of import WaitingClient, wait_of
 
 
 class Lanes:
@@ -46,47 +47,38 @@ class Lanes:
         return self
 
 
-class RecordingClient:
-    """A client that notes what it takes over."""
-
-    has_disconnected = False
-
-    def __init__(self) -> None:
-        self.taken: list[Operation] = []
-        self.waits_on: Sequence[bytes] = ()
-
-    def begin_wait(self, waiter: Waiter, queues: Sequence[bytes]) -> None:
-        self.waiter, self.waits_on = waiter, queues
-
-    def end_wait(self, waiter: Waiter) -> None: ...
-
-    def partly_taken(self, operation: Operation) -> None: ...
-
-    def begin_pop(self, name: bytes) -> tuple[bytes, list[bytes]] | None:
-        return None
-
-    def take_over(self, operation: Operation) -> None:
-        self.taken.append(operation)
-
-
 class World:
     """A wait on two queues that has begun."""
 
     def __init__(self, timeout: float | None = None, to_try: Sequence[bytes] = ()) -> None:
         self.lanes = Lanes()
-        self.client = RecordingClient()
+        self.client = WaitingClient()
         self.put_back: list[Operation] = []
         self.several = SeveralQueues(cast(Database, self.lanes), verbs.GET, WAITS, self.client)
         deadline = inf if timeout is None else asyncio.get_running_loop().time() + timeout
         waiting = self.several.first_ended([b"a", b"b"], to_try, [], 1, Wait(), deadline)
         self.task = asyncio.create_task(waiting)
 
-    async def try_in_vain(self, number: int) -> None:
-        """Let one of the operations find nothing."""
-        await asyncio.sleep(0)
-        operation = self.lanes.joined[number]
-        operation.owner.wait_began(operation)
-        await asyncio.sleep(0)
+    @property
+    def waiter(self) -> Waiter:
+        """What waits for the client."""
+        (waiter,) = self.client.waiters
+        return waiter
+
+    async def try_in_vain(self, *numbers: int) -> None:
+        """Let some of the operations find nothing, one after the other."""
+        for number in numbers:
+            await asyncio.sleep(0)
+            operation = self.lanes.joined[number]
+            operation.owner.wait_began(operation)
+            await asyncio.sleep(0)
+
+    def send(self, number: int) -> Wait:
+        """Let one of the operations be in flight. Return its wait."""
+        wait = wait_of(self.lanes.joined[number])
+        assert wait.ticket is not None
+        assert wait.ticket.try_acquire(wait, lambda: None)
+        return wait
 
     def serve(self, number: int) -> Operation:
         """End one of the operations with a message."""
@@ -98,115 +90,80 @@ class World:
         return operation
 
 
-def test_the_first_operation_that_ends_ends_the_wait() -> None:
-    async def run() -> None:
-        world = World()
-        await asyncio.sleep(0)
-        served = world.serve(1)
-        assert await world.task is served
-        assert world.client.taken == [served]
-        world.several.end()
-        assert set(world.lanes.cancelled) == set(world.lanes.joined)
-
-    asyncio.run(run())
+async def test_the_first_operation_that_ends_ends_the_wait_and_later_ones_go_back() -> None:
+    world = World()
+    await asyncio.sleep(0)
+    served, late = world.serve(1), world.serve(0)
+    assert await world.task is served
+    assert (world.client.taken, world.put_back) == ([served], [late])
+    world.several.end()
+    assert set(world.lanes.cancelled) == set(world.lanes.joined)
 
 
-def test_a_message_that_comes_after_the_cancellation_goes_back() -> None:
+async def test_a_message_that_comes_after_the_cancellation_goes_back() -> None:
     """In the same iteration of the event loop, when the coroutine has not noticed the cancellation yet."""
-
-    async def run() -> None:
-        world = World()
-        await asyncio.sleep(0)
-        world.task.cancel()
-        served = world.serve(0)
-        assert (world.client.taken, world.put_back) == ([], [served])
-        with pytest.raises(asyncio.CancelledError):
-            await world.task
-
-    asyncio.run(run())
+    world = World()
+    await asyncio.sleep(0)
+    world.task.cancel()
+    served = world.serve(0)
+    assert (world.client.taken, world.put_back) == ([], [served])
+    with pytest.raises(asyncio.CancelledError):
+        await world.task
 
 
-def test_an_operation_in_flight_outlives_the_time() -> None:
-    async def run() -> None:
-        world = World(timeout=0.001)
-        await asyncio.sleep(0)
-        in_flight = world.lanes.joined[0].wait
-        assert in_flight is not None
-        assert in_flight.ticket is not None
-        assert in_flight.ticket.try_acquire(in_flight, lambda: None)
-        ended, _ = await asyncio.wait((world.task,), timeout=0.05)
-        assert not ended
-        assert in_flight.expired
-        served = world.serve(0)
-        assert await world.task is served
-
-    asyncio.run(run())
+async def test_an_operation_in_flight_outlives_the_time() -> None:
+    world = World(timeout=0.001)
+    await asyncio.sleep(0)
+    in_flight = world.send(0)
+    ended, _ = await asyncio.wait((world.task,), timeout=0.05)
+    assert not ended
+    assert in_flight.expired
+    served = world.serve(0)
+    assert await world.task is served
 
 
-def test_a_wait_without_an_operation_in_flight_ends_with_its_time() -> None:
-    async def run() -> None:
-        world = World(timeout=0.001)
-        assert await world.task is None
-
-    asyncio.run(run())
+async def test_a_wait_without_an_operation_in_flight_ends_with_its_time() -> None:
+    world = World(timeout=0.001)
+    assert await world.task is None
+    assert world.several.take_unblocking_effect() is None
 
 
-def test_a_client_does_not_wait_before_all_queues_were_tried() -> None:
+@pytest.mark.parametrize("gets", [True, False])
+async def test_a_client_does_not_wait_before_all_queues_were_tried(gets: bool) -> None:
     """A client that closes its side while the second queue is tried still gets what that has."""
-
-    async def run() -> None:
-        world = World(to_try=(b"a", b"b"))
-        await world.try_in_vain(0)
-        assert world.client.waits_on == ()
+    world = World(to_try=(b"a", b"b"))
+    await world.try_in_vain(0)
+    assert world.client.waits == []
+    if gets:
         served = world.serve(1)
         assert await world.task is served
-        assert world.client.waits_on == ()
-
-    asyncio.run(run())
-
-
-def test_a_client_that_is_unblocked_gets_nothing() -> None:
-    async def run() -> None:
-        error = UnblockedError()
-        for unblocking in (Unblocking(), Unblocking(error)):
-            world = World(to_try=(b"a", b"b"))
-            await world.try_in_vain(0)
-            await world.try_in_vain(1)
-            world.client.waiter.unblock(unblocking)
-            assert await world.task is None
-            assert not unblocking.has_ended_wait  # the command may look again
-            assert world.several.take_unblocking_effect() is unblocking.error
-            assert unblocking.has_ended_wait
-            world.several.end()
-            world.client.waiter.unblock(Unblocking())  # too late
-
-    asyncio.run(run())
-
-
-def test_an_operation_in_flight_outlives_the_unblocking() -> None:
-    async def run() -> None:
-        world = World(to_try=(b"a", b"b"))
-        await world.try_in_vain(0)
+    else:
         await world.try_in_vain(1)
-        in_flight = world.lanes.joined[1].wait
-        assert in_flight is not None
-        assert in_flight.ticket is not None
-        assert in_flight.ticket.try_acquire(in_flight, lambda: None)
-        unblocking = Unblocking()
-        world.client.waiter.unblock(unblocking)
-        await asyncio.sleep(0)
-        assert not world.task.done()
-        served = world.serve(1)
-        assert await world.task is served
-        assert not unblocking.has_ended_wait
-
-    asyncio.run(run())
+    assert world.client.waits == ([] if gets else [[b"a", b"b"]])
+    world.task.cancel()
 
 
-def test_a_command_that_was_not_unblocked_has_no_error() -> None:
-    async def run() -> None:
-        world = World(timeout=0.001)
-        assert await world.task is None
-        assert world.several.take_unblocking_effect() is None
+@pytest.mark.parametrize("error", [None, UnblockedError()])
+async def test_a_client_that_is_unblocked_gets_nothing(error: UnblockedError | None) -> None:
+    world, unblocking = World(to_try=(b"a", b"b")), Unblocking(error)
+    await world.try_in_vain(0, 1)
+    waiter = world.waiter
+    waiter.unblock(unblocking)
+    assert await world.task is None
+    assert not unblocking.has_ended_wait  # the command may look again
+    assert world.several.take_unblocking_effect() is error
+    assert unblocking.has_ended_wait
+    world.several.end()
+    waiter.unblock(Unblocking())  # too late
 
-    asyncio.run(run())
+
+async def test_an_operation_in_flight_outlives_the_unblocking() -> None:
+    world, unblocking = World(to_try=(b"a", b"b")), Unblocking()
+    await world.try_in_vain(0, 1)
+    world.send(1)
+    world.waiter.unblock(unblocking)
+    await asyncio.sleep(0)
+    assert not world.task.done()
+    served = world.serve(1)
+    assert await world.task is served
+    assert not unblocking.has_ended_wait

@@ -11,8 +11,7 @@ from pressure_server.queues.operations.wait import WaitCondition, watched_suffix
 from pressure_server.queues.waiting.key_notifications import KeyListener, KeyNotifications, WakeUp
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
 
-MESSAGE, ROOM = WaitCondition.MESSAGE, WaitCondition.ROOM
-SUFFIXES = watched_suffixes([MESSAGE])
+SUFFIXES = watched_suffixes([WaitCondition.MESSAGE])
 
 
 class World:
@@ -21,7 +20,7 @@ class World:
     def __init__(self) -> None:
         self.name = b"q"
         self.is_in_flight = False
-        self.conditions: dict[bytes, set[WaitCondition]] = {b"q": {MESSAGE}}
+        self.conditions: dict[bytes, set[WaitCondition]] = {b"q": {WaitCondition.MESSAGE}}
         self.existed = True
         self.due_note: bytes | None = None
         self.wake_ups = self.tries_of_all = 0
@@ -50,15 +49,69 @@ class World:
     def leave(self, _listener: KeyListener, name: bytes, watched: Iterable[bytes] = ()) -> None:
         self.left.append((name, list(watched)))
 
-    # What the backend says.
+    # What happens, and is counted.
 
-    def answer(
-        self, *present: bytes, exists: bool = True, due: bytes | None = None, name: bytes = b"q"
-    ) -> None:
+    @property
+    def counts(self) -> str:
+        """How often the operations were tried, and how often it was asked what a queue has."""
+        return f"{self.wake_ups} {len(self.armed)}"
+
+    def play(self, script: str) -> None:
+        """Do the steps of a script: the name of a method below, and its arguments.
+
+        After "=" are the counts that a step leads to.
+        """
+        for step in script.split("; "):
+            action, _, expected = step.partition(" = ")
+            name, *words = action.split()
+            getattr(self, name)(*words)
+            assert not expected or self.counts == expected, step
+
+    def wait(self, name: str, condition: str = "MESSAGE") -> None:
+        """Let operations wait for a condition of a queue."""
+        self.conditions.setdefault(name.encode(), set()).add(WaitCondition[condition])
+        self.wake.watch()
+
+    def try_all_operations(self) -> None:
+        """Let no operation wait, because all are in flight."""
+        self.conditions = {}
+
+    def has(self, *present: str, name: str = "q", exists: bool = True, due: str = "") -> None:
         """Say that the queue is watched, and which of its keys exist."""
-        mask = sum(1 << SUFFIXES.index(suffix) for suffix in present)
+        mask = sum(1 << SUFFIXES.index(KEYS[key]) for key in present)
         mask |= (1 << len(SUFFIXES) - 1) * exists
-        self.wake.armed(name, SUFFIXES, mask, due)
+        self.wake.armed(name.encode(), SUFFIXES, mask, due.encode() or None)
+
+    def gone(self) -> None:
+        self.has(exists=False)
+
+    def due(self, note: str, name: str = "q") -> None:
+        """Say that the queue is watched, and the note of its due jobs."""
+        self.has(name=name, due=note)
+
+    def note(self, note: str) -> None:
+        """Note which jobs are due, as the last reply said."""
+        self.due_note = note.encode()
+
+    def missed(self) -> None:
+        """Note that there was no queue when the operations were tried."""
+        self.existed = False
+
+    def forget(self) -> None:
+        self.wake.forget_attempts()
+
+    def check(self) -> None:
+        self.wake.check()
+
+    def changed(self, name: str) -> None:
+        self.wake.changed(name.encode())
+
+    def call(self, state: str) -> None:
+        """Let a call of the lane be in flight, or answered. It may cause the next notification."""
+        self.is_in_flight, self.wake.may_be_own_change = state == "begins", True
+
+
+KEYS = {"message": b"", "closed": CLOSED, "ready": READY}
 
 
 @pytest.fixture
@@ -66,152 +119,66 @@ def world() -> World:
     return World()
 
 
+@pytest.mark.parametrize(
+    "script",
+    [
+        "has = 0 1",
+        # What there was before the queue was watched is a reason to try once: if that was in vain, it has not
+        # changed.
+        *[f"has {key} = 1 1; has {key} = 1 1; forget; has {key} = 2 1" for key in KEYS],
+        # So is a queue that was created or deleted meanwhile, and another note of due jobs, also of another
+        # queue, whose notes are not known.
+        "gone = 1 1; has = 1 1",
+        "missed; gone = 0 1; has = 1 1",
+        "note 1; due 1 = 0 1; due 2 = 1 1; due 2 = 1 1; due 3 = 2 1",
+        "wait log = 0 2; due 2 log = 1 2; due 2 log = 1 2; due 3 log = 2 2",
+        # A change is a reason each time, and makes what was tried in vain a reason again.
+        "has = 0 1; changed q = 1 2; has = 1 2; changed q = 2 3",
+        "has message = 1 1; changed q = 2 2; has message = 3 2",
+        "changed other = 0 1",
+        # An answer while the operations are tried makes them ask again if that is in vain.
+        "try_all_operations; has message = 0 1; wait q = 0 2; has message = 1 2",
+        # A change that the lane's own call may have made is asked for, by the reply if the call is in flight.
+        "call ends; changed q = 0 2; changed q = 1 3",
+        "call begins; changed q = 0 1; wait q = 0 2; has message = 1 2",
+        "wait d ROOM = 0 2; call ends; changed d = 1 3",
+        "has = 0 1; check = 0 2",
+    ],
+)
+def test_what_is_a_reason_to_try_the_waiting_operations_again(world: World, script: str) -> None:
+    world.play(script)
+
+
+def test_the_operations_learn_whether_their_own_queue_exists(world: World) -> None:
+    world.play("wait log; has; due 2 log; gone")
+    assert world.seen == [True, False]
+
+
 def test_the_keys_that_waiting_operations_need_are_watched_once(world: World) -> None:
     assert world.armed == [(b"q", SUFFIXES, True)]
-    world.wake.watch()
-    assert len(world.armed) == 1
-    world.conditions = {b"q": {MESSAGE, ROOM}, b"d": {ROOM}}
-    world.wake.watch()
-    names = [(name, own) for name, _, own in world.armed[1:]]
-    assert names == [(b"q", True), (b"d", False)]
+    world.play("wait q = 0 1; wait q ROOM = 0 2; wait d ROOM = 0 3")
+    assert [(name, own) for name, _, own in world.armed[1:]] == [(b"q", True), (b"d", False)]
     assert set(world.armed[1][1]) >= {NOT_FULL, READY, CLOSED, b""}
-    world.conditions = {b"q": {ROOM}}
+    world.conditions = {b"q": {WaitCondition.ROOM}}
     world.wake.watch()
     assert len(world.armed) == 3
 
 
 def test_all_keys_are_released_at_the_end(world: World) -> None:
-    world.conditions[b"d"] = {ROOM}
-    world.wake.watch()
+    world.play("wait d ROOM")
     world.wake.stop()
-    assert world.left == [(b"q", SUFFIXES), (b"d", watched_suffixes([ROOM]))]
+    assert world.left == [(b"q", SUFFIXES), (b"d", watched_suffixes([WaitCondition.ROOM]))]
 
 
-@pytest.mark.parametrize("present", [b"", CLOSED, READY])
-def test_a_change_before_the_queue_was_watched_is_a_reason_to_try_once(world: World, present: bytes) -> None:
-    world.answer(present)
-    assert world.wake_ups == 1
-    # The try was in vain: the keys look as before, and did not change.
-    world.answer(present)
-    assert world.wake_ups == 1
-    world.wake.forget_attempts()
-    world.answer(present)
-    assert world.wake_ups == 2
-
-
-def test_a_queue_without_what_is_needed_is_no_reason(world: World) -> None:
-    world.answer()
-    assert (world.wake_ups, world.seen) == (0, [True])
-
-
-@pytest.mark.parametrize(("existed", "exists"), [(True, False), (False, True)])
-def test_a_queue_that_was_created_or_deleted_meanwhile_is_a_reason(
-    world: World, existed: bool, exists: bool
+@pytest.mark.parametrize("is_lost", [True, False])
+def test_a_lost_watch_and_a_backend_that_cannot_watch_have_all_tried_again(
+    world: World, is_lost: bool
 ) -> None:
-    world.existed = existed
-    world.answer(exists=exists)
-    assert (world.wake_ups, world.seen) == (1, [exists])
-
-
-def test_another_note_of_due_jobs_is_a_reason(world: World) -> None:
-    world.due_note = b"1"
-    world.answer(due=b"1")
-    assert world.wake_ups == 0
-    world.answer(due=b"2")
-    world.answer(due=b"2")
-    assert world.wake_ups == 1
-    world.answer(due=b"3")
-    assert world.wake_ups == 2
-
-
-def test_a_note_of_another_queue_is_a_reason_to_look_once(world: World) -> None:
-    world.conditions = {b"log": {MESSAGE}}
-    world.answer(name=b"log")
-    assert world.wake_ups == 0
-    world.answer(due=b"2", name=b"log")
-    world.answer(due=b"2", name=b"log")
-    assert (world.wake_ups, world.seen) == (1, [])
-
-
-def test_an_answer_while_the_operations_are_tried_makes_them_ask_again_if_that_is_in_vain(
-    world: World,
-) -> None:
-    world.conditions = {}
-    world.answer(b"")
-    assert world.wake_ups == 0
-    assert world.left == [(b"q", [])]
-    world.conditions = {b"q": {MESSAGE}}
-    world.wake.watch()
-    assert len(world.armed) == 2
-    world.answer(b"")
-    assert world.wake_ups == 1
-
-
-def test_a_change_that_the_lane_s_own_call_may_have_made_is_asked_for(world: World) -> None:
-    world.wake.may_be_own_change = True
-    world.wake.changed(b"q")
-    assert (world.wake_ups, len(world.armed)) == (0, 2)
-    assert not world.wake.may_be_own_change
-    world.answer(b"")
-    assert world.wake_ups == 1
-
-
-def test_during_a_call_its_reply_asks_for_the_changes(world: World) -> None:
-    world.wake.may_be_own_change = world.is_in_flight = True
-    world.wake.changed(b"q")
-    assert (world.wake_ups, len(world.armed)) == (0, 1)
-    world.wake.watch()
-    assert len(world.armed) == 2
-
-
-def test_a_change_of_a_watched_queue_is_a_reason_each_time(world: World) -> None:
-    for number in (1, 2, 3):
-        world.answer()
-        world.wake.changed(b"q")
-        assert (world.wake_ups, len(world.armed)) == (number, number + 1)
-
-
-def test_a_change_makes_the_state_that_was_tried_in_vain_a_reason_again(world: World) -> None:
-    world.answer(b"")
-    world.wake.changed(b"q")
-    assert world.wake_ups == 2
-    world.answer(b"")
-    assert world.wake_ups == 3
-
-
-def test_a_change_of_a_queue_that_is_not_watched_is_none(world: World) -> None:
-    world.wake.changed(b"other")
-    assert (world.wake_ups, len(world.armed)) == (0, 1)
-
-
-def test_another_queue_s_change_cannot_be_the_lane_s_own(world: World) -> None:
-    world.conditions[b"d"] = {ROOM}
-    world.wake.watch()
-    world.wake.may_be_own_change = True
-    world.wake.changed(b"d")
-    assert world.wake_ups == 1
-
-
-def test_a_check_asks_again_what_the_queue_has(world: World) -> None:
-    world.answer()
-    world.wake.check()
-    assert (world.wake_ups, len(world.armed)) == (0, 2)
-
-
-def test_a_backend_that_cannot_watch_has_all_tried_again(world: World) -> None:
-    world.wake.armed(b"q", SUFFIXES, None, None)
-    assert (world.tries_of_all, world.wake_ups) == (1, 0)
-    assert world.left == [(b"q", [])]
-    world.wake.watch()
-    assert len(world.armed) == 2
-
-
-def test_a_lost_watch_has_all_tried_again_and_asks_anew(world: World) -> None:
-    world.answer(b"")
-    world.wake.watch_lost()
-    assert world.tries_of_all == 1
-    assert world.left == [(b"q", SUFFIXES)]
-    world.wake.watch()
-    assert len(world.armed) == 2
-    world.answer(b"")
-    assert world.wake_ups == 2
+    world.play("has message = 1 1")
+    if is_lost:
+        world.wake.watch_lost()
+    else:
+        world.wake.armed(b"q", SUFFIXES, None, None)
+    assert (world.tries_of_all, world.wake_ups) == (1, 1)
+    assert world.left == [(b"q", SUFFIXES if is_lost else [])]
+    world.play("wait q = 1 2; has message = 2 2" if is_lost else "wait q = 1 2")
