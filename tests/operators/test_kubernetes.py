@@ -25,48 +25,37 @@ OVERLAYS = ("embedded", "external", "cluster", "sentinel", "example")
 RELEASES = ("1.29", "1.37")
 Manifest = dict[str, Any]
 
+
+def _object(required: str = "", **properties: Manifest) -> Manifest:
+    """Return the schema of an object that has these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required.split(),
+        "additionalProperties": False,
+    }
+
+
 # What we use of the definition monitoring.coreos.com/v1, which no checker has offline.
-_SECRET_KEY = {
-    "type": "object",
-    "required": ["key"],
-    "properties": {"name": {"type": "string"}, "key": {"type": "string"}, "optional": {"type": "boolean"}},
-    "additionalProperties": False,
-}
-_SERVICE_MONITOR = {
-    "type": "object",
-    "required": ["apiVersion", "kind", "metadata", "spec"],
-    "properties": {
-        "apiVersion": {"const": "monitoring.coreos.com/v1"},
-        "kind": {"const": "ServiceMonitor"},
-        "metadata": {"type": "object", "required": ["name"]},
-        "spec": {
-            "type": "object",
-            "required": ["selector", "endpoints"],
-            "properties": {
-                "selector": {"type": "object", "required": ["matchLabels"]},
-                "endpoints": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {
-                            "port": {"type": "string"},
-                            "path": {"type": "string", "pattern": "^/"},
-                            "interval": {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"},
-                            "basicAuth": {
-                                "type": "object",
-                                "properties": {"username": _SECRET_KEY, "password": _SECRET_KEY},
-                                "additionalProperties": False,
-                            },
-                        },
-                        "additionalProperties": False,
-                    },
-                },
-            },
-            "additionalProperties": False,
-        },
-    },
-    "additionalProperties": False,
-}
+_TEXT = {"type": "string"}
+_SECRET_KEY = _object("key", name=_TEXT, key=_TEXT, optional={"type": "boolean"})
+_ENDPOINT = _object(
+    port=_TEXT,
+    path={**_TEXT, "pattern": "^/"},
+    interval={**_TEXT, "pattern": "^[0-9]+(ms|s|m|h)$"},
+    basicAuth=_object(username=_SECRET_KEY, password=_SECRET_KEY),
+)
+_SERVICE_MONITOR = _object(
+    "apiVersion kind metadata spec",
+    apiVersion={"const": "monitoring.coreos.com/v1"},
+    kind={"const": "ServiceMonitor"},
+    metadata={"type": "object", "required": ["name"]},
+    spec=_object(
+        "selector endpoints",
+        selector={"type": "object", "required": ["matchLabels"]},
+        endpoints={"type": "array", "items": _ENDPOINT},
+    ),
+)
 
 
 @cache
