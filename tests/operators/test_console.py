@@ -571,22 +571,6 @@ def test_errors_of_the_page_are_logged_once_and_escaped(start_server: StartServe
     assert "\n2026 INFO forged" not in server.log
 
 
-def test_more_streams_than_allowed_are_refused(server: Server, client: Client) -> None:
-    path = "/api/clients/events"
-    with contextlib.ExitStack() as stack:
-        for _ in range(64):
-            next(stack.enter_context(_events(server, path)))
-        assert request(server, path).status == 503
-        assert client.ping()
-
-    def is_free() -> bool:
-        with contextlib.suppress(AssertionError), _events(server, path):
-            return True
-        return False
-
-    wait_for(is_free, "a stream to be free")
-
-
 def test_the_console_acts_on_other_databases(server: Server, client: Client) -> None:
     with server.client(db=3) as third:
         third.rpush("q", "x")

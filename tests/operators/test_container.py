@@ -322,9 +322,7 @@ def test_the_server_is_not_root_and_owns_its_volume(stages: list[Stage]) -> None
 
 
 def test_options_and_commands_of_docker_run_go_to_the_server(stages: list[Stage]) -> None:
-    final = stages[-1]
-    assert command_of(final, "--listen", "resp://0.0.0.0:1")[:2] == ["pressure-server", "--listen"]
-    assert command_of(final, "doctor", "--repair") == ["pressure-server", "doctor", "--repair"]
+    assert command_of(stages[-1], "doctor", "--repair") == ["pressure-server", "doctor", "--repair"]
     # Some other files give the container a command of its own.
     for file in (COMPOSE, COMPOSE_CLUSTER, COMPOSE_SENTINEL):
         assert not {"command", "entrypoint"} & compose(file)["services"]["pressure-server"].keys()

@@ -187,10 +187,9 @@ def test_the_number_of_queues_is_limited_and_the_sums_are_not(
 def test_a_user_sees_only_its_queues(guarded: Server) -> None:
     wait_for(lambda: _queues(_samples(guarded, ("root", "secret"))) == {"mine", "other"}, "the survey")
     assert _queues(_samples(guarded, ("reader", "secret"))) == {"mine"}
-    assert request(guarded, "/metrics").status == 401
-    assert request(guarded, "/metrics").headers["www-authenticate"].startswith("Basic")
-    assert request(guarded, "/metrics", login=("writer", "secret")).status == 403
-    assert request(guarded, "/metrics", login=("root", "wrong")).status == 401
+    for login in (None, ("root", "wrong")):
+        refused = request(guarded, "/metrics", login=login)
+        assert (refused.status, refused.headers["www-authenticate"][:5]) == (401, "Basic")
 
 
 def test_metrics_remain_while_the_backend_is_away(start_server: StartServer, tmp_path: Path) -> None:
