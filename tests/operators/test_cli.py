@@ -21,6 +21,7 @@ from pressure_server.net.listener import SettingsError
 from tests.support.paths import ROOT
 from tests.support.programs import (
     TIMEOUT,
+    BackgroundProgram,
     Server,
     StartServer,
     StartValkey,
@@ -403,18 +404,14 @@ def test_ping_finds_what_a_server_was_told_to_listen_on(
     url = f"resp+unix://{tmp_path}/socket"
     options = ("--listen", url, "--backend", backend.url, *hidden)
     environment = {"PRESSURE_LISTEN": "resp://127.0.0.1:1"}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "pressure_server", *options], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    try:
 
-        def ping() -> subprocess.CompletedProcess[str]:
-            return run_here("ping", "--pid", str(server.pid), environment=environment)
+    def ping() -> subprocess.CompletedProcess[str]:
+        return run_here("ping", "--pid", str(server.process.pid), environment=environment)
 
+    command = (sys.executable, "-m", "pressure_server", *options)
+    with BackgroundProgram(tmp_path / "log", *command, folder=ROOT) as server:
         wait_for(lambda: ping().stdout == f"{url} is healthy\n", "the server to answer ping")
-    finally:
-        server.terminate()
-        assert server.wait(TIMEOUT) == 0
+        assert server.stop() == 0
     assert "resp://127.0.0.1:1 is not healthy" in ping().stderr, "the process has ended"
     assert (
         "resp://127.0.0.1:1 is not healthy"
