@@ -3,8 +3,7 @@
 import asyncio
 import json
 import subprocess
-from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -53,22 +52,6 @@ class Program:
         written.rename(self._address)
 
 
-@contextmanager
-def started_sentinels(folder: Path) -> Iterator[SentinelSet]:
-    """Start a master with a replica, and three Sentinels."""
-    made = SentinelSet(folder)
-    asyncio.run(made.__aenter__())
-    try:
-        yield made
-    finally:
-        asyncio.run(made.__aexit__(None, None, None))
-
-
-def url_of_sentinels(sentinels: SentinelSet) -> str:
-    """Return the URL for a server."""
-    return f"redis+sentinel://{sentinels.addresses}/{NAME}/0"
-
-
 def is_empty(store: tuple[str, str]) -> bool:
     """Return whether `pressure-server queues` shows no message."""
     listed = run_command("queues", "--json", *store)
@@ -87,11 +70,11 @@ def test_an_application_moves_from_the_embedded_backend_to_sentinel_and_to_a_clu
     start_server: StartServer, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        sentinels = stack.enter_context(started_sentinels(tmp_path / "sentinels"))
+        sentinels = stack.enter_context(SentinelSet(tmp_path / "sentinels").started())
         cluster = stack.enter_context(Cluster(tmp_path / "cluster").started())
         stores = [
             ("--data-dir", str(tmp_path / "data")),
-            ("--backend", url_of_sentinels(sentinels)),
+            ("--backend", f"redis+sentinel://{sentinels.addresses}/{NAME}/0"),
             ("--backend", url_of(cluster)),
         ]
         server = start_server(*stores[0])
@@ -125,7 +108,7 @@ def test_a_redis_becomes_the_master_of_sentinels_and_is_switched_over_without_a_
     start_server: StartServer, tmp_path: Path
 ) -> None:
     with ExitStack() as stack:
-        sentinels = stack.enter_context(started_sentinels(tmp_path / "sentinels"))
+        sentinels = stack.enter_context(SentinelSet(tmp_path / "sentinels").started())
         master = sentinels.nodes[0]
         server = start_server("--backend", f"redis://127.0.0.1:{master.port}/0")
         producer = Program(tmp_path / "producer", "php", "producer.php", server)
@@ -133,7 +116,7 @@ def test_a_redis_becomes_the_master_of_sentinels_and_is_switched_over_without_a_
         wait_for(partial(has_messages, server, MESSAGES), "messages")
         worker = Program(tmp_path / "worker", "ruby", "worker.rb", server)
         stack.callback(worker.process.kill)
-        newer = start_server("--backend", url_of_sentinels(sentinels))
+        newer = start_server("--backend", f"redis+sentinel://{sentinels.addresses}/{NAME}/0")
         producer.use(newer)
         worker.use(newer)
         assert server.stop() == 0

@@ -1,12 +1,12 @@
 """Nodes of a cluster redirect to a node that is away, or to each other; settings that none can serve."""
 
-import asyncio
 import re
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import ExitStack
 
 import pytest
 
+from tests.cluster.conftest import another
 from tests.support.cluster import Cluster, LegacyMove
 from tests.support.measures import processor_seconds
 from tests.support.nodes import wait_until
@@ -19,14 +19,7 @@ pytestmark = pytest.mark.clients
 # What two servers may use in the second for which they look for the node. A busy loop opens thousands of
 # connections, and uses the whole second.
 CONNECTIONS, SECONDS = 250, 0.6
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three masters. Nodes of Valkey would soon agree again by themselves."""
-    made = Cluster(tmp_path_factory.mktemp("redirections"))
-    with made.started():
-        yield made
+NO_TAG = "set --prefix to a name in braces, such as {pressure}"
 
 
 async def move_to_a_node_that_is_away(move: LegacyMove) -> None:
@@ -43,7 +36,10 @@ async def let_it_come_back(move: LegacyMove) -> None:
 
 
 async def move_only_by_the_source(move: LegacyMove) -> None:
-    """Let the source say that the target has the slot, which still says that the source has it."""
+    """Let the source say that the target has the slot, which still says that the source has it.
+
+    Nodes of Valkey would soon agree again by themselves.
+    """
     await move.begin()
     await move.migrate()
     await move.source.command("CLUSTER", "SETSLOT", move.slot, "NODE", move.target.identity)
@@ -62,7 +58,7 @@ async def let_them_agree(move: LegacyMove) -> None:
     ],
     ids=["away", "each other"],
 )
-def test_servers_look_for_the_slot_without_haste(
+async def test_servers_look_for_the_slot_without_haste(
     start_server: StartServer,
     cluster: Cluster,
     lose: Callable[[LegacyMove], Awaitable[None]],
@@ -78,35 +74,31 @@ def test_servers_look_for_the_slot_without_haste(
         found = [await node.info("stats") for node in cluster.nodes]
         return sum(int(stats["total_connections_received"]) for stats in found)
 
-    async def play() -> None:
-        with ExitStack() as stack:
-            for number, server in enumerate(servers):
-                # The server watches keys only if clients wait.
-                client = stack.enter_context(server.client())
-                create(client, f"{name} {number}")
-                stack.enter_context(Waiter(server.port)).send("BLPOP", f"{name} {number}", "0")
-                wait_for_waiting(client, f"{name} {number}", consumers=1)
-            hasty, patient = (stack.enter_context(Waiter(server.port)) for server in servers)
-            length = hasty("RPUSH", "q", "a")
-            source = await cluster.master_of(KEY)
-            move = await cluster.legacy_move(KEY, next(node for node in cluster.nodes if node is not source))
-            await lose(move)
-            used, opened = sum(map(processor_seconds, servers)), await connections()
-            patient.send("RPUSH", "q", "b")
-            refusal = hasty("RPUSH", "q", "never")
-            used, opened = sum(map(processor_seconds, servers)) - used, await connections() - opened
-            print(f"{opened} connections, {used:.2f} s of processor time")
-            assert is_refused(refusal, "BACKEND")
-            assert re.search(f"BACKEND the backend is away: {reason}", str(hasty("LLEN", "q")))
-            assert opened < CONNECTIONS
-            assert used < SECONDS
-            assert not patient.has_reply()
-            await find(move)
-            assert patient.reply() == length + 1
-            await wait_until(lambda: isinstance(hasty("LLEN", "q"), int), "the other server to find the slot")
-            assert hasty("LRANGE", "q", -2, -1) == [b"a", b"b"]
-
-    asyncio.run(play())
+    with ExitStack() as stack:
+        for number, server in enumerate(servers):
+            # The server watches keys only if clients wait.
+            client = stack.enter_context(server.client())
+            create(client, f"{name} {number}")
+            stack.enter_context(Waiter(server.port)).send("BLPOP", f"{name} {number}", "0")
+            wait_for_waiting(client, f"{name} {number}", consumers=1)
+        hasty, patient = (stack.enter_context(Waiter(server.port)) for server in servers)
+        length = hasty("RPUSH", "q", "a")
+        move = await cluster.legacy_move(KEY, await another(cluster, await cluster.master_of(KEY)))
+        await lose(move)
+        used, opened = sum(map(processor_seconds, servers)), await connections()
+        patient.send("RPUSH", "q", "b")
+        refusal = hasty("RPUSH", "q", "never")
+        used, opened = sum(map(processor_seconds, servers)) - used, await connections() - opened
+        print(f"{opened} connections, {used:.2f} s of processor time")
+        assert is_refused(refusal, "BACKEND")
+        assert re.search(f"BACKEND the backend is away: {reason}", str(hasty("LLEN", "q")))
+        assert opened < CONNECTIONS
+        assert used < SECONDS
+        assert not patient.has_reply()
+        await find(move)
+        assert patient.reply() == length + 1
+        await wait_until(lambda: isinstance(hasty("LLEN", "q"), int), "the other server to find the slot")
+        assert hasty("LRANGE", "q", -2, -1) == [b"a", b"b"]
     for server in servers:
         assert len(re.findall(reason, server.log)) == 1, server.log
 
@@ -115,12 +107,8 @@ def test_servers_look_for_the_slot_without_haste(
     ("database", "options", "to_do"),
     [
         (3, ("--prefix", PREFIX), "which has no database 3: set 0 in --backend"),
-        (0, (), "set --prefix to a name in braces, such as {pressure}"),
-        (
-            0,
-            ("--listen", "memcached://127.0.0.1:0?mode=kv"),
-            "set --prefix to a name in braces, such as {pressure}",
-        ),
+        (0, (), f"{NO_TAG}, or give the cluster as redis+cluster://"),
+        (0, ("--listen", "memcached://127.0.0.1:0?mode=kv"), NO_TAG),
     ],
 )
 def test_settings_that_no_cluster_can_serve(

@@ -6,7 +6,6 @@ workload fail; it lets other scripts do so, and MONITOR shows what each of them 
 """
 
 import asyncio
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from tests.support.beanstalk_wire import Beanstalk
 from tests.support.cluster import Cluster
 from tests.support.http_requests import request
 from tests.support.memcached_wire import MemcachedWire
-from tests.support.programs import Client, Server, run_command, wait_for
+from tests.support.programs import Client, Server, records, run_command, wait_for
 from tests.support.sharded import (
     PLACEMENT,
     Call,
@@ -25,6 +24,7 @@ from tests.support.sharded import (
     direct_to,
     faults_in,
     node_with,
+    on_each,
     queue_in,
     queue_in_each,
     server_on,
@@ -36,105 +36,73 @@ from tests.support.waiters import Waiter, wait_for_blocked
 pytestmark = pytest.mark.clients
 
 
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three masters of Debian's Redis."""
-    with Cluster(tmp_path_factory.mktemp("cluster")).started() as made:
-        yield made
+# Commands on a queue in each shard, {q}.
+SETS_AND_LISTS = """
+SADD {q} a b a|RPUSH {q} 0 1 2 3 4 5 6 7 8 9|SREM {q} a|SISMEMBER {q} b|LRANGE {q} 0 -1|LREM {q} 1 3
+PRESSURE.PUT {q} x NX|PRESSURE.GET {q} NOWAIT|PRESSURE.INFO {q}|LPOP {q} 2|MEMORY USAGE {q}
+OBJECT IDLETIME {q}
+"""
+JOBS = """
+PRESSURE.CREATE {q} TYPE JOBS|PRESSURE.PUT {q} delayed DELAY 0.05|PRESSURE.PUT {q} job PRIORITY 3
+PRESSURE.PUT {q} job PRIORITY 1|PRESSURE.PUT {q} job PRIORITY 2|PRESSURE.PEEK {q} READY
+"""
+DONE_JOBS = "PRESSURE.KICK {q} 5|PRESSURE.PAUSE {q} 0.01|PRESSURE.PURGE {q}"
+# Commands on a queue of each type.
+ALL_TYPES = f"""
+PRESSURE.CREATE {{q}} TYPE {{q}} BOUND 50 OVERFLOW OVERWRITE|{"PRESSURE.PUT {q} message|" * 60}
+PRESSURE.ALTER {{q}} BOUND 20|PRESSURE.ALTER {{q}} MAX-BYTES 100|PRESSURE.LENGTH {{q}}
+"""
+# Commands on a log and a group of it.
+LOGS = """
+PRESSURE.CREATE {q} IF NOT EXISTS TYPE LOG|PRESSURE.GROUP CREATE {q} {g}|RPUSH {q} 1 2 3 4 5
+PRESSURE.READ {q} GROUP {g} me COUNT 3|SPOP {q}+{g}|PRESSURE.RESERVE {q}+{g} other
+PRESSURE.GROUP SEEK {q} {g} FROM 2|PRESSURE.GROUP LIST {q}|PRESSURE.AT {q} 1 COUNT 2
+"""
+# Commands on queues of one shard.
+ONE_SHARD = """
+SADD {t}a 1 2 3|SMOVE {t}a {t}b 1|LMOVE {t}a {t}b LEFT RIGHT|SUNIONSTORE {t}c {t}a {t}b
+WATCH {t}a|MULTI|SADD {t}b 4|SPOP {t}a|DEL {t}c|EXEC
+PRESSURE.CREATE {u}a UNIQUE QUEUED|SADD {u}a a a b|SPOP {u}a 5|PRESSURE.CLOSE {u}a
+PRESSURE.CREATE {d}a TYPE JOBS MAX-DELIVERIES 1 DEAD-LETTER {d}b|PRESSURE.PUT {d}a job TTR 0.1
+PRESSURE.RESERVE {d}a TTR 0.05
+"""
 
 
-def use_sets_and_lists(server: Server, client: Client) -> None:
-    names = queue_in_each()
-    for name in names:
-        client.sadd(name, "a", "b", "a")
-        client.rpush(name, *range(20))
-        client.srem(name, "a")
-        client.sismember(name, "b")
-        client.lrange(name, 0, -1)
-        client.lrem(name, 1, "3")
-        client.execute_command("PRESSURE.PUT", name, "x", "NX")
-        client.execute_command("PRESSURE.GET", name, "NOWAIT")
-        client.execute_command("PRESSURE.INFO", name)
-        client.lpop(name, 2)
-        client.memory_usage(name)
-        client.object("idletime", name)
-    client.sunion(names)
-    with Waiter(server.port) as waiter:
-        waiter.send("BLPOP", "w-1", "w-2", "w-3", 0)
+def do(client: Waiter, lines: str, **names: str) -> None:
+    """Do the commands, with these names in them. None may be refused."""
+    for line in lines.strip().replace("\n", "|").split("|"):
+        for name, value in names.items():
+            line = line.replace(f"{{{name}}}", value)
+        if line:
+            reply = client(*line.split())
+            assert not isinstance(reply, Exception), (line, reply)
+
+
+def use_all_commands(server: Server, client: Client) -> None:
+    names, jobs = queue_in_each(), queue_in_each("job")
+    with Waiter(server.port) as one:
+        for name, job in zip(names, jobs, strict=True):
+            do(one, SETS_AND_LISTS, q=name)
+            do(one, JOBS, q=job)
+        client.sunion(names)
+        one.send("BLPOP", "w-1", "w-2", "w-3", 0)
         wait_for_blocked(client, 1)
         client.rpush("w-2", "message")
-        assert waiter.reply() == [b"w-2", b"message"]
-
-
-def use_queues_of_all_types(client: Client) -> None:
-    for shard, kind in enumerate(("FIFO", "LIFO", "RANDOM", "JOBS", "LOG", "FIFO")):
-        name = queue_in(shard, kind.lower())
-        client.execute_command("PRESSURE.CREATE", name, "TYPE", kind, "BOUND", 50, "OVERFLOW", "OVERWRITE")
-        for number in range(60):
-            client.execute_command("PRESSURE.PUT", name, f"message {number}")
-        client.execute_command("PRESSURE.ALTER", name, "BOUND", 20)
-        client.execute_command("PRESSURE.ALTER", name, "MAX-BYTES", 100)
-        client.execute_command("PRESSURE.LENGTH", name)
-    unique = queue_in(9, "unique")
-    client.execute_command("PRESSURE.CREATE", unique, "UNIQUE", "QUEUED")
-    client.sadd(unique, "a", "a", "b")
-    client.spop(unique, 5)
-    client.execute_command("PRESSURE.CLOSE", unique)
-
-
-def use_jobs(client: Client) -> None:
-    names = queue_in_each("job")
-    for name in names:
-        client.execute_command("PRESSURE.CREATE", name, "TYPE", "JOBS")
-        client.execute_command("PRESSURE.PUT", name, "delayed", "DELAY", "0.05")
-        for priority in (3, 1, 2):
-            client.execute_command("PRESSURE.PUT", name, "job", "PRIORITY", priority)
-        client.execute_command("PRESSURE.PEEK", name, "READY")
-    for verb, *words in (("ACK",), ("TOUCH",), ("RELEASE", "DELAY", "0.05"), ("BURY",)):
-        for _ in names:
-            queue, job, *_ = client.execute_command("PRESSURE.RESERVE", *names, "TIMEOUT", 20, "TTR", 60)
-            client.execute_command(f"PRESSURE.{verb}", queue, job, *words)
-    for name in names:
-        client.execute_command("PRESSURE.KICK", name, 5)
-        client.execute_command("PRESSURE.PAUSE", name, "0.01")
-    short, dead = "{dead}short", "{dead}letters"
-    client.execute_command("PRESSURE.CREATE", short, "TYPE", "JOBS", "MAX-DELIVERIES", 1, "DEAD-LETTER", dead)
-    client.execute_command("PRESSURE.PUT", short, "job", "TTR", "0.1")
-    client.execute_command("PRESSURE.RESERVE", short, "TTR", "0.05")
-    wait_for(lambda: client.scard(dead) == 1, "the dead letter")
-    client.execute_command("PRESSURE.PURGE", names[0])
-
-
-def use_logs(client: Client) -> None:
-    for shard in (2, 7):
-        log = queue_in(shard, "log")
-        client.execute_command("PRESSURE.CREATE", log, "TYPE", "LOG")
-        for group in ("g", "{h}"):
-            client.execute_command("PRESSURE.GROUP", "CREATE", log, group)
-            for number in range(5):
-                client.execute_command("PRESSURE.PUT", log, f"message {number}")
-            client.execute_command("PRESSURE.READ", log, "GROUP", group, "me", "COUNT", 3)
-            client.spop(f"{log}+{group}")
-            client.execute_command("PRESSURE.RESERVE", f"{log}+{group}", "other")
-            client.execute_command("PRESSURE.GROUP", "SEEK", log, group, "FROM", 2)
-            client.execute_command("PRESSURE.GROUP", "LIST", log)
-        client.execute_command("PRESSURE.AT", log, 1, "COUNT", 2)
-        client.execute_command("PRESSURE.GROUP", "DELETE", log, "g")
-
-
-def use_one_shard_for_several_queues(client: Client) -> None:
-    a, b, c = "{t}a", "{t}b", "{t}c"
-    client.sadd(a, "1", "2", "3")
-    client.smove(a, b, "1")
-    client.lmove(a, b, "LEFT", "RIGHT")
-    client.sunionstore(c, a, b)
-    pipeline = client.pipeline()
-    pipeline.watch(a)
-    pipeline.multi()
-    pipeline.sadd(b, "4")
-    pipeline.spop(a)
-    pipeline.delete(c)
-    pipeline.execute()
+        assert one.reply() == [b"w-2", b"message"]
+        for verb in ("ACK {q} {j}", "TOUCH {q} {j}", "RELEASE {q} {j} DELAY 0.05", "BURY {q} {j}"):
+            for _ in jobs:
+                queue, job, *_ = one("PRESSURE.RESERVE", *jobs, "TIMEOUT", 20, "TTR", 60)
+                do(one, f"PRESSURE.{verb}", q=queue.decode(), j=str(job))
+        for name in jobs:
+            do(one, DONE_JOBS, q=name)
+        for kind in ("FIFO", "LIFO", "RANDOM", "JOBS", "LOG"):
+            do(one, ALL_TYPES, q=kind)
+        for shard in (2, 7):
+            for group in ("g", "{h}"):
+                do(one, LOGS, q=queue_in(shard, "log"), g=group)
+            do(one, "PRESSURE.GROUP DELETE {q} g", q=queue_in(shard, "log"))
+        do(one, ONE_SHARD)
+        wait_for(lambda: client.scard("{d}b") == 1, "the dead letter")
 
 
 def use_other_protocols(server: Server) -> None:
@@ -143,23 +111,34 @@ def use_other_protocols(server: Server) -> None:
             beanstalk(f"use {tube}")
             beanstalk(f"watch {tube}")
             assert beanstalk(f"put {number} 0 60", b"job").startswith(b"INSERTED ")
-            memcached.store(tube.encode() + b"m", b"message")
-            memcached.get(tube.encode() + b"m")
+            name = tube.encode() + b"m"
+            assert memcached.store(name, b"to " + name) == b"STORED"
+            assert memcached.get(name) == b"to " + name
+            assert memcached.get(name) is None
+            assert memcached(b"delete " + name) == b"DELETED"
         for number in range(16):
             job, _ = beanstalk("reserve-with-timeout 5")
             beanstalk(f"peek {job}")
-            beanstalk(f"{'delete' if number % 2 else 'release'} {job}" + ("" if number % 2 else " 9 0"))
+            beanstalk(f"delete {job}" if number % 2 else f"release {job} 9 0")
         beanstalk("pause-tube default 1")
 
 
+def has_undelivered(cluster: Cluster) -> bool:
+    """Return whether a node has a record of a call; those that begin with j are of no call."""
+    found = on_each(cluster, records)
+    return any(not field.startswith(b"j") for some in found for _, field in some)
+
+
 def use_commands_of_operators(cluster: Cluster, server: Server, client: Client) -> None:
-    broken = queue_in(5, "broken")
-    client.sadd(broken, "a")
-    with direct_to(node_with(cluster, broken)) as direct:
-        direct.set(f"{base_of(broken)}:stats:produced_messages", "abc")
+    for broken in (queue_in(5, "broken"), queue_in(15, "broken")):
+        client.sadd(broken, "a")
+        with direct_to(node_with(cluster, broken)) as direct:
+            direct.set(f"{base_of(broken)}:stats:produced_messages", "abc")
     where = ("--backend", url_of(cluster))
-    run_command("doctor", "--repair", "--wait", "0.1", *where)
-    run_command("queues", *where)
+    wait_for(lambda: not has_undelivered(cluster), "all replies to be acknowledged")
+    repaired = run_command("doctor", "--repair", "--wait", "0.1", *where)
+    assert repaired.stdout.endswith(" 2 with problems, 2 repaired, 0 not repaired\n"), repaired.stdout
+    assert run_command("queues", *where).returncode == 0
     wait_for(lambda: b"pressure_queues{" in request(server, "/metrics").body, "a round of the survey")
     client.delete(*client.keys("q-*"))
     client.flushall()
@@ -181,11 +160,7 @@ def test_no_script_leaves_the_slot_of_its_keys(cluster: Cluster, tmp_path: Path)
         options = ("--proxy-timeout", "1")
         server, other = (server_on(cluster, tmp_path / f"log-{n}", *options) for n in range(2))
         with server.client() as client:
-            use_sets_and_lists(server, client)
-            use_queues_of_all_types(client)
-            use_jobs(client)
-            use_logs(client)
-            use_one_shard_for_several_queues(client)
+            use_all_commands(server, client)
             use_other_protocols(server)
             # A server dies with a job reserved in each shard; its peer puts them back.
             with other.client() as doomed:
@@ -208,16 +183,8 @@ def test_no_script_leaves_the_slot_of_its_keys(cluster: Cluster, tmp_path: Path)
     assert all(any(call.keys[0].startswith(prefix) for call in calls) for prefix in prefixes)
     assert sum(len(call.commands) for call in calls) > 10_000
     # No key is outside the shards.
-    assert all(key.startswith(tuple(PLACEMENT.prefixes)) for key in keys_of(cluster))
-
-
-def keys_of(cluster: Cluster) -> list[bytes]:
-    """Return the keys of all nodes."""
-    found: list[bytes] = []
-    for node in cluster.nodes:
-        with direct_to(node) as direct:
-            found += direct.keys("*")
-    return found
+    keys = [key for keys in on_each(cluster, lambda direct: direct.keys("*")) for key in keys]
+    assert all(key.startswith(tuple(PLACEMENT.prefixes)) for key in keys)
 
 
 def test_a_script_that_leaves_its_slot_is_found(cluster: Cluster) -> None:

@@ -1,14 +1,9 @@
 """Shards: a server whose queues are spread over the masters of a cluster, as its clients see it."""
 
 import asyncio
-import os
-import pty
 import random
-import select
-import subprocess
-import sys
+import re
 import threading
-import time
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,16 +11,14 @@ from typing import Any
 
 import pytest
 import redis
-from prometheus_client.parser import text_string_to_metric_families
 
 from pressure_server.client import Queue
 from tests.support.beanstalk_wire import Beanstalk
 from tests.support.cluster import Cluster
 from tests.support.guards import reload
 from tests.support.http_requests import request
-from tests.support.memcached_wire import MemcachedWire
 from tests.support.native import NativeClient
-from tests.support.nodes import LOCAL, Engine
+from tests.support.nodes import LOCAL
 from tests.support.ports import free_ports
 from tests.support.programs import (
     Client,
@@ -33,17 +26,14 @@ from tests.support.programs import (
     StartServer,
     StartValkey,
     join,
-    records,
     refused_start,
     run_command,
-    run_here,
     wait_for,
 )
 from tests.support.sharded import (
     LISTENERS,
     PLACEMENT,
     SHARDS,
-    base_of,
     direct_to,
     keys_of_queues,
     node_with,
@@ -53,16 +43,9 @@ from tests.support.sharded import (
     server_on,
     url_of,
 )
-from tests.support.waiters import Waiter, about, is_refused, wait_for_blocked, wait_for_waiting
+from tests.support.waiters import Waiter, about, create, is_refused, wait_for_blocked, wait_for_waiting
 
 pytestmark = pytest.mark.clients
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    """Three masters of Debian's Redis."""
-    with Cluster(tmp_path_factory.mktemp("cluster")).started() as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -112,46 +95,30 @@ def test_puts_in_all_shards_create_queues_with_the_settings_of_the_file(
     assert other.stop() == 0
 
 
-def use_200_queues(client: Client) -> None:
-    """Use sets and lists in 200 queues, in pipelines, and check all replies."""
+def test_sets_and_lists_in_200_queues(client: Client) -> None:
+    """All replies to pipelines are checked."""
     names = [f"queue-{number}" for number in range(200)]
     assert {PLACEMENT.shard_of(name.encode()) for name in names} == set(range(SHARDS))
-
-    def on_all(command: str, *words: object) -> list[Any]:
-        pipeline = client.pipeline(transaction=False)
-        for name in names:
-            pipeline.execute_command(command, name, *words)
-        replies: list[Any] = pipeline.execute()
-        return replies
-
     for name in names:
         client.sadd(name, f"{name}-a", "b")
-    assert on_all("SCARD") == [2] * 200
-    assert on_all("SISMEMBER", "b") == [1] * 200
-    assert on_all("SPOP") == [f"{name}-a".encode() for name in names]
-    assert on_all("SREM", "b") == [1] * 200
-    assert on_all("RPUSH", "1", "2", "3") == [3] * 200
-    assert on_all("LRANGE", 0, -1) == [[b"1", b"2", b"3"]] * 200
-    assert on_all("LPOP") == [b"1"] * 200
-    assert on_all("LLEN") == [2] * 200
-    assert on_all("TYPE") == [b"set"] * 200
+    for words, replies in {
+        ("SCARD",): [2] * 200,
+        ("SISMEMBER", "b"): [1] * 200,
+        ("SPOP",): [f"{name}-a".encode() for name in names],
+        ("SREM", "b"): [1] * 200,
+        ("RPUSH", "1", "2", "3"): [3] * 200,
+        ("LRANGE", 0, -1): [[b"1", b"2", b"3"]] * 200,
+        ("LPOP",): [b"1"] * 200,
+        ("LLEN",): [2] * 200,
+        ("TYPE",): [b"set"] * 200,
+    }.items():
+        pipeline = client.pipeline(transaction=False)
+        for name in names:
+            pipeline.execute_command(words[0], name, *words[1:])
+        assert pipeline.execute() == replies, words
     assert client.exists(*names, names[0]) == 201
     assert client.delete(*names[:100], names[0], "none") == 100
     assert client.exists(*names) == 100
-
-
-def test_sets_and_lists_in_200_queues(client: Client) -> None:
-    use_200_queues(client)
-
-
-def test_sets_and_lists_in_200_queues_on_valkey(
-    start_server: StartServer, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    with Cluster(tmp_path_factory.mktemp("valkey"), engine=Engine.VALKEY).started() as cluster:
-        started = start_server("--backend", url_of(cluster))
-        with started.client() as client:
-            use_200_queues(client)
-        started.end_well()
 
 
 def test_reads_of_sets_in_different_shards_are_joined(client: Client) -> None:
@@ -165,23 +132,19 @@ def test_reads_of_sets_in_different_shards_are_joined(client: Client) -> None:
     assert client.sintercard(SHARDS, names) == 1
 
 
-@pytest.mark.parametrize("shard", [0, 5, 15])
-def test_blpop_gets_what_is_in_a_queue_of_any_shard(client: Client, shard: int) -> None:
+def test_pops_take_from_the_first_queue_that_has_messages(client: Client) -> None:
     names = queue_in_each()
-    client.rpush(names[shard], "message")
-    assert client.blpop(names, 1) == (names[shard].encode(), b"message")
-    assert client.exists(*names) == 1
-
-
-def test_blpop_gets_what_comes_while_it_waits_in_each_shard(server: Server, client: Client) -> None:
-    names = queue_in_each()
-    with Waiter(server.port) as waiter:
-        for name in names:
-            waiter.send("BLPOP", *names, 0)
-            wait_for_blocked(client, 1)
-            client.rpush(name, f"to {name}")
-            assert waiter.reply() == [name.encode(), f"to {name}".encode()]
-    assert client.dbsize() == len(names)
+    assert client.blpop(names, 0.05) is None
+    assert client.execute_command("PRESSURE.RESERVE", *queue_in_each("job"), "TIMEOUT", "0.05") is None
+    assert not client.info("clients")["blocked_clients"]
+    client.rpush(names[7], "a", "b", "c")
+    client.rpush(names[9], "d")
+    client.rpush(names[15], "e")
+    assert client.lmpop(SHARDS, *names, direction="LEFT", count=2) == [names[7].encode(), [b"a", b"b"]]
+    assert client.blmpop(1, SHARDS, *names, direction="RIGHT", count=9) == [names[7].encode(), [b"c"]]
+    assert client.blpop(names, 1) == (names[9].encode(), b"d")
+    assert client.brpop(names, 1) == (names[15].encode(), b"e")
+    assert client.exists(*names) == 3
 
 
 def test_messages_in_all_shards_at_the_same_time_end_a_wait_once(server: Server, client: Client) -> None:
@@ -204,52 +167,20 @@ def test_messages_in_all_shards_at_the_same_time_end_a_wait_once(server: Server,
                 client.delete(name)
 
 
-def test_a_wait_on_several_shards_ends_with_its_time(client: Client) -> None:
-    assert client.blpop(queue_in_each(), 0.05) is None
-    assert client.execute_command("PRESSURE.RESERVE", *queue_in_each("job"), "TIMEOUT", "0.05") is None
-    assert not client.info("clients")["blocked_clients"]
-
-
-def test_lmpop_takes_from_the_first_queue_that_has_messages(client: Client) -> None:
-    names = queue_in_each()
-    client.rpush(names[7], "a", "b", "c")
-    client.rpush(names[9], "d")
-    assert client.lmpop(SHARDS, *names, direction="LEFT", count=2) == [names[7].encode(), [b"a", b"b"]]
-    assert client.blmpop(1, SHARDS, *names, direction="RIGHT", count=9) == [names[7].encode(), [b"c"]]
-
-
-def test_a_reserve_gets_the_best_job_of_all_shards(client: Client) -> None:
+@pytest.mark.parametrize("priorities", [7, 0], ids=["different", "equal"])
+def test_a_reserve_gets_the_best_job_of_all_shards_and_of_equal_ones_the_oldest(
+    client: Client, priorities: int
+) -> None:
     names = queue_in_each("job")
-    for number, name in enumerate(names):
-        client.execute_command("PRESSURE.CREATE", name, "TYPE", "JOBS")
-        client.execute_command("PRESSURE.PUT", name, f"job {number}", "PRIORITY", (number * 7) % SHARDS)
-    best = sorted(range(SHARDS), key=lambda number: (number * 7) % SHARDS)
-    for number in best:
+    order = random.Random(1).sample(range(SHARDS), SHARDS)
+    for number in order:
+        create(client, names[number], "TYPE", "JOBS")
+        words = (names[number], f"job {number}", "PRIORITY", number * priorities % SHARDS)
+        client.execute_command("PRESSURE.PUT", *words)
+    for number in sorted(order, key=lambda number: number * priorities % SHARDS):
         name, _, message, *_ = client.execute_command("PRESSURE.RESERVE", *names)
         assert (name, message) == (names[number].encode(), b"job %d" % number)
     assert client.execute_command("PRESSURE.RESERVE", *names) is None
-
-
-def test_equal_jobs_of_all_shards_come_in_the_order_of_puts(client: Client) -> None:
-    names = queue_in_each("job")
-    order = random.Random(1).sample(names, SHARDS)
-    for name in order:
-        client.execute_command("PRESSURE.CREATE", name, "TYPE", "JOBS")
-        client.execute_command("PRESSURE.PUT", name, "job")
-    found = [client.execute_command("PRESSURE.RESERVE", *names)[0].decode() for _ in names]
-    assert found == order
-
-
-def test_a_reserve_gets_what_comes_while_it_waits_in_each_shard(server: Server, client: Client) -> None:
-    names = queue_in_each("job")
-    with Waiter(server.port) as waiter:
-        for name in names:
-            waiter.send("PRESSURE.RESERVE", *names, "TIMEOUT", 20)
-            wait_for_blocked(client, 1)
-            client.rpush(name, "job")
-            found, job, message, *_ = waiter.reply()
-            assert (found, message) == (name.encode(), b"job")
-            assert client.execute_command("PRESSURE.JOB", name, job)
 
 
 def test_beanstalk_reserves_from_tubes_in_all_shards(server: Server, client: Client) -> None:
@@ -284,7 +215,7 @@ def test_job_ids_are_unique_over_all_shards(client: Client) -> None:
     names = queue_in_each("job")
     ids = []
     for name in names:
-        client.execute_command("PRESSURE.CREATE", name, "TYPE", "JOBS")
+        create(client, name, "TYPE", "JOBS")
         pipeline = client.pipeline(transaction=False)
         for _ in range(70):  # more than a block
             pipeline.execute_command("PRESSURE.PUT", name, "job", "PRIORITY", 1)
@@ -306,21 +237,14 @@ def test_beanstalk_finds_jobs_of_all_shards_by_their_ids(server: Server) -> None
     with Beanstalk(server) as other:  # it knows no tube
         for turn, (job, body) in enumerate(jobs.items()):
             assert other(f"peek {job}") == (job, body)
-            match turn % 3:
-                case 0:
-                    assert other(f"delete {job}") == b"DELETED"
-                case 1:
-                    assert other(f"reserve-job {job}") == (job, body)
-                    assert other(f"touch {job}") == b"TOUCHED"
-                    assert other(f"bury {job} 1") == b"BURIED"
-                    assert other(f"kick-job {job}") == b"KICKED"
-                    assert b"state: ready" in stats_of(other, job)
-                case 2:
-                    assert other(f"reserve-job {job}") == (job, body)
-                    assert other(f"release {job} 5 0") == b"RELEASED"
-                    assert other(f"delete {job}") == b"DELETED"
-            if turn % 3 != 1:
-                assert other(f"peek {job}") == b"NOT_FOUND"
+            if turn % 3:
+                assert other(f"reserve-job {job}") == (job, body)
+            for command, reply in (
+                (("delete {}", b"DELETED"), ("peek {}", b"NOT_FOUND")),
+                (("touch {}", b"TOUCHED"), ("bury {} 1", b"BURIED"), ("kick-job {}", b"KICKED")),
+                (("release {} 5 0", b"RELEASED"), ("delete {}", b"DELETED"), ("peek {}", b"NOT_FOUND")),
+            )[turn % 3]:
+                assert other(command.format(job)) == reply
         assert other("peek 999999") == b"NOT_FOUND"
 
 
@@ -337,13 +261,6 @@ def test_jobs_are_found_by_their_ids_after_somebody_has_emptied_the_nodes(
             for job in jobs:
                 assert connection(f"delete {job.decode()}") == b"DELETED"
         on_each(cluster, lambda direct: direct.flushall())
-
-
-def stats_of(connection: Beanstalk, job: int) -> bytes:
-    """Return the text of stats-job."""
-    size = int(connection(f"stats-job {job}").removeprefix(b"OK "))
-    text: bytes = connection._stream.read(size + 2)
-    return text
 
 
 def test_scan_keys_and_dbsize_have_the_queues_of_all_shards(client: Client) -> None:
@@ -365,7 +282,7 @@ def test_flushdb_deletes_the_queues_of_all_shards_and_no_other_keys(cluster: Clu
     for name in queue_in_each():
         client.sadd(name, "a")
     for number, name in enumerate(queue_in_each("job")):
-        client.execute_command("PRESSURE.CREATE", name, "TYPE", ["JOBS", "LOG", "LIFO"][number % 3])
+        create(client, name, "TYPE", ["JOBS", "LOG", "LIFO"][number % 3])
         client.execute_command("PRESSURE.PUT", name, "job")
     other = "{x}other"
     with direct_to(asyncio.run(cluster.master_of(other))) as direct:
@@ -401,7 +318,7 @@ def state_of(cluster: Cluster) -> dict[bytes, bytes]:
 def test_what_spans_shards_is_refused_and_does_nothing(
     cluster: Cluster, server: Server, client: Client, line: str
 ) -> None:
-    client.execute_command("PRESSURE.CREATE", A, "TYPE", "JOBS")
+    create(client, A, "TYPE", "JOBS")
     client.sadd(A, "1", "2")
     client.sadd(B, "2", "3")
     before = state_of(cluster)
@@ -436,31 +353,10 @@ def test_a_transaction_over_shards_is_refused_and_does_nothing(
     assert state_of(cluster) == before
 
 
-def test_queues_with_one_tag_do_all_that_needs_one_shard(server: Server, client: Client) -> None:
-    a, b, c = "{t}a", "b{t}", "{t}c"
-    client.sadd(a, "1", "2")
-    client.sadd(b, "2", "3")
-    assert client.smove(a, b, "1")
-    assert client.sunionstore(c, a, b) == 3
-    assert client.lmove(b, a, "LEFT", "RIGHT") in (b"1", b"2", b"3")
-    pipeline = client.pipeline()
-    pipeline.watch(a, b)
-    pipeline.multi()
-    for name in (a, b, c):
-        pipeline.delete(name)
-    assert pipeline.execute() == [1, 1, 1]
-    client.execute_command("PRESSURE.CREATE", a, "TYPE", "JOBS", "MAX-DELIVERIES", 1, "DEAD-LETTER", b)
-    assert about(client, a)[b"dead_letter"] == b.encode()
-    client.execute_command("PRESSURE.PUT", a, "job")
-    job = client.execute_command("PRESSURE.RESERVE", a)[1]
-    client.execute_command("PRESSURE.RELEASE", a, job)
-    wait_for(lambda: client.scard(b) == 1, "the dead letter")
-
-
 @pytest.mark.parametrize("group", ["g", "{b}", "x+{y}"])
 def test_groups_are_with_their_log(client: Client, group: str) -> None:
     log = queue_in(3, "log")
-    client.execute_command("PRESSURE.CREATE", log, "TYPE", "LOG")
+    create(client, log, "TYPE", "LOG")
     client.execute_command("PRESSURE.GROUP", "CREATE", log, group)
     for number in range(3):
         client.execute_command("PRESSURE.PUT", log, f"message {number}")
@@ -471,9 +367,24 @@ def test_groups_are_with_their_log(client: Client, group: str) -> None:
     assert (described[b"name"], described[b"pending"]) == (group.encode(), 3)
 
 
-def test_another_number_of_shards_is_refused(cluster: Cluster, server: Server) -> None:
-    refused = refused_start("--backend", url_of(cluster), "--shards", "8")
-    assert "are in 16 shards, not in 8: set --shards 16, or another --prefix" in refused
+@pytest.mark.parametrize(
+    ("options", "refusal"),
+    [
+        (["--shards", "8"], "are in 16 shards, not in 8: set --shards 16, or another --prefix"),
+        (["--backend", "{url}/3"], "a cluster has only database 0"),
+        (
+            ["--listen", "memcached://127.0.0.1:0?mode=kv"],
+            "values are kept on one node, and the backend is a cluster: use mode=queue",
+        ),
+    ],
+)
+def test_options_that_do_not_fit_the_cluster_are_refused(
+    cluster: Cluster, server: Server, options: list[str], refusal: str
+) -> None:
+    url = url_of(cluster)
+    refused = run_command("serve", "--backend", url, *(option.format(url=url) for option in options))
+    assert refused.returncode in (1, 2)
+    assert refusal in refused.stderr
 
 
 def test_with_another_prefix_another_number_of_shards_is_used(
@@ -492,11 +403,6 @@ def test_with_another_prefix_another_number_of_shards_is_used(
         assert "are in 3 shards, not in 4" in looked.stderr
 
 
-def test_a_node_given_as_a_single_backend_is_refused(cluster: Cluster) -> None:
-    refused = refused_start("--backend", f"redis://127.0.0.1:{cluster.nodes[0].port}")
-    assert "or give the cluster as redis+cluster://" in refused
-
-
 def test_a_single_backend_given_as_a_cluster_is_refused(start_valkey: StartValkey) -> None:
     (port,) = free_ports(1)
     start_valkey("--port", str(port), "--bind", LOCAL)
@@ -504,39 +410,13 @@ def test_a_single_backend_given_as_a_cluster_is_refused(start_valkey: StartValke
     assert "is no node of a cluster: give it as redis://" in refused
 
 
-def test_another_database_is_refused(cluster: Cluster, client: Client) -> None:
-    refused = run_here("serve", "--backend", f"{url_of(cluster)}/3")
-    assert refused.returncode == 2
-    assert "a cluster has only database 0" in refused.stderr
-    with pytest.raises(redis.ResponseError, match="DB index is out of range"):
-        client.execute_command("SELECT", 1)
-
-
-def test_values_of_memcached_are_refused(cluster: Cluster) -> None:
-    kv = ("--listen", "memcached://127.0.0.1:0?mode=kv")
-    refused = run_command("serve", "--backend", url_of(cluster), *kv)
-    assert refused.returncode == 2
-    assert "values are kept on one node, and the backend is a cluster: use mode=queue" in refused.stderr
-
-
-def test_memcached_clients_use_queues_of_all_shards(server: Server) -> None:
-    names = [name.encode() for name in queue_in_each("m")]
-    with MemcachedWire(server) as wire:
-        for name in names:
-            assert wire.store(name, b"to " + name) == b"STORED"
-        for name in names:
-            assert wire.get(name) == b"to " + name
-            assert wire.get(name) is None
-        for name in names:
-            assert wire.store(name, b"more") == b"STORED"
-            assert wire(b"delete " + name) == b"DELETED"
-            assert wire.get(name) is None
-
-
-def test_queues_doctor_and_where_know_the_queues_of_all_shards(cluster: Cluster, client: Client) -> None:
+def test_reports_know_the_queues_of_all_shards(cluster: Cluster, server: Server, client: Client) -> None:
     names = queue_in_each()
     for name in names:
         client.sadd(name, "a", "b")
+    assert client.info("limits")["queues"] == SHARDS
+    with pytest.raises(redis.ResponseError, match="DB index is out of range"):
+        client.execute_command("SELECT", 1)
     options = ("--backend", url_of(cluster))
     listed = run_command("queues", *options)
     assert listed.returncode == 0, listed.stderr
@@ -547,80 +427,10 @@ def test_queues_doctor_and_where_know_the_queues_of_all_shards(cluster: Cluster,
     assert where.stdout == (
         f"prefix {PLACEMENT.prefixes[3].decode()}: on redis://127.0.0.1:{node_with(cluster, names[3]).port}\n"
     )
-
-
-def test_doctor_repairs_queues_of_different_shards(cluster: Cluster, client: Client) -> None:
-    names = [queue_in(shard) for shard in (0, 6, 15)]
-    for name in names:
-        client.sadd(name, "a")
-    wait_for(lambda: not undelivered(cluster), "all replies to be acknowledged")
-    for name in names:
-        with direct_to(node_with(cluster, name)) as direct:
-            direct.set(f"{base_of(name)}:stats:produced_messages", "abc")
-    options = ("--wait", "0.2", "--backend", url_of(cluster))
-    found = run_command("doctor", *options)
-    assert found.returncode == 1
-    assert f"{len(names)} queues checked: 3 with problems" in found.stdout
-    repaired = run_command("doctor", "--repair", *options)
-    assert run_command("doctor", *options).returncode == 0, repaired.stdout
-    assert all(client.sadd(name, "b") == 1 for name in names)
-
-
-def undelivered(cluster: Cluster) -> list[bytes]:
-    """Return the records of calls on all nodes, by field; those that begin with j are of no call."""
-    found = on_each(cluster, records)
-    return [field for some in found for _, field in some if not field.startswith(b"j")]
-
-
-def test_top_shows_queues_of_all_shards(cluster: Cluster, client: Client) -> None:
-    names = [queue_in(shard, "top") for shard in (0, 7, 15)]
-    for name in names:
-        client.sadd(name, "a")
-    ours, theirs = pty.openpty()
-    command = [
-        sys.executable, "-m", "pressure_server", "top", "--interval", "100ms", "--backend", url_of(cluster),
-    ]  # fmt: skip
-    environment = {**os.environ, "TERM": "xterm", "LINES": "24", "COLUMNS": "120"}
-    top = subprocess.Popen(command, stdin=theirs, stdout=theirs, env=environment)
-    try:
-        shown, end = "", time.monotonic() + 20
-        while not all(name in shown for name in names):
-            assert time.monotonic() < end, shown
-            if select.select([ours], [], [], 0.2)[0]:
-                shown += os.read(ours, 65536).decode("utf-8", "replace")
-        os.write(ours, b"q")
-        assert top.wait(20) == 0
-    finally:
-        top.kill()
-        top.wait()
-        os.close(ours)
-        os.close(theirs)
-
-
-def test_metrics_count_the_queues_of_all_shards(server: Server, client: Client) -> None:
-    for name in queue_in_each():
-        client.sadd(name, "a", "b")
-
-    def samples() -> dict[tuple[str, frozenset[tuple[str, str]]], float]:
-        return {
-            (sample.name, frozenset(sample.labels.items())): sample.value
-            for family in text_string_to_metric_families(request(server, "/metrics").text)
-            for sample in family.samples
-        }
-
-    def counted() -> bool:
-        return samples().get(("pressure_queues", frozenset({("type", "fifo")}))) == SHARDS
-
-    wait_for(counted, "a round of the survey")
-    found = samples()
-    up = {key for key, value in found.items() if key[0] == "pressure_shard_up" and value == 1}
+    counted = f'pressure_queues{{type="fifo"}} {SHARDS}.0'
+    wait_for(lambda: counted in request(server, "/metrics").text, "a round of the survey")
+    up = re.findall(r"^pressure_shard_up\{.*\} 1\.0$", request(server, "/metrics").text, re.MULTILINE)
     assert len(up) == SHARDS
-
-
-def test_info_adds_up_the_queues_of_all_shards(client: Client) -> None:
-    for name in queue_in_each():
-        client.sadd(name, "a")
-    assert client.info("limits")["queues"] == SHARDS
 
 
 def test_two_servers_share_all_shards(cluster: Cluster, server: Server, start_server: StartServer) -> None:
@@ -628,10 +438,11 @@ def test_two_servers_share_all_shards(cluster: Cluster, server: Server, start_se
     names = queue_in_each()
     with server.client() as one, other.client() as two, Waiter(other.port) as waiter:
         for name in names:
-            waiter.send("BLPOP", *names, 0)
-            wait_for_blocked(two, 1)
-            one.rpush(name, "message")
-            assert waiter.reply() == [name.encode(), b"message"]
+            for putting in (one, two):
+                waiter.send("BLPOP", *names, 0)
+                wait_for_blocked(two, 1)
+                putting.rpush(name, "message")
+                assert waiter.reply() == [name.encode(), b"message"]
             two.rpush(name, "back")
             assert one.lpop(name) == b"back"
         with Beanstalk(server) as here, Beanstalk(other) as there:
@@ -649,7 +460,7 @@ def test_native_clients_use_a_queue_with_the_prefix_of_its_shard(
 ) -> None:
     for shard in (0, 6, 11):
         name = queue_in(shard, "native")
-        client.execute_command("PRESSURE.CREATE", name, "BOUND", 2)
+        create(client, name, "BOUND", 2)
         prefix = about(client, name)[b"prefix"].decode()
         assert prefix.encode() == PLACEMENT.prefixes[shard]
         node = node_with(cluster, name)

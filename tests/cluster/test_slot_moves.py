@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import redis
 
+from tests.cluster.conftest import another
 from tests.support.backend_relay import NO_REPLY, CallRelay
 from tests.support.cluster import Cluster, ClusterNode
 from tests.support.large import fill, number_of
@@ -46,10 +47,6 @@ def cluster(started_cluster: Cluster) -> Cluster:
     return started_cluster
 
 
-async def another(cluster: Cluster, master: ClusterNode) -> ClusterNode:
-    return next(node for node in cluster.nodes if node is not master)
-
-
 @asynccontextmanager
 async def moving(cluster: Cluster) -> AsyncIterator[None]:
     """Move the slot. Redis refuses calls while the block runs; Valkey moves the slot at once."""
@@ -72,61 +69,50 @@ async def wait_until_refused(cluster: Cluster, server: Server) -> None:
         await wait_until(lambda: MOVING in server.log, "calls to be refused")
 
 
-def test_a_slot_moves_under_load(start_server: StartServer, cluster: Cluster) -> None:
+async def test_a_slot_moves_under_load(start_server: StartServer, cluster: Cluster) -> None:
     server = start_on_cluster(start_server, cluster)
-
-    async def play() -> None:
-        for _ in range(2):
-            async with under_traffic(server) as traffic, moving(cluster):
-                await wait_until_refused(cluster, server)
-            assert traffic.slowest() < OUTAGE
-
-    asyncio.run(play())
+    for _ in range(2):
+        async with under_traffic(server) as traffic, moving(cluster):
+            await wait_until_refused(cluster, server)
+        assert traffic.slowest() < OUTAGE
 
 
 @pytest.mark.parametrize(("words", "reply"), [(("RPUSH", "q", "b"), 2), (("LPOP", "q"), b"a")])
-def test_a_lost_reply_is_asked_for_again_at_the_new_master(
+async def test_a_lost_reply_is_asked_for_again_at_the_new_master(
     start_server: StartServer, cluster: Cluster, words: tuple[str, ...], reply: Any
 ) -> None:
-    async def play() -> None:
-        source = await cluster.master_of(KEY)
-        try:
-            with CallRelay(source.folder / SOCKET, prefix=PREFIX) as relay:
-                await source.announce_port(relay.port)
-                server = start_server("--backend", relay.url, "--prefix", PREFIX)
-                with Waiter(server.port) as waiter:
-                    waiter("RPUSH", "q", "a")
-                    relay.plan(NO_REPLY, stays_shut=True)
-                    waiter.send(*words)
-                    await wait_until(lambda: relay.is_shut, "the reply to be lost")
-                    async with moving(cluster):
-                        assert not waiter.has_reply()
-                    assert waiter.reply() == reply
-                    assert waiter("LRANGE", "q", 0, -1) == ([b"a", b"b"] if reply == 2 else [])
-        finally:
-            await cluster.announce_own_port(source)
-
-    asyncio.run(play())
+    source = await cluster.master_of(KEY)
+    try:
+        with CallRelay(source.folder / SOCKET, prefix=PREFIX) as relay:
+            await source.announce_port(relay.port)
+            server = start_server("--backend", relay.url, "--prefix", PREFIX)
+            with Waiter(server.port) as waiter:
+                waiter("RPUSH", "q", "a")
+                relay.plan(NO_REPLY, stays_shut=True)
+                waiter.send(*words)
+                await wait_until(lambda: relay.is_shut, "the reply to be lost")
+                async with moving(cluster):
+                    assert not waiter.has_reply()
+                assert waiter.reply() == reply
+                assert waiter("LRANGE", "q", 0, -1) == ([b"a", b"b"] if reply == 2 else [])
+    finally:
+        await cluster.announce_own_port(source)
 
 
-def test_the_messages_of_a_killed_server_are_back_after_the_move(
+async def test_the_messages_of_a_killed_server_are_back_after_the_move(
     start_server: StartServer, cluster: Cluster
 ) -> None:
     dying, living = (start_on_cluster(start_server, cluster, "--proxy-timeout", "1") for _ in range(2))
-
-    async def play() -> None:
-        with living.client() as client, Waiter(dying.port) as taking:
-            fill(client, 50)
-            taking.send("LPOP", "q", 50)
-            await wait_until(lambda: taking.has_reply(), "the reply to begin")
-            assert client.llen("q") == 0
-            async with moving(cluster):
-                dying.kill()
-                await wait_until_refused(cluster, living)
-            await wait_until(lambda: client.llen("q") == 50, "the messages to be back")
-            assert [number_of(found) for found in client.lrange("q", 0, -1)] == list(range(50))
-
-    asyncio.run(play())
+    with living.client() as client, Waiter(dying.port) as taking:
+        fill(client, 50)
+        taking.send("LPOP", "q", 50)
+        await wait_until(lambda: taking.has_reply(), "the reply to begin")
+        assert client.llen("q") == 0
+        async with moving(cluster):
+            dying.kill()
+            await wait_until_refused(cluster, living)
+        await wait_until(lambda: client.llen("q") == 50, "the messages to be back")
+        assert [number_of(found) for found in client.lrange("q", 0, -1)] == list(range(50))
 
 
 class CurrentMaster:
@@ -139,30 +125,28 @@ class CurrentMaster:
         return self.connection.execute_command(*words)
 
 
-def test_a_server_waits_for_the_turn_of_a_native_client(start_server: StartServer, cluster: Cluster) -> None:
+async def test_a_server_waits_for_the_turn_of_a_native_client(
+    start_server: StartServer, cluster: Cluster
+) -> None:
     server = start_on_cluster(start_server, cluster)
-
-    async def play() -> None:
-        with ExitStack() as stack:
-            source = await cluster.master_of(KEY)
-            connection: Any = CurrentMaster(stack.enter_context(direct(source)))
-            native = NativeSteps(connection, "q", "native", prefix=PREFIX)
-            run(native.create())
-            puts = native.put(b"native")
-            step_until(puts, lambda: not connection.execute_command("EXISTS", f"{PREFIX}:q:producer_free"))
-            waiter = stack.enter_context(Waiter(server.port))
-            waiter.send("RPUSH", "q", "server")
-            await wait_until(lambda: has_blocked(source), "the server to wait in line")
-            async with moving(cluster):
-                assert not waiter.has_reply()
-            target = await cluster.master_of(KEY)
-            await wait_until(lambda: has_blocked(target), "the server to wait in line again")
-            connection.connection = stack.enter_context(direct(target))
-            run(puts)
-            assert waiter.reply() == 2
-            assert waiter("LRANGE", "q", 0, -1) == [b"native", b"server"]
-
-    asyncio.run(play())
+    with ExitStack() as stack:
+        source = await cluster.master_of(KEY)
+        connection: Any = CurrentMaster(stack.enter_context(direct(source)))
+        native = NativeSteps(connection, "q", "native", prefix=PREFIX)
+        run(native.create())
+        puts = native.put(b"native")
+        step_until(puts, lambda: not connection.execute_command("EXISTS", f"{PREFIX}:q:producer_free"))
+        waiter = stack.enter_context(Waiter(server.port))
+        waiter.send("RPUSH", "q", "server")
+        await wait_until(lambda: has_blocked(source), "the server to wait in line")
+        async with moving(cluster):
+            assert not waiter.has_reply()
+        target = await cluster.master_of(KEY)
+        await wait_until(lambda: has_blocked(target), "the server to wait in line again")
+        connection.connection = stack.enter_context(direct(target))
+        run(puts)
+        assert waiter.reply() == 2
+        assert waiter("LRANGE", "q", 0, -1) == [b"native", b"server"]
 
 
 def direct(node: ClusterNode) -> Client:
@@ -175,47 +159,39 @@ async def has_blocked(node: ClusterNode) -> bool:
     return (await node.info("clients"))["blocked_clients"] != "0"
 
 
-def test_a_lease_that_ends_while_the_slot_moves(start_server: StartServer, cluster: Cluster) -> None:
+async def test_a_lease_that_ends_while_the_slot_moves(start_server: StartServer, cluster: Cluster) -> None:
     server = start_on_cluster(start_server, cluster)
-
-    async def play() -> None:
-        with Waiter(server.port) as first, Waiter(server.port) as second:
-            first("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
-            job = first("PRESSURE.PUT", "jobs", "job", "TTR", "60")
-            began = time.monotonic()
-            assert first("PRESSURE.RESERVE", "jobs", "TTR", "0.5") == [b"jobs", job, b"job", 1]
-            second.send("PRESSURE.RESERVE", "jobs", "TIMEOUT", "0")
-            async with moving(cluster):
-                await wait_until_refused(cluster, server)
-                await wait_until(lambda: time.monotonic() > began + 1, "the lease to end")
-            assert second.reply() == [b"jobs", job, b"job", 2]
-            assert first("PRESSURE.ACK", "jobs", job) == 0
-            assert second("PRESSURE.ACK", "jobs", job) == 1
-
-    asyncio.run(play())
+    with Waiter(server.port) as first, Waiter(server.port) as second:
+        first("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
+        job = first("PRESSURE.PUT", "jobs", "job", "TTR", "60")
+        began = time.monotonic()
+        assert first("PRESSURE.RESERVE", "jobs", "TTR", "0.5") == [b"jobs", job, b"job", 1]
+        second.send("PRESSURE.RESERVE", "jobs", "TIMEOUT", "0")
+        async with moving(cluster):
+            await wait_until_refused(cluster, server)
+            await wait_until(lambda: time.monotonic() > began + 1, "the lease to end")
+        assert second.reply() == [b"jobs", job, b"job", 2]
+        assert first("PRESSURE.ACK", "jobs", job) == 0
+        assert second("PRESSURE.ACK", "jobs", job) == 1
 
 
-def test_a_script_that_reads_several_queues_waits_for_keys_that_have_left(
+async def test_a_script_that_reads_several_queues_waits_for_keys_that_have_left(
     start_server: StartServer, cluster: Cluster
 ) -> None:
     server = start_on_cluster(start_server, cluster)
-
-    async def play() -> None:
-        with Waiter(server.port) as client:
-            for queue in ("a", "b"):
-                client("RPUSH", queue, f"in {queue}")
-            move = await cluster.legacy_move(KEY, await another(cluster, await cluster.master_of(KEY)))
-            await move.begin()
-            lists = {f"{PREFIX}:a".encode(), f"{PREFIX}:b".encode()}
-            await move.migrate(*[key for key in await move.keys_left() if key not in lists])
-            assert set(await move.keys_left()) == lists
-            client.send("PRESSURE.RESERVE", "a", "b")
-            await wait_until(lambda: MOVING in server.log, "the call to wait")
-            await move.migrate()
-            await move.finish()
-            assert client.reply()[2] == b"in a"
-
-    asyncio.run(play())
+    with Waiter(server.port) as client:
+        for queue in ("a", "b"):
+            client("RPUSH", queue, f"in {queue}")
+        move = await cluster.legacy_move(KEY, await another(cluster, await cluster.master_of(KEY)))
+        await move.begin()
+        lists = {f"{PREFIX}:a".encode(), f"{PREFIX}:b".encode()}
+        await move.migrate(*[key for key in await move.keys_left() if key not in lists])
+        assert set(await move.keys_left()) == lists
+        client.send("PRESSURE.RESERVE", "a", "b")
+        await wait_until(lambda: MOVING in server.log, "the call to wait")
+        await move.migrate()
+        await move.finish()
+        assert client.reply()[2] == b"in a"
 
 
 QUEUES = [b"q%d" % number for number in range(30)]
@@ -236,89 +212,73 @@ def in_any_order(reply: Any) -> Any:
 
 @pytest.mark.parametrize("words", LISTINGS, ids=" ".join)
 @pytest.mark.parametrize("moved", ["no keys", "some keys", "all keys"])
-def test_what_concerns_all_queues_waits_for_those_whose_keys_have_moved(
+async def test_what_concerns_all_queues_waits_for_those_whose_keys_have_moved(
     start_server: StartServer, cluster: Cluster, words: tuple[str, ...], moved: str
 ) -> None:
     server = start_on_cluster(start_server, cluster)
-
-    async def play() -> None:
-        with Waiter(server.port) as client:
-            for queue in QUEUES:
-                client("RPUSH", queue, "message")
-            move = await cluster.legacy_move(KEY, await another(cluster, await cluster.master_of(KEY)))
-            await move.begin()
-            keys = await move.keys_left()
-            if gone := {"no keys": [], "some keys": keys[::2], "all keys": keys}[moved]:
-                await move.migrate(*gone)
-            client.send(*words)
-            await wait_until(lambda: MOVING in server.log, "the call to wait")
-            assert not client.has_reply()
-            await move.migrate()
-            await move.finish()
-            assert in_any_order(client.reply()) == in_any_order(LISTINGS[words])
-            if words[0].startswith("FLUSH"):
-                assert client("KEYS", "*") == []
-
-    asyncio.run(play())
+    with Waiter(server.port) as client:
+        for queue in QUEUES:
+            client("RPUSH", queue, "message")
+        move = await cluster.legacy_move(KEY, await another(cluster, await cluster.master_of(KEY)))
+        await move.begin()
+        keys = await move.keys_left()
+        if gone := {"no keys": [], "some keys": keys[::2], "all keys": keys}[moved]:
+            await move.migrate(*gone)
+        client.send(*words)
+        await wait_until(lambda: MOVING in server.log, "the call to wait")
+        assert not client.has_reply()
+        await move.migrate()
+        await move.finish()
+        assert in_any_order(client.reply()) == in_any_order(LISTINGS[words])
+        if words[0].startswith("FLUSH"):
+            assert client("KEYS", "*") == []
 
 
-def test_a_scan_misses_nothing_if_the_slot_moves_between_two_steps(
+async def test_a_scan_misses_nothing_if_the_slot_moves_between_two_steps(
     start_server: StartServer, cluster: Cluster
 ) -> None:
     server = start_on_cluster(start_server, cluster)
-
-    async def play() -> None:
-        with Waiter(server.port) as client:
-            for queue in QUEUES:
-                client("RPUSH", queue, "message")
-            cursor, found = client("SCAN", "0", "COUNT", "1")
-            while len(found) < len(QUEUES) / 2:
-                cursor, some = client("SCAN", cursor, "COUNT", "1")
-                found += some
-            async with moving(cluster):
-                pass
-            while cursor != b"0":
-                cursor, some = client("SCAN", cursor, "COUNT", "1")
-                found += some
-            assert set(found) == set(QUEUES)
-
-    asyncio.run(play())
+    with Waiter(server.port) as client:
+        for queue in QUEUES:
+            client("RPUSH", queue, "message")
+        cursor, found = client("SCAN", "0", "COUNT", "1")
+        while len(found) < len(QUEUES) / 2:
+            cursor, some = client("SCAN", cursor, "COUNT", "1")
+            found += some
+        async with moving(cluster):
+            pass
+        while cursor != b"0":
+            cursor, some = client("SCAN", cursor, "COUNT", "1")
+            found += some
+        assert set(found) == set(QUEUES)
 
 
-def test_clients_wait_on_while_the_slot_moves(start_server: StartServer, cluster: Cluster) -> None:
+async def test_clients_wait_on_while_the_slot_moves(start_server: StartServer, cluster: Cluster) -> None:
     server = start_on_cluster(start_server, cluster)
-
-    async def play() -> None:
-        with server.client() as client, ExitStack() as stack:
-            client.execute_command("PRESSURE.CREATE", "full", "BOUND", "1")
-            client.rpush("full", "a")
-            putting, taking, leaving = (stack.enter_context(Waiter(server.port)) for _ in range(3))
-            putting.send("PRESSURE.PUT", "full", "b", "TIMEOUT", "0")
-            taking.send("BLPOP", "empty", "0")
-            leaving.send("BLPOP", "other", "0.3")
-            wait_for_waiting(client, "full", producers=1)
-            async with moving(cluster):
-                assert leaving.reply(timeout=5) is None
-                assert not putting.has_reply()
-            assert client.lpop("full") == b"a"
-            assert putting.reply() == 1
-            client.rpush("empty", "c")
-            assert taking.reply() == [b"empty", b"c"]
-
-    asyncio.run(play())
+    with server.client() as client, ExitStack() as stack:
+        client.execute_command("PRESSURE.CREATE", "full", "BOUND", "1")
+        client.rpush("full", "a")
+        putting, taking, leaving = (stack.enter_context(Waiter(server.port)) for _ in range(3))
+        putting.send("PRESSURE.PUT", "full", "b", "TIMEOUT", "0")
+        taking.send("BLPOP", "empty", "0")
+        leaving.send("BLPOP", "other", "0.3")
+        wait_for_waiting(client, "full", producers=1)
+        async with moving(cluster):
+            assert leaving.reply(timeout=5) is None
+            assert not putting.has_reply()
+        assert client.lpop("full") == b"a"
+        assert putting.reply() == 1
+        client.rpush("empty", "c")
+        assert taking.reply() == [b"empty", b"c"]
 
 
-def test_values_of_memcached_move_too(start_server: StartServer, cluster: Cluster) -> None:
+async def test_values_of_memcached_move_too(start_server: StartServer, cluster: Cluster) -> None:
     server = start_on_cluster(start_server, cluster, "--listen", "memcached://127.0.0.1:0?mode=kv")
-
-    async def play() -> None:
-        with Wire(MEMCACHED, server) as wire:
-            assert wire.ask(b"set a 0 0 1\r\nA") == [b"STORED"]
-            async with moving(cluster):
-                wire.ask(b"set b 0 0 1\r\nB", lines=0)
-                await wait_until_refused(cluster, server)
-            assert wire.line() == b"STORED\r\n"
-            found = wire.ask(b"get a b", lines=5)
-            assert found == [b"VALUE a 0 1", b"A", b"VALUE b 0 1", b"B", b"END"]
-
-    asyncio.run(play())
+    with Wire(MEMCACHED, server) as wire:
+        assert wire.ask(b"set a 0 0 1\r\nA") == [b"STORED"]
+        async with moving(cluster):
+            wire.ask(b"set b 0 0 1\r\nB", lines=0)
+            await wait_until_refused(cluster, server)
+        assert wire.line() == b"STORED\r\n"
+        found = wire.ask(b"get a b", lines=5)
+        assert found == [b"VALUE a 0 1", b"A", b"VALUE b 0 1", b"B", b"END"]

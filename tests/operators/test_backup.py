@@ -8,7 +8,9 @@ import sys
 import tarfile
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -70,37 +72,31 @@ class Load:
     def __init__(self, server: Server) -> None:
         self._server = server
         self._stopped = threading.Event()
-        self._failures: list[BaseException] = []
         self.put: dict[str, list[bytes]] = {"a": [], "b": [], "c": [], "jobs": []}
         self.taken: set[bytes] = set()
-        self._threads = [threading.Thread(target=self._run, args=(self._produce, name)) for name in self.put]
-        self._threads.append(threading.Thread(target=self._run, args=(self._work, "jobs")))
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        for thread in self._threads:
-            thread.start()
-        try:
-            yield
-        finally:
-            self._stopped.set()
-            for thread in self._threads:
-                join(thread)
-        assert not [f"{failure}" for failure in self._failures]
+        with ThreadPoolExecutor() as pool:
+            works = [pool.submit(self._run, partial(self._produce, name)) for name in self.put]
+            works.append(pool.submit(self._run, self._work))
+            try:
+                yield
+            finally:
+                self._stopped.set()
+            for work in works:
+                work.result(TIMEOUT)
 
     def acknowledged(self) -> dict[str, list[bytes]]:
         """Return the messages of each producer that have been acknowledged so far."""
         return {name: messages.copy() for name, messages in self.put.items()}
 
-    def _run(self, work: Callable[[Client, str], None], name: str) -> None:
-        try:
-            with self._server.client() as client:
-                while not self._stopped.is_set():
-                    work(client, name)
-        except BaseException as error:
-            self._failures.append(error)
+    def _run(self, step: Callable[[Client], None]) -> None:
+        with self._server.client() as client:
+            while not self._stopped.is_set():
+                step(client)
 
-    def _produce(self, client: Client, name: str) -> None:
+    def _produce(self, name: str, client: Client) -> None:
         done = self.put[name]
         message = b"%s %d" % (name.encode(), len(done))
         if name == "jobs":
@@ -109,9 +105,9 @@ class Load:
             client.rpush(name, message)
         done.append(message)
 
-    def _work(self, client: Client, queue: str) -> None:
-        job = client.execute_command("PRESSURE.RESERVE", queue)
-        if job and client.execute_command("PRESSURE.ACK", queue, job[1]):
+    def _work(self, client: Client) -> None:
+        job = client.execute_command("PRESSURE.RESERVE", "jobs")
+        if job and client.execute_command("PRESSURE.ACK", "jobs", job[1]):
             self.taken.add(job[2])
 
 
@@ -433,12 +429,11 @@ def test_an_interrupted_backup_leaves_no_file_and_changes_nothing(
         assert direct.keys("pressure-server:*") == []
 
 
-def limited(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    """Run a command that cannot write files above 1 MiB."""
+def too_large(*arguments: str | Path) -> bool:
+    """Run a command that cannot write files above 1 MiB. Return whether it fails and says so."""
     command = ["bash", "-c", 'ulimit -f 1024; exec "$@"', "bash", sys.executable, "-m", "pressure_server"]
-    return subprocess.run(
-        [*command, *map(str, arguments)], capture_output=True, text=True, timeout=TIMEOUT, check=False
-    )
+    ran = subprocess.run([*command, *map(str, arguments)], capture_output=True, timeout=TIMEOUT, check=False)
+    return ran.returncode == 1 and b"File too large" in ran.stderr
 
 
 @pytest.mark.slow
@@ -446,17 +441,14 @@ def test_a_disk_without_space_leaves_everything_as_it_was(
     server: Server, start_server: StartServer, data: Path, tmp_path: Path
 ) -> None:
     fill(server, 3)
-    file = tmp_path / "backup.tar"
-    ran = limited("backup", "--data-dir", data, file)
-    assert (ran.returncode, "File too large" in ran.stderr) == (1, True), ran
+    file, restored = tmp_path / "backup.tar", tmp_path / "restored"
+    assert too_large("backup", "--data-dir", data, file)
     assert not list(tmp_path.glob("backup*"))
     back_up(data, file)
-    ran = limited("restore", file, "--data-dir", tmp_path / "restored")
-    assert (ran.returncode, "File too large" in ran.stderr) == (1, True), ran
-    assert not (tmp_path / "restored").exists()
+    assert too_large("restore", file, "--data-dir", restored)
+    assert not restored.exists()
     assert server.stop() == 0
-    ran = limited("restore", file, "--data-dir", data, "--force")
-    assert ran.returncode == 1
+    assert too_large("restore", file, "--data-dir", data, "--force")
     assert not list(data.glob("before-*"))
     with start_server("--data-dir", str(data)).client() as client:
         assert client.scard("large") == 3

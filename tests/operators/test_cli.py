@@ -1,6 +1,5 @@
 """Options of the commands: flags, environment, file; invalid options; the listeners that they open."""
 
-import json
 import os
 import re
 import shlex
@@ -22,6 +21,7 @@ from pressure_server.net.listener import SettingsError
 from tests.support.paths import ROOT
 from tests.support.programs import (
     TIMEOUT,
+    BackgroundProgram,
     Server,
     StartServer,
     StartValkey,
@@ -34,14 +34,6 @@ from tests.support.waiters import Waiter
 
 # A byte that is not UTF-8, as Python represents it in an argument.
 NO_UTF8 = "\udcff"
-TIMES = [
-    "put-timeout",
-    "role-timeout",
-    "implicit-queue-ttl",
-    "auto-repair-after",
-    "idle-timeout",
-    "tcp-keepalive",
-]
 UNUSABLE = "the backend cannot be used: "
 WRONG_SCHEME = UNUSABLE + "its URL must be embedded:, or begin with"
 WRONG_PORT = UNUSABLE + "invalid host or port"
@@ -66,8 +58,8 @@ def assert_refused(*arguments: str, error: str) -> None:
         (["--documentation-url", "wiki"], "write https://HOST/PATH"),
         (["--documentation-url", "https://wiki/a b"], "write https://HOST/PATH"),
         (["--config", "/nowhere"], "/nowhere cannot be read: No such file or directory\n"),
-        (["--default-bound", "x"], "not a valid integer."),
         (["--idle-timeout", "-1"], "not in the range"),
+        (["--put-timeout", "nan"], "nan is not a time"),
         (["--tcp-keepalive", "10h"], "not in the range"),
         (["--max-message-bytes", "0"], "not in the range"),
         (["--max-buffered-bytes", "-1"], "not in the range"),
@@ -88,6 +80,8 @@ def assert_refused(*arguments: str, error: str) -> None:
         (["--listen", "localhost:4000"], "did you mean resp://localhost:4000?"),
         (["--listen", "/run/pressure.sock"], "did you mean resp+unix:///run/pressure.sock?"),
         (["--listen", "rediss://127.0.0.1:4000"], "resps://127.0.0.1:4000 needs --tls-certificate"),
+        (["--listen", "resps://127.0.0.1:0"], "needs --tls-certificate"),
+        (["--tls-key", "/x"], "no effect without --tls-certificate"),
         (["--backend", "http://127.0.0.1"], WRONG_SCHEME),
         (["--backend", "embedded"], WRONG_SCHEME),
         (["--backend", "redis://127.0.0.1:x"], WRONG_PORT),
@@ -98,7 +92,6 @@ def assert_refused(*arguments: str, error: str) -> None:
         (["--backend", "redis://127.0.0.1/0?colour=red"], "invalid option in the URL"),
         (["--backend", "rediss://127.0.0.1?ssl_cert_reqs=x"], "invalid option in the URL"),
         (["--backend", "unix://"], "socket's path is missing"),
-        (["--config", "/no/such/file.toml"], "cannot be read"),
         (["serve", "spare"], "unexpected extra argument"),
         (["no-such-command"], "No such command"),
     ],
@@ -134,20 +127,6 @@ def test_a_process_refuses_an_option_like_the_command_in_memory() -> None:
     arguments = "--max-clients", "0"
     process, here = run_command(*arguments, new_process=True), run_here(*arguments)
     assert (process.returncode, process.stdout, process.stderr) == (here.returncode, here.stdout, here.stderr)
-
-
-@pytest.mark.parametrize("option", TIMES)
-def test_nan_is_not_a_time(tmp_path: Path, option: str) -> None:
-    (tmp_path / "config.toml").write_text(f"{option} = nan")
-    variable = "PRESSURE_" + option.replace("-", "_").upper()
-    for refused in (
-        run_here(f"--{option}", "nan"),
-        run_here(environment={variable: "nan"}),
-        run_here("--config", str(tmp_path / "config.toml")),
-    ):
-        assert refused.returncode == 2
-        assert option in refused.stderr
-        assert "nan is not a time" in refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -356,17 +335,11 @@ def test_each_command_has_the_options_that_it_uses() -> None:
     def options(command: str) -> set[str]:
         return set(re.findall(r"^  (?:-h, )?(--[a-z-]+)", run_command(command, "--help").stdout, re.M))
 
+    assert "Without a COMMAND, serve is run, and the options of serve" in run_command("--help").stdout
     assert options("ping") == {"--help", "--config", "--listen", "--ready", "--pid"}
     common = {"--config", "--backend", "--backend-password-file", "--data-dir", "--prefix", "--shards"}
     assert options("doctor") == {"--help", "--repair", "--wait"} | common
-    assert options("serve") > common | {
-        "--listen", "--overflow", "--log-level", *(f"--{time}" for time in TIMES),
-    }  # fmt: skip
-
-
-def test_help_describes_the_default_command() -> None:
-    shown = run_command("--help", new_process=True).stdout
-    assert "Without a COMMAND, serve is run, and the options of serve can be given" in shown
+    assert options("serve") > common | {"--listen", "--overflow", "--log-level", "--put-timeout"}
 
 
 @pytest.mark.slow
@@ -410,20 +383,18 @@ def test_the_production_example_cannot_fill_a_machine(
             client.rpush("q", "x")
 
 
-def assert_unhealthy(listener: socket.socket) -> None:
-    """Check that ping fails within the 20 seconds that `run_command` allows."""
-    ping = run_command("ping", "--listen", f"resp://127.0.0.1:{listener.getsockname()[1]}")
-    assert ping.returncode == 1
-    assert "is not healthy: " in ping.stderr
-    assert "[Errno" not in ping.stderr
-
-
+@pytest.mark.slow
 def test_ping_reports_whether_the_server_is_healthy(server: Server) -> None:
+    """It fails within the 20 seconds that `run_command` allows, also if the server is silent."""
     ping = run_command("ping", "--listen", f"resp://127.0.0.1:{server.port}", new_process=True)
     assert (ping.returncode, ping.stdout) == (0, f"resp://127.0.0.1:{server.port} is healthy\n")
-    with socket.socket() as free:
+    with socket.socket() as free, socket.create_server(("127.0.0.1", 0)) as silent:
         free.bind(("127.0.0.1", 0))
-        assert_unhealthy(free)
+        for listener in (free, silent):
+            ping = run_command("ping", "--listen", f"resp://127.0.0.1:{listener.getsockname()[1]}")
+            assert ping.returncode == 1
+            assert "is not healthy: " in ping.stderr
+            assert "[Errno" not in ping.stderr
 
 
 @pytest.mark.parametrize("hidden", [(), ("--password", "secret")])
@@ -433,36 +404,19 @@ def test_ping_finds_what_a_server_was_told_to_listen_on(
     url = f"resp+unix://{tmp_path}/socket"
     options = ("--listen", url, "--backend", backend.url, *hidden)
     environment = {"PRESSURE_LISTEN": "resp://127.0.0.1:1"}
-    server = subprocess.Popen(
-        [sys.executable, "-m", "pressure_server", *options], cwd=ROOT, stdout=subprocess.DEVNULL
-    )
-    try:
 
-        def ping() -> subprocess.CompletedProcess[str]:
-            return run_here("ping", "--pid", str(server.pid), environment=environment)
+    def ping() -> subprocess.CompletedProcess[str]:
+        return run_here("ping", "--pid", str(server.process.pid), environment=environment)
 
+    command = (sys.executable, "-m", "pressure_server", *options)
+    with BackgroundProgram(tmp_path / "log", *command, folder=ROOT) as server:
         wait_for(lambda: ping().stdout == f"{url} is healthy\n", "the server to answer ping")
-    finally:
-        server.terminate()
-        assert server.wait(TIMEOUT) == 0
+        assert server.stop() == 0
     assert "resp://127.0.0.1:1 is not healthy" in ping().stderr, "the process has ended"
     assert (
         "resp://127.0.0.1:1 is not healthy"
         in run_here("ping", "--pid", str(os.getpid()), environment=environment).stderr
     ), "the process is no server"
-
-
-@pytest.mark.slow
-def test_ping_ends_soon_if_the_server_is_silent() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        assert_unhealthy(silent)
-
-
-def test_logs_can_be_json(start_server: StartServer, backend: Valkey) -> None:
-    server = start_server("--backend", backend.url, "--log-format", "json")
-    entries = [json.loads(line) for line in server.log.splitlines()]
-    assert entries[0]["level"] == "info"
-    assert entries[-1]["message"].startswith("ready")
 
 
 @pytest.mark.parametrize(

@@ -1,23 +1,25 @@
 """The console in a real browser: Debian's Chromium, driven by Playwright."""
 
 import re
-import threading
 from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from pathlib import Path
 
 import pytest
 from playwright.sync_api import Browser, BrowserContext, Page, expect
 
 from pressure_server.queues.operations.queue_options import ALTER_OPTIONS, CREATE_OPTIONS, IF_NOT_EXISTS
+from tests.operators.conftest import HTTP
 from tests.operators.test_doctor_command import kill_a_producer
 from tests.support.cluster import Cluster
 from tests.support.faults import lose_calls
-from tests.support.guards import users_toml
+from tests.support.module_servers import module_server
 from tests.support.nodes import run_in_a_thread
 from tests.support.paths import ROOT
 from tests.support.programs import Client, Server, StartServer, StartValkey, Valkey, wait_for
 from tests.support.sharded import PLACEMENT, SHARDS, url_of
-from tests.support.waiters import Waiter
+from tests.support.waiters import Waiter, create
 
 pytestmark = pytest.mark.clients
 
@@ -25,42 +27,37 @@ _AXE = ROOT / "tests/support/axe/axe.min.js"
 # Everything that a script of an attacker would do.
 _EVIL = '"><img src=x onerror="window.harmed=1"><script>window.harmed=1</script><svg onload=window.harmed=1>'
 
-
-@pytest.fixture(scope="module")
-def console(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with a console that needs no login."""
-    log = tmp_path_factory.mktemp("console") / "log"
-    server = Server(log, "--backend", shared_backend.url, "--http", "http://127.0.0.1:0")
-    yield server
-    server.end_well()
-
-
-@pytest.fixture
-def queues(backend: Valkey, console: Server) -> Iterator[Client]:
-    with console.client() as connected:
-        yield connected
-
-
 Open = Callable[..., Page]
 PHONE = 320
 each_width = pytest.mark.parametrize("width", [PHONE, 1024, 1440])
+shared_server = module_server(*HTTP)
 
 
 @pytest.fixture
 def open_page(browser: Browser) -> Iterator[Open]:
-    """Return a function that opens the console of a server. At the end, no page may have had an error."""
+    """Return a function that opens the console of a server.
+
+    At the end, no page may have had an error, or have asked another server for anything.
+    """
     contexts: list[BrowserContext] = []
     errors: list[str] = []
 
-    def open_one(server: Server, path: str = "", **options: object) -> Page:
-        context = browser.new_context(**options)  # type: ignore[arg-type] # options of Playwright
+    def open_one(server: Server, path: str = "", width: int = 1280, **options: object) -> Page:
+        size = {"width": width, "height": 800}
+        context = browser.new_context(viewport=size, **options)  # type: ignore[arg-type] # Playwright's own
         context.set_default_timeout(20_000)
         expect.set_options(timeout=20_000)  # a busy machine needs more than five seconds
         contexts.append(context)
-        page = context.new_page()
+        page, own = context.new_page(), f"http://127.0.0.1:{server.port_of('http')}/"
+
+        def note_request(url: str) -> None:
+            if not url.startswith((own, "blob:", "data:")):
+                errors.append(f"a request of {url}")
+
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
-        page.goto(f"http://127.0.0.1:{server.port_of('http')}/{path}")
+        page.on("request", lambda request: note_request(request.url))
+        page.goto(own + path)
         return page
 
     yield open_one
@@ -70,26 +67,47 @@ def open_page(browser: Browser) -> Iterator[Open]:
     assert [error for error in errors if not error.startswith("Failed to load resource")] == []
 
 
-def _names(page: Page) -> list[str]:
-    return page.locator("tbody tr td:first-child a").all_inner_texts()
+@pytest.fixture
+def view(server: Server, open_page: Open) -> Open:
+    """Return a function that opens a page of the shared server's console."""
+    return partial(open_page, server)
 
 
-def test_the_overview_is_live_sorted_and_filtered(console: Server, queues: Client, open_page: Open) -> None:
-    queues.rpush("mail", "x")
-    queues.rpush("job", *range(5))
-    page = open_page(console)
-    expect(page.locator("tbody tr")).to_have_count(2)
-    assert _names(page) == ["job", "mail"]
-    queues.rpush("mail", *range(2000))
+def _go(page: Page, path: str) -> None:
+    page.goto(page.url.partition("#")[0] + path)
+
+
+def _log_in(page: Page, user: str, password: str) -> None:
+    page.get_by_label("User").fill(user)
+    page.get_by_label("Password").fill(password)
+    page.get_by_role("button", name="Log in").click()
+
+
+def _fits(page: Page) -> bool:
+    """Return whether nothing is wider than the page."""
+    return bool(page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"))
+
+
+def _assert_accessible(page: Page, view: str) -> None:
+    if not page.evaluate("typeof axe !== 'undefined'"):
+        page.add_script_tag(path=_AXE)
+    found = page.evaluate("axe.run().then(results => results.violations)")
+    assert [(view, one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
+    assert _fits(page), view
+
+
+def test_the_overview_is_live_and_filtered(client: Client, view: Open) -> None:
+    client.rpush("mail", "x")
+    client.rpush("job", *range(5))
+    page = view()
+    names = page.locator("tbody tr td:first-child a")
+    expect(names).to_have_text(["job", "mail"])
+    client.rpush("mail", *range(2000))
     row = page.locator("tbody tr", has_text="mail")
     expect(row.locator("td[data-title=Messages]")).to_have_text("2\u202f001")
-    page.get_by_role("button", name="Messages").click()
-    expect(page.locator("th[aria-sort=descending]")).to_contain_text("Messages")
-    expect(page.locator("tbody tr").first).to_contain_text("mail")
     page.keyboard.press("/")
     page.keyboard.type("jo")
-    expect(page.locator("tbody tr")).to_have_count(1)
-    assert _names(page) == ["job"]
+    expect(names).to_have_text(["job"])
     expect(page.locator(".sparkline").first).to_be_visible()
 
 
@@ -101,20 +119,30 @@ def _is_across(page: Page, selector: str) -> bool:
 
 
 @each_width
-def test_the_states_are_on_the_screen_beside_the_longest_name(
-    console: Server, queues: Client, open_page: Open, width: int
+def test_tables_are_sorted_and_show_their_states_on_screens_of_all_widths(
+    server: Server, client: Client, view: Open, width: int
 ) -> None:
-    queues.execute_command("PRESSURE.CREATE", "customers:" + "x" * 500)
-    queues.execute_command("PRESSURE.CLOSE", "customers:" + "x" * 500)
-    page = open_page(console, viewport={"width": width, "height": 800})
+    longest = "customers:" + "x" * 500
+    create(client, longest)
+    client.execute_command("PRESSURE.CLOSE", longest)
+    client.rpush("a few", *range(5))
+    page = view(width=width)
     expect(page.locator(".badge.closed")).to_be_visible()
     assert _is_across(page, ".badge.closed")
     assert _is_across(page, "tbody td")
     # The other columns can be reached, and the name and the state stay.
-    page.locator("td[data-title=Buried]").scroll_into_view_if_needed()
+    page.locator("td[data-title=Buried]").first.scroll_into_view_if_needed()
     assert _is_across(page, "td[data-title=Buried]")
     assert _is_across(page, "tbody td")
-    with Waiter(console.port) as waiting:
+    for key, first in (("name", "customers:x"), ("messages", "a few")):
+        button = page.locator(f"th[data-key={key}] button")
+        box = button.bounding_box()
+        assert box is not None
+        assert min(box["width"], box["height"]) >= (24 if width == PHONE else 10)
+        button.click()
+        expect(page.locator("tbody tr td:first-child a").first).to_contain_text(first)
+    expect(page.locator("th[aria-sort=descending]")).to_contain_text("Messages")
+    with Waiter(server.port) as waiting:
         waiting("CLIENT", "SETNAME", "x" * 300)
         waiting.send("BLPOP", "customers", 0)
         page.keyboard.press("c")
@@ -124,37 +152,18 @@ def test_the_states_are_on_the_screen_beside_the_longest_name(
         expect(page.locator("tbody tr")).to_have_count(1)
         assert _is_across(page, "tbody td[data-title=State]")
         assert _is_across(page, "tbody button")
+        page.get_by_role("button", name="Protocol").click()
+        expect(page.locator("th[aria-sort=ascending]")).to_contain_text("Protocol")
 
 
-@each_width
-def test_queues_and_clients_are_sorted_on_screens_of_all_widths(
-    console: Server, queues: Client, open_page: Open, width: int
-) -> None:
-    queues.rpush("many", *range(5))
-    queues.rpush("none", "x")
-    queues.lpop("none")
-    page = open_page(console, viewport={"width": width, "height": 800})
-    expect(page.locator("tbody tr")).to_have_count(2)
-    for key, expected in (("name", ["none", "many"]), ("messages", ["many", "none"])):
-        button = page.locator(f"th[data-key={key}] button")
-        box = button.bounding_box()
-        assert box is not None
-        assert min(box["width"], box["height"]) >= (24 if width == PHONE else 10)
-        button.click()
-        expect(page.locator("tbody tr td:first-child a")).to_have_text(expected)
-    page.keyboard.press("c")
-    page.get_by_role("button", name="Protocol").click()
-    expect(page.locator("th[aria-sort=ascending]")).to_contain_text("Protocol")
-
-
-def test_counts_lead_to_what_they_count(console: Server, queues: Client, open_page: Open) -> None:
+def test_counts_lead_to_what_they_count(server: Server, client: Client, view: Open) -> None:
     for name in ("jobs", "full", "closed", "waited-for"):
-        queues.execute_command("PRESSURE.CREATE", name, "TYPE", "JOBS", "BOUND", "100")
-    queues.rpush("full", *range(100))
-    queues.execute_command("PRESSURE.CLOSE", "closed")
-    queues.rpush("jobs", *range(30))
-    queues.execute_command("PRESSURE.BURY", "jobs", queues.execute_command("PRESSURE.RESERVE", "jobs")[1])
-    page = open_page(console)
+        create(client, name, "TYPE", "JOBS", "BOUND", "100")
+    client.rpush("full", *range(100))
+    client.execute_command("PRESSURE.CLOSE", "closed")
+    client.rpush("jobs", *range(30))
+    client.execute_command("PRESSURE.BURY", "jobs", client.execute_command("PRESSURE.RESERVE", "jobs")[1])
+    page = view()
     names = page.locator("tbody tr td:first-child a")
 
     page.get_by_role("link", name="1 full queue").click()
@@ -169,7 +178,7 @@ def test_counts_lead_to_what_they_count(console: Server, queues: Client, open_pa
     page.get_by_label("Show").select_option("all queues")
     expect(names).to_have_count(4)
 
-    with Waiter(console.port) as waiting:
+    with Waiter(server.port) as waiting:
         waiting("CLIENT", "SETNAME", "ann")
         waiting.send("BLPOP", "waited-for", 0)
         page.locator("tr", has_text="waited-for").get_by_role("link", name="1 take").click()
@@ -190,11 +199,9 @@ def test_counts_lead_to_what_they_count(console: Server, queues: Client, open_pa
 
 
 @each_width
-def test_the_chart_of_an_idle_queue_has_a_line_that_ends_now(
-    console: Server, queues: Client, open_page: Open, width: int
-) -> None:
-    queues.execute_command("PRESSURE.CREATE", "idle")
-    page = open_page(console, "#/queue/0/idle", viewport={"width": width, "height": 800}, locale="en-US")
+def test_the_chart_of_an_idle_queue_has_a_line_that_ends_now(client: Client, view: Open, width: int) -> None:
+    create(client, "idle")
+    page = view("#/queue/0/idle", width=width, locale="en-US")
     chart = page.locator(".chart")
     shown = re.compile(r"Messages from (\d\d):(\d\d):(\d\d) to (\d\d):(\d\d):(\d\d): now 0, highest 0")
 
@@ -233,77 +240,56 @@ def test_the_chart_of_an_idle_queue_has_a_line_that_ends_now(
 
 
 @pytest.mark.parametrize("locale", ["en-US", "de-DE"])
-def test_times_and_numbers_are_those_of_no_country(
-    console: Server, queues: Client, open_page: Open, locale: str
-) -> None:
-    queues.rpush("q", *range(1234))
-    page = open_page(console, "#/queue/0/q", locale=locale)
+def test_times_and_numbers_are_those_of_no_country(client: Client, view: Open, locale: str) -> None:
+    client.rpush("q", *range(1234))
+    page = view("#/queue/0/q", locale=locale)
     page.locator(".u-over").hover()
     values = page.locator(".u-legend .u-value")
     expect(values.first).to_have_text(re.compile(r"^\d\d:\d\d:\d\d$"))
     expect(values.nth(1)).to_have_text("1\u202f234")
 
 
-def test_settings_have_the_names_of_their_options(console: Server, queues: Client, open_page: Open) -> None:
-    queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
-    queues.rpush("jobs", "once", "never")
-    queues.execute_command("PRESSURE.BURY", "jobs", queues.execute_command("PRESSURE.RESERVE", "jobs")[1])
-    page = open_page(console, "#/queue/0/jobs")
+def test_settings_have_the_names_and_values_of_their_options(client: Client, view: Open) -> None:
+    policies = {
+        "RETRY-DELAY": "5", "RETRY-DELAY-MAX": "3600", "IN-FLIGHT": "9", "RATE": "10/0.5", "ACK": "NEXT",
+        "ACK-TTR": "90", "MAX-DELIVERIES": "3", "DEAD-LETTER": "the letters/ü",
+    }  # fmt: skip
+    create(client, "jobs", *chain.from_iterable(policies.items()))
+    create(client, "the letters/ü", "TYPE", "JOBS")
+    client.rpush("jobs", "once", "never")
+    client.execute_command("PRESSURE.BURY", "jobs", client.execute_command("PRESSURE.RESERVE", "jobs")[1])
+    page = view("#/queue/0/jobs")
     expect(page.locator(".messages li", has_text="delivered once")).to_have_count(1)
     expect(page.locator(".messages li", has_text="delivered 0 times")).to_have_count(1)
-    page.get_by_role("button", name="Alter").click()
-    labels = page.get_by_role("dialog").locator("label").all_inner_texts()
-    assert {label.upper().encode() for label in labels} == ALTER_OPTIONS.keys()
-    page.keyboard.press("Escape")
-    figures = {name.upper().encode() for name in page.locator(".figures dt").all_inner_texts()}
-    assert CREATE_OPTIONS.keys() - figures == {IF_NOT_EXISTS, b"TYPE"}
-    page.get_by_role("button", name="Purge").click()
-    expect(page.get_by_role("dialog")).to_contain_text("Delete 1 message of jobs?")
-
-
-def test_policies_are_shown_as_their_options_set_them(
-    console: Server, queues: Client, open_page: Open
-) -> None:
-    policies = (
-        "RETRY-DELAY",
-        "5",
-        "RETRY-DELAY-MAX",
-        "3600",
-        "IN-FLIGHT",
-        "9",
-        "RATE",
-        "10/0.5",
-        "ACK",
-        "NEXT",
-    )
-    letters = ("MAX-DELIVERIES", "3", "DEAD-LETTER", "the letters/ü")
-    queues.execute_command("PRESSURE.CREATE", "jobs", *policies, "ACK-TTR", "90", *letters)
-    queues.execute_command("PRESSURE.CREATE", "the letters/ü", "TYPE", "JOBS")
-    page = open_page(console, "#/queue/0/jobs")
     expect(page.locator(".badge.ack-next")).to_be_visible()
-    names, values = (
-        page.locator(".figures dt").all_inner_texts(),
-        page.locator(".figures dd").all_inner_texts(),
-    )
-    figures = dict(zip(names, values, strict=True))
+    names = page.locator(".figures dt").all_inner_texts()
+    figures = dict(zip(names, page.locator(".figures dd").all_inner_texts(), strict=True))
     expected = {
         "retry-delay": "5 s", "retry-delay-max": "1 h 0 min", "in-flight": "9", "rate": "10/0.5",
         "ack": "next", "ack-ttr": "1 min 30 s", "max-deliveries": "3", "dead-letter": "the letters/ü",
     }  # fmt: skip
     assert expected.items() <= figures.items()
+    assert CREATE_OPTIONS.keys() - {name.upper().encode() for name in names} == {IF_NOT_EXISTS, b"TYPE"}
+    page.get_by_role("button", name="Alter").click()
+    labels = page.get_by_role("dialog").locator("label").all_inner_texts()
+    assert {label.upper().encode() for label in labels} == ALTER_OPTIONS.keys()
+    page.keyboard.press("Escape")
+    page.get_by_role("button", name="Purge").click()
+    expect(page.get_by_role("dialog")).to_contain_text("Delete 1 message of jobs?")
+    page.keyboard.press("Escape")
     page.get_by_role("link", name="the letters/ü").click()
     expect(page.locator("h1")).to_have_text("the letters/ü")
 
 
 @each_width
 def test_reserved_jobs_lead_to_their_clients_and_back(
-    console: Server, queues: Client, open_page: Open, width: int
+    server: Server, client: Client, view: Open, width: int
 ) -> None:
-    queues.execute_command("PRESSURE.CREATE", "kept", "ACK", "NEXT")
-    queues.rpush("kept", "a message", "another")
-    with console.client(client_name="ann") as ann:
+    create(client, "kept", "ACK", "NEXT")
+    client.rpush("kept", "a message", "another")
+    with server.client(client_name="ann") as ann:
         assert ann.lpop("kept") == b"a message"
-        page = open_page(console, "#/queue/0/kept?show=reserved", viewport={"width": width, "height": 800})
+        page = view("#/queue/0/kept?show=reserved", width=width)
         row = page.get_by_role("table", name="Reserved jobs").locator("tbody tr")
         expect(row).to_have_count(1)
         expect(page.get_by_role("heading", name="Jobs: reserved")).to_be_in_viewport()
@@ -316,16 +302,16 @@ def test_reserved_jobs_lead_to_their_clients_and_back(
         expect(page.locator("tbody tr")).to_have_count(1)
         page.locator("tbody td[data-title='Reserved from'] a").click()
         expect(page.locator("h1")).to_have_text("kept")
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
+        assert _fits(page)
     # The connection has ended.
     expect(row).to_have_count(0)
 
 
 @each_width
-def test_jobs_are_paged_by_the_keyboard(console: Server, queues: Client, open_page: Open, width: int) -> None:
-    queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
-    queues.rpush("jobs", *[f"message {number}" for number in range(41)])
-    page = open_page(console, "#/queue/0/jobs", viewport={"width": width, "height": 800})
+def test_jobs_are_paged_by_the_keyboard(client: Client, view: Open, width: int) -> None:
+    create(client, "jobs", "TYPE", "JOBS")
+    client.rpush("jobs", *[f"message {number}" for number in range(41)])
+    page = view("#/queue/0/jobs", width=width)
     section = page.locator("section", has=page.get_by_role("heading", name="Jobs: ready"))
     pages = section.get_by_role("navigation", name="Pages of ready jobs")
     expect(pages).to_contain_text("1 to 20 of 41 ready jobs")
@@ -339,7 +325,7 @@ def test_jobs_are_paged_by_the_keyboard(console: Server, queues: Client, open_pa
     expect(pages.get_by_role("button", name="Previous")).to_be_focused()
     page.keyboard.press("Enter")
     expect(pages).to_contain_text("21 to 40 of 41")
-    queues.execute_command("PRESSURE.PURGE", "jobs")
+    client.execute_command("PRESSURE.PURGE", "jobs")
     expect(section).to_be_hidden()
 
 
@@ -348,18 +334,17 @@ def test_a_page_whose_backend_is_away_says_so_everywhere(
     start_server: StartServer, start_valkey: StartValkey, open_page: Open, width: int
 ) -> None:
     valkey = start_valkey()
-    server = start_server("--backend", valkey.url, "--http", "http://127.0.0.1:0")
+    server = start_server("--backend", valkey.url, *HTTP)
     with server.client() as client:
         client.rpush("q", "x")
     paths = {"": "tbody td", "#/queue/0/q": ".figures dd", "#/clients": "h1", "#/servers": "h1"}
-    size = {"width": width, "height": 800}
-    pages = [open_page(server, path, viewport=size, bypass_csp=True) for path in paths]
+    pages = [open_page(server, path, width=width, bypass_csp=True) for path in paths]
     for page, element in zip(pages, paths.values(), strict=True):
         expect(page.locator(element).first).to_be_visible()
         expect(page.locator("#connection")).to_have_text("live")
         expect(page.locator("#outage")).to_be_hidden()
     valkey.stop()
-    pages.append(open_page(server, "#/queue/0/q", viewport=size, bypass_csp=True))
+    pages.append(open_page(server, "#/queue/0/q", width=width, bypass_csp=True))
     for page, has_old_figures in zip(pages, (True, True, False, False, False), strict=True):
         expect(page.locator("#connection")).to_have_text("not ready")
         expect(page.locator("#connection")).to_have_class("bad")
@@ -367,7 +352,6 @@ def test_a_page_whose_backend_is_away_says_so_everywhere(
         since = r" The figures are from \d\d:\d\d:\d\d\." if has_old_figures else ""
         expect(page.locator("#outage")).to_have_text(re.compile(f"^{text}{since}$"))
         expect(page.locator("main.stale")).to_have_count(int(has_old_figures))
-        assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth")
         _assert_accessible(page, page.url)
     valkey.start()
     for page in pages:
@@ -376,10 +360,10 @@ def test_a_page_whose_backend_is_away_says_so_everywhere(
         expect(page.locator("main.stale")).to_have_count(0)
 
 
-def test_a_queue_is_shown_and_changed(console: Server, queues: Client, open_page: Open) -> None:
-    queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
-    queues.rpush("jobs", '{"a": {"b": [1, 2]}}', b"\x00\xffbinary", "plain")
-    page = open_page(console)
+def test_a_queue_is_shown_and_changed(client: Client, view: Open) -> None:
+    create(client, "jobs", "TYPE", "JOBS")
+    client.rpush("jobs", '{"a": {"b": [1, 2]}}', b"\x00\xffbinary", "plain")
+    page = view()
     page.locator("tbody a", has_text="jobs").click()
     expect(page.locator("h1")).to_have_text("jobs")
     expect(page.locator(".messages li")).to_have_count(3)
@@ -389,8 +373,14 @@ def test_a_queue_is_shown_and_changed(console: Server, queues: Client, open_page
     expect(page.locator("canvas")).to_be_visible()
 
     def act(name: str, confirm: str, **values: str) -> None:
-        page.get_by_role("button", name=name, exact=True).click()
-        dialog = page.get_by_role("dialog")
+        """Do an action, which begins only when it is confirmed."""
+        button, dialog = page.get_by_role("button", name=name, exact=True), page.get_by_role("dialog")
+        button.click()
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+        button.click()
+        dialog.get_by_role("button", name="Cancel").click()
+        button.click()
         for label, value in values.items():
             dialog.get_by_label(label.replace("_", " ")).fill(value)
         dialog.get_by_role("button", name=confirm, exact=True).click()
@@ -423,12 +413,12 @@ def test_a_queue_is_shown_and_changed(console: Server, queues: Client, open_page
     expect(result).to_have_text("messages deleted: 3")
     act("Delete", "Delete the queue")
     expect(page.locator("h1")).to_have_text("Queues")
-    assert not queues.exists("jobs")
+    assert not client.exists("jobs")
 
 
-def test_a_message_of_any_bytes_can_be_put(console: Server, queues: Client, open_page: Open) -> None:
-    queues.execute_command("PRESSURE.CREATE", "q", "TYPE", "JOBS")
-    page = open_page(console, "#/queue/0/q")
+def test_a_message_of_any_bytes_can_be_put(client: Client, view: Open) -> None:
+    create(client, "q", "TYPE", "JOBS")
+    page = view("#/queue/0/q")
     page.get_by_role("button", name="Put a message").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Message").fill("00 ff\n0d0a")
@@ -437,38 +427,36 @@ def test_a_message_of_any_bytes_can_be_put(console: Server, queues: Client, open
     dialog.get_by_role("button", name="Put", exact=True).click()
     expect(page.locator(".messages li")).to_contain_text("priority 7")
     expect(page.locator(".messages pre")).to_contain_text("00 ff 0d 0a")
-    assert queues.execute_command("PRESSURE.PEEK", "q", "READY")[1] == b"\x00\xff\r\n"
+    assert client.execute_command("PRESSURE.PEEK", "q", "READY")[1] == b"\x00\xff\r\n"
 
 
-def test_focus_stays_on_a_message_while_the_page_changes(
-    console: Server, queues: Client, open_page: Open
-) -> None:
-    queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
-    queues.rpush("jobs", "first", '{"a": 1}', "last")
-    page = open_page(console, "#/queue/0/jobs")
+def test_focus_stays_on_a_message_while_the_page_changes(client: Client, view: Open) -> None:
+    create(client, "jobs", "TYPE", "JOBS")
+    client.rpush("jobs", "first", '{"a": 1}', "last")
+    page = view("#/queue/0/jobs")
     page.locator("summary").click()
     expect(page.locator("summary")).to_be_focused()
     age = page.locator(".messages .muted").last
     before = age.inner_text()
     expect(age).not_to_have_text(before)
-    queues.execute_command("PRESSURE.RESERVE", "jobs")
+    client.execute_command("PRESSURE.RESERVE", "jobs")
     expect(page.get_by_role("heading", name="Jobs: reserved")).to_be_visible()
     expect(page.locator("summary")).to_be_focused()
     expect(page.locator("details")).to_have_attribute("open", "")
 
 
-def test_a_page_in_the_background_does_not_listen(console: Server, queues: Client, open_page: Open) -> None:
+def test_a_page_in_the_background_does_not_listen(client: Client, view: Open) -> None:
     def hide(is_hidden: str) -> None:
         page.evaluate(
             f"Object.defineProperty(document, 'hidden', {{value: {is_hidden}, configurable: true}})"
         )
         page.evaluate("document.dispatchEvent(new Event('visibilitychange'))")
 
-    page = open_page(console)
+    page = view()
     expect(page.locator("#connection")).to_have_text("live")
     with page.expect_event("requestfailed"):
         hide("true")
-    queues.rpush("new", "x")
+    client.rpush("new", "x")
     page.wait_for_timeout(2500)
     expect(page.locator("tbody a")).to_have_count(0)
     hide("false")
@@ -479,45 +467,30 @@ def test_a_page_in_the_background_does_not_listen(console: Server, queues: Clien
     ("path", "reason"),
     [("#/queue/9/q", "this database is not in use"), ("#/queue/0/x%3Abound", "this cannot be a queue")],
 )
-def test_a_view_that_is_refused_says_why(
-    console: Server, queues: Client, open_page: Open, path: str, reason: str
-) -> None:
-    page = open_page(console, path)
+def test_a_view_that_is_refused_says_why(client: Client, view: Open, path: str, reason: str) -> None:
+    page = view(path)
     expect(page.locator("#connection")).to_have_text(reason)
     page.keyboard.press("q")
     expect(page.locator("#connection")).to_have_text("live")
 
 
-def test_nothing_is_done_before_it_is_confirmed(console: Server, queues: Client, open_page: Open) -> None:
-    queues.rpush("q", "x")
-    page = open_page(console, "#/queue/0/q")
-    for name in ("Take one", "Purge", "Close", "Delete"):
-        page.get_by_role("button", name=name, exact=True).click()
-        expect(page.get_by_role("dialog")).to_be_visible()
-        page.keyboard.press("Escape")
-        expect(page.get_by_role("dialog")).to_have_count(0)
-        page.get_by_role("button", name=name, exact=True).click()
-        page.get_by_role("dialog").get_by_role("button", name="Cancel").click()
-    assert queues.lrange("q", 0, -1) == [b"x"]
-
-
-def test_a_queue_is_created(console: Server, queues: Client, open_page: Open) -> None:
-    page = open_page(console)
+def test_a_queue_is_created_and_its_groups_lead_to_their_queues(client: Client, view: Open) -> None:
+    page = view()
     page.get_by_role("button", name="Create a queue").click()
     dialog = page.get_by_role("dialog")
     dialog.get_by_label("Name").fill("new queue/ü")
     dialog.get_by_label("Type").select_option("LOG")
     dialog.get_by_role("button", name="Create", exact=True).click()
     expect(page.locator("#results")).to_have_text("the queue was created")
-    expect(page.locator("tbody a")).to_have_text("new queue/ü")
-    assert queues.execute_command("PRESSURE.EXISTS", "new queue/ü") == 1
+    client.execute_command("PRESSURE.GROUP", "CREATE", "new queue/ü", "billing")
+    page.locator("tbody a", has_text=re.compile("^new queue/ü$")).click()
+    page.get_by_role("link", name="billing").click()
+    expect(page.locator("h1")).to_have_text("new queue/ü+billing")
 
 
-def test_a_stuck_queue_is_found_and_repaired(
-    console: Server, queues: Client, direct: Client, open_page: Open
-) -> None:
+def test_a_stuck_queue_is_found_and_repaired(client: Client, direct: Client, view: Open) -> None:
     kill_a_producer(direct)
-    page = open_page(console)
+    page = view()
     expect(page.locator(".badge.problem")).to_be_visible(timeout=30_000)
     page.locator("tbody a").click()
     expect(page.locator(".note").first).to_contain_text("a native producer died")
@@ -527,50 +500,29 @@ def test_a_stuck_queue_is_found_and_repaired(
     expect(page.locator(".badge.problem")).to_have_count(0, timeout=30_000)
 
 
-def test_groups_lead_to_their_queues(console: Server, queues: Client, open_page: Open) -> None:
-    queues.execute_command("PRESSURE.CREATE", "log", "TYPE", "LOG")
-    queues.execute_command("PRESSURE.GROUP", "CREATE", "log", "billing")
-    queues.rpush("log", "a", "b")
-    page = open_page(console, "#/queue/0/log")
-    page.get_by_role("link", name="billing").click()
-    expect(page.locator("h1")).to_have_text("log+billing")
+def test_clients_are_shown_and_disconnected(server: Server, client: Client, view: Open) -> None:
+    page = view("#/clients")
+    with Waiter(server.port) as waiting:
+        waiting("CLIENT", "SETNAME", "ann")
+        waiting.send("BLPOP", "waited-for", 0)
+        page.get_by_label("Filter").fill("ann")
+        row = page.locator("tbody tr", has_text="waited-for")
+        expect(row).to_contain_text("blpop")
+        button = row.get_by_role("button", name=re.compile("Disconnect client"))
+        expect(button).to_be_in_viewport(ratio=1)
+        button.click()
+        page.get_by_role("dialog").get_by_role("button", name="Disconnect", exact=True).click()
+        expect(page.locator("#results")).to_contain_text("was disconnected")
+        expect(page.locator("tbody tr")).to_have_count(0)
+        assert waiting.ends_without_reply()
 
 
-def test_clients_are_shown_and_disconnected(console: Server, queues: Client, open_page: Open) -> None:
-    page = open_page(console)
-    page.keyboard.press("c")
-    ended = threading.Event()
-
-    def take() -> None:
-        with console.client(client_name="ann") as other:
-            try:
-                other.blpop(["waited-for"], 30)
-            except Exception:  # it is disconnected
-                ended.set()
-
-    taking = threading.Thread(target=take)
-    taking.start()
-    page.get_by_label("Filter").fill("ann")
-    row = page.locator("tbody tr", has_text="waited-for")
-    expect(row).to_contain_text("blpop")
-    button = row.get_by_role("button", name=re.compile("Disconnect client"))
-    expect(button).to_be_in_viewport(ratio=1)
-    button.click()
-    page.get_by_role("dialog").get_by_role("button", name="Disconnect", exact=True).click()
-    expect(page.locator("#results")).to_contain_text("was disconnected")
-    expect(page.locator("tbody tr")).to_have_count(0)
-    taking.join(20)
-    assert ended.is_set()
-
-
-def test_nothing_that_clients_choose_becomes_a_script(
-    console: Server, queues: Client, open_page: Open
-) -> None:
+def test_nothing_that_clients_choose_becomes_a_script(server: Server, client: Client, view: Open) -> None:
     name = f"queue {_EVIL}"
-    queues.rpush(name, _EVIL, '{"a": "' + _EVIL.replace('"', "'") + '"}')
-    with console.client(client_name="<img/src=x/onerror=window.harmed=1>") as other:
+    client.rpush(name, _EVIL, '{"a": "' + _EVIL.replace('"', "'") + '"}')
+    with server.client(client_name="<img/src=x/onerror=window.harmed=1>") as other:
         other.execute_command("CLIENT", "SETINFO", "LIB-NAME", "<b>")
-        page = open_page(console)
+        page = view()
         expect(page.locator("tbody a")).to_contain_text("<script>")
         page.locator("tbody a").click()
         expect(page.locator("h1")).to_have_text(name)
@@ -586,33 +538,13 @@ def test_nothing_that_clients_choose_becomes_a_script(
         assert page.locator("main img, main script, main svg[onload]").count() == 0
 
 
-@pytest.fixture
-def guarded(start_server: StartServer, backend: Valkey, tmp_path: Path) -> Server:
-    users = {
-        "root": ("secret", ["*"], ["put", "get", "read", "administer"]),
-        "reader": ("secret", ["mine*"], ["read"]),
-    }
-    (tmp_path / "users.toml").write_text(users_toml(users))
-    server = start_server(
-        *("--backend", backend.url, "--http", "http://127.0.0.1:0", "--users", str(tmp_path / "users.toml"))
-    )
-    with server.client(username="root", password="secret") as client:
-        client.rpush("mine", "x")
-        client.rpush("other", "x")
-    return server
-
-
 def test_a_login_shows_what_the_user_may_see_and_do(guarded: Server, open_page: Open) -> None:
-    page = open_page(guarded)
-
-    def log_in(user: str, password: str) -> None:
-        page.get_by_label("User").fill(user)
-        page.get_by_label("Password").fill(password)
-        page.get_by_role("button", name="Log in").click()
-
-    log_in("reader", "wrong")
+    page = open_page(guarded, bypass_csp=True)
+    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
+    _assert_accessible(page, "login")
+    _log_in(page, "reader", "wrong")
     expect(page.locator(".login .failed")).to_have_text("The user or the password is wrong.")
-    log_in("reader", "secret")
+    _log_in(page, "reader", "secret")
     expect(page.locator("tbody a")).to_have_text(["mine"])
     expect(page.get_by_role("link", name="Clients")).to_be_hidden()
     expect(page.get_by_role("button", name="Create a queue")).to_have_count(0)
@@ -620,27 +552,20 @@ def test_a_login_shows_what_the_user_may_see_and_do(guarded: Server, open_page: 
     expect(page.locator(".messages li")).to_have_count(1)
     expect(page.locator("main .buttons button")).to_have_count(0)
     page.get_by_role("button", name="Log out").click()
-    log_in("root", "secret")
+    _log_in(page, "root", "secret")
     expect(page.locator("main .buttons button")).not_to_have_count(0)
     page.keyboard.press("q")
     expect(page.locator("tbody a")).to_have_text(["mine", "other"])
-
-
-def test_the_login_form_returns_when_the_session_ends(guarded: Server, open_page: Open) -> None:
-    page = open_page(guarded)
-    page.get_by_label("User").fill("root")
-    page.get_by_label("Password").fill("secret")
-    page.get_by_role("button", name="Log in").click()
-    expect(page.locator("tbody tr")).to_have_count(2)
+    # The form returns when the session has ended.
     headers = "{'Content-Type': 'application/json'}"
     page.evaluate(f"fetch('/api/logout', {{method: 'POST', body: '{{}}', headers: {headers}}})")
     expect(page.get_by_role("heading", name="Log in")).to_be_visible()
 
 
-def test_everything_can_be_done_with_the_keyboard(console: Server, queues: Client, open_page: Open) -> None:
+def test_everything_can_be_done_with_the_keyboard(server: Server, client: Client, view: Open) -> None:
     for name in ("a", "b", "c"):
-        queues.rpush(name, "x")
-    page = open_page(console)
+        client.rpush(name, "x")
+    page = view()
     expect(page.locator("tbody tr")).to_have_count(3)
     page.keyboard.press("ArrowDown")
     page.keyboard.press("ArrowDown")
@@ -661,66 +586,45 @@ def test_everything_can_be_done_with_the_keyboard(console: Server, queues: Clien
         expect(page).to_have_title(f"{title} \N{EN DASH} pressure-server")
 
 
-def _assert_accessible(page: Page, view: str) -> None:
-    if not page.evaluate("typeof axe !== 'undefined'"):
-        page.add_script_tag(path=_AXE)
-    found = page.evaluate("axe.run().then(results => results.violations)")
-    assert [(view, one["id"], [node["html"] for node in one["nodes"]]) for one in found] == []
-    # Nothing is wider than the page.
-    assert page.evaluate("document.documentElement.scrollWidth <= window.innerWidth"), view
-
-
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1400, PHONE])
-def test_axe_finds_no_violation(
-    console: Server, queues: Client, open_page: Open, theme: str, width: int
-) -> None:
-    queues.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS", "BOUND", "2")
-    queues.rpush("jobs", '{"a": 1}', b"\x00\xff")
-    queues.execute_command("PRESSURE.CLOSE", "jobs")
-    queues.execute_command("PRESSURE.CREATE", "many", "TYPE", "JOBS")
-    queues.rpush("many", *['{"a": 1}'] * 99)
+def test_axe_finds_no_violation(client: Client, view: Open, theme: str, width: int) -> None:
+    create(client, "jobs", "TYPE", "JOBS", "BOUND", "2")
+    client.rpush("jobs", '{"a": 1}', b"\x00\xff")
+    client.execute_command("PRESSURE.CLOSE", "jobs")
+    create(client, "many", "TYPE", "JOBS")
+    client.rpush("many", *['{"a": 1}'] * 99)
     for _ in range(30):
-        queues.execute_command("PRESSURE.RESERVE", "many")
-    queues.execute_command("PRESSURE.CREATE", "log", "TYPE", "LOG")
-    queues.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
-    queues.rpush("log", "a")
-    page = open_page(console, color_scheme=theme, viewport={"width": width, "height": 900}, bypass_csp=True)
-
-    def check(view: str) -> None:
-        _assert_accessible(page, view)
+        client.execute_command("PRESSURE.RESERVE", "many")
+    create(client, "log", "TYPE", "LOG")
+    client.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
+    client.rpush("log", "a")
+    page = view(width=width, color_scheme=theme, bypass_csp=True)
 
     expect(page.locator("tbody tr")).to_have_count(4)
-    check("overview")
+    _assert_accessible(page, "overview")
     page.locator("tbody a", has_text="jobs").click()
     expect(page.locator(".messages li")).to_have_count(2)
-    check("queue")
+    _assert_accessible(page, "queue")
     page.get_by_role("button", name="Alter").click()
-    check("dialog")
+    _assert_accessible(page, "dialog")
     page.keyboard.press("Escape")
-    page.goto(page.url.partition("#")[0] + "#/queue/0/log")
+    _go(page, "#/queue/0/log")
     expect(page.get_by_role("heading", name="Groups")).to_be_visible()
-    check("log")
-    page.goto(page.url.partition("#")[0] + "#/queue/0/many")
+    _assert_accessible(page, "log")
+    _go(page, "#/queue/0/many")
     expect(page.get_by_role("table", name="Reserved jobs").locator("tbody tr")).to_have_count(20)
     expect(page.locator(".pager:visible")).to_have_count(2)
-    check("reserved jobs")
-    for key in ("c", "s"):
+    _assert_accessible(page, "reserved jobs")
+    for key, name in (("c", "clients"), ("s", "servers")):
         page.keyboard.press(key)
         expect(page.locator("main[aria-busy]")).to_have_count(0)
         expect(page.locator("tbody tr")).not_to_have_count(0)
-        check({"c": "clients", "s": "servers"}[key])
+        _assert_accessible(page, name)
 
 
-def test_axe_finds_no_violation_in_the_login_form(guarded: Server, open_page: Open) -> None:
-    page = open_page(guarded, bypass_csp=True)
-    expect(page.get_by_role("heading", name="Log in")).to_be_visible()
-    page.add_script_tag(path=_AXE)
-    assert page.evaluate("axe.run().then(results => results.violations.map(one => one.id))") == []
-
-
-def test_the_theme_is_kept(console: Server, queues: Client, open_page: Open) -> None:
-    page = open_page(console, color_scheme="light")
+def test_the_theme_is_kept(client: Client, view: Open) -> None:
+    page = view(color_scheme="light")
     colour = "getComputedStyle(document.body).backgroundColor"
     light = page.evaluate(colour)
     page.get_by_role("button", name="Theme: system").click()
@@ -735,7 +639,7 @@ def test_the_theme_is_kept(console: Server, queues: Client, open_page: Open) -> 
 def test_the_page_reconnects_after_a_restart(
     start_server: StartServer, backend: Valkey, open_page: Open
 ) -> None:
-    server = start_server("--backend", backend.url, "--http", "http://127.0.0.1:0")
+    server = start_server("--backend", backend.url, *HTTP)
     page = open_page(server)
     expect(page.locator("#connection")).to_have_text("live")
     port = server.port_of("http")
@@ -752,7 +656,7 @@ def test_calls_that_the_backend_lost_are_shown(
     start_server: StartServer, start_valkey: StartValkey, open_page: Open
 ) -> None:
     valkey = start_valkey()
-    server = start_server("--backend", valkey.url, "--http", "http://127.0.0.1:0")
+    server = start_server("--backend", valkey.url, *HTTP)
     page = open_page(server)
     expect(page.locator(".totals")).to_be_visible()
     expect(page.locator(".attention")).to_have_count(0)
@@ -764,7 +668,7 @@ def test_the_shards_of_a_cluster_are_shown(
     start_server: StartServer, open_page: Open, tmp_path: Path
 ) -> None:
     with Cluster(tmp_path, full_coverage=False).started() as cluster:
-        server = start_server("--backend", url_of(cluster), "--http", "http://127.0.0.1:0")
+        server = start_server("--backend", url_of(cluster), *HTTP)
         page = open_page(server)
         servers = open_page(server, "#/servers")
         shards = servers.get_by_role("table", name="Shards").locator("tbody tr")
@@ -794,7 +698,7 @@ def test_the_shards_of_a_cluster_are_shown(
 def test_errors_of_scripts_are_shown_and_reported(
     start_server: StartServer, backend: Valkey, browser: Browser
 ) -> None:
-    server = start_server("--backend", backend.url, "--http", "http://127.0.0.1:0")
+    server = start_server("--backend", backend.url, *HTTP)
     page = browser.new_page()
     page.goto(f"http://127.0.0.1:{server.port_of('http')}/")
     expect(page.locator("h1")).to_have_text("Queues")
@@ -802,15 +706,3 @@ def test_errors_of_scripts_are_shown_and_reported(
     expect(page.locator("#errors")).to_contain_text("broken")
     wait_for(lambda: "an error in the console's page: Uncaught Error: broken" in server.log, "the report")
     page.close()
-
-
-def test_the_page_needs_nothing_from_elsewhere(console: Server, queues: Client, open_page: Open) -> None:
-    page = open_page(console)
-    asked: list[str] = []
-    page.on("request", lambda request: asked.append(request.url))
-    page.reload()
-    expect(page.locator("h1")).to_have_text("Queues")
-    page.goto(page.url.partition("#")[0] + "#/queue/0/q")
-    expect(page.locator("h1")).to_have_text("q")
-    assert asked
-    assert all(url.startswith(f"http://127.0.0.1:{console.port_of('http')}/") for url in asked)

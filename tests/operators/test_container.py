@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from string import Template
 from typing import Any
@@ -23,6 +22,7 @@ from packaging.utils import canonicalize_name
 
 from pressure_server.backend.address import ClusterAddress, SentinelAddress, address_of
 from pressure_server.version import RELEASE
+from tests.operators.tracked_files import copy_files, tracked_files
 from tests.support.paths import ROOT
 from tests.support.ports import free_ports
 from tests.support.programs import TIMEOUT, wait_for
@@ -35,59 +35,35 @@ IMAGE = ROOT / "deploy/image"
 REQUIREMENTS = IMAGE / "requirements.txt"
 
 
-@dataclass(frozen=True)
-class Instruction:
-    """One instruction of a Dockerfile."""
-
-    name: str
-    flags: dict[str, str]
-    value: str
-
-    @property
-    def words(self) -> list[str]:
-        """The words of the exec form. Raises ValueError for the shell form."""
-        words = json.loads(self.value)
-        if not isinstance(words, list):
-            raise ValueError(self.value)
-        return words
-
-
-@dataclass
 class Stage:
-    """A stage of a Dockerfile: FROM, and the instructions after it."""
+    """A stage of a Dockerfile: its instructions, as pairs of a name and what follows, without flags."""
 
-    base: str
-    name: str
-    instructions: list[Instruction] = field(default_factory=list)
+    def __init__(self) -> None:
+        self.instructions: list[tuple[str, str]] = []
 
-    def all(self, name: str) -> list[Instruction]:
-        return [instruction for instruction in self.instructions if instruction.name == name]
+    def all(self, name: str) -> list[str]:
+        return [value for found, value in self.instructions if found == name]
 
-    def last(self, name: str) -> Instruction:
+    def last(self, name: str) -> str:
         return self.all(name)[-1]
+
+    def words(self, name: str) -> list[str]:
+        """Return the words of the last such instruction. Raise ValueError for the shell form."""
+        words: list[str] = json.loads(self.last(name).removeprefix("CMD "))
+        return words
 
 
 def stages_of(text: str) -> list[Stage]:
     """Parse a Dockerfile."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("#")]
     stages: list[Stage] = []
-    arguments: dict[str, str] = {}
     for line in re.sub(r"\\[ \t]*\n", "", "\n".join(lines)).splitlines():
         name, _, value = line.strip().partition(" ")
-        flags: dict[str, str] = {}
-        while found := re.match(r"\s*--([a-z-]+)=(\S+)\s+", value):
-            flags[found[1]] = found[2]
-            value = value[found.end() :]
-        if name.upper() == "ARG":
-            argument, _, default = value.partition("=")
-            arguments[argument] = default
-            if stages:
-                stages[-1].instructions.append(Instruction("ARG", {}, value))
-        elif name.upper() == "FROM":
-            base, *rest = Template(value).substitute(arguments).split()
-            stages.append(Stage(base, rest[1] if rest else ""))
-        else:
-            stages[-1].instructions.append(Instruction(name.upper(), flags, value.strip()))
+        if name.upper() == "FROM":
+            stages.append(Stage())
+        elif stages:
+            value = re.sub(r"^(\s*--[a-z-]+=\S+)+\s", "", value).strip()
+            stages[-1].instructions.append((name.upper(), value))
     return stages
 
 
@@ -104,14 +80,12 @@ def ignore_rules(text: str) -> list[tuple[re.Pattern[str], bool]]:
 
 def context_files() -> list[str]:
     """Return the files that `docker build` sends from a clone of the working tree."""
-    listing = ["git", "-C", str(ROOT), "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
-    names = subprocess.check_output(listing, text=True).split("\0")
     rules = ignore_rules((ROOT / ".dockerignore").read_text())
 
     def is_left_out(name: str) -> bool:
         return next((out for pattern, out in reversed(rules) if pattern.fullmatch(name)), False)
 
-    return [name for name in names if name and not is_left_out(name) and (ROOT / name).exists()]
+    return [name for name in tracked_files() if not is_left_out(name)]
 
 
 class Image:
@@ -126,9 +100,7 @@ class Image:
         self.environment |= registry_variables()
         # The optimizer takes nearly half of the time, and `make test-compiled` runs what it makes.
         self.environment["MYPYC_OPT_LEVEL"] = "0"
-        for name in context_files():
-            (self.context / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, self.context / name)
+        copy_files(context_files(), self.context)
         self._make_python()
 
     def _make_python(self) -> None:
@@ -143,23 +115,22 @@ class Image:
         """Return the text with /src, /venv and /data below `root`."""
         return re.sub(r"(?<![\w./])/(?=(?:src|venv|data)\b)", f"{self.root}/", text)
 
-    def follow(self, instruction: Instruction) -> None:
-        match instruction.name:
+    def follow(self, name: str, value: str) -> None:
+        match name:
             case "WORKDIR":
-                self.workdir = Path(self.mapped(instruction.value))
+                self.workdir = Path(self.mapped(value))
                 self.workdir.mkdir(parents=True)
             case "ARG":
-                name, _, default = instruction.value.partition("=")
-                self.environment[name] = default
+                argument, _, default = value.partition("=")
+                self.environment[argument] = default
             case "ENV":
-                for pair in shlex.split(instruction.value):
-                    name, _, value = pair.partition("=")
-                    self.environment[name] = self.mapped(Template(value).substitute(self.environment))
+                for variable, _, text in (pair.partition("=") for pair in shlex.split(value)):
+                    self.environment[variable] = self.mapped(Template(text).substitute(self.environment))
             case "COPY":
-                *sources, target = instruction.value.split()
+                *sources, target = value.split()
                 self._copy(sources, target)
             case "RUN":
-                self._run(self.mapped(instruction.value))
+                self._run(self.mapped(value))
 
     def _copy(self, sources: list[str], target: str) -> None:
         """Copy as COPY does: the content of directories, and files."""
@@ -181,15 +152,9 @@ class Image:
 
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
-            command,
-            cwd=self.workdir,
-            env=self.environment,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            text=True,
-            timeout=900,
-            check=False,
-        )
+            command, cwd=self.workdir, env=self.environment, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=900, check=False,
+        )  # fmt: skip
 
 
 @pytest.fixture(scope="module")
@@ -202,11 +167,11 @@ def image(stages: list[Stage], tmp_path: Path) -> Image:
     """The image: the first stage is built, and the variables of the second are set."""
     built = Image(tmp_path / "image")
     build, final = stages
-    for instruction in build.instructions:
-        built.follow(instruction)
+    for name, value in build.instructions:
+        built.follow(name, value)
     built.workdir = built.root
-    for instruction in final.all("ENV"):
-        built.follow(instruction)
+    for value in final.all("ENV"):
+        built.follow("ENV", value)
     listen = built.environment["PRESSURE_LISTEN"]
     built.environment["PRESSURE_LISTEN"] = listen.replace(":4000", f":{free_ports(1)[0]}")
     return built
@@ -217,22 +182,17 @@ class Container:
 
     def __init__(self, image: Image, final: Stage, *words: str) -> None:
         self._image = image
-        self._health = final.last("HEALTHCHECK").value.removeprefix("CMD ")
+        self._health = final.words("HEALTHCHECK")
         self.log_file = image.folder / "log"
         self.process = subprocess.Popen(
-            command_of(final, *words),
-            cwd=image.workdir,
-            env=image.environment,
-            stdin=subprocess.DEVNULL,
-            stdout=self.log_file.open("w"),
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
+            command_of(final, *words), cwd=image.workdir, env=image.environment, stdin=subprocess.DEVNULL,
+            stdout=self.log_file.open("w"), stderr=subprocess.STDOUT, start_new_session=True,
+        )  # fmt: skip
 
     def health(self) -> int:
         """Return the exit status of the HEALTHCHECK."""
         # In a container, the server is process 1.
-        words = [str(self.process.pid) if word == "1" else word for word in json.loads(self._health)]
+        words = [str(self.process.pid) if word == "1" else word for word in self._health]
         return self._image.execute(*words).returncode
 
     def stop(self, number: int) -> int:
@@ -243,7 +203,7 @@ class Container:
 
 def command_of(final: Stage, *words: str) -> list[str]:
     """Return what `docker run IMAGE WORDS` executes."""
-    return [*final.last("ENTRYPOINT").words, *(words or final.last("CMD").words)]
+    return [*final.words("ENTRYPOINT"), *(words or final.words("CMD"))]
 
 
 @contextlib.contextmanager
@@ -300,7 +260,7 @@ def test_the_lock_satisfies_what_the_project_asks_for(file: str) -> None:
 
 
 def test_everything_that_the_image_downloads_has_a_hash(stages: list[Stage]) -> None:
-    steps = [step for run in stages[0].all("RUN") for step in run.value.split("&&")]
+    steps = [step for run in stages[0].all("RUN") for step in run.split("&&")]
     for step in steps:
         if re.search(r"pip (install|wheel)", step):
             assert "--require-hashes" in step or "--no-index" in step or "--no-build-isolation" in step, step
@@ -336,7 +296,7 @@ def test_the_image_is_healthy_stops_cleanly_and_keeps_its_data(image: Image, sta
         with redis.Redis(port=port) as client:
             assert client.sadd("q", "a", "b") == 2
             assert client.spop("q") == b"a"
-        stop_signal = signal.Signals[final.last("STOPSIGNAL").value]
+        stop_signal = signal.Signals[final.last("STOPSIGNAL")]
         assert container.stop(stop_signal) == 0, container.log_file.read_text()
         assert container.health() == 1
         assert f"data in {image.root}/data\n" in container.log_file.read_text()
@@ -352,19 +312,17 @@ def test_the_image_is_healthy_stops_cleanly_and_keeps_its_data(image: Image, sta
 
 def test_the_server_is_not_root_and_owns_its_volume(stages: list[Stage]) -> None:
     final = stages[-1]
-    user, group = final.last("USER").value.split(":")
+    user, group = final.last("USER").split(":")
     assert int(user) > 0
     assert int(group) > 0
-    assert final.last("VOLUME").value == "/data"
-    commands = "".join(run.value for run in final.all("RUN"))
+    assert final.last("VOLUME") == "/data"
+    commands = "".join(final.all("RUN"))
     assert f"useradd --uid {user} --gid {group} " in commands
     assert f"install --directory --owner={user} --group={group} --mode=700 /data" in commands
 
 
 def test_options_and_commands_of_docker_run_go_to_the_server(stages: list[Stage]) -> None:
-    final = stages[-1]
-    assert command_of(final, "--listen", "resp://0.0.0.0:1")[:2] == ["pressure-server", "--listen"]
-    assert command_of(final, "doctor", "--repair") == ["pressure-server", "doctor", "--repair"]
+    assert command_of(stages[-1], "doctor", "--repair") == ["pressure-server", "doctor", "--repair"]
     # Some other files give the container a command of its own.
     for file in (COMPOSE, COMPOSE_CLUSTER, COMPOSE_SENTINEL):
         assert not {"command", "entrypoint"} & compose(file)["services"]["pressure-server"].keys()
@@ -373,9 +331,7 @@ def test_options_and_commands_of_docker_run_go_to_the_server(stages: list[Stage]
 
 
 def test_the_labels_of_the_image_are_those_of_the_project(stages: list[Stage]) -> None:
-    labels = dict(
-        word.partition("=")[::2] for one in stages[-1].all("LABEL") for word in shlex.split(one.value)
-    )
+    labels = dict(word.partition("=")[::2] for one in stages[-1].all("LABEL") for word in shlex.split(one))
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     prefix = "org.opencontainers.image"
     assert labels[f"{prefix}.title"] == project["name"]
@@ -388,15 +344,8 @@ def test_the_labels_of_the_image_are_those_of_the_project(stages: list[Stage]) -
 
 def test_the_build_context_contains_only_copied_files() -> None:
     tops = {name.partition("/")[0] for name in context_files()}
-    assert tops == {
-        "pyproject.toml",
-        "setup.py",
-        "README.md",
-        "LICENSE",
-        "pressure_server",
-        "handlers",
-        "deploy",
-    }
+    copied = {"pyproject.toml", "setup.py", "README.md", "LICENSE", "pressure_server", "handlers"}
+    assert tops == {*copied, "deploy"}
     assert all(name.startswith("deploy/image/") for name in context_files() if name.startswith("deploy"))
 
 
@@ -419,20 +368,16 @@ def test_the_compose_file_starts_a_server_and_a_redis(stages: list[Stage]) -> No
     services, volumes = compose()["services"], compose()["volumes"]
     server, backend = services["pressure-server"], services["redis"]
     assert (COMPOSE.parent / server["build"] / "Dockerfile").samefile(ROOT / "Dockerfile")
-    assert server["environment"] == {
-        "PRESSURE_BACKEND": "redis://redis:6379/0",
-        "PRESSURE_HTTP": "http://0.0.0.0:4080",
-        "PRESSURE_CONFIG": "/etc/pressure-server.toml",
-    }
-    assert server["volumes"] == ["./pressure-server.toml:/etc/pressure-server.toml:ro"]
+    variables = server["environment"]
+    assert variables["PRESSURE_BACKEND"] == "redis://redis:6379/0"
+    assert server["volumes"] == [f"./pressure-server.toml:{variables['PRESSURE_CONFIG']}:ro"]
     assert server["depends_on"] == {"redis": {"condition": "service_healthy"}}
     assert server["ports"] == ["127.0.0.1:4000:4000", "127.0.0.1:4080:4080"]
     assert backend["command"][:3] == ["redis-server", "--appendonly", "yes"]
     assert backend["volumes"] == ["queues:/data"]
     assert "queues" in volumes
     assert backend["healthcheck"]["test"] == ["CMD", "redis-cli", "ping"]
-    health = stages[-1].last("HEALTHCHECK").value
-    assert ["CMD", *json.loads(health.removeprefix("CMD "))] == server["healthcheck"]["test"]
+    assert server["healthcheck"]["test"] == ["CMD", *stages[-1].words("HEALTHCHECK")]
 
 
 def test_prometheus_and_grafana_start_only_with_their_profile() -> None:

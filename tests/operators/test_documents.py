@@ -2,7 +2,6 @@
 
 import ast
 import re
-import subprocess
 from functools import cache
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 from pressure_server.app.cli import cli
 from pressure_server.version import RELEASE
 from tests.documents import DOCS, GENERATED, TABLES, with_tables
+from tests.operators.tracked_files import tracked_files
 from tests.support.paths import ROOT
 
 PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md")])
@@ -33,10 +33,7 @@ def test_a_generated_file_is_current(path: str) -> None:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_the_files_and_pages_that_a_page_names_exist(page: Path) -> None:
     text = page.read_text(encoding="utf-8")
-    tracked = subprocess.run(
-        ["git", "ls-files", "--cached", "--others", "--exclude-standard"],
-        cwd=ROOT, capture_output=True, text=True, check=True,
-    ).stdout.split()  # fmt: skip
+    tracked = tracked_files()
     written_by_the_reader = re.findall(r'^```\w+ title="([^"]+)"$', text, re.MULTILINE)
     for name in _NAMED_FILE.findall(text):
         assert name in written_by_the_reader or any(f"/{path}".endswith(f"/{name}") for path in tracked), name

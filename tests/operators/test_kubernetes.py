@@ -25,48 +25,37 @@ OVERLAYS = ("embedded", "external", "cluster", "sentinel", "example")
 RELEASES = ("1.29", "1.37")
 Manifest = dict[str, Any]
 
+
+def _object(required: str = "", **properties: Manifest) -> Manifest:
+    """Return the schema of an object that has these properties and no others."""
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": required.split(),
+        "additionalProperties": False,
+    }
+
+
 # What we use of the definition monitoring.coreos.com/v1, which no checker has offline.
-_SECRET_KEY = {
-    "type": "object",
-    "required": ["key"],
-    "properties": {"name": {"type": "string"}, "key": {"type": "string"}, "optional": {"type": "boolean"}},
-    "additionalProperties": False,
-}
-_SERVICE_MONITOR = {
-    "type": "object",
-    "required": ["apiVersion", "kind", "metadata", "spec"],
-    "properties": {
-        "apiVersion": {"const": "monitoring.coreos.com/v1"},
-        "kind": {"const": "ServiceMonitor"},
-        "metadata": {"type": "object", "required": ["name"]},
-        "spec": {
-            "type": "object",
-            "required": ["selector", "endpoints"],
-            "properties": {
-                "selector": {"type": "object", "required": ["matchLabels"]},
-                "endpoints": {
-                    "type": "array",
-                    "items": {
-                        "type": "object",
-                        "properties": {
-                            "port": {"type": "string"},
-                            "path": {"type": "string", "pattern": "^/"},
-                            "interval": {"type": "string", "pattern": "^[0-9]+(ms|s|m|h)$"},
-                            "basicAuth": {
-                                "type": "object",
-                                "properties": {"username": _SECRET_KEY, "password": _SECRET_KEY},
-                                "additionalProperties": False,
-                            },
-                        },
-                        "additionalProperties": False,
-                    },
-                },
-            },
-            "additionalProperties": False,
-        },
-    },
-    "additionalProperties": False,
-}
+_TEXT = {"type": "string"}
+_SECRET_KEY = _object("key", name=_TEXT, key=_TEXT, optional={"type": "boolean"})
+_ENDPOINT = _object(
+    port=_TEXT,
+    path={**_TEXT, "pattern": "^/"},
+    interval={**_TEXT, "pattern": "^[0-9]+(ms|s|m|h)$"},
+    basicAuth=_object(username=_SECRET_KEY, password=_SECRET_KEY),
+)
+_SERVICE_MONITOR = _object(
+    "apiVersion kind metadata spec",
+    apiVersion={"const": "monitoring.coreos.com/v1"},
+    kind={"const": "ServiceMonitor"},
+    metadata={"type": "object", "required": ["name"]},
+    spec=_object(
+        "selector endpoints",
+        selector={"type": "object", "required": ["matchLabels"]},
+        endpoints={"type": "array", "items": _ENDPOINT},
+    ),
+)
 
 
 @cache
@@ -208,13 +197,17 @@ def test_the_settings_of_queues_reach_the_servers(tmp_path: Path) -> None:
     assert read_templates(tmp_path / name)
 
 
-def test_a_password_does_not_need_prometheus(tmp_path: Path) -> None:
+def rendered_overlay(folder: Path, text: str) -> list[Manifest]:
+    """Return what kustomize makes of an overlay outside the repository: `../` leads to its folders."""
     # kustomize accepts only relative paths.
-    up = "/".join([".."] * (len(tmp_path.resolve().parts) - 1))
-    (tmp_path / "kustomization.yaml").write_text(
-        f"resources: [{up}{FOLDER}/embedded]\ncomponents: [{up}{FOLDER}/password]\n"
-    )
-    assert "PRESSURE_PASSWORD_FILE" in variables_of(rendered(tmp_path))
+    up = "/".join([".."] * (len(folder.resolve().parts) - 1))
+    (folder / "kustomization.yaml").write_text(text.replace("- ../", f"- {up}{FOLDER}/"))
+    return rendered(folder)
+
+
+def test_a_password_does_not_need_prometheus(tmp_path: Path) -> None:
+    overlay = "resources:\n- ../embedded\ncomponents:\n- ../password\n"
+    assert "PRESSURE_PASSWORD_FILE" in variables_of(rendered_overlay(tmp_path, overlay))
 
 
 def blocks_of_the_guide(*, manifests: bool) -> list[str]:
@@ -239,10 +232,7 @@ def test_the_guide_restores_into_the_volume_of_the_server(checker: Any) -> None:
 
 
 def test_the_overlay_of_the_guide_works(tmp_path: Path) -> None:
-    overlay = "".join(blocks_of_the_guide(manifests=False))
-    up = "/".join([".."] * (len(tmp_path.resolve().parts) - 1))
-    (tmp_path / "kustomization.yaml").write_text(overlay.replace("- ../", f"- {up}{FOLDER}/"))
-    manifests = rendered(tmp_path)
+    manifests = rendered_overlay(tmp_path, "".join(blocks_of_the_guide(manifests=False)))
     assert container_of(manifests)["image"] == f"registry.example.com/pressure-server:{RELEASE}"
     assert "PRESSURE_PASSWORD_FILE" in variables_of(manifests)
 
@@ -267,12 +257,6 @@ def test_the_selectors_find_the_pods(manifests: list[Manifest]) -> None:
     assert only(manifests, "NetworkPolicy")["spec"]["podSelector"]["matchLabels"] == labels
 
 
-def test_the_probes_ask_over_http(manifests: list[Manifest]) -> None:
-    container = container_of(manifests)
-    for probe, path in (("startup", "/healthz"), ("liveness", "/healthz"), ("readiness", "/readyz")):
-        assert container[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "http"}
-
-
 def test_the_pods_are_restricted_by_the_pod_security_standard(manifests: list[Manifest]) -> None:
     pod, container = pod_of(manifests), container_of(manifests)
     assert pod["securityContext"]["runAsNonRoot"] is True
@@ -290,11 +274,13 @@ def test_the_pods_are_restricted_by_the_pod_security_standard(manifests: list[Ma
     assert pod["automountServiceAccountToken"] is False
 
 
-def test_the_pods_run_as_the_user_of_the_image_and_have_time_to_stop(manifests: list[Manifest]) -> None:
-    pod = pod_of(manifests)
+def test_the_pods_run_as_the_image_says_are_probed_and_have_time_to_stop(manifests: list[Manifest]) -> None:
+    pod, container = pod_of(manifests), container_of(manifests)
     context = pod["securityContext"]
     assert f"USER {context['runAsUser']}:{context['runAsGroup']}\n" in (ROOT / "Dockerfile").read_text()
     assert context["fsGroup"] == context["runAsGroup"]
     assert pod["terminationGracePeriodSeconds"] >= 75
     assert pod["enableServiceLinks"] is False
-    assert container_of(manifests)["image"].endswith(f"pressure-server:{RELEASE}")
+    assert container["image"].endswith(f"pressure-server:{RELEASE}")
+    for probe, path in (("startup", "/healthz"), ("liveness", "/healthz"), ("readiness", "/readyz")):
+        assert container[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "http"}

@@ -28,12 +28,9 @@ def test_man_shows_each_page_without_a_warning(pages: dict[str, Path]) -> None:
     for name, page in pages.items():
         ended = subprocess.run(
             [need("man", "man-db"), "--warnings", "--local-file", str(page)],
-            capture_output=True,
-            text=True,
-            timeout=TIMEOUT,
             env={"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "MANWIDTH": "1000"},
-            check=True,
-        )
+            capture_output=True, text=True, timeout=TIMEOUT, check=True,
+        )  # fmt: skip
         assert not ended.stderr, name
         assert name in ended.stdout
 

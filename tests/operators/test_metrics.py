@@ -1,48 +1,41 @@
 """Metrics: their format, their values after known operations, their limits, and the files that use them."""
 
+import contextlib
 import json
 import os
 import re
 import signal
-import socket
 import subprocess
-import threading
 import urllib.request
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from tests.support.guards import users_toml
+from tests.operators.conftest import HTTP
 from tests.support.http_requests import request
+from tests.support.module_servers import module_server
 from tests.support.paths import ROOT
 from tests.support.ports import free_ports
-from tests.support.programs import Client, Server, StartServer, Valkey, embedded_client, wait_for
+from tests.support.programs import (
+    BackgroundProgram,
+    Client,
+    Server,
+    StartServer,
+    Valkey,
+    embedded_client,
+    wait_for,
+)
+from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, Wire
 from tests.support.requirements import need
+from tests.support.waiters import Waiter, create
 
 _DEPLOY = ROOT / "deploy"
 _ONLY_EMBEDDED = {f"pressure_backend_disk_{name}" for name in ("bytes", "free_bytes", "size_bytes")}
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
 
-@pytest.fixture(scope="module")
-def watched(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """A server with an HTTP listener."""
-    server = Server(
-        tmp_path_factory.mktemp("watched") / "log",
-        *("--backend", shared_backend.url, "--http", "http://127.0.0.1:0"),
-        *("--listen", "memcached://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0"),
-    )
-    yield server
-    server.end_well()
-
-
-@pytest.fixture
-def watcher(backend: Valkey, watched: Server) -> Iterator[Client]:
-    """redis-py, connected to that server, on a backend without data."""
-    with watched.client() as connected:
-        yield connected
+shared_server = module_server(*HTTP, *LISTEN)
 
 
 def _samples(server: Server, login: tuple[str, str] | None = None) -> Samples:
@@ -71,14 +64,14 @@ def _after_a_round(server: Server) -> Samples:
 
 
 @pytest.mark.clients
-def test_promtool_finds_no_fault(watched: Server, watcher: Client) -> None:
+def test_promtool_finds_no_fault(server: Server, client: Client) -> None:
     promtool = need("promtool", "prometheus")
     for kind in ("fifo", "jobs", "log"):
-        watcher.execute_command("PRESSURE.CREATE", kind, "TYPE", kind)
-        watcher.sadd(kind, "x")
-    watcher.sadd('a "quoted\\ name\n', "x")
-    _after_a_round(watched)
-    text = request(watched, "/metrics").body
+        create(client, kind, "TYPE", kind)
+        client.sadd(kind, "x")
+    client.sadd('a "quoted\\ name\n', "x")
+    _after_a_round(server)
+    text = request(server, "/metrics").body
     done = subprocess.run(
         [promtool, "check", "metrics"], input=text, capture_output=True, check=False, timeout=30
     )
@@ -100,97 +93,80 @@ def test_promtool_accepts_the_alert_rules(command: tuple[str, ...]) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_figures_of_a_queue_are_those_of_what_was_done(watched: Server, watcher: Client) -> None:
-    queue = {"database": "0", "queue": "q"}
-    watcher.execute_command("PRESSURE.CREATE", "q", "BOUND", "4")
-    watcher.sadd("q", "a", "bb", "ccc")
-    watcher.spop("q")
-    samples = _after_a_round(watched)
-    assert _value(samples, "pressure_queue_messages", **queue) == 2
-    assert _value(samples, "pressure_queue_bytes", **queue) == 5
-    assert _value(samples, "pressure_queue_bound", **queue) == 4
-    assert _value(samples, "pressure_queue_messages_put_total", **queue) == 3
-    assert _value(samples, "pressure_queue_messages_taken_total", **queue) == 1
-    assert _value(samples, "pressure_queue_oldest_message_age_seconds", **queue) > 0
-    assert _value(samples, "pressure_messages") == 2
-    assert _value(samples, "pressure_queues", type="fifo") == 1
+def test_figures_are_those_of_what_was_done(server: Server, client: Client) -> None:
+    create(client, "q", "BOUND", "4")
+    client.sadd("q", "a", "bb", "ccc")
+    client.spop("q")
+    create(client, "jobs", "TYPE", "JOBS")
+    for job, *options in (("now",), ("later", "DELAY", "100"), ("held", "PRIORITY", "1")):
+        client.execute_command("PRESSURE.PUT", "jobs", job, *options)
+    client.execute_command("PRESSURE.RESERVE", "jobs", "DETACHED", "me")
+    create(client, "empty")
+    with Waiter(server.port) as waiter:
+        waiter.send("BLPOP", "empty", 0)
+        wait_for(lambda: _value(_samples(server), "pressure_clients_blocked") == 1, "the client to wait")
+        samples = _after_a_round(server)
+    of_jobs = {"queue": "jobs", "database": "0"}
+    for name, labels, value in (
+        ("pressure_queue_messages", {"queue": "q"}, 2),
+        ("pressure_queue_bytes", {"queue": "q"}, 5),
+        ("pressure_queue_bound", {"queue": "q"}, 4),
+        ("pressure_queue_messages_put_total", {"queue": "q"}, 3),
+        ("pressure_queue_messages_taken_total", {"queue": "q"}, 1),
+        ("pressure_queue_jobs", {**of_jobs, "state": "ready"}, 1),
+        ("pressure_queue_jobs", {**of_jobs, "state": "delayed"}, 1),
+        ("pressure_queue_jobs", {**of_jobs, "state": "reserved"}, 1),
+        ("pressure_queue_jobs", {**of_jobs, "state": "buried"}, 0),
+        ("pressure_queue_deliveries_total", {"queue": "jobs"}, 1),
+        ("pressure_queue_waiting", {"queue": "empty", "role": "consumer"}, 1),
+    ):
+        assert _value(samples, name, **{"database": "0", **labels}) == value, (name, labels)
+    assert _value(samples, "pressure_queue_oldest_message_age_seconds", queue="q", database="0") > 0
+    assert _value(samples, "pressure_queues", type="fifo") == 2
 
 
-def test_jobs_are_shown_by_state(watched: Server, watcher: Client) -> None:
-    watcher.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
-    watcher.execute_command("PRESSURE.PUT", "jobs", "now")
-    watcher.execute_command("PRESSURE.PUT", "jobs", "later", "DELAY", "100")
-    watcher.execute_command("PRESSURE.PUT", "jobs", "held", "PRIORITY", "1")
-    watcher.execute_command("PRESSURE.RESERVE", "jobs", "DETACHED", "me")
-    samples = _after_a_round(watched)
-    states = {
-        state: _value(samples, "pressure_queue_jobs", database="0", queue="jobs", state=state)
-        for state in ("ready", "delayed", "reserved", "buried")
-    }
-    assert states == {"ready": 1, "delayed": 1, "reserved": 1, "buried": 0}
-    assert _value(samples, "pressure_queue_deliveries_total", database="0", queue="jobs") == 1
-
-
-def test_waiting_clients_are_shown(watched: Server, watcher: Client) -> None:
-    labels = {"database": "0", "queue": "empty", "role": "consumer"}
-    watcher.execute_command("PRESSURE.CREATE", "empty")
-    with watched.client() as other:
-        taking = threading.Thread(target=other.blpop, args=("empty", 20))
-        taking.start()
-        wait_for(
-            lambda: _samples(watched).get(("pressure_queue_waiting", frozenset(labels.items()))) == 1,
-            "the waiting client",
-        )
-        assert _value(_samples(watched), "pressure_clients_blocked") == 1
-        watcher.sadd("empty", "x")
-        taking.join()
-
-
-def test_commands_and_errors_are_counted_for_each_protocol(watched: Server, watcher: Client) -> None:
-    before = _samples(watched)
+def test_commands_and_errors_are_counted_for_each_protocol(server: Server, client: Client) -> None:
+    before = _samples(server)
 
     def grown(name: str, **labels: str) -> float:
         key = (name, frozenset(labels.items()))
         return after.get(key, 0) - before.get(key, 0)
 
-    watcher.execute_command("PRESSURE.CREATE", "b", "BOUND", "1", "OVERFLOW", "ERROR")
-    watcher.sadd("b", "x")
+    create(client, "b", "BOUND", "1", "OVERFLOW", "ERROR")
+    client.sadd("b", "x")
     for _ in range(2):
         with pytest.raises(Exception, match="FULL"):
-            watcher.sadd("b", "y")
+            client.sadd("b", "y")
     with pytest.raises(Exception, match="unknown command"):
-        watcher.execute_command("NONSENSE")
-    for scheme, lines in (
-        ("memcached", b"set m 0 0 1\r\nx\r\nget m\r\nfoo\r\n"),
-        ("beanstalk", b"use t\r\nfoo\r\n"),
-    ):
-        with socket.create_connection(("127.0.0.1", watched.port_of(scheme)), 20) as connection:
-            connection.sendall(lines + b"quit\r\n")
-            while connection.recv(4096):
-                pass
-    after = _samples(watched)
-    assert grown("pressure_commands_total", protocol="resp", command="sadd") == 3
-    assert grown("pressure_command_errors_total", protocol="resp", command="sadd", error="FULL") == 2
-    assert grown("pressure_command_errors_total", protocol="resp", command="unknown", error="ERR") == 1
+        client.execute_command("NONSENSE")
+    with Wire(MEMCACHED, server) as wire, wire.sending(b"set m 0 0 1\r\nx\r\nget m\r\nfoo\r\nquit\r\n"):
+        wire.rest()
+    with Wire(BEANSTALK, server) as wire, wire.sending(b"use t\r\nfoo\r\nquit\r\n"):
+        wire.rest()
+    after = _samples(server)
+    for protocol, command, done in (
+        ("resp", "sadd", 3), ("memcached", "set", 1), ("memcached", "get", 1), ("beanstalk", "use", 1),
+    ):  # fmt: skip
+        assert grown("pressure_commands_total", protocol=protocol, command=command) == done
+    for protocol, command, error, failed in (
+        ("resp", "sadd", "FULL", 2), ("resp", "unknown", "ERR", 1),
+        ("memcached", "unknown", "ERROR", 1), ("beanstalk", "unknown", "UNKNOWN_COMMAND", 1),
+    ):  # fmt: skip
+        labels = {"protocol": protocol, "command": command, "error": error}
+        assert grown("pressure_command_errors_total", **labels) == failed
     assert grown("pressure_command_duration_seconds_count", protocol="resp", command="sadd") == 3
-    assert grown("pressure_commands_total", protocol="memcached", command="set") == 1
-    assert grown("pressure_commands_total", protocol="memcached", command="get") == 1
-    assert grown("pressure_command_errors_total", protocol="memcached", command="unknown", error="ERROR") == 1
-    assert grown("pressure_commands_total", protocol="beanstalk", command="use") == 1
-    assert (
-        grown(
-            "pressure_command_errors_total", protocol="beanstalk", command="unknown", error="UNKNOWN_COMMAND"
-        )
-        == 1
-    )
+
+
+def _queues(samples: Samples) -> set[str]:
+    """Return the names of the queues that have metrics of their own."""
+    return {dict(labels)["queue"] for name, labels in samples if name == "pressure_queue_messages"}
 
 
 def test_the_number_of_queues_is_limited_and_the_sums_are_not(
     start_server: StartServer, backend: Valkey
 ) -> None:
     server = start_server(
-        *("--backend", backend.url, "--http", "http://127.0.0.1:0"),
-        *("--metrics-queues", "3", "--metrics-match", "a*"),
+        *("--backend", backend.url, *HTTP), *("--metrics-queues", "3", "--metrics-match", "a*")
     )
     with server.client() as client:
         for name in ("a1", "a2", "a3", "a4", "b1", "b2"):
@@ -198,65 +174,27 @@ def test_the_number_of_queues_is_limited_and_the_sums_are_not(
         client.sadd("a4", "y")
         client.sadd("b1", *range(50))
         samples = _after_a_round(server)
-        shown = {dict(labels)["queue"] for name, labels in samples if name == "pressure_queue_messages"}
+        shown = _queues(samples)
         assert len(shown) == 3
         assert shown <= {"a1", "a2", "a3", "a4"}
         assert _value(samples, "pressure_messages") == 57
         assert _value(samples, "pressure_queues_without_metrics") == 3
         client.delete(shown.pop())
-        again = wait_for(
-            lambda: (
-                found
-                if len(
-                    found := {
-                        dict(la)["queue"] for n, la in _samples(server) if n == "pressure_queue_messages"
-                    }
-                )
-                == 3
-                and shown < found
-                and found != shown
-                else None
-            ),
-            "another queue in the free place",
-        )
-        assert shown < again
+        wait_for(lambda: shown < _queues(_samples(server)), "another queue in the free place")
+        assert len(_queues(_samples(server))) == 3
 
 
-def test_a_user_sees_only_its_queues(start_server: StartServer, backend: Valkey, tmp_path: Path) -> None:
-    (tmp_path / "users.toml").write_text(
-        users_toml(
-            {
-                "root": ("secret", ["*"], ["put", "get", "read", "administer"]),
-                "reader": ("secret", ["mine*"], ["read"]),
-                "writer": ("secret", ["*"], ["put"]),
-            }
-        )
-    )
-    server = start_server(
-        *("--backend", backend.url, "--http", "http://127.0.0.1:0", "--users", str(tmp_path / "users.toml"))
-    )
-    with server.client(username="root", password="secret") as client:
-        client.sadd("mine", "x")
-        client.sadd("other", "x")
-
-        def names(login: tuple[str, str]) -> set[str]:
-            return {
-                dict(labels)["queue"]
-                for name, labels in _samples(server, login)
-                if name == "pressure_queue_messages"
-            }
-
-        wait_for(lambda: names(("root", "secret")) == {"mine", "other"}, "the survey")
-        assert names(("reader", "secret")) == {"mine"}
-    assert request(server, "/metrics").status == 401
-    assert request(server, "/metrics").headers["www-authenticate"].startswith("Basic")
-    assert request(server, "/metrics", login=("writer", "secret")).status == 403
-    assert request(server, "/metrics", login=("root", "wrong")).status == 401
+def test_a_user_sees_only_its_queues(guarded: Server) -> None:
+    wait_for(lambda: _queues(_samples(guarded, ("root", "secret"))) == {"mine", "other"}, "the survey")
+    assert _queues(_samples(guarded, ("reader", "secret"))) == {"mine"}
+    for login in (None, ("root", "wrong")):
+        refused = request(guarded, "/metrics", login=login)
+        assert (refused.status, refused.headers["www-authenticate"][:5]) == (401, "Basic")
 
 
 def test_metrics_remain_while_the_backend_is_away(start_server: StartServer, tmp_path: Path) -> None:
     backend = Valkey(tmp_path)
-    server = start_server("--backend", backend.url, "--http", "http://127.0.0.1:0")
+    server = start_server("--backend", backend.url, *HTTP)
     assert _value(_samples(server), "pressure_backend_up", database="0") == 1
     assert (request(server, "/healthz").status, request(server, "/readyz").status) == (200, 200)
     backend.stop()
@@ -278,7 +216,7 @@ def test_metrics_remain_while_the_backend_is_away(start_server: StartServer, tmp
 def test_the_limit_of_memory_is_the_smallest_one(
     start_server: StartServer, backend: Valkey, direct: Client, stored: str, maxmemory: int, limit: int
 ) -> None:
-    options = ("--backend", backend.url, "--http", "http://127.0.0.1:0", "--max-stored-bytes", stored)
+    options = ("--backend", backend.url, *HTTP, "--max-stored-bytes", stored)
     server = start_server(*options)
     direct.config_set("maxmemory", maxmemory)
     try:
@@ -288,12 +226,12 @@ def test_the_limit_of_memory_is_the_smallest_one(
 
 
 def test_memory_and_disk_have_limits_by_default(
-    watched: Server, start_server: StartServer, tmp_path: Path
+    server: Server, start_server: StartServer, tmp_path: Path
 ) -> None:
     """Alerts that compare with a limit of 0 never fire."""
-    embedded = start_server("--data-dir", str(tmp_path / "data"), "--http", "http://127.0.0.1:0")
-    for server in (watched, embedded):
-        samples = _samples(server)
+    embedded = start_server("--data-dir", str(tmp_path / "data"), *HTTP)
+    for each in (server, embedded):
+        samples = _samples(each)
         assert _value(samples, "pressure_backend_memory_limit_bytes") == 0
         machine = _value(samples, "pressure_backend_machine_memory_bytes")
         assert 0 < _value(samples, "pressure_backend_resident_bytes") < machine
@@ -312,11 +250,11 @@ def test_memory_and_disk_have_limits_by_default(
         os.kill(valkey, signal.SIGCONT)
 
 
-def test_the_dashboard_and_the_alerts_use_metrics_that_exist(watched: Server, watcher: Client) -> None:
-    watcher.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
-    _after_a_round(watched)
-    text = request(watched, "/metrics").text
-    exposed = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)) | {name for name, _ in _samples(watched)}
+def test_the_dashboard_and_the_alerts_use_metrics_that_exist(server: Server, client: Client) -> None:
+    create(client, "jobs", "TYPE", "JOBS")
+    _after_a_round(server)
+    text = request(server, "/metrics").text
+    exposed = set(re.findall(r"^# TYPE (\w+)", text, re.MULTILINE)) | {name for name, _ in _samples(server)}
     exposed |= {*_ONLY_EMBEDDED, "pressure_command_duration_seconds_bucket"}
     dashboard = json.loads((_DEPLOY / "grafana" / "pressure-server.json").read_text())
     expressions = [target["expr"] for panel in dashboard["panels"] for target in panel.get("targets", [])]
@@ -336,10 +274,10 @@ def test_the_reference_lists_all_alerts() -> None:
     assert sorted(alerts) == sorted(re.findall(r"`(Pressure[A-Z]\w+)`", page))
 
 
-def test_the_reference_lists_all_metrics(watched: Server, watcher: Client) -> None:
-    watcher.sadd("q", "x")
-    _after_a_round(watched)
-    text = request(watched, "/metrics").text
+def test_the_reference_lists_all_metrics(server: Server, client: Client) -> None:
+    client.sadd("q", "x")
+    _after_a_round(server)
+    text = request(server, "/metrics").text
     helps = dict(re.findall(r"^# HELP (pressure_\w+) (.*)$", text, re.MULTILINE))
     page = (_DEPLOY.parent / "docs/reference/metrics.md").read_text()
     listed = dict(re.findall(r"^\| `(pressure_\w+)` \| \w+ \| [^|]* \| (.*) \|$", page, re.MULTILINE))
@@ -348,34 +286,25 @@ def test_the_reference_lists_all_metrics(watched: Server, watcher: Client) -> No
 
 
 @pytest.mark.clients
-def test_the_exporter_for_redis_finds_a_redis(watched: Server, watcher: Client) -> None:
+def test_the_exporter_for_redis_finds_a_redis(server: Server, client: Client, tmp_path: Path) -> None:
     exporter = need("prometheus-redis-exporter", "prometheus-redis-exporter")
-    watcher.sadd("q", "x")
+    client.sadd("q", "x")
     (port,) = free_ports(1)
-    process = subprocess.Popen(
-        [
-            exporter,
-            "--redis.addr",
-            f"redis://127.0.0.1:{watched.port}",
-            "--web.listen-address",
-            f"127.0.0.1:{port}",
-        ],
-        stderr=subprocess.DEVNULL,
-    )
-    try:
-        text = wait_for(lambda: _scraped(port), "the exporter")
-    finally:
-        process.terminate()
-        process.wait()
+    command = (
+        exporter, "--redis.addr", f"redis://127.0.0.1:{server.port}",
+        "--web.listen-address", f"127.0.0.1:{port}",
+    )  # fmt: skip
+
+    def scraped() -> str:
+        with (
+            contextlib.suppress(OSError),
+            urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply,
+        ):
+            return str(reply.read().decode())
+        return ""
+
+    with BackgroundProgram(tmp_path / "output", *command):
+        text = wait_for(scraped, "the exporter")
     assert 'redis_db_keys{db="db0"} 1' in text
     assert "redis_up 1" in text
     assert "redis_connected_clients" in text
-
-
-def _scraped(port: int) -> str:
-    try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=20) as response:
-            text: str = response.read().decode()
-            return text
-    except OSError:
-        return ""

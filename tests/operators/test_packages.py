@@ -18,6 +18,7 @@ import pytest
 import redis
 
 from pressure_server.version import RELEASE
+from tests.operators.tracked_files import copy_files, tracked_files
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for
 from tests.support.requirements import need_registry, registry_variables
@@ -30,14 +31,9 @@ PAGES = tuple(f"pressure_server/net/static/page.{suffix}" for suffix in ("html",
 
 def run(*command: str | Path, folder: Path, expected: int = 0) -> str:
     """Run a command where nothing but Python is, and return what it prints."""
+    variables = {**registry_variables(), "PATH": os.devnull, "PRESSURE_COMPILE": "0"}
     ended = subprocess.run(
-        command,
-        cwd=folder,
-        env={**registry_variables(), "PATH": os.devnull, "PRESSURE_COMPILE": "0"},
-        capture_output=True,
-        text=True,
-        timeout=500,
-        check=False,
+        command, cwd=folder, env=variables, capture_output=True, text=True, timeout=500, check=False
     )
     if ended.returncode not in (0, expected):
         need_registry(ended.stdout + ended.stderr)
@@ -54,11 +50,7 @@ def project(folder: Path) -> dict[str, Any]:
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tracked files, with some pages. It is no clone, so its version is the release."""
     folder = tmp_path_factory.mktemp("source")
-    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
-    for name in subprocess.check_output(listing, cwd=ROOT, text=True).split("\n"):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    copy_files(tracked_files(), folder)
     for name in PAGES:
         (folder / name).parent.mkdir(exist_ok=True)
         (folder / name).write_text("a page")
@@ -98,20 +90,11 @@ def installed(wheel: Path, venv: Path) -> Path:
 def socket(server: Path, tmp_path: Path) -> Iterator[Path]:
     """The unix socket of an installed server, which keeps its data in the embedded backend."""
     log, socket = tmp_path / "log", tmp_path / "socket"
+    options = ("--listen", f"resp+unix://{socket}", "--data-dir", tmp_path / "data")
     started = subprocess.Popen(
-        [
-            server / "bin/pressure-server",
-            "--listen",
-            f"resp+unix://{socket}",
-            "--data-dir",
-            tmp_path / "data",
-        ],
-        cwd=tmp_path,
-        env={},
-        stdin=subprocess.DEVNULL,
-        stdout=log.open("w"),
-        stderr=subprocess.STDOUT,
-    )
+        [server / "bin/pressure-server", *options],
+        cwd=tmp_path, env={}, stdin=subprocess.DEVNULL, stdout=log.open("w"), stderr=subprocess.STDOUT,
+    )  # fmt: skip
     try:
         wait_for(
             lambda: " ready: " in log.read_text() or started.poll() is not None, "the server to be ready"

@@ -14,7 +14,7 @@ import pytest
 
 from pressure_server.app.queues_command import RATES, TOTALS, duration, lines_of, sorted_by_column
 from pressure_server.queues.survey import Figures, Surveyed
-from tests.support.programs import Client, Server, Valkey
+from tests.support.programs import Client, Server, Valkey, run_command
 from tests.support.waiters import about, create
 
 
@@ -24,13 +24,11 @@ def _figures(**changes: int | bytes) -> Figures:
 
 
 def _run(backend: Valkey, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "pressure_server", *arguments, "--backend", backend.url]
-    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
+    return run_command(*arguments, "--backend", backend.url)
 
 
 @pytest.mark.parametrize(
-    ("seconds", "text"),
-    [(0.4, "0s"), (59, "59s"), (61, "1m01s"), (3661, "1h01m"), (90000, "1d01h")],
+    ("seconds", "text"), [(0.4, "0s"), (59, "59s"), (61, "1m01s"), (3661, "1h01m"), (90000, "1d01h")]
 )
 def test_durations_have_their_two_largest_units(seconds: float, text: str) -> None:
     assert duration(seconds) == text
@@ -75,10 +73,7 @@ def test_queues_lists_queues_of_all_types(server: Server, backend: Valkey) -> No
 def test_a_wrong_pattern_or_backend_is_an_error(backend: Valkey) -> None:
     refused = _run(backend, "queues", "[" * 5000)
     assert refused.returncode in (0, 2)
-    away = subprocess.run(
-        [sys.executable, "-m", "pressure_server", "queues", "--backend", "redis://127.0.0.1:1"],
-        capture_output=True, text=True, check=False, timeout=60,
-    )  # fmt: skip
+    away = run_command("queues", "--backend", "redis://127.0.0.1:1")
     assert away.returncode == 1
     assert "cannot be reached" in away.stderr or "away" in away.stderr or "refused" in away.stderr
 
@@ -96,16 +91,9 @@ def test_top_needs_a_terminal(backend: Valkey) -> None:
 
 def test_top_is_live_until_q(server: Server, backend: Valkey) -> None:
     ours, theirs = pty.openpty()
-    command = (
-        sys.executable,
-        "-m",
-        "pressure_server",
-        "top",
-        "--interval",
-        "100ms",
-        "--backend",
-        backend.url,
-    )
+    command = [
+        sys.executable, "-m", "pressure_server", "top", "--interval", "100ms", "--backend", backend.url,
+    ]  # fmt: skip
     environment = {**os.environ, "TERM": "xterm", "LINES": "24", "COLUMNS": "120"}
     top = subprocess.Popen(command, stdin=theirs, stdout=theirs, env=environment)
     try:
@@ -171,18 +159,14 @@ def test_apply_alters_queues_to_what_the_file_says(
     config = tmp_path / "pressure.toml"
     config.write_text(SECTIONS)
     with server.client() as client:
-        client.rpush("mails", "a")
-        client.rpush("stack", "a")
-        client.rpush("other", "a")
-        client.rpush("safe", "a")
-        client.rpush("rated", "a")
+        for queue in ("mails", "stack", "other", "safe", "rated"):
+            client.rpush(queue, "a")
         create(client, "rated-2", "RETRY-DELAY", "2", "IN-FLIGHT", "3", "RATE", "10/0.5")
         create(client, "stacks", "TYPE", "LIFO", "BOUND", "4")
         create(client, "mails-2", "BOUND", "5", "OVERFLOW", "ERROR")
         create(client, "log", "TYPE", "LOG")
-        before = {
-            queue: about(client, queue) for queue in ("mails", "mails-2", "stack", "stacks", "other", "log")
-        }
+        names = ("mails", "mails-2", "stack", "stacks", "other", "log")
+        before = {queue: about(client, queue) for queue in names}
         own = "ttl 0 -> 2.5, max-deliveries 0 -> 3, dead-letter none -> failed"
         cannot = "type fifo -> lifo (cannot be altered: delete the queue when it is empty)"
         expected = [
@@ -199,14 +183,11 @@ def test_apply_alters_queues_to_what_the_file_says(
         after = about(client, "mails")
         shown = (b"bound", b"overflow", b"type", b"max_deliveries", b"dead_letter", b"ttl_ms")
         assert [after[name] for name in shown] == [5, b"error", b"jobs", 3, b"failed", 2500]
-        assert [about(client, queue) for queue in ("stacks", "other", "log")] == [
-            before[queue] for queue in ("stacks", "other", "log")
-        ]
+        for queue in ("stacks", "other", "log"):
+            assert about(client, queue) == before[queue]
         # A queue that a put has created still expires, and others do not.
-        marks = [
-            direct.hget(f"__pressure__:{queue}:ext:settings", "implicit") for queue in ("stack", "mails-2")
-        ]
-        assert marks == [b"1", None]
+        for queue, mark in (("stack", b"1"), ("mails-2", None)):
+            assert direct.hget(f"__pressure__:{queue}:ext:settings", "implicit") == mark
         assert client.execute_command("PRESSURE.RESERVE", "mails")[2] == b"a"
     assert not [key for key in direct.keys("*") if not key.startswith(b"__pressure__")]
     config.write_text("[queues.'mails*']\nbound = 5")

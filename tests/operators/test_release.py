@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -15,6 +14,7 @@ import pytest
 import yaml  # type: ignore[import-untyped]
 
 from pressure_server.version import RELEASE
+from tests.operators.tracked_files import copy_files, tracked_files
 from tests.support.paths import ROOT
 from tests.support.requirements import require
 
@@ -55,12 +55,8 @@ def test_only_the_jobs_that_publish_may_write() -> None:
 @pytest.fixture
 def clone(tmp_path: Path) -> Path:
     """A clone of the working tree at the tag of the release."""
-    listing = ["git", "ls-files", "--cached", "--others", "--exclude-standard"]
     folder = tmp_path / "clone"
-    for name in subprocess.check_output(listing, cwd=ROOT, text=True).split("\n"):
-        if (ROOT / name).is_file():
-            (folder / name).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(ROOT / name, folder / name)
+    copy_files(tracked_files(), folder)
     as_somebody = ["git", "-c", "user.name=a", "-c", "user.email=a@example.com"]
     for words in ("init -q", "add .", "commit -q -m a", f"tag v{RELEASE}"):
         subprocess.run([*as_somebody, *words.split()], cwd=folder, check=True)
@@ -81,14 +77,9 @@ def follow(clone: Path, tag: str, steps: list[dict[str, Any]]) -> subprocess.Com
         script = script.replace("python -m build ", "python -m build --no-isolation ")
         path = f"{Path(sys.executable).parent}:/usr/bin:/bin"
         done = subprocess.run(
-            ["bash", "-e", "-c", script],
-            cwd=clone,
-            env={"PATH": path, "GITHUB_REF_NAME": tag, **given},
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
+            ["bash", "-e", "-c", script], cwd=clone, env={"PATH": path, "GITHUB_REF_NAME": tag, **given},
+            capture_output=True, text=True, timeout=500, check=False,
+        )  # fmt: skip
         if done.returncode:
             break
     return done

@@ -33,9 +33,7 @@ class Manager:
 
     def receive_with(self, name: str) -> Message:
         """Return the next message that assigns this name."""
-        while name not in (message := self.receive()):
-            pass
-        return message
+        return next(message for message in iter(self.receive, {}) if name in message)
 
     def rest(self) -> list[Message]:
         """Return the messages that have arrived and were not received yet."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
 
@@ -25,94 +25,75 @@ def rows_of(section: str) -> dict[str, list[str]]:
     return {row[0]: row[1:] for row in cells[1:]}
 
 
-class Place(NamedTuple):
-    """What a setup uses."""
+class Place:
+    """A queue that stops: what brings it about, and what the page does then, with the words of the page."""
 
-    client: Client
-    direct: Client
-    worker: Waiter
-    told: dict[str, str]  # what the page has as an example, and what it is here
+    def __init__(self, client: Client, direct: Client, worker: Waiter) -> None:
+        self.client, self._direct, self.worker = client, direct, worker
+        # A job and a client, by the numbers that they have on the page.
+        self._told = {"42": str(worker("CLIENT", "ID"))}
 
-
-def paused(at: Place) -> None:
-    at.client.execute_command("PRESSURE.PAUSE", "mails", 600)
-
-
-def delayed(at: Place) -> None:
-    reserve(at)
-    at.client.execute_command("PRESSURE.RELEASE", "mails", at.told["65"], "TOKEN", "web-17", "DELAY", 600)
-
-
-def buried(at: Place) -> None:
-    reserve(at)
-    at.client.execute_command("PRESSURE.BURY", "mails", at.told["65"], "TOKEN", "web-17")
-
-
-def dead(at: Place) -> None:
-    at.client.execute_command("PRESSURE.ALTER", "mails", "MAX-DELIVERIES", 1, "DEAD-LETTER", "failed")
-    reserve(at)
-    at.client.execute_command("PRESSURE.RELEASE", "mails", at.told["65"], "TOKEN", "web-17")
+    def do(self, command: str) -> None:
+        """Do a command. `worker` begins one of a worker, and `dies as` one of a native client."""
+        words = [self._told.get(word, word) for word in command.split()]
+        if words[0] == "worker":
+            assert self.worker(*words[1:]) == b"message"
+        elif words[:2] == ["dies", "as"]:
+            native = NativeSteps(self._direct, "mails", "native-1")
+            steps = native.put(b"x") if words[2] == "producer" else native.get()
+            step_until(steps, lambda: self._direct.get(f"__pressure__:mails:{words[2]}") == b"native-1")
+            steps.close()
+        else:
+            reply = self.client.execute_command(*words)
+            if words[0] == "PRESSURE.RESERVE":
+                self._told["65"] = str(reply[1])
 
 
-def hanging(at: Place) -> None:
-    at.client.execute_command("PRESSURE.ALTER", "mails", "ACK", "NEXT")
-    at.told["42"] = str(at.worker("CLIENT", "ID"))
-    assert at.worker("LPOP", "mails") == b"message"
-
-
-def reserve(at: Place) -> None:
-    reply = at.client.execute_command("PRESSURE.RESERVE", "mails", "DETACHED", "web-17", "TTR", 600)
-    at.told["65"] = str(reply[1])
-
-
-def busy(at: Place) -> None:
-    at.client.execute_command("PRESSURE.ALTER", "mails", "IN-FLIGHT", 1)
-    reserve(at)
-    at.client.rpush("mails", "message")
-
-
-def slow(at: Place) -> None:
-    at.client.execute_command("PRESSURE.ALTER", "mails", "RATE", "1/600")
-    at.client.rpush("mails", "message")
-    assert at.client.lpop("mails") == b"message"
-
-
-def held(role: str) -> Callable[[Place], None]:
-    def die(at: Place) -> None:
-        native = NativeSteps(at.direct, "mails", "native-1")
-        steps = native.put(b"x") if role == "producer" else native.get()
-        step_until(steps, lambda: at.direct.get(f"__pressure__:mails:{role}") == b"native-1")
-        steps.close()
-
-    return die
-
-
-def full(at: Place) -> None:
-    at.client.execute_command("PRESSURE.ALTER", "mails", "BOUND", 1)
-
-
-def closed(at: Place) -> None:
-    at.client.execute_command("PRESSURE.CLOSE", "mails")
-    at.client.lpop("mails")
-
-
-# By reason: how it comes about, and what PRESSURE.INFO must show then. Most begin with one message.
-Case = tuple[Callable[[Place], None], Callable[[Info], bool]]
+# By reason: how it comes about, and what PRESSURE.INFO must show then. All begin with one message.
+Case = tuple[list[str], Callable[[Info], bool]]
+RESERVE = "PRESSURE.RESERVE mails DETACHED web-17 TTR 600"
 GETS: dict[str, Case] = {
-    "paused": (paused, lambda shown: shown[b"paused_ms"] > 0),
-    "delayed": (delayed, lambda shown: shown[b"ready"] == 0 < shown[b"delayed"]),
-    "buried": (buried, lambda shown: shown[b"ready"] == 0 < shown[b"buried"]),
-    "failed too often": (dead, lambda shown: shown[b"dead_letter"] == b"failed"),
-    "reserved by a worker that hangs": (hanging, lambda shown: shown[b"ready"] == 0 < shown[b"reserved"]),
-    "reserved with a token": (reserve, lambda shown: shown[b"ready"] == 0 < shown[b"reserved"]),
-    "as many in work as may be": (busy, lambda shown: shown[b"in_flight"] == shown[b"reserved"] > 0),
-    "as fast as may be": (slow, lambda shown: shown[b"rate"] != b""),
-    "a native client died in its turn": (held("consumer"), lambda shown: shown[b"consumer_role"] == b"held"),
+    "paused": (["PRESSURE.PAUSE mails 600"], lambda shown: shown[b"paused_ms"] > 0),
+    "delayed": (
+        [RESERVE, "PRESSURE.RELEASE mails 65 TOKEN web-17 DELAY 600"],
+        lambda shown: shown[b"ready"] == 0 < shown[b"delayed"],
+    ),
+    "buried": (
+        [RESERVE, "PRESSURE.BURY mails 65 TOKEN web-17"],
+        lambda shown: shown[b"ready"] == 0 < shown[b"buried"],
+    ),
+    "failed too often": (
+        [
+            *("PRESSURE.ALTER mails MAX-DELIVERIES 1 DEAD-LETTER failed", RESERVE),
+            "PRESSURE.RELEASE mails 65 TOKEN web-17",
+        ],
+        lambda shown: shown[b"dead_letter"] == b"failed",
+    ),
+    "reserved by a worker that hangs": (
+        ["PRESSURE.ALTER mails ACK NEXT", "worker LPOP mails"],
+        lambda shown: shown[b"ready"] == 0 < shown[b"reserved"],
+    ),
+    "reserved with a token": ([RESERVE], lambda shown: shown[b"ready"] == 0 < shown[b"reserved"]),
+    "as many in work as may be": (
+        ["PRESSURE.ALTER mails IN-FLIGHT 1", RESERVE, "RPUSH mails message"],
+        lambda shown: shown[b"in_flight"] == shown[b"reserved"] > 0,
+    ),
+    "as fast as may be": (
+        ["PRESSURE.ALTER mails RATE 1/600", "RPUSH mails message", "worker LPOP mails"],
+        lambda shown: shown[b"rate"] != b"",
+    ),
+    "a native client died in its turn": (
+        ["dies as consumer"],
+        lambda shown: shown[b"consumer_role"] == b"held",
+    ),
 }
 PUTS: dict[str, Case] = {
-    "full": (full, lambda shown: shown[b"length"] == shown[b"bound"]),
-    "closed": (closed, lambda shown: shown[b"closed"] == 1),
-    "a native client died in its turn": (held("producer"), lambda shown: shown[b"producer_role"] == b"held"),
+    "full": (["PRESSURE.ALTER mails BOUND 1"], lambda shown: shown[b"length"] == shown[b"bound"]),
+    "closed": (["PRESSURE.CLOSE mails", "LPOP mails"], lambda shown: shown[b"closed"] == 1),
+    "a native client died in its turn": (
+        ["dies as producer"],
+        lambda shown: shown[b"producer_role"] == b"held",
+    ),
 }
 
 
@@ -120,21 +101,29 @@ PUTS: dict[str, Case] = {
 def place(server: Server, direct: Client) -> Iterator[Place]:
     with server.client() as client, Waiter(server.port) as worker:
         client.rpush("mails", "message")
-        yield Place(client, direct, worker, {})
+        yield Place(client, direct, worker)
 
 
-def remedy(cell: str, at: Place, backend: Valkey) -> None:
+def bring_about(case: Case, place: Place) -> None:
+    """Stop the queue, and check that PRESSURE.INFO shows it."""
+    commands, is_shown = case
+    for command in commands:
+        place.do(command)
+    assert is_shown(place.client.execute_command("PRESSURE.INFO", "mails"))
+
+
+def remedy(cell: str, place: Place, backend: Valkey) -> None:
     """Do what the cell says."""
     commands = _COMMAND.findall(cell)
     assert commands, cell
     for command in commands:
-        words = [at.told.get(word, word) for word in command.split()]
-        if words[0] == "pressure-server":
+        program, *words = command.split()
+        if program == "pressure-server":
             # Without --repair, its status says that something is wrong.
-            status = run_command(*words[1:], "--backend", backend.url, "--wait", "0.5").returncode
+            status = run_command(*words, "--backend", backend.url, "--wait", "0.5").returncode
             assert status == ("--repair" not in words)
         else:
-            at.client.execute_command(*words)
+            place.do(command)
 
 
 def test_the_tables_have_a_test_for_each_reason() -> None:
@@ -145,9 +134,7 @@ def test_the_tables_have_a_test_for_each_reason() -> None:
 
 @pytest.mark.parametrize("reason", GETS)
 def test_a_worker_gets_messages_again(reason: str, place: Place, backend: Valkey) -> None:
-    begin, is_shown = GETS[reason]
-    begin(place)
-    assert is_shown(place.client.execute_command("PRESSURE.INFO", "mails"))
+    bring_about(GETS[reason], place)
     if "native" not in reason:  # there a pop fails after five seconds
         assert place.client.lpop("mails") is None
     remedy(rows_of("Workers get nothing")[reason][1], place, backend)
@@ -156,9 +143,7 @@ def test_a_worker_gets_messages_again(reason: str, place: Place, backend: Valkey
 
 @pytest.mark.parametrize("reason", PUTS)
 def test_a_put_is_done_again(reason: str, place: Place, backend: Valkey) -> None:
-    begin, is_shown = PUTS[reason]
-    begin(place)
-    assert is_shown(place.client.execute_command("PRESSURE.INFO", "mails"))
+    bring_about(PUTS[reason], place)
     put = ("PRESSURE.PUT", "mails", "another", "NOWAIT")
     assert isinstance(place.worker(*put), Exception)
     remedy(rows_of("Puts wait or fail")[reason][1], place, backend)

@@ -17,7 +17,7 @@ import redis
 from tests.support.confined import allowed_calls, settings_of
 from tests.support.paths import ROOT
 from tests.support.ports import free_ports
-from tests.support.programs import TIMEOUT, StartServer, Valkey, embedded_client, wait_for
+from tests.support.programs import TIMEOUT, BackgroundProgram, StartServer, Valkey, embedded_client, wait_for
 from tests.support.requirements import need, require
 
 pytestmark = pytest.mark.clients
@@ -124,35 +124,26 @@ def test_files_that_only_a_group_can_read_are_read_and_reloaded(
 
     install()
     (port,) = free_ports(1)
-    log = tmp_path / "log"
     options = {
         "listen": f"resps://127.0.0.1:{port}", "backend": backend.url, "password-file": password,
         "tls-certificate": certificate, "tls-key": key,
     }  # fmt: skip
-    server = subprocess.Popen(
-        [
-            need("setpriv", "util-linux"), "--bounding-set=-all", "--inh-caps=-all",
-            sys.executable, "-m", "pressure_server",
-            *(f"--{name}={value}" for name, value in options.items()),
-        ],
-        cwd=ROOT, extra_groups=[group],
-        stdin=subprocess.DEVNULL, stdout=log.open("w"), stderr=subprocess.STDOUT,
+    command = (
+        need("setpriv", "util-linux"), f"--groups={group}", "--bounding-set=-all", "--inh-caps=-all",
+        sys.executable, "-m", "pressure_server", *(f"--{name}={value}" for name, value in options.items()),
     )  # fmt: skip
-    try:
-        wait_for(lambda: " ready: " in log.read_text() or server.poll() is not None, "the server to be ready")
-        assert server.poll() is None, log.read_text()
+    with BackgroundProgram(tmp_path / "log", *command, folder=ROOT) as server:
+        server.wait_for(" ready: ")
         before = serial_number()
         install()
-        server.send_signal(signal.SIGHUP)
-        wait_for(lambda: "reloaded: " in log.read_text(), "the reload")
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("reloaded: ")
         assert serial_number() != before
         key.chmod(0o600)
-        server.send_signal(signal.SIGHUP)
-        wait_for(lambda: "reload failed" in log.read_text(), "the refusal of a file that cannot be read")
-        assert "Permission denied" in log.read_text()
-    finally:
-        server.terminate()
-        assert server.wait(TIMEOUT) == 0, log.read_text()
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("reload failed")
+        assert "Permission denied" in server.output
+        assert server.stop() == 0
 
 
 def test_commands_find_the_data_in_the_configuration_as_the_page_installs_it(
@@ -179,21 +170,16 @@ def test_the_server_and_its_valkey_work_under_the_restrictions_of_the_unit(
     analyze: str, tmp_path: Path
 ) -> None:
     assert "setrlimit" not in allowed_calls(UNIT), analyze
-    data, log = tmp_path / "data", tmp_path / "log"
+    data = tmp_path / "data"
     (port,) = free_ports(1)
-    server = subprocess.Popen(
-        [
-            sys.executable, "-m", "tests.support.confined", str(UNIT),
-            sys.executable, "-m", "pressure_server", "serve", "--listen", f"resp://127.0.0.1:{port}",
-            "--data-dir", str(data), "--durability", "fsync", "--max-clients", "20000", "--workers", "2",
-        ],
-        cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log.open("w"), stderr=subprocess.STDOUT,
+    command = (
+        sys.executable, "-m", "tests.support.confined", str(UNIT),
+        sys.executable, "-m", "pressure_server", "serve", "--listen", f"resp://127.0.0.1:{port}",
+        "--data-dir", str(data), "--durability", "fsync", "--max-clients", "20000", "--workers", "2",
     )  # fmt: skip
-    try:
-        wait_for(lambda: " ready: " in log.read_text() or server.poll() is not None, "the server to be ready")
-        assert server.poll() is None, log.read_text()
-        status = Path(f"/proc/{server.pid}/status").read_text()
-        assert "Seccomp:\t2\n" in status
+    with BackgroundProgram(tmp_path / "log", *command, folder=ROOT) as server:
+        server.wait_for(" ready: ")
+        assert "Seccomp:\t2\n" in Path(f"/proc/{server.process.pid}/status").read_text()
         with redis.Redis(port=port) as client, embedded_client(data) as direct:
             assert client.sadd("q", *range(1000)) == 1000
             assert client.spop("q") == b"0"
@@ -201,10 +187,8 @@ def test_the_server_and_its_valkey_work_under_the_restrictions_of_the_unit(
             direct.bgrewriteaof()
             wait_for(lambda: not direct.info("persistence")["aof_rewrite_in_progress"], "the rewrite")
             assert direct.info("persistence")["aof_last_bgrewrite_status"] == "ok"
-        server.send_signal(signal.SIGHUP)
-        wait_for(lambda: "reloaded: " in log.read_text(), "the reload")
-    finally:
-        server.terminate()
-        assert server.wait(TIMEOUT) == 0, log.read_text()
-    assert not re.search("ERROR|Traceback|denied|not permitted", log.read_text()), log.read_text()
+        server.process.send_signal(signal.SIGHUP)
+        server.wait_for("reloaded: ")
+        assert server.stop() == 0
+        assert not re.search("ERROR|Traceback|denied|not permitted", server.output)
     assert "not permitted" not in (data / "valkey.log").read_text()

@@ -59,13 +59,6 @@ def everywhere(server: Server) -> Iterator[list[Client]]:
         yield [found[number] for number in sorted(found)]
 
 
-def test_a_queue_is_the_same_at_all_workers(everywhere: list[Client]) -> None:
-    first, second = everywhere
-    assert first.sadd("q", "a", "b") == 2
-    assert second.scard("q") == 2
-    assert [second.spop("q"), first.spop("q"), second.spop("q")] == [b"a", b"b", None]
-
-
 def test_a_client_is_woken_by_a_put_at_another_worker(server: Server, everywhere: list[Client]) -> None:
     putting, observer = everywhere
     with Waiter(server.port) as waiter:
