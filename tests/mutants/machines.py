@@ -1,4 +1,4 @@
-"""The machines: the tests that drive the server by random steps, each as a command."""
+"""The machines: tests that drive the server by random steps, and the unit tests of queues, as commands."""
 
 from __future__ import annotations
 
@@ -27,6 +27,7 @@ MACHINES = {
         _pytest("tests/model/test_queue_model.py", "-k", "any_order"), {"PRESSURE_MODEL_EXAMPLES": "20"}
     ),
     "waiting": Machine(_pytest("tests/waiting/matrix/test_matrix.py")),
+    "units": Machine(_pytest("tests/unit/queues"), {}, sees_lua=False),
     "interleavings": Machine(
         _pytest("tests/interleavings"), {"PRESSURE_INTERLEAVINGS": "500"}, sees_lua=False
     ),
