@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import gzip
 import socket
 import threading
 import time
@@ -37,20 +38,14 @@ def open_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory
 
 
 @pytest.fixture(scope="module")
-def users_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    path = tmp_path_factory.mktemp("users") / "users.toml"
-    path.write_text(users_toml(_USERS))
-    return path
-
-
-@pytest.fixture(scope="module")
-def closed_server(
-    shared_backend: Valkey, users_file: Path, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
+def closed_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     """A server with users."""
+    folder = tmp_path_factory.mktemp("closed")
+    users = folder / "users.toml"
+    users.write_text(users_toml(_USERS))
     server = Server(
-        tmp_path_factory.mktemp("closed") / "log",
-        *("--backend", shared_backend.url, "--http", "http://127.0.0.1:0", "--users", str(users_file)),
+        folder / "log",
+        *("--backend", shared_backend.url, "--http", "http://127.0.0.1:0", "--users", str(users)),
     )
     yield server
     server.process.kill()
@@ -130,6 +125,7 @@ _HOSTS = "evil.com evil.com:80 127.0.0.1.evil.com localhost.evil.com [::1].evil.
 _BODIES = [b"", b"[]", b'"x"', b"{", b"\xff", b"[" * 100_000, b'{"user": 1}',
            b'{"user": "a", "password": ["b"]}']  # fmt: skip
 _METHODS = "TRACE PUT DELETE PATCH CONNECT PROPFIND BREW"
+_GZIP = gzip.compress(b"{}")
 _JSON = {"Content-Type": "application/json"}
 # What a page of another site may send, each as the headers of a request that changes something.
 _CROSS_SITE: dict[str, dict[str, str]] = {
@@ -160,6 +156,7 @@ _ATTACKS = {
        for body in _BODIES},
     **{f"cross-site, {name}": Attack((403, 415), "/api/logout", "POST", headers, b"{}")
        for name, headers in _CROSS_SITE.items()},
+    "a compressed body": Attack((415,), "/api/login", "POST", {**_JSON, "Content-Encoding": "gzip"}, _GZIP),
     "cross-site, a question for permission": Attack((403, 405, 415), "/api/logout", "OPTIONS", _PREFLIGHT),
     "cross-site, a read": Attack((403,), "/api/me", headers={"Sec-Fetch-Site": "cross-site"}),
 }  # fmt: skip
@@ -363,6 +360,7 @@ def test_a_user_with_all_event_streams_loses_one_to_another_user(
     assert stream("root:secret") == b"503"
     assert stream("reader:secret") == b"200"
     assert _is_closed(crowd[0])
+    assert request(closed_server, "/healthz").status == 200
     assert stream("root:secret") == b"503"
     assert stream("reader:secret") == b"200"
 
