@@ -244,12 +244,18 @@ def test_what_clients_act_on_for_good_is_told_when_it_is_confirmed(
 ) -> None:
     """A failover that loses the put must find a producer that puts again, and a reader that reads again."""
     server = held.server
-    with server.client() as client, waiters(server, 3) as (putting, asking, executing):
+    with (
+        server.client() as client,
+        waiters(server, 3) as (putting, asking, executing),
+        held.backend.client() as direct,
+    ):
         client.flushall()
         create(client, "log", "TYPE", "LOG")
+        before = state(direct)
         with stopped(held.replica.process):
             putting.send("PRESSURE.PUT", "log", "m", "TXN", "t1")
-            wait_for(lambda: client.llen("log") == 1, "the backend to make the change")
+            # Not a question to the server: it might share the call of the put, which is not confirmed.
+            wait_for(lambda: state(direct) != before, "the backend to make the change")
             asking.send(*question)
             assert [executing("MULTI"), executing(*question)] == [b"OK", b"QUEUED"]
             executing.send("EXEC")
