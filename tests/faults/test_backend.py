@@ -113,31 +113,8 @@ def test_a_password_of_the_backend_is_used_and_not_shown(
     assert "NOAUTH" in refused_start("--backend", valkey.url)
 
 
-@pytest.mark.parametrize("version", ["2.8.0", "5.0.14", "6.2.14"])
-def test_an_old_redis_is_refused_with_the_reason(tmp_path: Path, version: str) -> None:
-    info = f"# Server\r\nredis_version:{version}\r\n".encode()
+def test_an_old_redis_is_refused_with_the_reason(tmp_path: Path) -> None:
+    info = b"# Server\r\nredis_version:6.2.14\r\n"
     old = Impostor(tmp_path / "old", b"$%d\r\n%b\r\n" % (len(info), info))
     error = refused_start("--backend", f"unix://{old.path}")
-    assert f"is Redis {version}; Redis 7.0, Valkey 7.2 or newer is needed" in error
-
-
-def test_the_server_reconnects_after_the_backend_had_too_many_clients(
-    start_server: StartServer, start_valkey: StartValkey
-) -> None:
-    valkey = start_valkey()
-    server = start_server("--backend", valkey.url)
-    with valkey.client() as direct, server.client() as client:
-
-        def watching() -> list[str]:
-            return [about["id"] for about in direct.client_list() if "t" in about["flags"]]
-
-        (watch,) = wait_for(watching, "the watch")
-        direct.config_set("maxclients", len(direct.client_list()) - 1)
-        direct.client_kill_filter(_id=watch)
-        with pytest.raises(redis.ResponseError, match="BACKEND"):
-            client.execute_command("SELECT", 3)
-        direct.config_set("maxclients", 1000)
-        wait_for(watching, "the watch to be back")
-        assert client.execute_command("SELECT", 3)
-    assert "WARNING" not in server.log
-    server.end_well()
+    assert "is Redis 6.2.14; Redis 7.0, Valkey 7.2 or newer is needed" in error

@@ -84,55 +84,30 @@ class World:
 Case = Callable[[World, Waiter], Generator[None, None, None]]
 
 
-def delay(world: World, client: Waiter) -> Generator[None, None, None]:
-    client("PRESSURE.CREATE", "delayed", "TYPE", "JOBS")
-    job = client("PRESSURE.PUT", "delayed", "m", "DELAY", HALF)
-    yield
-    reserved = client("PRESSURE.RESERVE", "delayed")
-    if world.is_forward:
-        assert reserved[2] == b"m"
-    else:
-        assert reserved is None
-        assert fields(client("PRESSURE.JOB", "delayed", job))[b"time_left_ms"] > HOUR * 1000
+def stored(before: str, after: str, state: bytes = b"", ends: bool = True) -> Case:
+    """Return a case of a time of half an hour that the backend stores.
+
+    If it is over, the command after the jump gets message `m`, else nothing. If the last command before the
+    jump puts or reserves a job, the job is in that `state` until its time is over. With `ends`, it has one.
+    """
+
+    def case(world: World, client: Waiter) -> Generator[None, None, None]:
+        reply = [client(*command.split()) for command in before.split("; ")][-1]
+        yield
+        is_over = world.is_forward and ends
+        assert (b"m" in flat(client(*after.split()))) == is_over
+        if state and not is_over:
+            job = reply[1] if isinstance(reply, list) else reply
+            found = fields(client("PRESSURE.JOB", after.split()[1], job))
+            assert found[b"state"] == state
+            assert not ends or found[b"time_left_ms"] > HOUR * 1000
+
+    return case
 
 
-def reservation(world: World, client: Waiter) -> Generator[None, None, None]:
-    client("RPUSH", "reserved", "m")
-    job = client("PRESSURE.RESERVE", "reserved", "DETACHED", "ann", "TTR", HALF)[1]
-    yield
-    again = client("PRESSURE.RESERVE", "reserved", "DETACHED", "bob", "TTR", HALF)
-    if world.is_forward:
-        assert again[2] == b"m"
-    else:
-        assert again is None
-        assert fields(client("PRESSURE.JOB", "reserved", job))[b"time_left_ms"] > HOUR * 1000
-        assert client("PRESSURE.ACK", "reserved", job, "TOKEN", "ann") == 1
-
-
-def connection(_world: World, client: Waiter) -> Generator[None, None, None]:
-    client("RPUSH", "held", "m")
-    job = client("PRESSURE.RESERVE", "held")[1]
-    yield
-    assert client("PRESSURE.RESERVE", "held") is None
-    assert client("PRESSURE.ACK", "held", job) == 1
-
-
-def group(world: World, client: Waiter) -> Generator[None, None, None]:
-    client("PRESSURE.CREATE", "log", "TYPE", "LOG")
-    client("PRESSURE.GROUP", "CREATE", "log", "g", "FROM", "HEAD")
-    client("RPUSH", "log", "m")
-    assert client("PRESSURE.READ", "log", "GROUP", "g", "ann", "TTR", HALF)[0][1] == b"m"
-    yield
-    again = client("PRESSURE.READ", "log", "GROUP", "g", "bob")
-    assert (again[0][1] if world.is_forward else again) == (b"m" if world.is_forward else None)
-
-
-def pause(world: World, client: Waiter) -> Generator[None, None, None]:
-    client("PRESSURE.CREATE", "paused", "TYPE", "JOBS")
-    client("RPUSH", "paused", "m")
-    assert client("PRESSURE.PAUSE", "paused", HALF) in (1, b"OK")
-    yield
-    assert client("LPOP", "paused") == (b"m" if world.is_forward else None)
+def flat(reply: Any) -> list[Any]:
+    """Return the parts of a reply, and of the lists in it."""
+    return [part for each in reply for part in flat(each)] if isinstance(reply, list) else [reply]
 
 
 def expiry_of_a_message(world: World, _client: Waiter) -> Generator[None, None, None]:
@@ -171,15 +146,17 @@ def unused_queue(world: World, client: Waiter) -> Generator[None, None, None]:
 
 
 def outcome(world: World, client: Waiter) -> Generator[None, None, None]:
+    def put(transaction: str) -> int:
+        """Put a message, and return the length of the log."""
+        client("PRESSURE.PUT", "once", "m", "TXN", transaction)
+        return int(client("LLEN", "once"))
+
     client("PRESSURE.CREATE", "once", "TYPE", "LOG")
-    put = ("PRESSURE.PUT", "once", "m", "TXN", "first")
-    client(*put)
+    assert put("first") == 1
     yield
-    client(*put)
-    assert client("LLEN", "once") == 1
-    client("PRESSURE.PUT", "once", "m", "TXN", "second")
-    client(*put)
-    assert client("LLEN", "once") == (3 if world.is_forward else 2)
+    assert put("first") == 1
+    assert put("second") == 2
+    assert put("first") == (3 if world.is_forward else 2)
 
 
 def order(world: World, client: Waiter) -> Generator[None, None, None]:
@@ -190,10 +167,7 @@ def order(world: World, client: Waiter) -> Generator[None, None, None]:
     client("RPUSH", "two", "after")
     client("RPUSH", "one", "last")
     found = [client("PRESSURE.RESERVE", "one", "two")[2] for _ in range(3)]
-    if world.is_forward:
-        assert found == [b"before", b"after", b"last"]
-    else:
-        assert found == [b"after", b"before", b"last"]
+    assert found == ([b"before", b"after", b"last"] if world.is_forward else [b"after", b"before", b"last"])
 
 
 def age(world: World, client: Waiter) -> Generator[None, None, None]:
@@ -246,11 +220,25 @@ def servers(world: World, client: Waiter) -> Generator[None, None, None]:
 
 # By the first column of the table.
 CASES: dict[str, Case] = {
-    "a delay": delay,
-    "a time to run (`TTR`)": reservation,
-    "a reservation of a connection, without `TTR`": connection,
-    "what a consumer of a group has read": group,
-    "a pause": pause,
+    "a delay": stored(
+        f"PRESSURE.CREATE delayed TYPE JOBS; PRESSURE.PUT delayed m DELAY {HALF}",
+        "PRESSURE.RESERVE delayed", b"delayed",
+    ),
+    "a time to run (`TTR`)": stored(
+        f"RPUSH reserved m; PRESSURE.RESERVE reserved DETACHED ann TTR {HALF}",
+        "PRESSURE.RESERVE reserved DETACHED bob", b"reserved",
+    ),
+    "a reservation of a connection, without `TTR`": stored(
+        "RPUSH held m; PRESSURE.RESERVE held", "PRESSURE.RESERVE held", b"reserved", ends=False
+    ),
+    "what a consumer of a group has read": stored(
+        "PRESSURE.CREATE log TYPE LOG; PRESSURE.GROUP CREATE log g FROM HEAD; RPUSH log m; "
+        f"PRESSURE.READ log GROUP g ann TTR {HALF}",
+        "PRESSURE.READ log GROUP g bob",
+    ),
+    "a pause": stored(
+        f"PRESSURE.CREATE paused TYPE JOBS; RPUSH paused m; PRESSURE.PAUSE paused {HALF}", "LPOP paused"
+    ),
     "the expiry of a message (memcached)": expiry_of_a_message,
     "the expiry of a value (`mode=kv`)": expiry_of_a_value,
     "the time to live of a queue": unused_queue,
@@ -260,13 +248,12 @@ CASES: dict[str, Case] = {
     "a client that waits for a job with a delay": waiting_client,
     "timeouts of commands": timeout,
     "the death of servers, and waiting clients of several servers": servers,
-}
+}  # fmt: skip
 
 
-def fields(reply: list[Any]) -> dict[bytes, int]:
-    """Return the fields of a reply that are numbers."""
-    pairs = zip(reply[::2], reply[1::2], strict=True)
-    return {name: value for name, value in pairs if isinstance(value, int)}
+def fields(reply: list[Any]) -> dict[bytes, Any]:
+    """Return the fields of a reply by name."""
+    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 @pytest.mark.slow

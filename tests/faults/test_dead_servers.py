@@ -8,7 +8,6 @@ import re
 import signal
 import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,9 @@ from tests.support.programs import (
     wait_for,
     wait_until_settled,
 )
-from tests.support.waiters import Waiter, about, create, is_refused, packed, waiters
+from tests.support.waiters import Waiter, about, is_refused, packed, waiters
+
+pytestmark = pytest.mark.usefixtures("no_error_in_the_log")
 
 TIMEOUT = 1.0
 
@@ -81,13 +82,6 @@ def peers(start_peer: StartServer) -> list[Server]:
     return [start_peer(), start_peer()]
 
 
-@pytest.fixture(autouse=True)
-def nothing_wrong_in_the_log(start_server: StartServer, tmp_path: Path) -> Iterator[None]:
-    yield
-    for log in tmp_path.glob("server-*.log"):
-        assert not re.search("Traceback|ERROR", log.read_text())
-
-
 @pytest.mark.alone
 def test_messages_of_a_killed_server_are_back_within_the_timeout(
     peers: list[Server], direct: Client, take: Any
@@ -120,38 +114,24 @@ def test_messages_of_a_killed_server_are_back_within_the_timeout(
         assert about(client, "q")[b"length"] == 199
 
 
+@pytest.mark.parametrize("is_embedded", [False, True])
 def test_the_next_server_puts_the_messages_of_a_killed_one_back(
-    start_peer: StartServer, direct: Client, take: Any
+    start_server: StartServer, backend: Valkey, tmp_path: Path, take: Any, is_embedded: bool
 ) -> None:
-    server = start_peer()
-    with server.client() as client:
-        fill(client, 50)
-    take(server, "LPOP", "q", 50)
-    server.kill()
-    assert queued(direct) == []
-    start_peer()
-    wait_for(lambda: queued(direct) == list(range(50)), "the messages")
-    wait_for(lambda: len(heartbeats(direct)) == 1, "the server to be forgotten")
-    assert consumed(direct) == (0, 0)
-
-
-def test_the_next_server_of_an_embedded_backend_puts_them_back_at_once(
-    start_server: StartServer, tmp_path: Path, take: Any
-) -> None:
-    """The server does not wait for the timeout, because no peer can be alive."""
-    options = ("--backend", "embedded:", "--data-dir", str(tmp_path / "data"), "--proxy-timeout", "600")
+    """That of an embedded backend does not wait for the timeout, because no peer can be alive."""
+    options = ["--backend", backend.url, "--proxy-timeout", str(TIMEOUT)]
+    if is_embedded:
+        options = ["--backend", "embedded:", "--data-dir", str(tmp_path / "data"), "--proxy-timeout", "600"]
     server = start_server(*options)
     with server.client() as client:
         fill(client, 50)
     take(server, "LPOP", "q", 50)
     server.kill()
-    anew = start_server(*options)
-    began = time.monotonic()
-    with anew.client() as client:
+    with start_server(*options).client() as client:
         wait_for(lambda: client.llen("q") == 50, "the messages")
-        print(f"back {time.monotonic() - began:.3f} seconds after the server was ready")
         assert [number_of(found) for found in client.lrange("q", 0, -1)] == list(range(50))
         assert about(client, "q")[b"consumed_messages"] == 0
+        wait_for(lambda: client.info("backend")["other_servers"] == 0, "the server to be forgotten")
 
 
 def test_messages_go_back_in_every_database(peers: list[Server], backend: Valkey, take: Any) -> None:
@@ -298,47 +278,6 @@ def test_a_put_without_a_reply_is_not_done_again_after_its_server_was_taken_for_
         assert server.stop() == 0
 
 
-@pytest.mark.slow
-def test_peers_that_recover_the_same_server_double_no_message(
-    start_peer: StartServer, direct: Client, take: Any
-) -> None:
-    dying, *living = [start_peer() for _ in range(4)]
-    queues = [f"q{number}" for number in range(10)]
-    with dying.client() as client:
-        for queue in queues:
-            fill(client, 70, queue)
-    for queue in queues:
-        take(dying, "LPOP", queue, 60)
-    with ExitStack() as stack:  # all peers notice the death at the same moment
-        for server in living:
-            stack.enter_context(stopped(server.process))
-        dying.process.kill()
-    wait_until_recovered(dying, direct)
-    assert not records(direct)
-    for queue in queues:
-        assert queued(direct, queue) == list(range(70))
-        assert consumed(direct, queue) == (0, 0)
-    # On a busy machine, a peer that was stopped for long may be taken for dead, too.
-    died = f"server '{identity(dying).decode()}' has died"
-    assert sum(server.log.count(died) for server in living) == 1
-
-
-def test_no_message_goes_back_to_a_deleted_queue(peers: list[Server], direct: Client, take: Any) -> None:
-    dying, living = peers
-    with living.client() as client:
-        for queue in "qrs":
-            fill(client, 100, queue)
-            take(dying, "LPOP", queue, 90)
-        dying.process.kill()
-        client.delete("q", "r")
-        client.rpush("r", "anew")
-        wait_until_recovered(dying, direct)
-        assert client.exists("q") == 0
-        assert client.lrange("r", 0, -1) == [b"anew"]
-        assert queued(direct, "s") == list(range(100))
-        assert consumed(direct, "r") == (0, 0)
-
-
 def test_a_server_with_an_unreadable_record_is_not_forgotten(
     peers: list[Server], direct: Client, take: Any
 ) -> None:
@@ -365,33 +304,17 @@ def test_a_server_with_an_unreadable_record_is_not_forgotten(
     assert identity(living) in heartbeats(direct)
 
 
-def test_no_record_and_no_heartbeat_outlives_its_use(
+def test_the_backend_is_told_soon_what_was_delivered(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:
     server = start_server("--backend", backend.url)
-    latest = 0.0
-    with server.client() as client, server.client(db=4) as other, backend.client(db=4) as there:
-        create(client, "q")
-        for number in range(50):
-            client.sadd("q", number)
-            other.lpush("r", number)
-            client.spop("q")
-            with client.pipeline() as pipeline:
-                pipeline.lpush("r", "x")
-                pipeline.lpop("q")
-                pipeline.lpop("r")
-                pipeline.execute()
+    with server.client() as client:
+        client.rpush("q", *range(20))
+        for _ in range(20):
+            client.lpop("q")
             done = time.monotonic()
             wait_until_settled(direct)
-            wait_until_settled(there)
-            latest = max(latest, time.monotonic() - done)
-        assert heartbeats(direct).keys() == heartbeats(there).keys() == {identity(server)}
-        assert server.stop() == 0
-        assert not direct.keys("*!peers")
-        assert not there.keys("*!peers")
-        assert not records(direct)
-    print(f"the last delivery was acknowledged after {latest:.3f} seconds at most")
-    assert latest < 1
+            assert time.monotonic() - done < 1
 
 
 def test_a_client_that_polls_an_empty_queue_leaves_no_record(
@@ -526,8 +449,8 @@ def test_recovery_from_forty_thousand_queues_keeps_the_peers_alive(
         assert not records(direct)
         assert heartbeats(direct).keys() == {identity(living), identity(third)}
     print(f"{count} queues, 10002 of them with a record: recovered after {took:.1f} seconds")
-    for server in (living, third):
-        assert server.log.count("has died") <= 1
+    died = f"server '{identity(dying).decode()}' has died"
+    assert living.log.count(died) + third.log.count(died) == 1
 
 
 def test_a_server_that_was_stopped_sends_a_heartbeat_before_it_takes_a_message(

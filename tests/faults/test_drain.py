@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.faults import stopped
 from tests.support.programs import (
     TIMEOUT,
     Client,
@@ -71,18 +72,26 @@ def test_a_server_that_stops_leaves_only_the_queues(
 ) -> None:
     # If the stop waited for a client, it would take longer than `stop` allows.
     server = start_server("--backend", backend.url, "--drain-timeout", str(2 * TIMEOUT), *LISTEN)
-    with server.client() as client, Wire(protocol, server) as waiter:
+    with (
+        server.client() as client,
+        Wire(protocol, server) as waiter,
+        server.client(db=4) as other,
+        backend.client(db=4) as there,
+    ):
+        other.sadd("q", "a")
         client.sadd("q", "a", "b")
         waiter.send(protocol.get_waiting(b"empty"))
         wait_for_blocked(client, 1)
         assert client.spop("q") == b"a"
         identity = re.findall(r"the name of this server is '(.+)'", server.log)[0]
-        assert direct.hexists("__pressure__!peers", identity)
+        for each in (direct, there):
+            assert each.hexists("__pressure__!peers", identity)
         assert server.stop() == 0
         with pytest.raises(ConnectionError):
             waiter.reply()
-    assert not direct.hexists("__pressure__!peers", identity)
-    assert not records(direct)
+        for each in (direct, there):
+            assert not each.hexists("__pressure__!peers", identity)
+            assert not records(each)
     assert direct.lrange("__pressure__:q", 0, -1) == [b"b"]
 
 
@@ -93,14 +102,11 @@ def test_a_server_that_stops_answers_commands_in_flight(
     server = start_server("--backend", backend.url, *LISTEN)
     with server.client() as client, Wire(protocol, server) as waiter:
         client.sadd("q", "a")
-        backend.process.send_signal(signal.SIGSTOP)
-        try:
+        with stopped(backend.process):
             waiter.send(protocol.get(b"q") * 3 + protocol.put(b"q", b"b"))
             client.ping()
             threading.Timer(0.3, backend.process.send_signal, (signal.SIGCONT,)).start()
             assert server.stop() == 0
-        finally:
-            backend.process.send_signal(signal.SIGCONT)
         assert waiter.message() == b"a"
         is_put = False
         with contextlib.suppress(ConnectionError):
@@ -121,13 +127,10 @@ def test_an_unavailable_backend_does_not_delay_a_stop(start_server: StartServer,
     server = start_server("--backend", backend.url, *options, *patience)
     with server.client() as client, Waiter(server.port) as waiter:
         client.sadd("q", "a")
-        backend.process.send_signal(signal.SIGSTOP)
-        try:
+        with stopped(backend.process):
             waiter.send("SPOP", "q")
             client.ping()
             assert server.stop() == 0
-        finally:
-            backend.process.send_signal(signal.SIGCONT)
     successor = start_server("--backend", backend.url, "--proxy-timeout", "0.5")
     with successor.client() as client:
         wait_for(lambda: client.scard("q") == 1, "the message to be put back")

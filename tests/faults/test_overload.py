@@ -12,10 +12,10 @@ import select
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -128,46 +128,47 @@ def send_until_blocked(sockets: list[socket.socket], data: bytes) -> None:
                 del numbers[number]
 
 
-@contextmanager
-def unread(server: Server, load: str, requests: list[Words], evicted: int) -> Iterator[Figures]:
-    """Send each request on a connection that does not read, until so many of the clients are evicted.
+class Unread(NamedTuple):
+    """Clients that send a command each, with the number of the queue in braces, and do not read the reply.
 
-    The other connections stay open until the block ends.
+    Each queue has `megabytes` messages of one MB. So many of the clients are `evicted`, at least, and so many
+    messages may be `gone` with the kernel.
     """
-    with server.client() as client, ExitStack() as stack:
-        with measured(server, load) as found:
-            for words in requests:
-                stack.enter_context(Waiter(server.port)).send(*words)
-            wait_for_evicted(client, evicted)
+
+    command: str
+    megabytes: int
+    queues: int
+    clients: int
+    evicted: int
+    gone: int = 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "load",
+    [
+        pytest.param(Unread("SMEMBERS q{}", 16, 30, 30, 24), id="clients that ask for 16 MB"),
+        pytest.param(Unread("SMEMBERS q{}", 16, 1, 50, 40), id="clients that ask for the same 16 MB"),
+        pytest.param(Unread("LPOP q{} 8", 8, 30, 30, 11, gone=8), id="clients that take 8 MB"),
+    ],
+)
+def test_clients_that_request_much_and_do_not_read_are_evicted(limited: Server, load: Unread) -> None:
+    with limited.client() as client, ExitStack() as stack:
+        queues = [f"q{number}" for number in range(load.queues)]
+        for queue in queues:
+            fill(client, queue, load.megabytes)
+        with measured(limited, f"{load.clients} clients that do not read: {load.command}") as found:
+            for number in range(load.clients):
+                words = load.command.format(number % load.queues).split()
+                stack.enter_context(Waiter(limited.port)).send(*words)
+            wait_for_evicted(client, load.evicted)
         assert found.grown < LIMIT + UNCOUNTED
-        yield found
-
-
-@pytest.mark.slow
-def test_clients_that_request_much_and_do_not_read_are_evicted(limited: Server) -> None:
-    with limited.client() as client:
-        for number in range(30):
-            fill(client, f"q{number}", 16)
-        load = "30 clients that ask for 16 MB and do not read"
-        with unread(limited, load, [("SMEMBERS", f"q{number}") for number in range(30)], 24) as found:
-            assert buffered(client) <= LIMIT
-            assert found.latency.worst < WORST
+        assert buffered(client) <= LIMIT
+        assert found.latency.worst < WORST * load.clients / 30
+        stack.close()
         wait_until_freed(client)
-        assert client.scard("q0") == 16
-
-
-@pytest.mark.slow
-def test_messages_taken_by_clients_that_do_not_read_are_put_back(limited: Server) -> None:
-    with limited.client() as client:
-        for number in range(30):
-            fill(client, f"q{number}", 8)
-        load = "30 clients that take 8 MB and do not read"
-        with unread(limited, load, [("LPOP", f"q{number}", 8) for number in range(30)], 11):
-            pass
-        wait_for(
-            lambda: sum(client.llen(f"q{number}") for number in range(30)) >= 29 * 8,
-            "the undelivered messages to be put back",
-        )
+        left = load.queues * load.megabytes - load.gone
+        wait_for(lambda: sum(map(client.llen, queues)) >= left, "undelivered messages to be put back")
 
 
 @pytest.mark.slow
@@ -188,16 +189,6 @@ def test_large_messages_that_go_back_make_room_before_others_are_taken(limited: 
         grown = memory(limited, "VmHWM") - before
     print(f"60 clients that take 8 MB and do not read: + {grown / MB:.0f} MB")
     assert grown < LIMIT + UNCOUNTED
-
-
-@pytest.mark.slow
-def test_many_large_replies_of_one_queue_do_not_exceed_the_limit(limited: Server) -> None:
-    with limited.client() as client:
-        fill(client, "q", 16)
-    with unread(
-        limited, "50 clients that ask for the same 16 MB and do not read", [("SMEMBERS", "q")] * 50, 40
-    ):
-        pass
 
 
 @pytest.mark.slow
@@ -294,58 +285,42 @@ def test_a_single_client_may_fill_the_limit_with_a_transaction(limited: Server) 
         assert client.scard("q") == 60
 
 
-def test_the_replies_of_a_transaction_have_a_limit(limited: Server) -> None:
-    with limited.client() as client, Waiter(limited.port) as waiter:
-        fill(client, "q", 16)
-        waiter.send("MULTI")
-        for _ in range(20):
-            waiter.send("LRANGE", "q", 0, -1)
-        waiter.send("SPOP", "q")
-        waiter.send("SADD", "q", "m")
-        waiter.send("EXEC")
-        *queued, replies = [waiter.reply() for _ in range(24)]
-        assert queued == [b"OK", *[b"QUEUED"] * 22]
-        whole = [reply for reply in replies if isinstance(reply, list) and len(reply) == 16]
-        assert len(whole) == 4  # four replies exceed 64 MiB
-        assert replies[:4] == whole
-        assert [is_refused(reply, "ERR") for reply in replies[4:]] == [True] * 17 + [False]
-        assert replies[-1] == 1
-        assert client.scard("q") == 17
-
-
-def test_the_replies_to_commands_on_no_queue_in_a_transaction_have_the_same_limit(limited: Server) -> None:
-    with limited.client() as client, Waiter(limited.port) as waiter:
-        names = [b"%03d" % number + b"n" * 8000 for number in range(500)]  # KEYS replies with 4 MB
-        pipeline = client.pipeline(transaction=False)
-        for name in names:
-            pipeline.rpush(name, "m")
-        pipeline.execute()
-        waiter.send("MULTI")
-        for _ in range(30):
-            waiter.send("KEYS", "*")
-        waiter.send("EXEC")
-        replies = [waiter.reply() for _ in range(32)][-1]
-        whole = [reply for reply in replies if isinstance(reply, list)]
-        assert len(whole) == 17  # so many exceed 64 MiB
-        assert all(sorted(reply) == names for reply in replies[:17])
-        assert all(is_refused(reply, "ERR") for reply in replies[17:])
-
-
-def test_the_replies_of_a_transaction_in_several_steps_have_a_limit(limited: Server) -> None:
+READ, NAMES, PING = ("LRANGE", "q", 0, -1), ("KEYS", "*"), ("PING",)
+# By name: commands of a transaction, how many of its first replies are whole (the others are errors), and
+# whether a put after these commands is done.
+TRANSACTIONS: dict[str, tuple[Sequence[Words], int, bool]] = {
+    # Four replies of 16 MB exceed 64 MiB.
+    "on one queue": ([READ] * 20 + [("SPOP", "q")], 4, True),
+    # KEYS replies with 4 MB.
+    "on no queue": ([NAMES] * 30, 17, False),
     # PING divides the transaction into steps with a call each.
+    "in several steps": ([READ, PING] * 8 + [("SPOP", "q")], 7, False),
+}
+
+
+@pytest.mark.parametrize(("commands", "whole", "puts"), TRANSACTIONS.values(), ids=TRANSACTIONS)
+def test_the_replies_of_a_transaction_have_a_limit(
+    limited: Server, commands: Sequence[Words], whole: int, puts: bool
+) -> None:
     with limited.client() as client, Waiter(limited.port) as waiter:
         fill(client, "q", 16)
-        waiter.send("MULTI")
-        for _ in range(8):
-            waiter.send("LRANGE", "q", 0, -1)
-            waiter.send("PING")
-        waiter.send("SPOP", "q")
-        waiter.send("EXEC")
-        replies = [waiter.reply() for _ in range(19)][-1]
-        assert [isinstance(reply, list) for reply in replies] == [True, False] * 3 + [True] + [False] * 10
-        assert replies[1:7:2] == [b"PONG"] * 3
-        assert all(is_refused(reply, "ERR") for reply in replies[7:])
-        assert client.scard("q") == 16
+        expected: dict[Words, Any] = {READ: client.lrange("q", 0, -1), PING: b"PONG"}
+        if NAMES in commands:
+            names = [b"%03d" % number + b"n" * 8000 for number in range(500)]
+            pipeline = client.pipeline(transaction=False)
+            for name in names:
+                pipeline.rpush(name, "m")
+            pipeline.execute()
+            expected[NAMES] = [*names, b"q"]
+        waiter("MULTI")
+        for words in (*commands, ("SADD", "q", "m")):
+            assert waiter(*words) == b"QUEUED"
+        *replies, last = waiter("EXEC")
+        for words, reply in zip(commands, replies[:whole], strict=False):
+            assert (sorted(reply) if words == NAMES else reply) == expected[words]
+        assert all(is_refused(reply, "ERR") for reply in replies[whole:])
+        assert last == 1 if puts else is_refused(last, "ERR")
+        assert client.scard("q") == 16 + puts
 
 
 def test_a_reply_that_was_read_in_part_is_put_back_when_its_client_leaves(limited: Server) -> None:

@@ -101,18 +101,6 @@ def _length(client: redis.Redis, queue: str) -> int | None:
         return None
 
 
-def test_without_syncs_a_power_cut_loses_changes(start_powered: StartPowered) -> None:
-    """The fault is a real one: `kill -9` would lose nothing."""
-    backend = start_powered("no")
-    with backend.client() as direct:
-        direct.rpush("l", *range(1000))
-    backend.cut_power(random.Random(1))
-    backend.start()
-    with backend.client() as direct:
-        assert direct.llen("l") == 0
-    assert backend.disk.lost > 0
-
-
 @pytest.mark.parametrize("level", ["fsync", "none"])
 def test_the_embedded_backend_starts_after_a_power_cut_and_has_lost_nothing_with_fsync(
     start_server: StartServer, tmp_path: Path, level: str

@@ -13,7 +13,7 @@ import pytest
 from tests.support.native import NativeClient
 from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, join, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, RESP, Protocol, Wire, each_protocol
-from tests.support.waiters import Waiter, create, is_refused, packed, wait_for_blocked, wait_for_waiting
+from tests.support.waiters import Waiter, create, is_refused, packed, wait_for_blocked
 
 # Commands that wait for a role of {q} that a native client holds; {o} is another queue, and {f} is full.
 CHANGES = """
@@ -98,21 +98,6 @@ def test_a_command_that_waits_and_gets_no_reply_has_done_nothing(
     assert "Traceback" not in server.log
 
 
-def test_a_put_that_is_done_in_part_says_so(start_server: StartServer, backend: Valkey) -> None:
-    """It cannot be sent again as it was."""
-    server = start_server("--backend", backend.url)
-    with server.client() as client, Waiter(server.port) as waiter:
-        create(client, "q", "BOUND", 3)
-        waiter.socket.sendall(packed("RPUSH", "q", "a") + packed("RPUSH", "q", "b", "c", "d") * 2)
-        wait_for_waiting(client, "q", producers=1)
-        server.process.terminate()
-        assert waiter.reply() == 1
-        part = waiter.reply()
-        assert is_refused(part, "STOPPING")
-        assert str(part).endswith("2 of the command's messages had been put already")
-        assert waiter.ends_without_reply()
-
-
 def test_a_command_that_waits_before_one_that_is_done_gets_an_error(
     start_server: StartServer, backend: Valkey, direct: Client
 ) -> None:
@@ -152,15 +137,6 @@ class _Producer(threading.Thread):
         super().__init__()
         self.queue = b"%b-%d" % (protocol.name.encode(), number)
         self._wire = Wire(protocol, server)
-        if protocol is BEANSTALK:
-            self._wire(b"use %b\r\n" % self.queue)
-        self._put = {
-            RESP: packed("RPUSH", self.queue, "%08d"),
-            MEMCACHED: b"set %b 0 0 8\r\n%%08d\r\n" % self.queue,
-            BEANSTALK: b"put 0 0 60 8\r\n%08d\r\n",
-        }[protocol]
-        if protocol is RESP:
-            self._put = b"*3\r\n$5\r\nRPUSH\r\n$%d\r\n%b\r\n$8\r\n%%08d\r\n" % (len(self.queue), self.queue)
         self.replies: list[bytes] = []
 
     def run(self) -> None:
@@ -168,7 +144,8 @@ class _Producer(threading.Thread):
         with self._wire, contextlib.suppress(ConnectionError):
             while True:
                 more = range(sent, len(self.replies) + self.WINDOW)
-                self._wire.send(b"".join(self._put % number for number in more))
+                put = self._wire.protocol.put
+                self._wire.send(b"".join(put(self.queue, b"%08d" % number) for number in more))
                 sent = more.stop
                 self.replies.append(self._wire.reply())
 
