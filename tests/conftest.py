@@ -1,6 +1,8 @@
 """Fixtures: a shared backend and server, and factories for tests that stop or reconfigure them."""
 
+import asyncio
 import functools
+import inspect
 import os
 import subprocess
 from collections.abc import Iterator
@@ -51,6 +53,24 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         rest = end - len(items) - len(some)
         items += some + quick[:rest]
         quick = quick[rest:]
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """Run a test that is a coroutine."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    wanted = inspect.signature(pyfuncitem.obj).parameters
+    runner: asyncio.Runner = pyfuncitem._request.getfixturevalue("runner")
+    runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted}))
+    return True
+
+
+@pytest.fixture
+def runner() -> Iterator[asyncio.Runner]:
+    """The event loop in which a test runs that is a coroutine."""
+    with asyncio.Runner() as started:
+        yield started
 
 
 @pytest.fixture(scope="session", autouse=True)
