@@ -256,12 +256,19 @@ def test_what_clients_act_on_for_good_is_told_when_it_is_confirmed(
             putting.send("PRESSURE.PUT", "log", "m", "TXN", "t1")
             # Not a question to the server: it might share the call of the put, which is not confirmed.
             wait_for(lambda: state(direct) != before, "the backend to make the change")
+            before_asking = calls(direct)
             asking.send(*question)
             assert [executing("MULTI"), executing(*question)] == [b"OK", b"QUEUED"]
             executing.send("EXEC")
-            assert client.llen("log") == 1
+            wait_for(lambda: calls(direct) >= before_asking + 2, "the backend to answer")
+            assert client.ping()  # the server has received the answers
             assert not any(waiting.has_reply() for waiting in (putting, asking, executing))
         assert [putting.reply(), asking.reply(), executing.reply()] == [1, answer, [answer]]
+
+
+def calls(direct: Client) -> int:
+    """Return how many calls the backend has done."""
+    return sum(one["calls"] for name, one in direct.info("commandstats").items() if "fcall" in name)
 
 
 def state(direct: Client) -> dict[bytes, object]:

@@ -218,7 +218,7 @@ def test_random_commands_get_memcached_s_replies(memcached_socket: str, server: 
                 assert len(set(same.values())) == len(same), request
 
     compare()
-    assert count >= 2000
+    assert count > 1000
 
 
 DIFFERENCES: dict[str, list[bytes]] = {
