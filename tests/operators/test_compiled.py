@@ -73,6 +73,7 @@ def test_a_source_that_has_changed_since_it_was_compiled_is_refused(copy: Path) 
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # it translates the sources twice: a minute on an idle machine
 def test_without_a_compiler_the_server_is_interpreted_unless_that_is_forbidden(copy: Path) -> None:
     build = ("setup.py", "--quiet", "build_ext", "--inplace")
     done = run(copy, *build, CC="/bin/false")
