@@ -39,7 +39,7 @@ def test_messages_that_a_client_has_not_read_are_put_back(
     start_server: StartServer, arguments: list[str], protocol: Protocol
 ) -> None:
     # A fifth of the time is for putting messages back.
-    server = start_server(*arguments, "--drain-timeout", "5", *LISTEN)
+    server = start_server(*arguments, "--drain-timeout", "10", *LISTEN)
     messages = [b"%03d" % number + LARGE for number in range(40)]
     with server.client() as client, Wire(protocol, server) as reader:
         client.rpush("q", *messages)
