@@ -118,7 +118,7 @@ def test_messages_of_a_killed_server_are_back_within_the_timeout(
 def test_the_next_server_puts_the_messages_of_a_killed_one_back(
     start_server: StartServer, backend: Valkey, tmp_path: Path, take: Any, is_embedded: bool
 ) -> None:
-    """That of an embedded backend does not wait for the timeout, because no peer can be alive."""
+    """A server with an embedded backend recovers at once: no other server can be alive."""
     options = ["--backend", backend.url, "--proxy-timeout", str(TIMEOUT)]
     if is_embedded:
         options = ["--backend", "embedded:", "--data-dir", str(tmp_path / "data"), "--proxy-timeout", "600"]

@@ -131,8 +131,8 @@ def send_until_blocked(sockets: list[socket.socket], data: bytes) -> None:
 class Unread(NamedTuple):
     """Clients that send a command each, with the number of the queue in braces, and do not read the reply.
 
-    Each queue has `megabytes` messages of one MB. So many of the clients are `evicted`, at least, and so many
-    messages may be `gone` with the kernel.
+    Each queue has `megabytes` messages of one MB. At least `evicted` clients lose their connection, and at
+    most `gone` messages are lost in the kernel's buffers.
     """
 
     command: str

@@ -143,7 +143,7 @@ _SPENT = [
     _on(QUEUE, ("release", released(1, TOKEN), released(2, TOKEN))),
     _on(QUEUE, ("reserve", *[TOKEN] * 2), ("alter", "max_deliveries", "2")),
 ]
-# Each world: the blocks that make it, and keys that are set in place of what is there.
+# For each world: the blocks that create it, and the keys that are overwritten after them.
 WORLDS: dict[str, tuple[list[Made], dict[str, str]]] = {
     "missing": ([], {}),
     "plain": (_PLAIN, {}),

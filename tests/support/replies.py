@@ -1,4 +1,4 @@
-"""Parsers of replies that come in any pieces. That of RESP is `hiredis.Reader`."""
+"""Parsers of replies that arrive in pieces of any size. For RESP, tests use `hiredis.Reader`."""
 
 from __future__ import annotations
 

@@ -17,7 +17,7 @@ class Clock(ModelLoop):
         self._now = time
 
     def run_for(self, seconds: float) -> None:
-        """Let so many seconds pass: see `run_to`."""
+        """Let time pass by `seconds`, and call what is due in order."""
         self.run_to(self._now + seconds)
 
     @property

@@ -52,7 +52,7 @@ def test_a_hostile_command_is_answered_and_takes_little_memory(
         wait_until_alone(victim.observer)
 
 
-# Commands that name the queue {q} so many times, {n}; and the beginning of the replies, with its length.
+# Commands that name the queue {q}, {n} times in all; and how the reply begins, with its length.
 ALGEBRA = {
     "SINTER": ("SINTER {q}", b"*%d\r\n"),
     "SUNION": ("SUNION {q}", b"*%d\r\n"),

@@ -256,7 +256,7 @@ def test_every_listed_difference_still_exists(pair: Pair) -> None:
     assert equal == []
 
 
-# By name: commands, the replies of Redis, and those of the server.
+# For each difference: the commands, the replies of Redis, and the replies of the server.
 UNLIKE_REDIS = {
     "lists are first in, first out": (
         "LPUSH q a b|LRANGE q 0 -1|LPOP q",

@@ -151,7 +151,7 @@ def unix(sockets: ExitStack) -> Pair:
 
 
 def until_acknowledged(ours: socket.socket, size: int) -> None:
-    """Wait until the other kernel has acknowledged so many bytes."""
+    """Wait until the other kernel has acknowledged `size` bytes."""
     wait_for(lambda: cast(TcpCounts, counts_of(ours)).acknowledged == size, "the acknowledgement")
 
 
