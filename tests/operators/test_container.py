@@ -153,7 +153,7 @@ class Image:
     def execute(self, *command: str) -> subprocess.CompletedProcess[str]:
         return subprocess.run(
             command, cwd=self.workdir, env=self.environment, stdin=subprocess.DEVNULL,
-            capture_output=True, text=True, timeout=900, check=False,
+            capture_output=True, text=True, timeout=1800, check=False,
         )  # fmt: skip
 
 
@@ -278,7 +278,7 @@ def test_the_bill_of_materials_is_valid(tmp_path: Path) -> None:
     assert_describes_the_image(bill)
 
 
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(1800)
 @pytest.mark.slow
 def test_the_image_is_healthy_stops_cleanly_and_keeps_its_data(image: Image, stages: list[Stage]) -> None:
     """One test for all, because the image takes a minute or more to build."""

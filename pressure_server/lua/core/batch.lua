@@ -29,7 +29,7 @@
 --   unchanged  refuse the whole block with CHANGED unless the queue has this version
 --   free       refuse the whole block with INUSE if a role is named that is held and needed
 -- The reply of a refused block is { 'refused', base key, error }: nothing has been done. The error is DUE if many
--- jobs are due at once: the caller sends the block again.
+-- jobs are due, or many messages must be adopted, at once: the caller sends the block again.
 
 local room = require 'core/room'
 local records = require 'core/records'
@@ -46,7 +46,8 @@ local ANSWERED_BYTES, ANSWERED_TOGETHER, WORK_TOGETHER = 1048576, 64 * 1048576, 
 -- Return whether more jobs of the queue are due, or more messages must be adopted, than one call can do: then the next
 -- message is not known, and all but put-backs is left for another call. A transaction cannot be split.
 local function is_late(name)
-  local is_behind = queue.jobs and queue.jobs.has_due or queue.kind.is_behind and queue.kind.is_behind()
+  local is_behind = queue.jobs and (queue.jobs.has_due or not block.patient and queue.jobs.has_unadopted)
+    or queue.kind.is_behind and queue.kind.is_behind()
   if not is_behind or not the_call.has_records() then return false end
   return block.patient and name ~= 'put_back' or not block.patient and #block.reply == 1
 end

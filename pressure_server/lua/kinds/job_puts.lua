@@ -198,7 +198,7 @@ end
 function job_puts.adopt(all)
   local state, some = queue.jobs, {}
   if not the_call.has_records() then return false end
-  local most = block.patient and not all and ADOPTED_AT_ONCE or queue.length
+  local most = all and queue.length or ADOPTED_AT_ONCE
   if state.unadopted > 0 then
     some = call('ZRANGE', key_of('unadopted'), 0, most - 1)
     make_jobs(some, {})

@@ -188,6 +188,7 @@ function job_queue.range(first, last)
   for some in commands.parts(ids, jobs.AT_ONCE) do
     for _, job in ipairs(jobs.read(some)) do found[#found + 1] = job and jobs.message_of(job) or '' end
   end
+  the_call.work = the_call.work + 8 * the_call.MESSAGE * #found -- a job takes five times a message
   if lag > 0 then
     local own = count_queued() - lag
     local skipped = math.max(0, first - own)
