@@ -30,7 +30,7 @@ COMMAND_TESTS := \
 		orders outcomes) \
 	$(patsubst %,tests/waiting/test_%.py,waiting waiting_ends waiting_for_roles)
 # The tests of what queues do, which any backend must pass.
-SEMANTIC_TESTS := tests/model tests/simulate \
+SEMANTIC_TESTS := tests/simulate tests/native/test_interrupted.py tests/native/test_mirror.py \
 	$(patsubst %,tests/queues/test_%.py,blocks delivery_counts due_times groups job_ids jobs limits logs marks \
 		moving once orders outcomes ranges room_by_bytes run_answers tickets) \
 	$(patsubst %,tests/protocols/resp/test_%.py,lists pressure_commands unsupported sets transactions trimming \

@@ -23,9 +23,6 @@ MACHINES = {
     "simulator": Machine(
         (sys.executable, "-m", "tests.simulate", "--minutes", "0.9", "--programs", "110", "--most", "1")
     ),
-    "queues": Machine(
-        _pytest("tests/model/test_queue_model.py", "-k", "any_order"), {"PRESSURE_MODEL_EXAMPLES": "20"}
-    ),
     "waiting": Machine(_pytest("tests/waiting/matrix/test_matrix.py")),
     "units": Machine(_pytest("tests/unit/queues"), {}, sees_lua=False),
     "interleavings": Machine(

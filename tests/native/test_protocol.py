@@ -120,6 +120,13 @@ def test_all_keys_begin_with_the_prefix(backend: Valkey, direct: Client, start_s
     assert set(written(direct, "mine")) >= {":bound", ":stats:consumed_messages"}
 
 
+def test_sadd_writes_the_keys_of_the_specification(client: Client, direct: Client) -> None:
+    assert client.sadd("q", "hello") == 1
+    found = written(direct)
+    assert found.pop(":producer").startswith(b"pressure-server:")
+    assert found == {"": [b"hello"], ":bound": b"0", **FREE, **statistics(1, 5, 0, 0)}
+
+
 @pytest.mark.parametrize("bound", [0, 5])
 def test_create_writes_the_keys_of_the_specification(
     client: Client, direct: Client, native: NativeClient, bound: int

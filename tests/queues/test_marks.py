@@ -20,10 +20,10 @@ from pressure_server.queues.operations.flagged import flags_of
 from pressure_server.queues.operations.jobs import attached, claim
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.wait import Wait, WaitCondition
-from tests.model.model_settings import model_settings
 from tests.support import forms, scripts
 from tests.support.brokers import default_broker
 from tests.support.forms import Form
+from tests.support.model_settings import model_settings
 from tests.support.native import NativeClient, NativeSteps, step_until
 from tests.support.programs import Client, Valkey, keys_left, wait_for
 from tests.support.reference import queue as reference

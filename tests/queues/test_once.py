@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.model.model_settings import model_settings
+from tests.support.model_settings import model_settings
 from tests.support.programs import Client
 from tests.support.waiters import Waiter, Words, create, wait_for_blocked
 

@@ -11,7 +11,7 @@ import redis
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.model.model_settings import model_settings
+from tests.support.model_settings import model_settings
 from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, Valkey, wait_for
 from tests.support.reference.queue import Queue

@@ -17,10 +17,15 @@ from typing import Any
 
 from tests.simulate.commands import COMMANDS
 from tests.simulate.native import Natives
-from tests.simulate.programs import NOBODY, WITH_WAITS, Program, Step
+from tests.simulate.programs import FEW, NOBODY, WITH_WAITS, Program, Step
 from tests.simulate.resolve import JobId, Session, picked, shifted, spelt
 from tests.simulate.stand import Stand
-from tests.simulate.state import difference_in_groups, difference_in_keys, difference_in_tokens
+from tests.simulate.state import (
+    difference_in_groups,
+    difference_in_keys,
+    difference_in_list,
+    difference_in_tokens,
+)
 from tests.simulate.wires import RespWire, Wire, wire
 from tests.simulate.world import SHORT, Fields, TooManyStatesError, Words, World, matches
 from tests.support.programs import TIMEOUT
@@ -33,6 +38,8 @@ REPLY_TIMEOUT = 5.0
 _POLL_INTERVAL = 0.002
 # The most worlds that are followed from step to step.
 _MAX_WORLDS = 24
+# The queue of programs of lists, and its copy.
+_LIST, _CLONE = "q", "clone"
 
 
 class Difference(Exception):  # noqa: N818 -- a result of the search, not an error
@@ -138,7 +145,8 @@ class _Playing:
         last_block = self._stand.last_block()
         self._first_id = IDS_OF_BLOCK * last_block
         self._worlds = [World(COMMANDS, numbers, last_block, **blocks)]
-        self._natives = Natives(self._stand.direct)
+        self._follows_lives = program.flavour == "lists"
+        self._natives = Natives(self._stand, follows_lives=self._follows_lives)
         self._sessions = [Session() for _ in program.clients]
         self._wires: list[Wire] = []
         self._has_replies = asyncio.Event()
@@ -190,7 +198,7 @@ class _Playing:
     async def _step(self, step: Step) -> bool:
         """Do a step, if it is possible. Return False if there are too many worlds to go on."""
         if step.client == NOBODY:
-            self._do_without_client(step)
+            await self._do_without_client(step)
             return True
         if not step.commands:
             return not self._may_hang_up(step.client) or await self._hang_up(step)
@@ -205,7 +213,11 @@ class _Playing:
             return True
         self._sessions[step.client] = session
         self._note_done(step.client, *some)
+        self._natives.note_commands(commands)
+        deletes = self._follows_lives and commands[-1][0] == "DEL" and world.queue(_LIST) is not None
         for world in self._worlds:
+            if self._follows_lives:
+                world.home.actor = self._stand.identities[self._program.clients[step.client][1]]
             world.clients[step.client].pending = list(commands)
             world.clients[step.client].last_put = ()
         if not self._think():
@@ -214,6 +226,9 @@ class _Playing:
         await self._wires[step.client].send(tuple(commands))
         await self._settle()
         await self._check()
+        is_gone = deletes and not self._worlds[0].home.as_it_is(_LIST).has_keys
+        if is_gone and (left := self._stand.keys(_LIST)):
+            raise self._difference(f"keys are left: {left}")
         return len(self._worlds) <= _MAX_WORLDS
 
     def _note_done(self, client: int, *commands: Words) -> None:
@@ -316,7 +331,7 @@ class _Playing:
         await self._check()
         return len(self._worlds) <= _MAX_WORLDS
 
-    def _do_without_client(self, step: Step) -> None:
+    async def _do_without_client(self, step: Step) -> None:
         """Let a native client go on, or the time of a job end."""
         (world,) = self._worlds
         (words,) = step.commands
@@ -339,8 +354,7 @@ class _Playing:
             return
         if self._natives.do(words, world):
             self._done.append(step)
-            self._natives.note(world, self._stand.read(world.names()))
-            if difference := self._difference_now():
+            if difference := self._difference_now() or await self._difference_in_mirror():
                 raise self._difference(difference)
 
     def _count(self, step: Step, commands: list[Words]) -> None:
@@ -425,11 +439,12 @@ class _Playing:
         if self._waits:
             return
         (world,) = self._worlds
-        # A command that finds nothing by an id need not come to the queue. Here all see what is due.
-        await _ask_all(self._controls[0], *(("SCARD", name) for name in world.names()))
-        for name in world.names():
-            world.home[name].begin()
-        text = self._difference_now()
+        if not self._follows_lives:
+            # A command that finds nothing by an id need not come to the queue. Here all see what is due.
+            await _ask_all(self._controls[0], *(("SCARD", name) for name in world.names()))
+            for name in world.names():
+                world.home[name].begin()
+        text = self._difference_now() or await self._difference_in_mirror()
         for name, log in world.logs.items():
             log.begin()
             asked = [("PRESSURE.PENDING", f"{name}+{group}") for group in log.groups]
@@ -443,10 +458,29 @@ class _Playing:
     def _difference_now(self) -> str:
         """Return how the keys differ, or nothing. Then let the reference know the tokens."""
         (world,) = self._worlds
-        keys = self._stand.read(world.names())
-        text = difference_in_keys(world, keys) or difference_in_tokens(world, keys, self._natives)
+        names = [_LIST] if self._follows_lives else world.names()
+        queues = {name: world.home.as_it_is(name) for name in names}
+        keys = self._stand.read(names)
+        text = difference_in_keys(queues, keys) or difference_in_tokens(queues, keys, self._natives)
+        if self._follows_lives:
+            found, servers = keys[_LIST].queue, self._stand.identities
+            text = text or difference_in_list(queues[_LIST], found, servers, self._natives.undefined)
         self._natives.note(world, keys)
         return text
+
+    async def _difference_in_mirror(self) -> str:
+        """Return which messages a server finds in a copy of the list, or does not, by mistake.
+
+        A read may change the mirror, so the list is not asked itself.
+        """
+        queue = self._worlds[0].home.as_it_is(_LIST)
+        if not self._follows_lives or not queue.exists:
+            return ""
+        self._stand.copy(_LIST, _CLONE)
+        found = await _ask(self._controls[self._number % 2], "SMISMEMBER", _CLONE, *FEW)
+        return (
+            "" if found == queue.contains(FEW) else f"the mirror finds {found} of {FEW} in {queue.messages}"
+        )
 
     async def _compare_jobs(self) -> None:
         """Raise Difference unless all that is told of jobs is right."""

@@ -18,7 +18,7 @@ _MESSAGES = [b"m%d" % number for number in range(7)]
 # Messages that only memcached clients put. Each always has the same flags.
 _FLAGGED = [b"f%d" % number for number in range(3)]
 # Messages of jobs and logs: only a few, so that they repeat, and one with bytes of all kinds.
-_FEW = [b"", b"a", b"bb", b"c c", b"\xff\r\n\x00"]
+FEW = [b"", b"a", b"bb", b"c c", b"\xff\r\n\x00"]
 _LONG = 100  # seconds: no time to run and no delay ends by itself
 _PRIORITIES = (0, 1, 1023, 1024, 1024, 4294967295)
 # Of steps that no client does, but a native client or the clock.
@@ -360,7 +360,7 @@ _LISTS: Table = [
     (4, lambda c: (c.choice(("LPUSH", "RPUSH")), c.queue, *c.several(6))),
     (5, _pop),
     (2, lambda c: ("SREM", c.queue, *dict.fromkeys(c.several(3)))),
-    (6, lambda c: ("SMISMEMBER", c.queue, *_FEW)),
+    (6, lambda c: ("SMISMEMBER", c.queue, *FEW)),
     (2, lambda c: ("LRANGE", c.queue, c.randint(-3, 3), c.randint(-3, 3))),
     (1, lambda c: ("SCARD", c.queue)),
     (1, lambda c: ("GET NOWAIT", c.queue)),
@@ -372,12 +372,26 @@ _LISTS: Table = [
 ]
 # Native clients that are stopped between two steps: the queue, what they do, and for how many steps.
 _KINDS = ("put", "put", "put_non_blocking", "get", "get_non_blocking", "get_non_blocking", "close")
+# Two clients may have the same name; a name may contain spaces.
+_NATIVE_NAMES = ("native-1", "native-2", "host 3 0 us")
 _STEPPED: Table = [
     (2, lambda c: ("native begin", c.queue, c.choice(_KINDS), c.message, c.randint(1, 12))),
     (1, lambda c: ("native step", c.randrange(3), c.randint(1, 12))),
     (1, lambda c: ("native finish",)),
     (2, lambda c: ("time ends", c.randrange(13))),
 ]
+_STEPPED_LIVES: Table = [
+    (
+        4,
+        lambda c: (
+            "native begin", c.queue, c.choice((*_KINDS, "create", "delete")), c.message, c.randint(1, 12),
+            c.choice(_NATIVE_NAMES),
+        ),
+    ),
+    (2, lambda c: ("native step", c.randrange(4), c.randint(1, 6))),
+    (2, lambda c: ("native finish",)),
+    (1, lambda c: ("native clean up", c.queue)),
+]  # fmt: skip
 _STEPPED_PRODUCER: Table = [
     (1, lambda c: ("native begin", c.queue, "put_non_blocking", c.message, c.randint(3, 12))),
     (2, lambda c: ("native step", 0, c.randint(3, 12))),
@@ -456,7 +470,7 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
     },
     "lists": {
         "resp2": lambda c: tuple(_pick(_LISTS, c) for _ in range(c.choice((1, 1, 1, 2, 5)))),
-        "nobody": lambda c: (_pick(_STEPPED[:3], c),),
+        "nobody": lambda c: (_pick(_STEPPED_LIVES, c),),
     },
     "logs": {
         "resp2": lambda c: (_pick(_LOGS, c),),
@@ -520,7 +534,7 @@ def make(seed: int, flavours: tuple[str, ...] = FLAVOURS) -> Program:
     flavour = c.choices(flavours, [_WEIGHTS[one] for one in flavours])[0]
     c.queues = _QUEUES.get(flavour, c.queues)
     if flavour not in WITH_WAITS:
-        c.messages = _FEW
+        c.messages = FEW
     clients = _clients(c, flavour)
     steps = _first_steps(c, flavour)
     kinds = [kind for kind, _ in clients]

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
+import functools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.model.keys import ask_for_queue, fields_of_queue
 from tests.simulate.programs import WITH_WAITS
-from tests.support.paths import ROOT
 from tests.support.programs import Server, Valkey
 from tests.support.reference.jobs import STATES
+from tests.support.reference.keys import EXTENSION, PROTOCOL, ask_for_queue, fields_of_queue
 from tests.support.reference.queue import Queue
+from tests.support.small_library import small_library
 
 PREFIX = "__pressure__"
 # Servers with the default settings, and two that refuse what must wait. Another one has small limits.
@@ -49,9 +49,7 @@ class Stand:
         self.strict = [
             Server(folder / f"strict-{number}.log", *arguments, *strict) for number in range(STRICT)
         ]
-
-        small = {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parent / "small"), str(ROOT)))}
-        self.small = Server(folder / "small.log", *arguments, *strict, environment=small)
+        self.small = Server(folder / "small.log", *arguments, *strict, environment=small_library())
 
     @property
     def all_servers(self) -> list[Server]:
@@ -63,6 +61,17 @@ class Stand:
             return [self.strict[0], self.small]
         return self.patient if flavour in WITH_WAITS else self.strict
 
+    @functools.cached_property
+    def identities(self) -> list[bytes]:
+        """What each of the servers of lists writes into the keys of the roles."""
+        found: list[Any] = []
+        for server in self.servers("lists"):
+            with server.client() as client:
+                client.sadd("q", "m")
+                found.append(self.direct.get(f"{PREFIX}:q:producer"))
+                client.delete("q")
+        return found
+
     def last_block(self) -> int:
         """Return the number of the last block of ids that a queue has taken."""
         return int(self.direct.get(f"{PREFIX}!last_block") or 0)
@@ -71,6 +80,29 @@ class Stand:
         """Delete the keys of all queues, whoever holds their roles."""
         if found := self.direct.keys(f"{PREFIX}:*"):
             self.direct.delete(*found)
+
+    def forget_protocol(self, name: str) -> None:
+        """Delete the protocol's keys of a queue only, as somebody would who knows no others."""
+        self.direct.delete(*[f"{PREFIX}:{name}{suffix}" for suffix in PROTOCOL])
+
+    def copy(self, name: str, clone: str) -> None:
+        """Make a copy of a list with all its keys."""
+        pipeline = self.direct.pipeline(transaction=False)
+        bases = [f"{PREFIX}:{one}" for one in (name, clone)]
+        pipeline.delete(*[bases[1] + suffix for suffix in PROTOCOL + EXTENSION])
+        for suffix in PROTOCOL + EXTENSION:
+            pipeline.copy(*[base + suffix for base in bases])
+        pipeline.execute()
+
+    def keys(self, name: str) -> list[bytes]:
+        """Return all keys of a queue."""
+        found: Any = self.direct.keys(f"{PREFIX}:{name}*")
+        return list(found)
+
+    def length(self, name: str) -> int:
+        """Return the length of the list of a queue."""
+        found: Any = self.direct.llen(f"{PREFIX}:{name}")
+        return int(found)
 
     def read(self, names: Iterable[str]) -> dict[str, Keys]:
         """Read the keys of queues, in one round trip."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
+from pathlib import Path
 
 from pressure_server.lua.scripts import Library
+from tests.support.paths import ROOT
 
 # The fast path has fewer arguments than CHUNK, five of which are no messages.
 SMALL = {b"SLICE": 2, b"SCAN": 3, b"CHUNK": 7, b"MESSAGES": 2, b"BYTES": 8}
@@ -18,3 +21,8 @@ def with_constants(library: Library, constants: Mapping[bytes, int]) -> Library:
         body, found = re.subn(rb"\b%b = \d+" % name, b"%b = %d" % (name, value), body)
         assert found == 1, f"the library has no constant {name.decode()}"
     return Library(body)
+
+
+def small_library() -> dict[str, str]:
+    """Return the environment of a server whose library has small limits."""
+    return {"PYTHONPATH": os.pathsep.join((str(Path(__file__).parent / "small"), str(ROOT)))}

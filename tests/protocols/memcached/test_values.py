@@ -15,12 +15,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.model.model_settings import model_settings
 from tests.support.backend_relay import BackendRelay
 from tests.support.faults import stopped
 from tests.support.guards import users_toml
 from tests.support.measures import MB, memory
 from tests.support.memcached_wire import ValuesWire
+from tests.support.model_settings import model_settings
 from tests.support.module_servers import module_server
 from tests.support.programs import (
     TIMEOUT,

@@ -178,6 +178,11 @@ class JobQueue(Queue):
         return bool(self.equals(message)) if self.unique else super().keeps_out(message)
 
     @property
+    def is_being_created(self) -> bool:
+        # A native client creates lists only.
+        return not self.has_jobs and super().is_being_created
+
+    @property
     def may_produce(self) -> bool:
         return self.has_jobs or super().may_produce
 
@@ -208,7 +213,7 @@ class JobQueue(Queue):
         job.counts["reserves"] = deliveries_of(message)
         if job.delay:
             self._delay(job)
-        self.jobs[job.id] = job
+        self.jobs[job.id], self.producer = job, self.actor
         return job
 
     def convert(self) -> None:

@@ -98,6 +98,9 @@ class Queue:
     consumer: bytes = SOMEBODY
     tokens: Tokens = field(default_factory=Tokens)
     counters: Counters = field(default_factory=Counters)
+    # Whether keys of the protocol are there: a queue that does not exist has some while native clients create
+    # or delete it.
+    has_keys: bool = field(default=True, compare=False)
     # Who does the next operations.
     actor: bytes = field(default=SOMEBODY, compare=False)
 
@@ -162,7 +165,7 @@ class Queue:
 
     def contains(self, messages: Iterable[bytes]) -> list[int]:
         """Return 1 for each message that is queued, or 0."""
-        return [int(message in self.visible) for message in messages]
+        return [int(self.exists and message in self.visible) for message in messages]
 
     def range(self, first: int, last: int) -> list[bytes]:
         """Return the messages from one position to another, as LRANGE: negative ones count from the end."""
@@ -196,6 +199,22 @@ class Queue:
         require(not self.is_being_created, "INUSE")
 
     # Lives
+
+    @property
+    def is_left(self) -> bool:
+        """Whether keys are left that a client which does not see the queue may not delete."""
+        tokens = self.tokens
+        return bool(
+            self.messages or self.producer or self.consumer or tokens.producer_free or tokens.consumer_free
+        )
+
+    def begin_delete(self) -> None:
+        """Begin to delete the queue. If native clients hold a role, the rest is for those that come later."""
+        if not (self.tokens.producer_free and self.tokens.consumer_free):
+            self.exists, self.bound = False, 0
+            self.tokens.not_full += 1
+            self.tokens.closed += 2
+            raise RefusedError("INUSE")
 
     def alter(self, bound: int) -> None:
         """Change the bound. Messages above a lower one stay."""
@@ -273,6 +292,7 @@ class Queue:
         return [message for message in dict.fromkeys(messages) if not self.keeps_out(message)]
 
     def _accept(self, messages: Sequence[bytes]) -> None:
+        self.producer = self.actor
         self.messages += messages
         self.counters.produce(messages)
 
@@ -380,6 +400,7 @@ class Queue:
             self.remove([found])
         if destination is self:
             self._accept([found])
+            self.settle()
         return found
 
     # Tokens

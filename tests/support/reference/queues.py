@@ -7,7 +7,7 @@ from copy import copy
 from typing import Any, Self
 
 from tests.support.reference.jobs import BASE_PRIORITY, JobQueue
-from tests.support.reference.queue import require
+from tests.support.reference.queue import SOMEBODY, Tokens, require
 
 IDS_OF_BLOCK = 64
 
@@ -23,6 +23,8 @@ class Queues:
         self._places = 0
         # By client, what it has popped from queues that keep it until its next pop: queues and ids.
         self._popped: dict[str, list[tuple[str, int]]] = {}
+        # Who does the next operations.
+        self.actor = SOMEBODY
 
     def copy(self) -> Self:
         """Return a copy that shares no state."""
@@ -35,10 +37,20 @@ class Queues:
 
     def __getitem__(self, name: str) -> JobQueue:
         """Return the queue of that name, which need not exist, after what is due."""
+        queue = self.as_it_is(name)
+        queue.begin()
+        return queue
+
+    def as_it_is(self, name: str) -> JobQueue:
+        """Return the queue of that name, before what is due."""
         if name not in self.by_name:
-            self.delete(name)
-        self.by_name[name].begin()
+            self.by_name[name] = self._absent()
+        self.by_name[name].actor = self.actor
         return self.by_name[name]
+
+    def _absent(self) -> JobQueue:
+        nobody: dict[str, Any] = {"producer": b"", "consumer": b"", "tokens": Tokens(0, 0, 0, 0)}
+        return self.made_of(home=self, exists=False, has_keys=False, **nobody)
 
     def new_id(self, queue: JobQueue) -> int:
         """Return the id of a new job."""
@@ -56,9 +68,11 @@ class Queues:
     def create(self, name: str, type_: str = "", **settings: Any) -> JobQueue:
         """Create a queue. Unique jobs and limited deliveries make it one of jobs."""
         require(not self[name].exists, "EXISTS")
+        require(not self[name].has_keys, "INUSE")
         of_jobs = ("unique", "max_deliveries", "in_flight", "retry_delay", "rate")
         type_ = "jobs" if any(map(settings.get, of_jobs)) else type_
-        self.by_name[name] = self.made_of(home=self, type=type_, has_jobs=type_ == "jobs", **settings)
+        more: dict[str, Any] = {"producer": b"", "consumer": b"", "actor": self.actor}
+        self.by_name[name] = self.made_of(home=self, type=type_, has_jobs=type_ == "jobs", **more, **settings)
         return self.by_name[name]
 
     def opened(self, name: str) -> JobQueue:
@@ -67,8 +81,12 @@ class Queues:
 
     def delete(self, name: str) -> int:
         """Delete a queue with its jobs, whatever their state is. Return 1 if it existed, or 0."""
-        existed = name in self.by_name and self[name].exists
-        self.by_name[name] = self.made_of(home=self, exists=False)
+        queue = self[name]
+        existed = queue.exists
+        if existed:
+            queue.begin_delete()
+        if existed or not queue.is_left:
+            self.by_name[name] = self._absent()
         return int(existed)
 
     def move(self, name: str, other: str, message: bytes | None = None) -> bytes | None:

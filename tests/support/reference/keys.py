@@ -11,6 +11,10 @@ STATISTICS = [f":stats:{verb}_{unit}" for verb in ("produced", "consumed") for u
 _TOKENS = (":producer_free", ":consumer_free", ":not_full", ":closed")
 
 
+EXTENSION = (":ext:members", ":ext:copies", ":ext:index", ":ext:settings")
+PROTOCOL = ("", ":bound", ":producer", ":consumer", *_TOKENS, *STATISTICS)
+
+
 def ask_for_queue(pipeline: Any, base: str) -> None:
     """Add the commands that read a queue to a pipeline."""
     pipeline.lrange(base, 0, -1)
@@ -18,6 +22,7 @@ def ask_for_queue(pipeline: Any, base: str) -> None:
     for suffix in _TOKENS:
         pipeline.llen(base + suffix)
     pipeline.hmget(f"{base}:ext:settings", "overflow", "dropped")
+    pipeline.exists(*[base + suffix for suffix in PROTOCOL])
 
 
 def fields_of_queue(replies: Iterator[Any]) -> dict[str, Any]:
@@ -37,4 +42,5 @@ def fields_of_queue(replies: Iterator[Any]) -> dict[str, Any]:
         "consumer": consumer or b"",
         "tokens": tokens,
         "counters": Counters(*[int(number or 0) for number in (*statistics, dropped)]),
+        "has_keys": next(replies) > 0,
     }
