@@ -21,7 +21,7 @@ def _pytest(*arguments: str) -> tuple[str, ...]:
 
 MACHINES = {
     "simulator": Machine(
-        (sys.executable, "-m", "tests.simulate", "--minutes", "0.9", "--programs", "110", "--most", "1")
+        (sys.executable, "-m", "tests.simulate", "--minutes", "0.9", "--programs", "220", "--most", "1")
     ),
     "waiting": Machine(_pytest("tests/waiting/matrix/test_matrix.py")),
     "units": Machine(_pytest("tests/unit/queues"), {}, sees_lua=False),

@@ -444,9 +444,16 @@ def _reserve_tube(world: World, operation: Operation) -> Reply:
 def _reserve_any(world: World, operation: Operation, names: list[str]) -> Reply:
     """Reserve from the best of several tubes; while it waits, from the first that has a job."""
     if not operation.has_waited:
-        return _reserve_best(world, operation, names) if operation.words[-1] else WAITS
-    found = world.home[names[0]].reserve(operation.owner)
-    return (b"RESERVED", found[0].id, found[0].message) if found else WAITS
+        if operation.words[-1]:
+            return _reserve_best(world, operation, names)
+        queues = [world.queue(name) for name in operation.words[2:-1]]
+        is_vain = any(queue is not None and queue.is_finished for queue in queues)
+        return b"TIMED_OUT" if is_vain else WAITS
+    queue = world.home[names[0]]
+    found = queue.reserve(operation.owner)
+    if not found:
+        return b"TIMED_OUT" if queue.exists and queue.is_finished else WAITS
+    return (b"RESERVED", found[0].id, found[0].message)
 
 
 def _reserve_job(world: World, operation: Operation) -> Reply:

@@ -359,7 +359,7 @@ _LISTS: Table = [
     (6, lambda c: ("SADD", c.queue, *c.several(6))),
     (4, lambda c: (c.choice(("LPUSH", "RPUSH")), c.queue, *c.several(6))),
     (5, _pop),
-    (2, lambda c: ("SREM", c.queue, *dict.fromkeys(c.several(3)))),
+    (4, lambda c: ("SREM", c.queue, *dict.fromkeys(c.several(3)))),
     (6, lambda c: ("SMISMEMBER", c.queue, *FEW)),
     (2, lambda c: ("LRANGE", c.queue, c.randint(-3, 3), c.randint(-3, 3))),
     (1, lambda c: ("SCARD", c.queue)),
@@ -386,6 +386,14 @@ _STEPPED_LIVES: Table = [
         lambda c: (
             "native begin", c.queue, c.choice((*_KINDS, "create", "delete")), c.message, c.randint(1, 12),
             c.choice(_NATIVE_NAMES),
+        ),
+    ),
+    # Whole operations, unless another native client holds the role.
+    (
+        4,
+        lambda c: (
+            "native begin", c.queue, c.choice(("put_non_blocking", "put_non_blocking", "get_non_blocking")),
+            c.message, 20, c.choice(_NATIVE_NAMES),
         ),
     ),
     (2, lambda c: ("native step", c.randrange(4), c.randint(1, 6))),
