@@ -185,17 +185,15 @@ class Caller:
 class LibraryCall(BackendRequest):
     """A call of the library: its header (layout.py), and the keys and packed arguments of its blocks."""
 
+    caller: Caller
+    keys: list[bytes]
+    pieces: list[bytes]
+    word_count: int  # of the pieces
     record: bytes = b""  # the number of the call and of its record; empty for none
     dropped: bytes = b""  # the records that are not needed any longer, as one word
     size: int = 0  # bytes in the arguments of its blocks
     function: bytes = b""  # was called last
     loads: int = 0  # how often the library was loaded as the backend did not know it
-
-    def __init__(self, caller: Caller) -> None:
-        self.caller = caller
-        self.keys: list[bytes] = []
-        self.pieces: list[bytes] = []
-        self.word_count = 0  # of the pieces
 
     def arguments(self) -> list[bytes]:
         """Return the arguments of its blocks."""
@@ -223,7 +221,8 @@ class LibraryCall(BackendRequest):
             LENGTHS[len(dropped)], dropped, CRLF,
         )  # fmt: skip
         pieces += self.pieces
-        add_packed(pieces, refusal)
+        if refusal:
+            add_packed(pieces, refusal)
         channel.send_packed(answered, list(joined(pieces)) if self.size > _LARGE else (b"".join(pieces),))
 
     def errors_in(self, reply: Any) -> Sequence[hiredis.ReplyError]:

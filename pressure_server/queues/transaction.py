@@ -160,9 +160,8 @@ class Transaction(QueueOperations):
 
         def share(reply: list[Any], delivery: Delivery | None) -> None:
             batch.distribute(runs, reply)
-            for operation in operations:
-                if delivery is not None and operation.has_taken:
-                    delivery.add(operation)
+            if delivery is not None:
+                delivery.add([operation for operation in operations if operation.has_taken])
 
         def undo() -> None:
             for operation in operations:

@@ -87,7 +87,10 @@ class Call(LibraryCall):
 
     def __init__(self, courier: Courier) -> None:
         """Make a call without blocks, for this courier."""
-        super().__init__(courier.caller)
+        self.caller = courier.caller
+        self.keys = []
+        self.pieces = []
+        self.word_count = 0
         self._courier = courier
         self.parts: list[Part] = []
         self._resolved: dict[int, Callable[[bool], None]] = {}  # of some parts, by their place

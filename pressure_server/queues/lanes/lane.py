@@ -91,7 +91,7 @@ class Lane(Part):
                 call.keys.append(self.base)
                 call.word_count += batch.HEAD_SIZE + len(words)
                 pieces = call.pieces
-                pieces.append(batch.packed_head(verb.name, operation.options, len(words)))
+                pieces.append(batch.HEADS[verb.name, operation.options.words, len(words)])
                 # Most blocks: the call of the other branch would take a tenth of the time.
                 if len(words) <= 2:
                     for word in words:
@@ -167,8 +167,13 @@ class Lane(Part):
         state = reply[0] if type(reply[0]) is int else reply[0][0]
         if state != self.bound_state:
             self._note_bound(state)
-        if delivery is not None and (len(runs) > 1 or runs[0][0].verb.takes):
-            self._register_deliveries(runs, delivery)
+        if delivery is not None:
+            # These messages are in flight to their clients, until delivered or acknowledged.
+            for run in runs:
+                if run[0].verb.reserves:
+                    self._shard.reservations.deliver(run)
+                elif run[0].verb.may_go_back:
+                    delivery.add(run)
         if (
             progress is not None
             or self.waiting is not None
@@ -259,18 +264,6 @@ class Lane(Part):
         is_free = not (self.waiting or self._shard.is_durable)
         if is_free and not any(operation.cancelled for operation in progress.ended):
             self._shard.courier.send_ahead(self)
-
-    def _register_deliveries(self, runs: Sequence[list[Operation]], delivery: Delivery) -> None:
-        """Note that these messages are in flight to their clients, until delivered or acknowledged."""
-        for run in runs:
-            verb = run[0].verb
-            if not verb.may_go_back:
-                continue
-            for operation in run:
-                if operation.results and not verb.reserves:
-                    delivery.add(operation)
-                elif operation.results and operation.deliveries is None:
-                    self._shard.reservations.deliver(operation)
 
     def _end_if_durable(self, operations: list[Operation], error: BackendError | None) -> None:
         for operation in operations:

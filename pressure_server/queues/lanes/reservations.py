@@ -41,9 +41,9 @@ class Reservations:
         """Return how many queues have jobs that are being given up."""
         return len(self.given_up) + self._unconfirmed
 
-    def deliver(self, operation: Operation) -> None:
-        """Note that an operation has reserved jobs: to put these back gives them up."""
-        self._delivery.add(operation)
+    def deliver(self, operations: Iterable[Operation]) -> None:
+        """Note that these operations have reserved jobs: to put these back gives them up."""
+        self._delivery.add([operation for operation in operations if operation.deliveries is None])
 
     def _put_back(self, taken: Operation) -> None:
         del self._delivery.undelivered[taken]

@@ -17,7 +17,7 @@ from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.block_reply import NO_NEWS, News
 from pressure_server.queues.operations.jobs import claim
 from pressure_server.queues.operations.operation import Operation, Owner
-from pressure_server.queues.operations.options import Options, taking_for_good
+from pressure_server.queues.operations.options import taking_for_good
 from pressure_server.queues.operations.refusals import condition_for, exception_for
 from pressure_server.queues.operations.wait import Wait, WaitCondition
 
@@ -142,24 +142,26 @@ def pack(runs: Sequence[Sequence[Operation]]) -> list[bytes]:
     return arguments
 
 
-# The words of `packed_head`, and how many heads are kept.
+# How many words a head has, and how many heads are kept.
 HEAD_SIZE: Final = len(BlockField) + 2
 _HEADS: Final = 4096
 
 
-_heads: Final[dict[tuple[bytes, bytes, int], bytes]] = {}
+class _Heads(dict[tuple[bytes, bytes, int], bytes]):
+    """The first words, as they are sent, of a block on one queue that is one run.
+
+    The keys are the name of its verb, the words of its options, and the number of its words.
+    """
+
+    def __missing__(self, key: tuple[bytes, bytes, int]) -> bytes:
+        verb, options, count = key
+        if len(self) >= _HEADS:
+            self.clear()
+        head = self[key] = packed((b"1", NUMBERS[2 + count], b"", verb + options, NUMBERS[count]))
+        return head
 
 
-def packed_head(verb: bytes, options: Options, count: int) -> bytes:
-    """Return the first words, as they are sent, of a block on one queue that is one run of `count` words."""
-    key = (verb, options.words, count)
-    head = _heads.get(key)
-    if head is None:
-        if len(_heads) >= _HEADS:
-            _heads.clear()
-        words = (b"1", NUMBERS[2 + count], b"", verb + options.words, NUMBERS[count])
-        head = _heads[key] = packed(words)
-    return head
+HEADS: Final = _Heads()
 
 
 class Progress:

@@ -288,13 +288,16 @@ class Delivery:
         self.undelivered: dict[Operation, list[bytes] | None] = {}
         self.is_shared_out = False
 
-    def add(self, operation: Operation) -> None:
-        """Note that the operation has some of the messages: those just added to its `results`."""
-        self.undelivered[operation] = None
-        if operation.deliveries is None:
-            operation.deliveries = [(self, len(operation.results))]
-        else:
-            operation.deliveries.append((self, len(operation.results)))
+    def add(self, operations: Sequence[Operation]) -> None:
+        """Note that the operations have some of the messages: those just added to their `results`."""
+        for operation in operations:
+            results = operation.results
+            if results:
+                self.undelivered[operation] = None
+                if operation.deliveries is None:
+                    operation.deliveries = [(self, len(results))]
+                else:
+                    operation.deliveries.append((self, len(results)))
 
     def complete_part(self, operation: Operation) -> None:
         """Note that the operation's messages have been handed over, or are back in the queue."""

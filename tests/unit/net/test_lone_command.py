@@ -18,7 +18,7 @@ def taken(back: list[Operation]) -> Operation:
     """Return an operation that has taken a message. It is in `back` when the message is put back."""
     operation = get()
     operation.results = [b"m"]
-    Delivery(1, lambda: None, back.append).add(operation)
+    Delivery(1, lambda: None, back.append).add([operation])
     return operation
 
 

@@ -38,7 +38,7 @@ class Replies:
         for size in sizes:
             operation = get()
             operation.results = [b"m"]
-            Delivery(1, lambda: None, self.back.append).add(operation)
+            Delivery(1, lambda: None, self.back.append).add([operation])
             self.operations.append(operation)
             taken.append((at, at + size, operation))
             at += size

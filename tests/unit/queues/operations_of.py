@@ -95,6 +95,6 @@ def taken_by(operation: Operation, *messages: bytes, number: int = 1) -> Deliver
     """Let a call bring messages to the operation. Return the call's delivery."""
     operation.results += messages
     delivery = Delivery(number, lambda: None, lambda _: None)
-    delivery.add(operation)
+    delivery.add([operation])
     delivery.end_sharing_out()
     return delivery

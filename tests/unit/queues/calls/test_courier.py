@@ -79,7 +79,7 @@ class Harness:
             if delivery is not None and gets:
                 operation = Operation(verbs.GET, key, [], 1, WithoutClient())
                 operation.results = [b"m"]
-                delivery.add(operation)
+                delivery.add([operation])
                 self.got.append(operation)
 
         runs = [b"put unique", b"2", b"", b"m" * size]

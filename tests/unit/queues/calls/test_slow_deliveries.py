@@ -27,7 +27,7 @@ class SlowDelivery:
         """Give each operation its message."""
         for number, operation in enumerate(self.operations):
             operation.results = [b"%d" % number]
-            self.delivery.add(operation)
+            self.delivery.add([operation])
         self.delivery.end_sharing_out()
 
     def add(self) -> None:

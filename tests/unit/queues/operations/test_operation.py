@@ -100,7 +100,7 @@ class Call:
 
     def bring(self, operation: Operation, *messages: bytes) -> None:
         operation.results += messages
-        self.delivery.add(operation)
+        self.delivery.add([operation])
 
 
 @pytest.mark.parametrize("is_shared_out", ["before", "after"])

@@ -60,7 +60,7 @@ class Taken:
     def get(self, owner: CoroutineOwner, name: bytes = b"q") -> Operation:
         operation = get(owner=owner, name=name)
         operation.results = [b"m"]
-        Delivery(1, lambda: None, self.back.append).add(operation)
+        Delivery(1, lambda: None, self.back.append).add([operation])
         return operation
 
 

@@ -85,7 +85,7 @@ class World:
         operation = self.lanes.joined[number]
         operation.results = [b"m"]
         delivery = Delivery(1, lambda: None, self.put_back.append)
-        delivery.add(operation)
+        delivery.add([operation])
         operation.owner.completed(operation)
         return operation
 
