@@ -14,9 +14,8 @@ import pytest
 import pressure_server
 from pressure_server.compiled import is_compiled
 from pressure_server.version import RELEASE
+from tests.operators.compiling import SOURCE, compile_one_module
 from tests.support.paths import ROOT
-
-SOURCE = "pressure_server/queues/shard.py"
 
 
 @pytest.fixture
@@ -73,8 +72,8 @@ def test_a_source_that_has_changed_since_it_was_compiled_is_refused(copy: Path) 
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)  # it translates the sources twice: a minute on an idle machine
 def test_without_a_compiler_the_server_is_interpreted_unless_that_is_forbidden(copy: Path) -> None:
+    compile_one_module(copy)
     build = ("setup.py", "--quiet", "build_ext", "--inplace")
     done = run(copy, *build, CC="/bin/false")
     assert done.returncode == 0
