@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.native import NativeClient, NativeSteps, run, step_until
+from tests.support.native import NativeClient, NativeSteps, native_gets, native_puts, run, step_until
 from tests.support.programs import Client, Server, Valkey
 from tests.support.small_library import small_library
 from tests.support.waiters import create
@@ -40,24 +40,6 @@ def sets(backend: Valkey, server_of_sets: Server) -> Iterator[Client]:
 @pytest.fixture
 def native(direct: Client) -> NativeClient:
     return NativeClient(direct, "q")
-
-
-def native_puts(direct: Client, contents: list[bytes]) -> None:
-    """Write what a native client leaves after it has put the messages one by one; this is faster."""
-    direct.lpush(BASE, *contents)
-    _sign_natively(direct, "producer", "produced", contents)
-
-
-def native_gets(direct: Client, count: int) -> None:
-    """Take messages, and write what a native client leaves after that."""
-    _sign_natively(direct, "consumer", "consumed", direct.rpop(BASE, count))
-
-
-def _sign_natively(direct: Client, role: str, done: str, contents: list[bytes]) -> None:
-    assert direct.llen(f"{BASE}:{role}_free") == 1
-    direct.set(f"{BASE}:{role}", "native")
-    direct.incrby(f"{BASE}:stats:{done}_messages", len(contents))
-    direct.incrby(f"{BASE}:stats:{done}_bytes", sum(map(len, contents)))
 
 
 def numbered(first: int, last: int) -> list[bytes]:
@@ -101,7 +83,7 @@ def test_a_set_forgets_a_queue_that_a_native_client_deletes(client: Client, nati
 
 def test_a_large_queue_of_a_native_client_is_mirrored_slice_by_slice(client: Client, direct: Client) -> None:
     create(client, "q")
-    native_puts(direct, numbered(0, LARGE))
+    native_puts(direct, BASE, numbered(0, LARGE))
     probes = numbered(0, LARGE + 1000)[::397]
     assert_finds_what_is_queued(client, direct, probes)
     # Half of each batch is queued already.
@@ -117,11 +99,11 @@ def test_the_mirror_follows_native_puts_and_gets(sets: Client, direct: Client, b
     create(sets, "q")
     sets.sadd("q", b"own")
     for first in range(0, 3 * between, between):
-        native_puts(direct, numbered(first, first + between))
+        native_puts(direct, BASE, numbered(first, first + between))
         probes = [b"own", b"none", *numbered(first, first + between)[:: max(1, between // 5)]]
         assert_finds_what_is_queued(sets, direct, probes)
         assert_adds_what_is_not_queued(sets, direct, [b"own", b"%d" % first, b"new %d" % first])
-        native_gets(direct, max(1, between // 2))
+        native_gets(direct, BASE, max(1, between // 2))
         assert_finds_what_is_queued(sets, direct, probes)
 
 
@@ -130,7 +112,7 @@ def test_the_mirror_forgets_messages_that_native_clients_take(sets: Client, dire
     largest = 0
     for first in range(0, 20_000, 500):
         sets.sadd("q", *numbered(first, first + 500))
-        native_gets(direct, direct.llen(BASE))
+        native_gets(direct, BASE, direct.llen(BASE))
         largest = max(largest, direct.scard(f"{BASE}:ext:members"))
     assert largest <= 3000
     sets.sadd("q", b"last")

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.support.model_settings import model_settings
-from tests.support.native import NativeClient
+from tests.support.native import NativeClient, native_puts
 from tests.support.programs import Client, Server, Valkey, wait_for
 from tests.support.reference.queue import Queue
 from tests.support.series import Series, run_series, words
@@ -187,10 +187,8 @@ def test_messages_of_native_clients_are_all_taken(
 ) -> None:
     create(client, "q", "TYPE", order)
     client.sadd("q", "first")
-    native = NativeClient(direct, "q")
     many = [b"first" if is_equal and number == 1050 else b"%04d" % number for number in range(1100)]
-    for message in many:
-        native.put(message)
+    native_puts(direct, "__pressure__:q", many)
     assert client.scard("q") == 1101
     assert set(client.sscan_iter("q")) == {b"first", *many}
     taken = drain(client)

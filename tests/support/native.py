@@ -252,3 +252,22 @@ class NativeClient:
         """Return a function that runs an operation of NativeSteps to its end."""
         steps: Callable[..., Steps[Any]] = getattr(self._steps, operation)
         return lambda *arguments: run(steps(*arguments))
+
+
+def native_puts(client: redis.Redis, base: str, messages: list[bytes]) -> None:
+    """Write what a native client leaves after it has put the messages one by one; this is faster."""
+    client.lpush(base, *messages)
+    _sign(client, base, "producer", "produced", messages)
+
+
+def native_gets(client: redis.Redis, base: str, count: int) -> None:
+    """Take messages, and write what a native client leaves after that."""
+    messages: Any = client.rpop(base, count)
+    _sign(client, base, "consumer", "consumed", messages)
+
+
+def _sign(client: redis.Redis, base: str, role: str, done: str, messages: list[bytes]) -> None:
+    assert client.llen(f"{base}:{role}_free") == 1
+    client.set(f"{base}:{role}", "native")
+    client.incrby(f"{base}:stats:{done}_messages", len(messages))
+    client.incrby(f"{base}:stats:{done}_bytes", sum(map(len, messages)))
