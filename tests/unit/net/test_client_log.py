@@ -77,6 +77,13 @@ def test_what_loses_work_is_a_warning(unknown: UnknownCommands, caplog: pytest.L
     ]
 
 
+def test_a_probe_of_a_library_is_for_debugging(
+    unknown: UnknownCommands, caplog: pytest.LogCaptureFixture
+) -> None:
+    unknown.note(_sender("a:1"), [b"client", b"maint_notifications"], "-ERR")
+    assert caplog.records == []
+
+
 def test_garbage_and_clients_without_a_login_are_left_out(
     unknown: UnknownCommands, caplog: pytest.LogCaptureFixture
 ) -> None:
