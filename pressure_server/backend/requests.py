@@ -185,6 +185,7 @@ class Caller:
 class LibraryCall(BackendRequest):
     """A call of the library: its header (layout.py), and the keys and packed arguments of its blocks."""
 
+    # Set by the subclass: an `__init__` here would be one more function for each request.
     caller: Caller
     keys: list[bytes]
     pieces: list[bytes]
