@@ -51,10 +51,12 @@ _LOSS = (0.02, 0.3)
 class Faults:
     """Does the planned faults. `done` lists those that have been repaired."""
 
-    def __init__(self, stand: Stand, hang_ups: HangUps) -> None:
+    def __init__(self, stand: Stand, hang_ups: HangUps, is_acknowledged: Callable[[bytes], bool]) -> None:
+        """`is_acknowledged` tells of a message's name whether it would be lost if it were stolen."""
         self.done: list[Incident] = []
         self._stand = stand
         self._hang_ups = hang_ups
+        self._is_acknowledged = is_acknowledged
         # A target is not broken again before it has been repaired.
         self._locks: dict[tuple[Target, int], asyncio.Lock] = {}
         self._stay_is_over = asyncio.Event()
@@ -238,10 +240,21 @@ class Faults:
             with self._valkey.client() as control:
                 if harm is not None:
                     return harm(control)
+                if fault.kind is plan.STOLEN:
+                    return any(self._steal(control, key) for key in _queues(control))
                 return any(_harm(control, key, fault.kind) for key in _queues(control))
 
         while not await asyncio.to_thread(act):  # noqa: ASYNC110 -- the backend sends no event
             await asyncio.sleep(_POLL_INTERVAL)
+
+    def _steal(self, control: Client, key: bytes) -> bool:
+        """Steal the oldest message of a queue. Return False if there is none that would be lost."""
+        oldest = control.lindex(key, -1)
+        return (
+            oldest is not None
+            and self._is_acknowledged(oldest.partition(b":")[0])
+            and bool(control.lrem(key, -1, oldest))
+        )
 
 
 async def _send_and_close(port: int, data: bytes) -> None:
@@ -276,9 +289,7 @@ def _queues(control: Client) -> list[bytes]:
 
 
 def _harm(control: Client, key: bytes, kind: Kind) -> bool:
-    """Steal, forge or copy a message. Return False if the queue has none that will do."""
-    if kind is plan.STOLEN:
-        return control.rpop(key) is not None
+    """Forge or copy a message. Return False if the queue has none that will do."""
     if kind is plan.FORGED:
         return bool(control.lpushx(key, _NEVER_SENT))
     if b"{" in key:

@@ -219,7 +219,7 @@ class _Work:
         sender = self._sender(self._maker.caller("stall-producer"))
         collector = self._maker.caller("stall-collector")
         self._hang_ups = HangUps(stand.proxies, self._ledger, self._journal, sender, collector)
-        self._faults = Faults(stand, self._hang_ups)
+        self._faults = Faults(stand, self._hang_ups, self._ledger.is_acknowledged)
         self._outcome.incidents = self._faults.done
 
     async def run(self) -> None:

@@ -120,6 +120,10 @@ class Ledger:
         """The number of messages sent."""
         return len(self._sent)
 
+    def is_acknowledged(self, message: bytes) -> bool:
+        """Return whether the put of a message has been acknowledged."""
+        return message in self._acknowledged
+
     @property
     def acknowledged(self) -> int:
         """The number of messages acknowledged."""
