@@ -57,6 +57,8 @@ def open_page(browser: Browser) -> Iterator[Open]:
         page.on("pageerror", lambda error: errors.append(str(error)))
         page.on("console", lambda message: errors.append(message.text) if message.type == "error" else None)
         page.on("request", lambda request: note_request(request.url))
+        # If a test fails, this tells whether it was a script that did not come.
+        page.on("requestfailed", lambda request: print(f"{request.url}: {request.failure}"))
         page.goto(own + path)
         return page
 
@@ -214,7 +216,7 @@ def test_the_chart_of_an_idle_queue_has_a_line_that_ends_now(client: Client, vie
 
     expect(chart).to_have_attribute("aria-label", shown)
     first, last = range_shown()
-    assert (last - first) % 86400 in (60, 61)
+    assert 60 <= (last - first) % 86400 < 65  # a busy machine may count late
     # An idle queue has no events, and the chart goes on.
     page.wait_for_function(
         "label => document.querySelector('.chart').getAttribute('aria-label') !== label",
