@@ -19,8 +19,8 @@ logger = logging.getLogger(__name__)
 # Pairs of a library and a command that are remembered. Later ones are not logged.
 _MAX_PAIRS = 256
 _MAX_LIBRARY = 64
-# What libraries ask every server, to learn whether it is one of those that know the command: redis-py for
-# notifications of maintenance in Redis Enterprise.
+# Libraries send these to every server, and go on without them if the reply is an error. redis-py asks for
+# notifications before a maintenance of Redis Enterprise.
 _PROBES = {"CLIENT MAINT_NOTIFICATIONS"}
 _NAME = re.compile(rb"[A-Za-z][A-Za-z0-9_.:-]{0,63}")
 
@@ -91,9 +91,9 @@ class UnknownCommands:
         library = client.library_name.strip()[:_MAX_LIBRARY]
         if not self._is_new(library or _host_of(address), command):
             return
-        level = logging.DEBUG if command in _PROBES else logging.INFO
+        usual = logging.DEBUG if command in _PROBES else logging.INFO
         logger.log(
-            logging.WARNING if loses_work else level,
+            logging.WARNING if loses_work else usual,
             "%s command %s from %s (%s, %s): replied %s; logged once for each %s and command",
             "refused" if loses_work else "unknown",
             command,

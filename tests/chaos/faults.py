@@ -240,21 +240,10 @@ class Faults:
             with self._valkey.client() as control:
                 if harm is not None:
                     return harm(control)
-                if fault.kind is plan.STOLEN:
-                    return any(self._steal(control, key) for key in _queues(control))
-                return any(_harm(control, key, fault.kind) for key in _queues(control))
+                return any(_harm(control, key, fault.kind, self._is_acknowledged) for key in _queues(control))
 
         while not await asyncio.to_thread(act):  # noqa: ASYNC110 -- the backend sends no event
             await asyncio.sleep(_POLL_INTERVAL)
-
-    def _steal(self, control: Client, key: bytes) -> bool:
-        """Steal the oldest message of a queue. Return False if there is none that would be lost."""
-        oldest = control.lindex(key, -1)
-        return (
-            oldest is not None
-            and self._is_acknowledged(oldest.partition(b":")[0])
-            and bool(control.lrem(key, -1, oldest))
-        )
 
 
 async def _send_and_close(port: int, data: bytes) -> None:
@@ -288,13 +277,17 @@ def _queues(control: Client) -> list[bytes]:
     return [base for base in bases if not base.startswith(others) and b"}" + OWN.encode() not in base]
 
 
-def _harm(control: Client, key: bytes, kind: Kind) -> bool:
-    """Forge or copy a message. Return False if the queue has none that will do."""
+def _harm(control: Client, key: bytes, kind: Kind, is_acknowledged: Callable[[bytes], bool]) -> bool:
+    """Steal, forge or copy a message. Return False if the queue has none that will do."""
+    oldest = control.lindex(key, -1)
+    if kind is plan.STOLEN:
+        # Others would not be lost.
+        will_do = oldest is not None and is_acknowledged(oldest.partition(b":")[0])
+        return will_do and bool(control.lrem(key, -1, oldest))
     if kind is plan.FORGED:
         return bool(control.lpushx(key, _NEVER_SENT))
     if b"{" in key:
         return False  # a reliable consumer may move both copies to its queue, and remove them as one
-    oldest = control.lindex(key, -1)
     # If one of two equal messages has flags, either may be delivered with them.
     return oldest is not None and not flags_of(name_of(oldest)) and bool(control.lpushx(key, oldest))
 

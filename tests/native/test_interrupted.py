@@ -10,19 +10,13 @@ from collections.abc import Iterator
 import pytest
 import redis
 
+from tests.support.module_servers import module_server
 from tests.support.native import NativeSteps, run, step_until
 from tests.support.programs import Client, Server, Valkey, keys_left, wait_for
 from tests.support.waiters import create
 
 BASE = "__pressure__:q"
-
-
-@pytest.fixture(scope="module")
-def strict_server(shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    options = ("--backend", shared_backend.url, "--overflow", "error", "--role-timeout", "0")
-    server = Server(tmp_path_factory.mktemp("server") / "log", *options)
-    yield server
-    server.end_well()
+strict_server = module_server("--overflow", "error", "--role-timeout", "0")
 
 
 @pytest.fixture

@@ -6,10 +6,10 @@ Random programs are in tests/simulate. Native clients do not know the mirror, no
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
+from tests.support.module_servers import module_server
 from tests.support.native import NativeClient, NativeSteps, native_gets, native_puts, run, step_until
 from tests.support.programs import Client, Server, Valkey
 from tests.support.small_library import small_library
@@ -17,23 +17,14 @@ from tests.support.waiters import create
 
 BASE = "__pressure__:q"
 LARGE = 5000
+small_server = module_server(environment=small_library())
 
 
-@pytest.fixture(scope="module", params=["usual", "small"])
-def server_of_sets(
-    request: pytest.FixtureRequest, shared_backend: Valkey, tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Server]:
-    """A server, and one whose library has small limits."""
-    log: Path = tmp_path_factory.mktemp("server") / "log"
-    environment = small_library() if request.param == "small" else {}
-    server = Server(log, "--backend", shared_backend.url, environment=environment)
-    yield server
-    server.end_well()
-
-
-@pytest.fixture
-def sets(backend: Valkey, server_of_sets: Server) -> Iterator[Client]:
-    with server_of_sets.client() as client:
+@pytest.fixture(params=["shared", "small"])
+def sets(request: pytest.FixtureRequest, backend: Valkey) -> Iterator[Client]:
+    """redis-py, connected to the usual server, or to one whose library has small limits."""
+    server: Server = request.getfixturevalue(f"{request.param}_server")
+    with server.client() as client:
         yield client
 
 

@@ -10,7 +10,10 @@ from tests.support.programs import Server, Valkey
 
 
 def module_server(
-    *options: str, users: Mapping[str, tuple[str, list[str], list[str]]] | None = None, secret: str = ""
+    *options: str,
+    users: Mapping[str, tuple[str, list[str], list[str]]] | None = None,
+    secret: str = "",
+    environment: Mapping[str, str] | None = None,
 ) -> Any:
     """Return a fixture: a server on the shared backend with these options, besides its RESP listener.
 
@@ -25,7 +28,7 @@ def module_server(
         if users is not None:
             (folder / "users.toml").write_text(users_toml(users))
             arguments += ["--users", str(folder / "users.toml")]
-        server = Server(folder / "log", *arguments)
+        server = Server(folder / "log", *arguments, environment=environment)
         yield server
         assert not secret or secret not in server.log
         server.end_well()
