@@ -3,12 +3,14 @@
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from tests.chaos.plan import Kind, Target
+from tests.chaos.plan import LOSSY, MASTER_KILLED, PARTITION, Kind, Target
 from tests.support.ledger import Doubled, Event
 
 # Seconds within which a delivery is acknowledged if the backend can be reached, and for which a repaired
 # process still has an effect.
 _DELAY = 2.0
+# They last long enough for the heartbeats of any proxy to be missed, and a failover may undo them.
+_SILENCING = (PARTITION, LOSSY, MASTER_KILLED)
 
 
 class Incident(NamedTuple):
@@ -42,13 +44,14 @@ def cause(duplicate: Doubled, incidents: Sequence[Incident], proxy_timeout: floa
 
 
 def cause_of_refusal(reserved: Event, refused: Event, incidents: Sequence[Incident]) -> Incident | None:
-    """Return the broken proxy that explains why a client's reservation has ended, or None.
+    """Return the broken proxy or network that explains why a client's reservation has ended, or None.
 
     If a proxy dies or is taken for dead, the reservations of its clients end.
     """
     for incident in incidents:
         is_between = incident.began <= refused.when and reserved.when <= incident.ended + _DELAY
-        if incident.kind.breaks_a_process and incident.proxy == reserved.proxy and is_between:
+        breaks_proxy = incident.kind.breaks_a_process and incident.proxy == reserved.proxy
+        if is_between and (breaks_proxy or incident.kind in _SILENCING):
             return incident
     return None
 

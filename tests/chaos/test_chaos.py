@@ -161,10 +161,12 @@ def test_nothing_explains_a_job_that_has_ended_twice(tmp_path: Path) -> None:
         (plan.PROXY_KILLED, "a", True, False),
         (plan.PROXY_KILLED, "b", False, False),
         (plan.POWER_CUT, "", False, False),
+        (plan.PARTITION, "", False, True),
+        (plan.PARTITION, "", True, False),
         (plan.CLIENTS_CUT, "a", False, False),
     ],
 )
-def test_only_its_broken_proxy_explains_a_reservation_that_ended_early(
+def test_only_its_broken_proxy_or_network_explains_a_reservation_that_ended_early(
     tmp_path: Path, kind: Kind, proxy: str, *, is_detached: bool, is_explained: bool
 ) -> None:
     outcome = Outcome(settings(tmp_path, [], messages=1))
