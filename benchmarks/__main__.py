@@ -4,8 +4,6 @@ Exit status: 0 if everything was measured, even if targets were missed; 1 if a m
 program is missing.
 """
 
-from __future__ import annotations
-
 import argparse
 import signal
 import sys

@@ -4,8 +4,6 @@ beanstalkd keeps its jobs in its memory and loses them when it dies. With `-b -f
 disk; so do the backend and pressure-server with `--durability fsync`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace

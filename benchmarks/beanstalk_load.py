@@ -5,8 +5,6 @@ checked. In a case, queues are tubes and requests are jobs. The job n is put int
 of tubes, and each worker watches its share of the tubes, so that no reserve waits.
 """
 
-from __future__ import annotations
-
 import argparse
 import re
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 The client puts and takes one message at a time. The others send commands as fast as they can, or do not read.
 """
 
-from __future__ import annotations
-
 import socket
 import statistics
 import subprocess

@@ -3,8 +3,6 @@
 Each client waits for every reply. Native clients connect directly to the Redis behind pressure-server.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor

@@ -7,8 +7,6 @@ of a call) + `calls`. The backend's blocks cost more the more queues there are, 
 them: `blocks` · log10(queues) fits best.
 """
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 from math import log10

@@ -7,8 +7,6 @@ Each server and each node has a processor, which does one thing after the other,
 processors.
 """
 
-from __future__ import annotations
-
 import argparse
 import heapq
 import random

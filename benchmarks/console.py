@@ -3,8 +3,6 @@
 Both servers have the same load. The one without an HTTP listener has no survey of queues either.
 """
 
-from __future__ import annotations
-
 import http.client
 import threading
 import time

@@ -5,8 +5,6 @@ the latency of PING, which shows for how long the event loop is blocked. Other p
 latencies longer, so they are measured without consoles, too.
 """
 
-from __future__ import annotations
-
 import argparse
 import http.client
 import statistics

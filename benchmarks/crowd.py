@@ -1,7 +1,5 @@
 """Thousands of connections to a server, and the server's memory."""
 
-from __future__ import annotations
-
 import resource
 import time
 from contextlib import ExitStack

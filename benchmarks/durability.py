@@ -3,8 +3,6 @@
 At the level `fsync` the backend has `appendfsync always`; at `replica` it has a replica.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 from dataclasses import replace
 

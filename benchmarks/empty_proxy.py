@@ -3,8 +3,6 @@
 Usage: python empty_proxy.py LISTEN_PORT BACKEND_PORT. Each client gets its own connection to the backend.
 """
 
-from __future__ import annotations
-
 import asyncio
 import sys
 from typing import cast

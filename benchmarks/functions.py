@@ -3,8 +3,6 @@
 The unit is an EVALSHA of one GET on the same backend, in the same round.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 

@@ -3,8 +3,6 @@
 Measured by the client (median), and by Redis inside scripts (mean, from INFO commandstats).
 """
 
-from __future__ import annotations
-
 import random
 import re
 import statistics

@@ -5,8 +5,6 @@ memory, a backend answers each block as the library does on the fast path. Its t
 requests, is not counted.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gc
 from collections import Counter

@@ -1,7 +1,5 @@
 """The memory that remains after queues, connections and waits have ended."""
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 

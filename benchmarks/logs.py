@@ -1,7 +1,5 @@
 """Logs beside the streams of Redis; rings, and queues of other orders, beside FIFO queues."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from itertools import count

@@ -3,8 +3,6 @@
 memcached does less: it sets and gets the value of one key. load.py measures all three, for their ratios.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple

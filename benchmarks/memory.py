@@ -3,8 +3,6 @@
 Does not include the kernel's memory for sockets.
 """
 
-from __future__ import annotations
-
 from contextlib import ExitStack
 
 from benchmarks.crowd import allow_files, connect, resident_kib

@@ -3,8 +3,6 @@
 twemproxy is not measured, because it does not support blocking commands.
 """
 
-from __future__ import annotations
-
 import time
 from contextlib import ExitStack
 from typing import NamedTuple

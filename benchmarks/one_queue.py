@@ -1,7 +1,5 @@
 """SADD and SPOP per second on one queue, for the parts that do not compare numbers of queues."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from benchmarks.client import Client

@@ -3,8 +3,6 @@
 Runs once, because it takes long. Checks the order of the messages and the bound.
 """
 
-from __future__ import annotations
-
 import re
 import time
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Plans: how much is measured, in a full run and in a quick test of the benchmarks."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

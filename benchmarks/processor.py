@@ -1,7 +1,5 @@
 """The processor time of a program, as counted by the operating system."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 from typing import NamedTuple

@@ -4,8 +4,6 @@
 installed it.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import subprocess

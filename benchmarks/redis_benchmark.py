@@ -1,7 +1,5 @@
 """Run redis-benchmark, the load generator of Redis."""
 
-from __future__ import annotations
-
 import csv
 import subprocess
 

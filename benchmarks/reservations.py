@@ -1,7 +1,5 @@
 """Jobs of Redis clients: PRESSURE.RESERVE and PRESSURE.ACK, compared with SPOP; and the memory of a job."""
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Callable

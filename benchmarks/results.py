@@ -1,7 +1,5 @@
 """Results: samples, targets, and the tables made of them."""
 
-from __future__ import annotations
-
 import statistics
 from collections import defaultdict
 from collections.abc import Hashable

@@ -4,8 +4,6 @@ The subjects are pressure-server, Redis, twemproxy, and an empty proxy, which is
 Python.
 """
 
-from __future__ import annotations
-
 import math
 import re
 from collections.abc import Iterator

@@ -3,8 +3,6 @@
 Each round starts a new server, because a process rarely returns memory.
 """
 
-from __future__ import annotations
-
 import os
 import random
 import re

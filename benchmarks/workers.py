@@ -4,8 +4,6 @@ Prints the server's processor time and memory for the wait, its processor time f
 until a worker has the job.
 """
 
-from __future__ import annotations
-
 import argparse
 import select
 import socket

@@ -1,7 +1,5 @@
 """The compiled variant of the server: tell whether it runs, and refuse it if its sources have changed."""
 
-from __future__ import annotations
-
 from importlib.machinery import EXTENSION_SUFFIXES
 from pathlib import Path
 from typing import TYPE_CHECKING, Any

@@ -3,8 +3,6 @@
 A machine that loses its power sends no FIN and no RST, and neither does a gateway that forgets a connection.
 """
 
-from __future__ import annotations
-
 import socket
 from dataclasses import dataclass
 from math import ceil

@@ -1,7 +1,5 @@
 """Limits for warnings of which there may be many: a summary of similar ones, or only one about each queue."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """Text for people: names of queues and users, which are any bytes, and counts. Patterns of names. No I/O."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Generator, Sequence
 from itertools import groupby

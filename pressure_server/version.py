@@ -1,7 +1,5 @@
 """The version: the release, and the commit of sources that are not the release's own."""
 
-from __future__ import annotations
-
 import subprocess
 from pathlib import Path
 from typing import Final

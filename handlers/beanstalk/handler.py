@@ -1,7 +1,5 @@
 """The handler as the server uses it: options of listeners, new connections, and health checks."""
 
-from __future__ import annotations
-
 from handlers.beanstalk import commands
 from handlers.beanstalk.listener_state import ListenerState
 from handlers.beanstalk.session import BeanstalkSession

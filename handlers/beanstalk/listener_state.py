@@ -4,8 +4,6 @@ Each process of the server reports on its own clients, for `stats`, `stats-tube`
 commands put the reports together.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter, defaultdict
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ Unlike beanstalkd, the parser never reads the message of a refused put as comman
 ends the connection if the size is unknown or wrong.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple

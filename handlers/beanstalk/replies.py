@@ -1,7 +1,5 @@
 """Replies of the beanstalk protocol, and YAML as beanstalkd writes it."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 
 from pressure_server.errors import ErrorKind

@@ -1,7 +1,5 @@
 """The command table: the source of dispatch, and of the arguments that each command takes."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

@@ -3,8 +3,6 @@
 Invalid words raise ClientError with memcached's text.
 """
 
-from __future__ import annotations
-
 import re
 
 from handlers.memcached.parser import KEY

@@ -1,7 +1,5 @@
 """The handler as the server uses it: options of listeners, new connections, and health checks."""
 
-from __future__ import annotations
-
 import asyncio
 from functools import partial
 

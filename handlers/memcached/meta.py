@@ -4,8 +4,6 @@ A flag is a word of one letter, with a token after some letters. As in memcached
 the flags of all of them, and ignores those that mean nothing to it.
 """
 
-from __future__ import annotations
-
 from binascii import b2a_base64
 from collections.abc import Callable
 from functools import partial

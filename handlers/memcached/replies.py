@@ -1,7 +1,5 @@
 """Replies: encode them in memcached's text protocol. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@
 Logins are as in memcached's text protocol: the first command is a `set` with the data `USER PASSWORD`.
 """
 
-from __future__ import annotations
-
 import logging
 from collections import Counter
 from collections.abc import Coroutine

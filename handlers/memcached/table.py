@@ -1,7 +1,5 @@
 """The command table: the commands of each mode, their syntax, rights and functions."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial

@@ -3,8 +3,6 @@
 A flush only marks values as dead. `Values.sweep_flushed` deletes these in the background.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Coroutine, Iterable, Sequence

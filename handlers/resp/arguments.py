@@ -3,8 +3,6 @@
 Each function raises CommandError, with Redis's text if Redis has such an argument.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 
 from pressure_server.errors import CommandError

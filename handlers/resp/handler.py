@@ -1,7 +1,5 @@
 """The handler as the server sees it: creates connections, and checks whether a server is alive."""
 
-from __future__ import annotations
-
 from handlers.resp import commands
 from handlers.resp.parser import Limits
 from handlers.resp.session import RespSession

@@ -1,7 +1,5 @@
 """The options of a command: a table of their names, and the values that a client gives them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 

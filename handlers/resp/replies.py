@@ -4,8 +4,6 @@ None is null, str a simple string, bytes a bulk string, an exception an error. T
 replies that have no type in Python. Error replies have Redis's texts, which clients may compare.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

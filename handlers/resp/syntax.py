@@ -4,8 +4,6 @@ A word in upper case is a token; in brackets, several in a row are one. `THIS|TH
 these values.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace

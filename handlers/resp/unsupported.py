@@ -4,8 +4,6 @@ phpredis answers `-ERR …` to its application with nothing but `false`. Any oth
 Redis does not know, and subcommands that libraries try out, stay `-ERR unknown …`.
 """
 
-from __future__ import annotations
-
 from handlers.resp.parser import Words
 from handlers.resp.replies import UnknownCommandError
 

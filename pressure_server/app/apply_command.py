@@ -1,7 +1,5 @@
 """`pressure-server queues apply`: give existing queues the settings that the --config file has for them."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import click

@@ -1,7 +1,5 @@
 """`pressure-server backup`, `restore` and `check-data`: the files of the embedded backend."""
 
-from __future__ import annotations
-
 import contextlib
 import signal
 import sys

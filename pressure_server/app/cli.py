@@ -1,7 +1,5 @@
 """The command line: its commands, and their exit statuses."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import sys

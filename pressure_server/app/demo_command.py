@@ -3,8 +3,6 @@
 The workers take fewer messages than the producer puts, and catch up when it has ended.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import closing, suppress

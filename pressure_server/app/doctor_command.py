@@ -1,7 +1,5 @@
 """`pressure-server doctor`: examine queues, report their problems, and repair them on request."""
 
-from __future__ import annotations
-
 import os
 from typing import Any
 

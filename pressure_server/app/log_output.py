@@ -1,7 +1,5 @@
 """Logging to standard output, as lines of text or JSON."""
 
-from __future__ import annotations
-
 import json
 import logging
 import sys

@@ -1,7 +1,5 @@
 """Types of options and of their values: integers, times, sizes and levels of durability."""
 
-from __future__ import annotations
-
 import ast
 import inspect
 import math

@@ -4,8 +4,6 @@ Each field of Settings is an option, a variable PRESSURE_… and a key of the TO
 docs/reference/options.md are generated from them.
 """
 
-from __future__ import annotations
-
 import difflib
 import os
 import re

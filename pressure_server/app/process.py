@@ -1,7 +1,5 @@
 """The server's process: the limits of its memory and its processors, and its title."""
 
-from __future__ import annotations
-
 import os
 import re
 import sys

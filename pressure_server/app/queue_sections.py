@@ -1,7 +1,5 @@
 """The sections `[queues."PATTERN"]` of the configuration file: settings of queues by name."""
 
-from __future__ import annotations
-
 import difflib
 import re
 import tomllib

@@ -1,7 +1,5 @@
 """`pressure-server queues`, `top` and `where`: a table of the queues, once or live; where one is stored."""
 
-from __future__ import annotations
-
 import asyncio
 import curses
 import json

@@ -1,7 +1,5 @@
 """One run of the server: start the backend and the listeners, serve, drain, exit."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import gc

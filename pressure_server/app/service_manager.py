@@ -3,8 +3,6 @@
 The protocol is that of sd_notify(3). Without NOTIFY_SOCKET in the environment, nothing is sent.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -1,7 +1,5 @@
 """The store of queues: its settings, and access for commands that run beside a server, or without one."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections.abc import AsyncIterator, Mapping

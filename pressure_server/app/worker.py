@@ -1,7 +1,5 @@
 """A worker: one process of a server with --workers. Its supervisor starts it, and tells it what to do."""
 
-from __future__ import annotations
-
 import logging
 import socket
 import sys

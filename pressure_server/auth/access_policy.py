@@ -3,8 +3,6 @@
 A reload reads the files again. Open connections then get the new rights of their users, or are ended.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -4,8 +4,6 @@ A delay affects only the connection whose login failed. A correct password is ac
 an address with many failures.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import OrderedDict

@@ -4,8 +4,6 @@ Passwords are kept as SHA-256 digests, as in Redis. docs/guides/security.md give
 hash.
 """
 
-from __future__ import annotations
-
 import hashlib
 import hmac
 import re

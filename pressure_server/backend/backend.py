@@ -3,8 +3,6 @@
 Each database has a link of its own; all databases share one watch, one durability and one set of turns.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

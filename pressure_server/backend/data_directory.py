@@ -1,7 +1,5 @@
 """The data directory of an embedded backend: its files, and the lock that gives it to one process."""
 
-from __future__ import annotations
-
 import errno
 import fcntl
 import logging

@@ -8,8 +8,6 @@ again. After Valkey has ended by itself, it therefore runs with `everysec` at fi
 it cannot write, and still answers reads. In that time, durability holds the answers to changes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import logging

@@ -3,8 +3,6 @@
 On a cluster, it finds the node that has the keys.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from contextlib import suppress

@@ -4,8 +4,6 @@ The link keeps each request until it is answered, and sends it again on a new ch
 flight at several deaths of the backend is not sent again.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

@@ -1,7 +1,5 @@
 """The loop with which every connection to the backend is opened again: try, tell its owner why not, pause."""
 
-from __future__ import annotations
-
 import asyncio
 import random
 from collections.abc import Awaitable, Callable, Iterator

@@ -4,8 +4,6 @@ WAIT blocks its connection. One connection, which is open while clients wait, as
 and a short WAIT that serve all of them.
 """
 
-from __future__ import annotations
-
 import asyncio
 from dataclasses import dataclass
 from typing import NamedTuple

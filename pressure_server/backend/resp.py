@@ -3,8 +3,6 @@
 A command has no future, task or coroutine: redis-py's two coroutine switches cost more than the call.
 """
 
-from __future__ import annotations
-
 import asyncio
 import fcntl
 import re

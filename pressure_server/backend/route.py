@@ -3,8 +3,6 @@
 A link leads: if it cannot use a node, or is redirected, the route changes, and all other connections follow.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

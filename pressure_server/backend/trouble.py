@@ -1,7 +1,5 @@
 """Trouble with the backend: outages, refusals and deaths. The log has each once, and what ends it."""
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import re

@@ -6,8 +6,6 @@ token is parked). This server's turn lasts until a script moves the token back. 
 other servers find the parked token of a server that died.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable

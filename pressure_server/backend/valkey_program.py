@@ -3,8 +3,6 @@
 The tools `valkey-check-aof` and `valkey-check-rdb` are the same program, started under these names.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """Checks of the callers' arguments, and the words of commands that they become."""
 
-from __future__ import annotations
-
 from math import ceil, inf, isnan
 
 # The limits of beanstalkd: priorities, delays and times to run are below 2^32.

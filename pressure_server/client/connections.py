@@ -1,7 +1,5 @@
 """The connections of clients to a pressure-server, and what is common to all types of queues."""
 
-from __future__ import annotations
-
 from collections.abc import Coroutine, Mapping, Sequence
 from threading import Lock
 from typing import Any, Self

@@ -3,8 +3,6 @@
 docs/guides/celery.md explains the use.
 """
 
-from __future__ import annotations
-
 import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping

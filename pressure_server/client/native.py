@@ -3,8 +3,6 @@
 docs/guides/native-client.md explains how the client waits, and why.
 """
 
-from __future__ import annotations
-
 import os
 import secrets
 import socket

@@ -1,7 +1,5 @@
 """What the replies of a pressure-server mean: results and errors."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 

@@ -4,8 +4,6 @@ A synchronous client holds an asyncio client whose connections are `BlockingRedi
 never suspend, so the first step of each is also its last, and no event loop is needed.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from functools import wraps
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar

@@ -4,8 +4,6 @@ An acknowledgement leaves together with the next request. The kernel sends it af
 none by then, and when the process ends.
 """
 
-from __future__ import annotations
-
 import logging
 import os
 import socket

@@ -7,8 +7,6 @@ these state.
 A reply has the fields of `Reply`, then a value for each block that has been done.
 """
 
-from __future__ import annotations
-
 from enum import IntEnum
 from typing import Final
 

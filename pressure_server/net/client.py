@@ -1,7 +1,5 @@
 """A client: who it is, its login, and what is counted and logged of its commands."""
 
-from __future__ import annotations
-
 import logging
 from abc import abstractmethod
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The command table of a protocol: what each command is called, takes, does and needs."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Iterable
 from dataclasses import dataclass
 from enum import Enum

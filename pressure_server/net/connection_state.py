@@ -4,8 +4,6 @@ Pure. The server's side says what the server still does for the client. The clie
 client may still send and read. An event that a state does not name leaves the state as it is.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from enum import Enum, auto
 

@@ -3,8 +3,6 @@
 A handler is an entry point. Its name is the scheme of listener URLs. It must not end in "s": that means TLS.
 """
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import ssl

@@ -1,7 +1,5 @@
 """What the parsers of line protocols share: an incomplete request is kept until it can be complete."""
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from typing import Any, ClassVar, NamedTuple
 

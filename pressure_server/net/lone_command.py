@@ -1,7 +1,5 @@
 """A command that is a coroutine. It runs alone: after all replies before it, and before the next command."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Coroutine
 from time import perf_counter

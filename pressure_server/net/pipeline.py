@@ -1,7 +1,5 @@
 """A client's pipeline: commands that are not executed yet, and replies that are not written yet, in order."""
 
-from __future__ import annotations
-
 import asyncio
 from abc import abstractmethod
 from enum import Enum

@@ -3,8 +3,6 @@
 Those that it has popped are apart: its next pop acknowledges those whose replies were written before that.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import chain, islice

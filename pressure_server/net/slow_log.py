@@ -1,7 +1,5 @@
 """The slow log: the latest commands that took long, as Redis's SLOWLOG has them. No I/O."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

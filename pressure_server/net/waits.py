@@ -1,7 +1,5 @@
 """What waits for a client, and the request of another client to end these waits (CLIENT UNBLOCK)."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Sequence
 

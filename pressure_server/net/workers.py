@@ -3,8 +3,6 @@
 A question goes to each process, which answers it for itself, and the answers are put together here.
 """
 
-from __future__ import annotations
-
 import asyncio
 import resource
 from collections import Counter, defaultdict

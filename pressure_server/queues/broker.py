@@ -1,7 +1,5 @@
 """The broker: this server's identity on the backend, and the databases in use."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import re

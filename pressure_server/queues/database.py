@@ -4,8 +4,6 @@ A queue is in one shard, by its name (placement.py). What concerns one queue goe
 several goes to each of theirs, and is not one step if these are several.
 """
 
-from __future__ import annotations
-
 import asyncio
 import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence

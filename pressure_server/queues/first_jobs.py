@@ -8,8 +8,6 @@ each costs fifty microseconds a queue, for each job that a worker waits for. A w
 queues. Operations in the line of a queue are served first.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from heapq import heapify, heappop, heappush

@@ -4,8 +4,6 @@ Only scripts touch a queue's keys. Their suffixes are listed here because a name
 would be those of another queue), and because waiting operations watch some of the keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from typing import TypeVar
 

@@ -5,8 +5,6 @@ measure the time with their own monotonic clock, so a clock that jumps does no h
 suspended may deliver messages that have been put back: these come twice, but none is lost.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter

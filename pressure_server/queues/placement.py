@@ -4,8 +4,6 @@ On a cluster, the keys of a shard have a tag in braces, so they are in one slot.
 the slots of the shards are spread evenly; the tag of the first shard does not depend on their number.
 """
 
-from __future__ import annotations
-
 import re
 from binascii import crc_hqx
 from itertools import count

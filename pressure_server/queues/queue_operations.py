@@ -3,8 +3,6 @@
 `kick`, `purge` and `redrive` work on all messages of a queue, in steps that are short for the backend.
 """
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any

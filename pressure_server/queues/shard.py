@@ -3,8 +3,6 @@
 A database has one shard; on a cluster several, each with a prefix and connections of its own (placement.py).
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence

@@ -4,8 +4,6 @@ It reads a few queues at a time and pauses in between, so that it takes about a 
 of the server's time, however many queues there are. With 100 000 queues a round takes two minutes.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections import Counter, deque

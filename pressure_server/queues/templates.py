@@ -3,8 +3,6 @@
 A template is a section `[queues."PATTERN"]` of the configuration file (app/queue_sections.py).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any

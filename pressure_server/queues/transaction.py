@@ -4,8 +4,6 @@ Operations in a transaction do not wait for messages or room. Only roles that na
 for, before anything is done. All queues of a transaction are in one shard.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace

@@ -5,8 +5,6 @@ server has used for a day are deleted, puts are refused while the backend uses t
 that a put has created are deleted after they have been empty and unused for some time (expiry).
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Sequence

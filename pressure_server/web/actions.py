@@ -4,8 +4,6 @@ So they have the checks of rights and arguments, the statistics and the guarante
 clients have.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import socket

@@ -1,7 +1,5 @@
 """Authentication: who sends a request, by a password or by the cookie of a session. Log in and log out."""
 
-from __future__ import annotations
-
 import asyncio
 import base64
 import hashlib

@@ -1,7 +1,5 @@
 """The page of clients: their connections, the queues on which they wait, and the bytes held for them."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Server-sent events: a stream that sends a view of the server each second, if it has changed."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 import logging

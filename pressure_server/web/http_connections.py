@@ -4,8 +4,6 @@ aiohttp waits for the end of a head for ever, and lets 32 heads of a megabyte wa
 a traceback for each malformed request; these are logged seldom.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from typing import cast

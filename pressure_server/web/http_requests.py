@@ -1,7 +1,5 @@
 """HTTP requests: what their handlers find in the server, read from the requests, and check."""
 
-from __future__ import annotations
-
 import asyncio
 import json
 from collections import defaultdict

@@ -3,8 +3,6 @@
 Every server reads them, so this module does without aiohttp: that takes 0.4 seconds and 17 MB.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from pressure_server.keepalive import Keepalive

@@ -3,8 +3,6 @@
 The families are named `pressure_…`. The text is made in pieces, so that clients are served in between.
 """
 
-from __future__ import annotations
-
 import asyncio
 import os
 import platform

@@ -1,7 +1,5 @@
 """The problem watch: looks for problems of queues, as the doctor sees them, while consoles are open."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable
 from contextlib import suppress

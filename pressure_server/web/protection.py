@@ -5,8 +5,6 @@ change something must come from our own page (Origin, Sec-Fetch-Site), and carry
 for another page only with our permission. docs/guides/console.md lists what this prevents.
 """
 
-from __future__ import annotations
-
 import asyncio
 import ipaddress
 import logging

@@ -1,7 +1,5 @@
 """The page of one queue: its figures, messages, jobs and groups, and the clients that wait or have jobs."""
 
-from __future__ import annotations
-
 from codecs import getincrementaldecoder
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The page of servers: the processes of this server, its peers, and the shards of the backend."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from aiohttp import web

@@ -1,7 +1,5 @@
 """The tutorials, as written: their files, and in two terminals their commands and what these print."""
 
-from __future__ import annotations
-
 import os
 import re
 import shutil

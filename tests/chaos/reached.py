@@ -3,8 +3,6 @@
 They are counted in the servers' logs and in the error replies of clients.
 """
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from functools import partial

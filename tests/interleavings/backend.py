@@ -1,7 +1,5 @@
 """The library in memory: the queues of a backend, and what the blocks of a call do with them."""
 
-from __future__ import annotations
-
 import math
 from collections import Counter, defaultdict
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The connections to the backend, in memory: calls in flight, watched keys, confirmations of durability."""
 
-from __future__ import annotations
-
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass

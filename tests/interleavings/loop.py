@@ -1,7 +1,5 @@
 """An event loop that runs one callback at a time, and moves its clock, when the model asks for it."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable, Iterator

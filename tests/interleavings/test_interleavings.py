@@ -4,8 +4,6 @@
 `lane._ENOUGH_TO_SEND = 2` if its seed is odd.
 """
 
-from __future__ import annotations
-
 import os
 
 import pytest

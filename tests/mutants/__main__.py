@@ -4,8 +4,6 @@ Each line has a mutant, a machine, and the verdict: `killed` if the machine fail
 and `timeout` if it was stopped, with the time in seconds. The exit status is 1 if a mutant survives all.
 """
 
-from __future__ import annotations
-
 import argparse
 import os
 import re

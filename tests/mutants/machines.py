@@ -1,7 +1,5 @@
 """The machines: tests that drive the server by random steps, and the unit tests of queues, as commands."""
 
-from __future__ import annotations
-
 import sys
 from typing import NamedTuple
 

@@ -3,8 +3,6 @@
 These are the examples; tests/simulate does the same at random.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

@@ -3,8 +3,6 @@
 Random programs are in tests/simulate. Native clients do not know the mirror, nor the server's other keys.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import pytest

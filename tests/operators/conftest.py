@@ -1,7 +1,5 @@
 """The browser in which tests look at the console and at the site, and a server with users."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from pathlib import Path
 

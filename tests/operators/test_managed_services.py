@@ -1,7 +1,5 @@
 """Backends with the restrictions of managed services: what their documentation says they refuse."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

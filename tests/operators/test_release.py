@@ -1,7 +1,5 @@
 """The release workflow without GitHub: its syntax, its rights, and the steps that build the packages."""
 
-from __future__ import annotations
-
 import re
 import subprocess
 import sys

@@ -1,7 +1,5 @@
 """The site of docs/, as `make site` builds it: complete, the same as in a clone, and readable on a phone."""
 
-from __future__ import annotations
-
 import importlib.util
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """The page docs/guides/stuck-queue.md: each reason shows as it says, and its remedy helps, as written."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any

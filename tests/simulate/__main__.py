@@ -3,8 +3,6 @@
 The exit status is 0 if servers and reference agree; otherwise 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import signal

@@ -4,8 +4,6 @@ Words that no protocol has (`PUT NX`, `native put`) and words that a client does
 for wires.py. Syntax errors are left out.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

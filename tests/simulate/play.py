@@ -6,8 +6,6 @@ Worlds that expect further replies stay possible. Then the contents of all queue
 wait for each other, at the end of the program.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -6,8 +6,6 @@ and `logs` have one command at a time, and native clients that are stopped betwe
 command that begins with `?` is about jobs that exist when it is sent; see resolve.py.
 """
 
-from __future__ import annotations
-
 import random
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -4,8 +4,6 @@ First jobs are `picked`, so that a step is about the same jobs when steps before
 commands are `spelt` as the client's connection needs them.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 
 from tests.simulate.programs import CONSUMERS

@@ -1,7 +1,5 @@
 """A backend and its servers, used by all programs; and the keys of the queues, read from the backend."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Iterable

@@ -1,7 +1,5 @@
 """Compares what the backend has with the reference, where one command is done at a time."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import fields, replace

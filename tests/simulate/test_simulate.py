@@ -1,7 +1,5 @@
 """Programs of the simulator with a fixed seed, and tests of its player, its worlds and its shrinker."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
 

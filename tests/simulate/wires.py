@@ -1,7 +1,5 @@
 """Clients of each kind. They send a program's commands and collect the replies in the model's form."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from collections.abc import Callable

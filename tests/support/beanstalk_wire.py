@@ -1,7 +1,5 @@
 """Plain connections in beanstalk's protocol: a line at a time."""
 
-from __future__ import annotations
-
 import re
 from typing import Any
 

@@ -6,8 +6,6 @@ tests/support/reference. `Rules` are the two points in which the server differs 
 short times of a World (of one second) end there, and a program has at most one of these, or several waits.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field

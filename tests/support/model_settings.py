@@ -3,8 +3,6 @@
 They are the same in every run, unless an environment variable asks for another number of them.
 """
 
-from __future__ import annotations
-
 import os
 
 from hypothesis import HealthCheck, settings

@@ -1,7 +1,5 @@
 """Parsers of replies that arrive in pieces of any size. For RESP, tests use `hiredis.Reader`."""
 
-from __future__ import annotations
-
 from typing import Any, NamedTuple, Protocol
 
 _MEMCACHED_ERRORS = (b"ERROR", b"CLIENT_ERROR", b"SERVER_ERROR")

@@ -1,7 +1,5 @@
 """The library with other limits: with small ones, a few messages need many slices, scans and calls."""
 
-from __future__ import annotations
-
 import os
 import re
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The version of a clone, of a package that was built from one, and of the release."""
 
-from __future__ import annotations
-
 import os
 import runpy
 import shutil

@@ -1,7 +1,5 @@
 """Commands that only look: peek, and statistics of the server, of tubes and of jobs, as in beanstalkd."""
 
-from __future__ import annotations
-
 import json
 import os
 import platform

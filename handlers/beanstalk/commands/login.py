@@ -1,7 +1,5 @@
 """Commands that beanstalkd does not have: log in, ask whether the server is ready; and quit."""
 
-from __future__ import annotations
-
 from handlers.beanstalk import replies
 from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import command

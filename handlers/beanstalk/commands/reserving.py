@@ -1,7 +1,5 @@
 """Commands of workers: reserve jobs, and end or change reservations."""
 
-from __future__ import annotations
-
 import asyncio
 import re
 from collections.abc import Coroutine

@@ -1,7 +1,5 @@
 """Commands about tubes: put and use; watch, ignore, list and pause."""
 
-from __future__ import annotations
-
 from contextlib import suppress
 from functools import partial
 from typing import cast

@@ -3,8 +3,6 @@
 A queue that does not exist counts as empty.
 """
 
-from __future__ import annotations
-
 from functools import partial
 
 from handlers.memcached.meta import Meta

@@ -3,8 +3,6 @@
 They put a message, take the oldest one, or peek at it.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from contextlib import suppress

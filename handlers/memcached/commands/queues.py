@@ -3,8 +3,6 @@
 MessageQueue has scard and sismember, and kestrel has flush.
 """
 
-from __future__ import annotations
-
 from contextlib import suppress
 
 from handlers.memcached.arguments import PAST, expiry_of, key_of

@@ -1,7 +1,5 @@
 """Commands about the server and the connection, and statistics."""
 
-from __future__ import annotations
-
 import os
 import time
 from urllib.parse import quote

@@ -1,7 +1,5 @@
 """Commands of mode kv: memcached's classic ones and its meta commands, on keys and values."""
 
-from __future__ import annotations
-
 from handlers.memcached.arguments import expiry_of, flags_of, key_of, number_of
 from handlers.memcached.meta import Classic, Meta, flags_of_delete
 from handlers.memcached.parser import Request

@@ -1,7 +1,5 @@
 """Set algebra on queued messages. All queues are read at one moment; the messages stay queued."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Coroutine, Iterable
 from functools import partial

@@ -1,7 +1,5 @@
 """Commands on the connection: PING, login, the choice of a database, and CLIENT."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from functools import partial
 from urllib.parse import quote

@@ -3,8 +3,6 @@
 Reading or taking from a queue that does not exist is no error: the reply is zero, nil or an empty list.
 """
 
-from __future__ import annotations
-
 from typing import Any, cast
 
 from handlers.resp.replies import INTEGERS, NULL, NULL_ARRAY, bulk, encode, error, set_sign

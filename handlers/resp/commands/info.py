@@ -1,7 +1,5 @@
 """INFO: Redis's sections and format, for monitoring tools, and the sections Backend, Limits and Queues."""
 
-from __future__ import annotations
-
 import os
 import platform
 import re

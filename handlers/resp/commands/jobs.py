@@ -1,7 +1,5 @@
 """Jobs: commands that reserve messages, and those that end or change a reservation."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Commands on keys. To a Redis client, each queue is a set that does not expire."""
 
-from __future__ import annotations
-
 import random
 import re
 from functools import partial

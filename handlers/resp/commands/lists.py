@@ -5,8 +5,6 @@ the oldest one, and positions count from the oldest. If a queue is closed and em
 for it replies -CLOSED at once. A move may wait for room.
 """
 
-from __future__ import annotations
-
 from collections.abc import Coroutine
 from functools import partial
 from typing import Any

@@ -1,7 +1,5 @@
 """Logs: messages by their offsets, and groups of consumers."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from functools import partial
 from typing import Any

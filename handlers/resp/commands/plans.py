@@ -4,8 +4,6 @@ A plan executes one command, or at once several in a row that differ in their th
 CommandError for wrong arguments.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, Final

@@ -1,7 +1,5 @@
 """PRESSURE commands on whole queues, and PRESSURE.GET and PUT. A put with a transaction id is done once."""
 
-from __future__ import annotations
-
 from functools import lru_cache, partial
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Helpers for commands that read: long replies, positions, scans."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from time import perf_counter

@@ -1,7 +1,5 @@
 """Commands on the server: INFO (see info.py), COMMAND, CONFIG, ACL, slow log, latencies, MONITOR, memory."""
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Coroutine
 from functools import partial

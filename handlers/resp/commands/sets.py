@@ -1,7 +1,5 @@
 """Commands on a queue as a set. SADD puts messages that are not queued yet, SPOP takes the oldest."""
 
-from __future__ import annotations
-
 import random
 from functools import partial
 

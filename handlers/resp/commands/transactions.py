@@ -3,8 +3,6 @@
 Consecutive commands on queues are done in one call. Other commands are executed between these calls.
 """
 
-from __future__ import annotations
-
 import asyncio
 from collections.abc import Iterable, Iterator
 from functools import partial

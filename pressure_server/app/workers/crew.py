@@ -5,8 +5,6 @@ starts one again that has ended or hangs, forwards signals, and hands on the que
 other.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import os

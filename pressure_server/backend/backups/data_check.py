@@ -4,8 +4,6 @@ The tools that come with Valkey check the format of each file. Then Valkey loads
 not write a byte: only this finds a command that does not exist, or that has the wrong arguments.
 """
 
-from __future__ import annotations
-
 import os
 import re
 import resource

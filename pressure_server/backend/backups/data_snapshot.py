@@ -6,8 +6,6 @@ others as a whole. Open files remain readable after Valkey has deleted them. No 
 is changed, so nothing remains changed if this process is killed.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import os

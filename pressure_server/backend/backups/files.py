@@ -1,7 +1,5 @@
 """Files of backups and of data: a new file appears when it is complete and synced."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import tempfile

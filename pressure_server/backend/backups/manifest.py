@@ -1,7 +1,5 @@
 """The manifest of an append-only file: the names of its parts, which are one base and increments after it."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable
 

@@ -3,8 +3,6 @@
 Pure: the lane decides when to send a batch, and the courier sends it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from itertools import groupby
 from operator import attrgetter

@@ -3,8 +3,6 @@
 Pure. The heads of get.lua, put.lua and move.lua in lua/core/ explain the library's words for the options.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cache

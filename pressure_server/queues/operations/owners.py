@@ -4,8 +4,6 @@ An owner gets the messages in the step in which the operation ends, and must the
 `put_back` exactly once, even if it is cancelled. Before that, the lane has the messages.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 from collections.abc import Callable, Iterable, Sequence

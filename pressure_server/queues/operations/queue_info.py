@@ -1,7 +1,5 @@
 """What the library says of a queue (lua/core/info.lua)."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

@@ -3,8 +3,6 @@
 Pure. lua/core/life.lua stores the settings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Refusals: errors of the library as exceptions for clients, and as conditions to wait for."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any
 

@@ -6,8 +6,6 @@ and that operation's `wait` then says for what. batch.lua defines the formats; v
 which functions.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, Final

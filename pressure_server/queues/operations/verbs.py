@@ -3,8 +3,6 @@
 The library's half of the table is in lua/core/verbs.lua.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final

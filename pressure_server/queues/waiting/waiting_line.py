@@ -3,8 +3,6 @@
 Pure: it knows the order of the operations and what they lack. `WaitingOperations` decides when to try them.
 """
 
-from __future__ import annotations
-
 from bisect import insort
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """The programs in docs/guides/move-from-redis.md copy a list, in order, also after one was killed."""
 
-from __future__ import annotations
-
 import subprocess
 
 import pytest

@@ -1,7 +1,5 @@
 """The keys of the protocol, read from the backend as a queue of the reference."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The queues of a backend by name: how they come and go, and what concerns several of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, Self

@@ -3,8 +3,6 @@
 The exit status is 0 if all answers came in time; otherwise 1.
 """
 
-from __future__ import annotations
-
 import argparse
 import asyncio
 import random

@@ -1,7 +1,5 @@
 """The cells of the matrix: all combinations of the tables that make sense."""
 
-from __future__ import annotations
-
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The events that end the wait of a consumer with an error. A new one is one line."""
 
-from __future__ import annotations
-
 from tests.waiting.matrix.events import CLOSE, CLOSED, JOBS, LIST, LOG, NO_QUEUE, RESERVE, SECOND, WORK, Event
 from tests.waiting.matrix.wires import BACKEND, BEANSTALK, MEMCACHED, NATIVE, RESP
 

@@ -13,8 +13,6 @@ Commands are separated by semicolons. Words in braces:
 | {k}, {kx} | the base keys of {q} and {x} in the backend |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tests.waiting.matrix.wires import RESP

@@ -1,7 +1,5 @@
 """The events that make a job available which was reserved, buried, delayed or paused."""
 
-from __future__ import annotations
-
 from tests.waiting.matrix.events import CLOSE, JOBS, LIST, PUT_JOB, RESERVE, RESET, SECOND, SHORT, WORK, Event
 from tests.waiting.matrix.stand import UNIX
 from tests.waiting.matrix.wires import BEANSTALK, MEMCACHED, RESP

@@ -1,7 +1,5 @@
 """How late the machine itself is: what a PING takes at each server, and how late timers are."""
 
-from __future__ import annotations
-
 import asyncio
 from collections import deque
 from time import perf_counter

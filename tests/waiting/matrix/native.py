@@ -4,8 +4,6 @@ It speaks RESP, so that the matrix starts a native operation as it starts any ot
 connection has a thread. OPEN creates the client, because connecting takes longer than a step of the sweep.
 """
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import sys

@@ -1,7 +1,5 @@
 """The events that put a message into the queue, at once or with a delay. A new one is one line."""
 
-from __future__ import annotations
-
 from tests.waiting.matrix.events import JOBS, LOG, PUT_JOB, RESERVE, SECOND, SHORT, WORK, Event
 from tests.waiting.matrix.wires import BACKEND, BEANSTALK, MEMCACHED, NATIVE
 

@@ -4,8 +4,6 @@ events.py explains the words in braces; {other} is the id of a job of {q} that t
 reserved.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tests.waiting.matrix.wires import BEANSTALK, RESP

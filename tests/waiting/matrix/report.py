@@ -1,7 +1,5 @@
 """The report of a run: what was missed, late or wrong, by event and waiter."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 

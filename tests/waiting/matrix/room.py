@@ -3,8 +3,6 @@
 events.py explains the words in braces; {q} is the full queue. A log's group is {q}+g.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from itertools import product
 

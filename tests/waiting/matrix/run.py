@@ -1,7 +1,5 @@
 """Run cells: prepare the queues, let the wait and the event begin at their moments, and judge the answer."""
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 from collections.abc import Callable, Iterable, Sequence

@@ -1,7 +1,5 @@
 """The servers of a run: two on one backend, and a lone one on a backend of its own."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from collections.abc import Iterator

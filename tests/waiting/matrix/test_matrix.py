@@ -1,7 +1,5 @@
 """Waits end in time: a sample of the matrix. `python -m tests.waiting.matrix --full` runs all of it."""
 
-from __future__ import annotations
-
 import asyncio
 import os
 import random

@@ -6,8 +6,6 @@
 | {t}, {ms} | the timeout in seconds, and in milliseconds |
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from tests.waiting.matrix.wires import BEANSTALK, MEMCACHED, NATIVE, RESP
