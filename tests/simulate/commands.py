@@ -16,6 +16,7 @@ from tests.simulate.world import (
     AnyOf,
     Command,
     Either,
+    Error,
     Fields,
     Item,
     NewJobs,
@@ -29,7 +30,7 @@ from tests.simulate.world import (
 )
 from tests.support.reference.jobs import Job
 from tests.support.reference.log import Log
-from tests.support.reference.queue import BLOCK, FULL, Marked, RefusedError, require
+from tests.support.reference.queue import BLOCK, FULL, Marked, RefusedError, flags_of, require
 
 _Names = Callable[[Words], list[str]]
 # The errors of beanstalk, by the code that RESP has.
@@ -209,9 +210,45 @@ def _fewer(world: World, words: Words) -> list[Words]:
 def _get(world: World, operation: Operation, names: list[str]) -> Reply:
     """memcached's get of one queue."""
     queue = world.queue(names[0])
+    if queue is not None and queue.held_by(operation.owner) and not queue.keeps:
+        return _IS_OPEN
     if queue is not None and getattr(queue, "keeps", False):
         return [Item(bytes(one), None) for one in world.home.pop(names[0], operation.owner)]
     return queue.take_items(1) if queue is not None else []
+
+
+def _native_get(world: World, operation: Operation, names: list[str]) -> Reply:
+    queue = world.queue(names[0])
+    if queue is None:
+        return NOQUEUE
+    if not queue.messages:
+        return CLOSED if queue.is_finished else None
+    return queue.take_natively()
+
+
+# Open reads: a client has at most one open message of a queue.
+
+
+# The reply to other gets while one is open.
+_IS_OPEN = Error("CLIENT_ERROR")
+
+
+def _open(world: World, operation: Operation, names: list[str]) -> Reply:
+    queue = world.home[names[0]]
+    if queue.held_by(operation.owner):
+        return _IS_OPEN
+    return [Item(job.message, flags_of(job.message)) for job in queue.reserve(operation.owner)]
+
+
+def _close_read(world: World, operation: Operation, names: list[str]) -> Reply:
+    queue = world.home[names[0]]
+    queue.acknowledge([job.id for job in queue.held_by(operation.owner)], operation.owner)
+    return []
+
+
+def _abort_read(world: World, operation: Operation, names: list[str]) -> Reply:
+    world.home[names[0]].give_up(operation.owner)
+    return []
 
 
 # Commands that move
@@ -303,6 +340,12 @@ def _create(world: World, operation: Operation, names: list[str]) -> Reply:
         world.logs[name] = Log(**settings)
         return OK
     world.home.create(name, given.get("TYPE", "").lower(), **settings)
+    return OK
+
+
+def _trim(queue: Any, words: Words) -> Reply:
+    """LTRIM from 0 to a negative position."""
+    queue.drop_newest(-1 - words[3])
     return OK
 
 
@@ -562,6 +605,8 @@ COMMANDS: dict[str, Command] = {
     "SISMEMBER": _query(0, lambda queue, words: int(words[2] in queue.visible)),
     "SMISMEMBER": _of_jobs(lambda queue, operation: queue.contains(operation.words[2:])),
     "SREM": _query(0, lambda queue, words: sum(queue.remove(words[2:]))),
+    "LREM": _query(0, lambda queue, words: queue.remove_copies(words[2], words[3])),
+    "LTRIM": _query(OK, _trim),
     "SMEMBERS": _query([], lambda queue, words: queue.visible),
     "SMOVE": Command(_smove, _first_two, nothing=NO_ROOM, moves=True),
     "SINTER": _algebra(lambda first, others: [m for m in first if all(m in other for other in others)]),
@@ -682,7 +727,13 @@ COMMANDS: dict[str, Command] = {
     "set": _putting(_SET),
     "add": _putting(_SET._replace(unique=True)),
     "get": Command(_get, _all),
-    "get peek": _query([], lambda queue, words: queue.copy().take_items(1)),
+    "set expired": _putting(
+        _SET._replace(messages=lambda words: [Marked(words[3], words[2], is_expired=True)])
+    ),
+    "get peek": _query([], lambda queue, words: [queue.item(one) for one in queue.peek()]),
+    "get open": Command(_open),
+    "get close": Command(_close_read),
+    "get abort": Command(_abort_read),
     "get t": _taking(lambda _, items: items, waits=True, timeout=_last_word, nothing=[]),
     "scard": _length(b"0", lambda length: b"%d" % length),
     "sismember": _query(b"0", lambda queue, words: b"%d" % (words[2] in queue.visible)),
@@ -693,7 +744,7 @@ COMMANDS: dict[str, Command] = {
     "native put": _putting(_PUT._replace(overflow="now", reply=lambda queue, new: OK))._replace(
         needs_role=True
     ),
-    "native get": _taking(_message, must_exist=True, needs_role=True),
+    "native get": Command(_native_get, needs_role=True),
     "native length": _length(NOQUEUE),
     "native delete": _deleting(OK, NOQUEUE),
 }

@@ -368,6 +368,26 @@ _LISTS: Table = [
     (1, lambda c: ("PRESSURE.INFO", c.queue)),
     (1, lambda c: (c.choice(("PRESSURE.CLOSE", "DEL")), c.queue)),
 ]
+_FLAGS = (0, 1, 7, 2**32 - 1)
+# Messages of every length whose marks are stored differently.
+_MARKED = [b"", b"1", b"a\r\n\0 b", b"x" * 64, b"y" * 65, b"5 5 5"]
+_MARKS_OF_RESP: Table = [
+    (3, lambda c: (c.choice(("SADD", "RPUSH")), c.queue, *c.several())),
+    (3, _pop),
+    (2, lambda c: ("SREM", c.queue, *dict.fromkeys(c.several(3)))),
+    (2, lambda c: ("LREM", c.queue, c.randint(-2, 2), c.message)),
+    (1, lambda c: ("LTRIM", c.queue, 0, -c.randint(2, 4))),
+]
+_MARKS_OF_MEMCACHED: Table = [
+    (6, lambda c: (c.choice(("set", "set", "set expired", "add")), c.queue, c.choice(_FLAGS), c.message)),
+    (4, lambda c: (c.choice(("get", "get peek")), c.queue)),
+    (6, lambda c: (c.choice(("get open", "get close", "get abort")), c.queue)),
+    (1, lambda c: ("flush", c.queue)),
+]
+_MARKS_OF_NATIVE: Table = [
+    (1, lambda c: ("native put", c.queue, c.message)),
+    (1, lambda c: ("native get", c.queue)),
+]
 # Native clients that are stopped between two steps: the queue, what they do, and for how many steps.
 _KINDS = ("put", "put", "put_non_blocking", "get", "get_non_blocking", "get_non_blocking", "close")
 # Two clients may have the same name; a name may contain spaces.
@@ -478,14 +498,19 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
         "resp2": lambda c: tuple(_pick(_LISTS, c) for _ in range(c.choice((1, 1, 1, 2, 5)))),
         "nobody": lambda c: (_pick(_STEPPED_LIVES, c),),
     },
+    "marks": {
+        "resp2": lambda c: (_pick(_MARKS_OF_RESP, c),),
+        "memcached": lambda c: (_pick(_MARKS_OF_MEMCACHED, c),),
+        "native": lambda c: (_pick(_MARKS_OF_NATIVE, c),),
+    },
     "logs": {
         "resp2": lambda c: (_pick(_LOGS, c),),
         "nobody": lambda c: (_pick(_STEPPED_PRODUCER, c),),
     },
 }
-_QUEUES = {"jobs": ("q", "q", "q", "r"), "lists": ("q",), "logs": ("l",)}
+_QUEUES = {"jobs": ("q", "q", "q", "r"), "lists": ("q",), "marks": ("q",), "logs": ("l",)}
 # The flavours, and how much of all programs they are.
-_WEIGHTS = {"waits": 5, "workers": 2, "jobs": 4, "lists": 3, "logs": 2}
+_WEIGHTS = {"waits": 5, "workers": 2, "jobs": 4, "lists": 3, "marks": 2, "logs": 2}
 FLAVOURS = tuple(_WEIGHTS)
 # Those with clients that wait for each other.
 WITH_WAITS = ("waits", "workers")
@@ -501,6 +526,8 @@ def _clients(c: Chance, flavour: str) -> list[tuple[str, int]]:
             ("beanstalk", 1),
             ("memcached", 0),
         ]
+    if flavour == "marks":
+        return [("resp2", 0), ("memcached", 0), ("memcached", 1), ("native", 0)]
     if flavour in ("logs", "lists"):
         return [("resp2", 0), ("resp2", 1)]
     servers = c.choice((1, 1, 2, 3))
@@ -521,6 +548,8 @@ def _first_steps(c: Chance, flavour: str) -> list[Step]:
         return steps + ([Step(0, (("GROUP CREATE", "l", GROUPS[0], "head"),))] if c.random() < 0.5 else [])
     if flavour == "lists":
         return [Step(0, (("PRESSURE.CREATE", "q", *_bound(c)),))] if c.random() < 0.7 else []
+    if flavour == "marks":
+        return [Step(0, (("PRESSURE.CREATE", "q"),))]
     if flavour != "jobs":
         return []
     steps = [Step(0, (("PRESSURE.CREATE", "r", *c.rarely("BOUND", 2)),))]
@@ -540,7 +569,7 @@ def make(seed: int, flavours: tuple[str, ...] = FLAVOURS) -> Program:
     flavour = c.choices(flavours, [_WEIGHTS[one] for one in flavours])[0]
     c.queues = _QUEUES.get(flavour, c.queues)
     if flavour not in WITH_WAITS:
-        c.messages = FEW
+        c.messages = _MARKED if flavour == "marks" else FEW
     clients = _clients(c, flavour)
     steps = _first_steps(c, flavour)
     kinds = [kind for kind, _ in clients]

@@ -112,11 +112,12 @@ class MemcachedWire(RespWire):
         name, _, option = words[0].partition(" ")
         if name in ("set", "add"):
             _, queue, flags, data = words
-            return b"%b %b %d 0 %d\r\n%b\r\n" % (name.encode(), queue.encode(), flags, len(data), data)
+            head = f"{name} {queue} {flags} {-1 if option else 0} {len(data)}\r\n"
+            return b"%b%b\r\n" % (head.encode(), data)
         if option == "t":
             return f"get {words[1]}/t={int(1000 * (words[2] or _NO_TIMEOUT))}\r\n".encode()
-        if option == "peek":
-            return f"get {words[1]}/peek\r\n".encode()
+        if option:
+            return f"get {words[1]}/{option}\r\n".encode()
         return b" ".join(w if isinstance(w, bytes) else str(w).encode() for w in words) + b"\r\n"
 
     def _plain(self, reply: Any) -> Any:

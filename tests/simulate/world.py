@@ -107,18 +107,35 @@ class TooManyStatesError(Exception):
     """A step has more outcomes than can be followed."""
 
 
-@dataclass(eq=False, kw_only=True)
 class SimulatedQueue(JobQueue):
-    """A queue that knows which messages were queued with different flags at the same time.
-
-    A copy of these may get the flags of another.
-    """
-
-    mixed: set[bytes] = field(default_factory=set)
+    """A queue that tells the flags of messages."""
 
     def take_items(self, count: int) -> list[Item]:
         """Take messages with their flags."""
-        return [Item(bytes(one), None if one in self.mixed else flags_of(one)) for one in self.take(count)]
+        return [self.item(one) for one in self.take(count)]
+
+    def take_natively(self) -> bytes:
+        """Take the next message as a native client, who does not know that it has expired."""
+        (message,) = self._pop(1)
+        self.consumer = self.actor
+        self.settle()
+        return bytes(message)
+
+    def item(self, message: bytes) -> Item:
+        """Return a message with its flags."""
+        return Item(bytes(message), flags_of(message))
+
+
+@dataclass(eq=False, kw_only=True)
+class SharedQueue(SimulatedQueue):
+    """A queue of clients that act at the same time. Of equal messages, one may get the flags of another."""
+
+    # The messages that were queued with different flags at the same time.
+    mixed: set[bytes] = field(default_factory=set)
+
+    def item(self, message: bytes) -> Item:
+        found = super().item(message)
+        return found._replace(flags=None) if message in self.mixed else found
 
     def _accept(self, messages: Sequence[bytes]) -> None:
         for message in messages:
@@ -130,12 +147,11 @@ class SimulatedQueue(JobQueue):
 class Home(Queues):
     """The queues, and how many of each name have been created."""
 
-    made_of = SimulatedQueue
-
-    def __init__(self, last_block: int, overflow: str) -> None:
+    def __init__(self, last_block: int, *, blocks: bool) -> None:
         super().__init__(last_block)
+        self.made_of = SharedQueue if blocks else SimulatedQueue
         self.births: dict[str, int] = {}
-        self._overflow = overflow
+        self._overflow = BLOCK if blocks else ERROR
 
     def copy(self) -> Home:
         clone = super().copy()
@@ -259,7 +275,7 @@ class World:
     ) -> None:
         """Make a world without queues. `servers` has each client's server."""
         self._commands = commands
-        self.home = Home(last_block, BLOCK if blocks else ERROR)
+        self.home = Home(last_block, blocks=blocks)
         self.logs: dict[str, Log] = {}
         self.clients = [Client(server, f"{number}") for number, server in enumerate(servers)]
         # Owners that have left, each with a queue in which it may have reserved jobs.

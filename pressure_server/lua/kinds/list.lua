@@ -188,14 +188,14 @@ end
 -- Takes    undelivered messages, oldest first; and their marks, by index, if any
 -- Returns  1. This needs no role: for other clients it is as if the messages had never left
 function list.restore(messages, marks_of)
-  marks_of = marks_of and next(marks_of) and marks_of
-  if marks_of then marks.present(true) end
+  marks_of = marks_of or {}
+  local noted = marks.present(next(marks_of) ~= nil)
   commands.with_all('RPUSH', queue.base, commands.reversed(messages))
   queue.length = queue.length + #messages
   queue.count_as('consumed', -#messages, -commands.sum_of_bytes(messages))
   -- The messages are back: an error from here on must not put them back again.
   mirror.note_back(messages)
-  if marks_of then pcall(marks.note, messages, marks_of, queue.consumed) end
+  if noted then pcall(marks.restore, noted, messages, marks_of) end
   pcall(room.settle)
   return 1, 0
 end

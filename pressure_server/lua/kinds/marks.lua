@@ -71,9 +71,10 @@ local function clear(self)
   self.drift, self.gaps = 0, {}
 end
 
--- Return the position of a copy from its place: how many messages have been consumed, or are queued before it.
-local function position_at(self, place)
-  local position = place - self.drift
+-- Return the position of a copy from its place: how many messages have been consumed, or are queued before it. `drift` is
+-- another drift than the present one.
+local function position_at(self, place, drift)
+  local position = place - (drift or self.drift)
   for i = #self.gaps, 1, -1 do
     local gap = self.gaps[i]
     if gap[2] < position then break end
@@ -150,36 +151,54 @@ function marks.note(messages, marks_of, first)
   if queue.length == #messages then
     clear(self) -- no other message is queued, so native clients have taken all copies stored so far
   end
-  local copies_of, newest = {}, {}
+  local copies_of = {}
   for i, message in ipairs(messages) do
     if marks_of[i] then
       local field, mark = field_of(message), marks_of[i]
       local copy = { position_at(self, first + i - 1), mark[1], mark[2], mark[4] }
       if not copies_of[field] then
-        local text = call('HGET', self.key, field)
-        copies_of[field], newest[field] = { text or nil }, text and newest_in(text)
+        copies_of[field] = { call('HGET', self.key, field) or nil }
       end
       local copies = copies_of[field]
-      if not newest[field] or newest[field] < copy[1] then
-        copies[#copies + 1], newest[field] = join({ copy }), copy[1]
-      else
-        -- The message has been put back at the head.
-        local sorted = read(table.concat(copies, ';'))
-        sorted[#sorted + 1] = copy
-        table.sort(sorted, function(one, other) return one[1] < other[1] end)
-        copies_of[field] = { join(sorted) }
-      end
+      copies[#copies + 1] = join({ copy })
     end
   end
   for field, copies in pairs(copies_of) do write(self, field, table.concat(copies, ';')) end
   drop_stale(self)
 end
 
+-- Store the marks of messages that have been put back to the head. Native clients may have taken others from the same
+-- places meanwhile: these have left their marks.
+function marks.restore(self, messages, marks_of)
+  if queue.length == #messages then clear(self) end
+  local back = {}
+  for i, message in ipairs(messages) do
+    local field = field_of(message)
+    back[field] = back[field] or {}
+    back[field][position_at(self, queue.consumed + i - 1)] = marks_of[i] or false
+  end
+  for field, mark_at in pairs(back) do
+    local copies, text = {}, call('HGET', self.key, field)
+    for _, copy in ipairs(read(text)) do
+      if mark_at[copy[1]] == nil then copies[#copies + 1] = copy end
+    end
+    for position, mark in pairs(mark_at) do
+      if mark then copies[#copies + 1] = { position, mark[1], mark[2], mark[4] } end
+    end
+    table.sort(copies, function(one, other) return one[1] < other[1] end)
+    if text or copies[1] then write(self, field, join(copies)) end
+  end
+end
+
 -- Return the index of the copy at this place, which is the oldest one queued; nil if it has no marks. `others` is the
 -- number of copies, with this one, that were popped but are not processed yet.
 local function find(self, copies, message, place, others)
-  local position, lowest = position_at(self, place), math.min(place, place - self.drift)
-  for _, gap in ipairs(self.gaps) do lowest = lowest - (gap[2] - gap[1] + 1) end
+  local position = position_at(self, place)
+  local lowest = math.min(position, position_at(self, place, 0))
+  if #self.gaps == MAX_GAPS then -- the first one may stand for several
+    lowest = math.min(place, place - self.drift)
+    for _, gap in ipairs(self.gaps) do lowest = lowest - (gap[2] - gap[1] + 1) end
+  end
   while copies[1] and copies[1][1] < lowest do table.remove(copies, 1) end
   if not copies[1] then return nil end
   if copies[1][1] == position then return 1 end

@@ -388,6 +388,10 @@ class JobQueue(Queue):
         self.hold(job, owner)
         return job
 
+    def held_by(self, owner: str) -> list[Job]:
+        """Return the jobs that an owner has reserved."""
+        return [job for job in self.in_state(RESERVED) if job.owner == owner]
+
     def owned(self, number: int, owner: str) -> Job | None:
         """Return a job if this owner has reserved it."""
         job = self.jobs.get(number)
@@ -456,7 +460,7 @@ class JobQueue(Queue):
 
     def give_up(self, owner: str) -> None:
         """Make the jobs ready that this owner had reserved: it has left."""
-        self.give_back([job for job in self.in_state(RESERVED) if job.owner == owner])
+        self.give_back(self.held_by(owner))
 
     def pause(self, *, is_paused: bool) -> None:
         """Let nobody take jobs, or end that. Makes the queue one of jobs."""

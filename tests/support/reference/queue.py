@@ -292,7 +292,8 @@ class Queue:
         return [message for message in dict.fromkeys(messages) if not self.keeps_out(message)]
 
     def _accept(self, messages: Sequence[bytes]) -> None:
-        self.producer = self.actor
+        if messages:
+            self.producer = self.actor
         self.messages += messages
         self.counters.produce(messages)
 
