@@ -426,6 +426,11 @@ def _ids(words: Words) -> list[int]:
     return [*range(ids[0], ids[1] + 1)] if words[2:3] == ("FROM",) else ids
 
 
+def _redrive(world: World, operation: Operation, names: list[str]) -> Reply:
+    words = operation.words
+    return world.home.redrive(names[0], option(words, "TO", ""), option(words, "COUNT", 1_000_000))
+
+
 def _release(queue: Any, operation: Operation) -> Reply:
     words = operation.words
     return queue.release(words[2], _token(operation), option(words, "PRIORITY"), option(words, "DELAY", 0))
@@ -668,6 +673,7 @@ COMMANDS: dict[str, Command] = {
     "PRESSURE.TOUCH": _of_jobs(lambda queue, o: queue.touch(_ids(o.words), _token(o))),
     "PRESSURE.KICK": _query(NOQUEUE, lambda queue, words: queue.kick(words[2])),
     "PRESSURE.PAUSE": _of_jobs(lambda queue, o: _ok(queue.pause(is_paused=o.words[2] > 0))),
+    "PRESSURE.REDRIVE": Command(_redrive),
     "PRESSURE.PEEK": _of_jobs(
         lambda queue, o: (job := queue.peek_job(o.words[2].lower())) and [*job],
     ),

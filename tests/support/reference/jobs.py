@@ -51,6 +51,7 @@ class Job:
     owner: str = ""
     own_ttr: float | None = None
     name: bytes | None = None  # makes it unique; None: its message does
+    origin: str = ""  # of a dead letter: the queue from which it came
     # Of a group: the offset in its log, whether only the log has the message, and whether the group has
     # passed it.
     offset: int = 0
@@ -273,10 +274,18 @@ class JobQueue(Queue):
                 dead.put([job.message], overfill=True)
             elif not (dead.unique and dead.equals(job.message)):
                 dead.counters.produce([job.message])
-                dead.store(job.message, priority=job.priority, ttr=job.ttr)
+                origin = self.home.name_of(self)
+                dead.store(job.message, priority=job.priority, ttr=job.ttr, origin=origin)
         except RefusedError:
             return
         self._delete([job])
+
+    def put_back(self, job: Job) -> None:
+        """Put a dead letter of another queue, as if it had never been delivered."""
+        if self.has_jobs:
+            self.put_job(job.message, priority=job.priority, ttr=job.ttr)
+        else:
+            self.put([Marked(job.message, flags_of(job.message))])
 
     def _delay_of_retry(self, job: Job) -> float:
         """Return the delay of a job that has failed, in seconds. It depends on the job's id, too."""

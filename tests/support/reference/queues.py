@@ -4,8 +4,8 @@ from collections.abc import Iterable, Sequence
 from copy import copy
 from typing import Any, Self
 
-from tests.support.reference.jobs import BASE_PRIORITY, JobQueue
-from tests.support.reference.queue import SOMEBODY, Tokens, require
+from tests.support.reference.jobs import BASE_PRIORITY, READY, Job, JobQueue
+from tests.support.reference.queue import SOMEBODY, RefusedError, Tokens, require
 
 IDS_OF_BLOCK = 64
 
@@ -73,6 +73,10 @@ class Queues:
         self.by_name[name] = self.made_of(home=self, type=type_, has_jobs=type_ == "jobs", **more, **settings)
         return self.by_name[name]
 
+    def name_of(self, queue: JobQueue) -> str:
+        """Return the name of a queue."""
+        return next(name for name, one in self.by_name.items() if one is queue)
+
     def opened(self, name: str) -> JobQueue:
         """Return the queue for a put, which creates it."""
         return self[name] if self[name].exists else self.create(name)
@@ -94,6 +98,38 @@ class Queues:
             return None
         require(queue.may_consume, "INUSE")
         return queue.move(self.opened(other), message)
+
+    def redrive(self, name: str, to: str, most: int) -> int:
+        """Put dead letters into the queues from which they came, or all into one. Those that do not fit stay.
+
+        Return how many went; refuse it if none can.
+        """
+        dead, moved, skipped, refusal = self[name], 0, 0, ""
+        dead.require_existing()
+        dead.convert()
+        while some := dead.in_state(READY)[skipped : skipped + most - moved]:
+            jobs_of: dict[str, list[Job]] = {}
+            for job in some:
+                if to or job.origin:
+                    jobs_of.setdefault(to or job.origin, []).append(job)
+            refusal = refusal if jobs_of else "TYPE"
+            for origin, jobs in jobs_of.items():
+                refusals = [self._put_back(job, dead, self[origin]) for job in jobs]
+                refusal = refusals[-1] if all(refusals) else refusal
+                moved += refusals.count("")
+            skipped += sum(job.id in dead.jobs for job in some)
+        require(moved or not refusal, refusal)
+        return moved
+
+    @staticmethod
+    def _put_back(job: Job, dead: JobQueue, origin: JobQueue) -> str:
+        """Move a dead letter. Return why not, or nothing."""
+        try:
+            origin.put_back(job)
+        except RefusedError as refused:
+            return str(refused)
+        dead.acknowledge([job.id], "")
+        return ""
 
     def pop(self, name: str, client: str, count: int = 1) -> list[bytes]:
         """Take messages. If the queue keeps them, end what the client has popped before, and reserve them."""
