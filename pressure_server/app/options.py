@@ -63,6 +63,7 @@ def _config(ctx: click.Context, _parameter: click.Parameter, path: Path | None) 
 def _check_environment() -> None:
     """Raise click.UsageError if a variable PRESSURE_… belongs to no option."""
     known = [str(option.envvar).removeprefix(VARIABLE_PREFIX) for option in _OPTIONS]
+    known.append("COMPILE")  # of an installation: setup.py
     for name in sorted(os.environ):
         suffix = name.removeprefix(VARIABLE_PREFIX)
         if suffix != name and suffix not in known and not _LINK_VARIABLE.fullmatch(suffix):

@@ -317,7 +317,7 @@ def test_an_unknown_variable_is_refused(command: str, variable: str, hint: str) 
     assert refused.stderr == f"pressure-server: unknown variable {variable} in the environment: {hint}\n"
 
 
-def test_variables_that_kubernetes_and_docker_set_are_ignored(server: Server) -> None:
+def test_variables_that_kubernetes_docker_and_installations_use_are_ignored(server: Server) -> None:
     environment = {
         "PRESSURE_LISTEN": f"resp://127.0.0.1:{server.port}",
         "PRESSURE_SERVICE_HOST": "10.0.0.1",
@@ -327,6 +327,7 @@ def test_variables_that_kubernetes_and_docker_set_are_ignored(server: Server) ->
         "PRESSURE_SERVER_PORT_4000_TCP_ADDR": "10.0.0.1",
         "PRESSURE_REDIS_NAME": "/pressure/redis",
         "PRESSURE_REDIS_ENV_VERSION": "7",
+        "PRESSURE_COMPILE": "0",
     }
     assert run_here("ping", environment=environment).returncode == 0
 

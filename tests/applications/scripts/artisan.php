@@ -81,8 +81,8 @@ $application->alias('events', Illuminate\Contracts\Events\Dispatcher::class);
 $application->instance(Container::class, $application);
 $application->alias(Container::class, Illuminate\Contracts\Container\Container::class);
 $application->bind(Illuminate\Contracts\Bus\Dispatcher::class, Dispatcher::class);
-['default' => $default, 'connections' => $connections] = require 'config/queue.php';
-$settings = ['queue.default' => $default];
+$connections = eval('return [' . file_get_contents('config/queue.php') . '];');
+$settings = ['queue.default' => 'beanstalkd'];
 foreach ($connections as $name => $connection) {
     $settings["queue.connections.$name"] = $connection;
     $settings["queue.connections.$name.queue"] = $connection['queue'];
