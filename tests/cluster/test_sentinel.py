@@ -50,11 +50,11 @@ def watched(start_server: StartServer, sentinels: SentinelSet, *options: str) ->
 async def test_sentinel_replaces_the_master_under_load(
     start_server: StartServer, sentinels: SentinelSet, how: Any
 ) -> None:
-    server = watched(start_server, sentinels, "--durability", "replica:1", "--backend-grace", "60")
+    server = watched(start_server, sentinels, "--durability", "replica:1", "--backend-grace", "110")
     master = await sentinels.master()
     async with under_traffic(server):
         how(master)
-        new = await sentinels.wait_for_new_master(master, timeout=50)
+        new = await sentinels.wait_for_new_master(master, timeout=100)
         # It comes back as a master, and Sentinel makes it a replica.
         if how is Node.kill:
             await master.start()
@@ -67,7 +67,7 @@ async def test_sentinel_replaces_the_master_under_load(
 async def test_the_calls_that_a_new_master_lacks_are_counted(
     start_server: StartServer, sentinels: SentinelSet
 ) -> None:
-    server = watched(start_server, sentinels, "--http", "http://127.0.0.1:0", "--backend-grace", "60")
+    server = watched(start_server, sentinels, "--http", "http://127.0.0.1:0", "--backend-grace", "110")
     master = await sentinels.master()
     client: Any = redis.asyncio.Redis(port=server.port, socket_timeout=None)
     await client.rpush("q", "kept")
@@ -76,7 +76,7 @@ async def test_the_calls_that_a_new_master_lacks_are_counted(
     for number in range(7):
         await client.rpush("q", f"lost {number}")
     master.kill()
-    await sentinels.wait_for_new_master(master, timeout=50)
+    await sentinels.wait_for_new_master(master, timeout=100)
     assert await client.lrange("q", 0, -1) == [b"kept"]
     await client.aclose()
     assert "lacks the last 7 calls that it had answered" in server.log
@@ -89,14 +89,14 @@ async def test_a_master_that_is_cut_off_loses_nothing_acknowledged(
     """It serves until Sentinel has promoted its replica. Later it is a replica."""
     with Network() as network:
         async with SentinelSet(tmp_path, network=network) as sentinels:
-            server = watched(start_server, sentinels, "--durability", "replica:1", "--backend-grace", "60")
+            server = watched(start_server, sentinels, "--durability", "replica:1", "--backend-grace", "110")
             master = await sentinels.master()
             async with under_traffic(server) as traffic:
                 # See test_messages_whose_put_back_is_lost_are_back_after_a_failover.
                 traffic.takes = False
                 await traffic.go_on()
                 with sentinels.cut(master, [*sentinels.nodes, *sentinels.sentinels]):
-                    new = await sentinels.wait_for_new_master(master, timeout=50)
+                    new = await sentinels.wait_for_new_master(master, timeout=100)
                     await wait_until(lambda: f":{new.port} now" in server.log, "the server to use it")
                 await sentinels.wait_until_settled()
                 traffic.takes = True
@@ -215,5 +215,5 @@ async def test_messages_whose_put_back_is_lost_are_back_after_a_failover(
         taking.close()
         await wait_until(lambda: has(master, "__pressure__:q", 50), "the messages to be back")
         master.kill()
-        await sentinels.wait_for_new_master(master, timeout=50)
+        await sentinels.wait_for_new_master(master, timeout=100)
         await wait_until(lambda: has(replica, "__pressure__:q", 50), "the messages to be back", timeout=5)

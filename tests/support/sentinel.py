@@ -13,7 +13,10 @@ from tests.support.programs import TIMEOUT
 NAME = "mymaster"
 # The times of Sentinel that decide how soon it acts, in milliseconds (defaults: ten to twenty times).
 _DOWN_AFTER, _FAILOVER_TIMEOUT = 500, 2000
-_QUICK = ("INFO-PERIOD", 500, "PUBLISH-PERIOD", 200, "ASK-PERIOD", 200, "PING-PERIOD", 100)
+# A Sentinel that was not scheduled for two seconds does nothing for the tilt period: usually half a minute.
+_QUICK = (
+    "INFO-PERIOD", 500, "PUBLISH-PERIOD", 200, "ASK-PERIOD", 200, "PING-PERIOD", 100, "TILT-PERIOD", 1000,
+)  # fmt: skip
 
 
 class SentinelSet(NodeSet[Node]):
