@@ -129,6 +129,8 @@ _RESP: Table = [
     (1, lambda c: ("LLEN", c.queue)),
     (3, lambda c: ("SISMEMBER", c.queue, c.message)),
     (3, lambda c: ("SREM", c.queue, *dict.fromkeys(c.several()))),
+    (1, lambda c: ("LREM", c.queue, c.randint(-2, 2), c.message)),
+    (1, lambda c: ("LTRIM", c.queue, 0, -c.randint(2, 4))),
     (2, lambda c: ("SMEMBERS", c.queue)),
     (2, lambda c: ("LRANGE", c.queue, c.randint(-4, 4), c.randint(-4, 4))),
     (1, lambda c: ("LINDEX", c.queue, c.randint(-4, 4))),

@@ -356,6 +356,20 @@ class JobQueue(Queue):
             found.append(int(bool(copies)))
         return found
 
+    def remove_copies(self, wanted: int, message: bytes) -> int:
+        if not self.has_jobs:
+            return super().remove_copies(wanted, message)
+        copies = [job for job in self.queued if job.message == message]
+        gone = copies[wanted:] if wanted < 0 else copies[: wanted or None]
+        self._delete(gone)
+        return len(gone)
+
+    def drop_newest(self, count: int) -> None:
+        if not self.has_jobs:
+            super().drop_newest(count)
+        else:
+            self._delete(self.queued[max(0, len(self.queued) - count) :])
+
     def flush(self) -> int:
         """Remove all queued messages. Decided: reserved and buried jobs are not queued."""
         if not self.has_jobs:
