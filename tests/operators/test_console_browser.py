@@ -279,7 +279,12 @@ def test_settings_have_the_names_and_values_of_their_options(client: Client, vie
     page.get_by_role("button", name="Purge").click()
     expect(page.get_by_role("dialog")).to_contain_text("Delete 1 message of jobs?")
     page.keyboard.press("Escape")
-    page.get_by_role("link", name="the letters/ü").click()
+    link = page.get_by_role("link", name="the letters/ü")
+    link.focus()
+    oldest = page.locator(".figures div", has_text="oldest").locator("dd")
+    expect(oldest).not_to_have_text(oldest.inner_text())
+    expect(link).to_be_focused()
+    link.click()
     expect(page.locator("h1")).to_have_text("the letters/ü")
 
 

@@ -29,8 +29,9 @@ function rateOption(text) {
   return text ? `${jobs}/${milliseconds / 1000}` : "–";
 }
 
+/** Return the figures of a queue: the name and the text of each, and where a link leads. */
 function figures({ row, info }) {
-  const shown = [
+  return [
     ["messages", number(row.messages)],
     ["oldest", row.age ? duration(row.age) : "–"],
     ["size", bytes(row.bytes)],
@@ -47,7 +48,7 @@ function figures({ row, info }) {
     ["paused", time(info.paused_ms)],
     ["reservations timed out", orDash(info.timeouts)],
     ["max-deliveries", orDash(info.max_deliveries)],
-    ["dead-letter", info.dead_letter ? h("a", { href: `#/queue/${row.db}/${info.dead_letter_id}` }, info.dead_letter) : "–"],
+    ["dead-letter", info.dead_letter || "–", info.dead_letter && `#/queue/${row.db}/${info.dead_letter_id}`],
     ["ack", info.ack || "final"],
     ["ack-ttr", time(info.ack_ttr_ms)],
     ["retry-delay", time(info.retry_delay_ms)],
@@ -58,7 +59,21 @@ function figures({ row, info }) {
     ["producer role", `${info.producer_role}${info.producer ? `, last ${info.producer}` : ""}`],
     ["consumer role", `${info.consumer_role}${info.consumer ? `, last ${info.consumer}` : ""}`],
   ];
-  return h("dl", { class: "figures" }, shown.map(([name, value]) => h("div", {}, h("dt", {}, name), h("dd", {}, value))));
+}
+
+/** Return a function that shows figures in a list. What has not changed stays, and so can be clicked and selected. */
+function figureList(list) {
+  const keepers = {};
+  return (data) => {
+    for (const [name, ...value] of figures(data)) {
+      if (!keepers[name]) {
+        const place = h("dd");
+        list.append(h("div", {}, h("dt", {}, name), place));
+        keepers[name] = keeper(place);
+      }
+      keepers[name](value, ([text, href]) => (href ? h("a", { href }, text) : text));
+    }
+  };
 }
 
 function jobText(job) {
@@ -130,9 +145,11 @@ const GROUP_COLUMNS = [
 /** Show a queue in an element; `query` may name jobs to `show` first. Return an object with `close`. */
 export function showQueue(main, me, db, id, lost, query) {
   const title = h("h1", { class: "name" }, decodeURIComponentSafely(id));
-  const parts = ["state", "notes", "buttons", "figures", "empty"];
+  const parts = ["state", "notes", "buttons", "empty"];
   const elements = Object.fromEntries(parts.map((part) => [part, h("div", { class: part })]));
   const show = Object.fromEntries(parts.map((part) => [part, keeper(elements[part])]));
+  const figureElement = h("dl", { class: "figures" });
+  const showFigures = figureList(figureElement);
   const view = { db, id };
   const pagers = Object.fromEntries(
     ["list", ...STATES].map((part) => {
@@ -185,7 +202,7 @@ export function showQueue(main, me, db, id, lost, query) {
         h("button", { type: "button", class: action.isDangerous ? "danger" : null, onclick: () => perform(action) }, action.title),
       ),
     );
-    show.figures({ row: data.row, info: data.info }, figures);
+    showFigures(data);
     messages.update(data.list);
     for (const state of STATES) jobs[state].update(data.jobs[state].map((job) => ({ ...job, now: data.now })));
     for (const [part, { count, before }] of Object.entries(data.pages)) {
@@ -214,7 +231,7 @@ export function showQueue(main, me, db, id, lost, query) {
     elements.notes,
     elements.buttons,
     h("h2", { class: "hidden" }, "Figures"),
-    elements.figures,
+    figureElement,
     live.element,
     groups.element,
     waiting.element,
