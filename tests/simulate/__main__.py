@@ -45,7 +45,8 @@ async def search(
             print(shown(program, difference.steps))
             print(difference)
             print(
-                f"again: python -m tests.simulate --seed {seed} --program {number} --only {arguments.only}",
+                f"again: python -m tests.simulate --seed {seed} --program {number} --only {arguments.only} "
+                f"--backend {arguments.backend}",
                 flush=True,
             )
             if arguments.most > 1:
@@ -100,7 +101,7 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--programs", type=int, default=PROGRAMS, help="the most programs to play")
     parser.add_argument("--only", default=",".join(FLAVOURS), help="only these flavours, with commas")
     parser.add_argument(
-        "--backend", choices=("valkey", "redis", "memory"), default="valkey", help="the backend"
+        "--backend", choices=("valkey", "redis", "cluster", "memory"), default="valkey", help="the backend"
     )
     parser.add_argument(
         "--most", type=int, default=_MAX_DIFFERENCES, help="the number of differences after which to stop"
@@ -131,13 +132,15 @@ def _play_in_memory(arguments: argparse.Namespace) -> int:
 def main() -> int:
     """Return the exit status."""
     arguments = _arguments()
+    if arguments.backend == "cluster":
+        arguments.only = "waits"  # the others look into the backend
     if arguments.backend == "memory":
         return _play_in_memory(arguments)
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="simulate-"))
     print(f"seed {arguments.seed}, logs and data in {folder}", flush=True)
     # End the servers on SIGTERM too.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
-    stand = Stand(folder, "redis-server" if arguments.backend == "redis" else None)
+    stand = Stand(folder, arguments.backend)
     try:
         return asyncio.run(_main(arguments, stand))
     finally:

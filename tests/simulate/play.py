@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.simulate.commands import COMMANDS
 from tests.simulate.native import Natives
-from tests.simulate.programs import FEW, NOBODY, WITH_WAITS, Program, Step
+from tests.simulate.programs import FEW, NATIVE_KINDS, NOBODY, WITH_WAITS, Program, Step
 from tests.simulate.resolve import JobId, Session, picked, shifted, spelt
 from tests.simulate.stand import Stand
 from tests.simulate.state import (
@@ -36,6 +36,10 @@ REPLY_TIMEOUT = 5.0
 _POLL_INTERVAL = 0.002
 # The most worlds that are followed from step to step.
 _MAX_WORLDS = 24
+# Commands whose queues must be in one shard.
+_OF_ONE_SHARD = (
+    "WATCH", "MULTI", "EXEC", "DISCARD", "LMOVE", "BLMOVE", "RPOPLPUSH", "BRPOPLPUSH", "SMOVE",
+)  # fmt: skip
 # The queue of programs of lists, and its copy.
 _LIST, _CLONE = "q", "clone"
 
@@ -77,7 +81,9 @@ class Player:
         self.controls: dict[int, RespWire] = {}
 
     async def play(self, program: Program) -> None:
-        """Play a program. Raise Difference."""
+        """Play a program, unless it has native clients and the backend is a cluster. Raise Difference."""
+        if self.stand.is_spread and not {kind for kind, _ in program.clients}.isdisjoint(NATIVE_KINDS):
+            return
         if not self.controls:
             for server in self.stand.all_servers:
                 self.controls[server.port] = RespWire(server.port)
@@ -258,6 +264,8 @@ class _Playing:
             others_go_on or any(world.moves_wait for world in self._worlds)
         ):
             return False
+        if self._stand.is_spread and any(words[0] in _OF_ONE_SHARD for words in commands):
+            return False
         if not self._waits:
             return (
                 self._is_told_of_pops(commands)
@@ -420,7 +428,7 @@ class _Playing:
         kinds = [
             kind
             for number, (kind, its_server) in enumerate(self._program.clients)
-            if its_server == server and number != without and kind not in ("native", "library")
+            if its_server == server and number != without and kind not in NATIVE_KINDS
         ]
         await self._await_count(self._controls[server], len(kinds))
 

@@ -518,6 +518,8 @@ _QUEUES = {"jobs": ("q", "q", "q", "r"), "lists": ("q",), "marks": ("q",), "logs
 # The flavours, and how much of all programs they are.
 _WEIGHTS = {"waits": 5, "workers": 2, "jobs": 4, "lists": 3, "marks": 2, "logs": 2}
 FLAVOURS = tuple(_WEIGHTS)
+# Clients that the backend has itself: by the specification, and with the library.
+NATIVE_KINDS = ("native", "library")
 # Those with clients that wait for each other.
 WITH_WAITS = ("waits", "workers")
 
@@ -542,7 +544,7 @@ def _clients(c: Chance, flavour: str) -> list[tuple[str, int]]:
         kinds = [*protocols, "beanstalk", *c.choices(("resp2", "beanstalk"), k=c.randint(0, 2))]
         return [(kind, c.randrange(servers)) for kind in kinds]
     kinds = protocols + c.choices(protocols, k=c.randint(1, 3))
-    kinds += [kind for kind in ("native", "library") if c.random() < 0.3]
+    kinds += [kind for kind in NATIVE_KINDS if c.random() < 0.3]
     return [(kind, c.randrange(servers)) for kind in kinds]
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.simulate.programs import WITH_WAITS
+from tests.support.on_cluster import SpreadValkey
 from tests.support.programs import Server, Valkey
 from tests.support.reference.jobs import STATES
 from tests.support.reference.keys import EXTENSION, PROTOCOL, ask_for_queue, fields_of_queue
@@ -31,13 +32,14 @@ class Keys:
 
 
 class Stand:
-    """A backend and its servers. `program` is that of the backend; None for the embedded Valkey."""
+    """A backend and its servers. The backend is the embedded Valkey, `redis`, or a `cluster` of Redis."""
 
-    def __init__(self, folder: Path, program: str | None = None) -> None:
+    def __init__(self, folder: Path, backend: str = "valkey") -> None:
         data = folder / "backend"
         data.mkdir(parents=True)
-        self.backend = Valkey(data, binary=program)
-        self.direct = self.backend.client()
+        self.is_spread = backend == "cluster"
+        program = "redis-server" if backend == "redis" else None
+        self.backend = SpreadValkey(data) if self.is_spread else Valkey(data, binary=program)
         arguments = (
             "--backend", self.backend.url,
             "--listen", "memcached://127.0.0.1:0", "--listen", "beanstalk://127.0.0.1:0",
@@ -48,6 +50,11 @@ class Stand:
             Server(folder / f"strict-{number}.log", *arguments, *strict) for number in range(STRICT)
         ]
         self.small = Server(folder / "small.log", *arguments, *strict, environment=small_library())
+
+    @functools.cached_property
+    def direct(self) -> Any:
+        """A client of the backend."""
+        return self.backend.client()
 
     @property
     def all_servers(self) -> list[Server]:
@@ -72,11 +79,11 @@ class Stand:
 
     def last_block(self) -> int:
         """Return the number of the last block of ids that a queue has taken."""
-        return int(self.direct.get(f"{PREFIX}!last_block") or 0)
+        return 0 if self.is_spread else int(self.direct.get(f"{PREFIX}!last_block") or 0)
 
     def forget_all(self) -> None:
         """Delete the keys of all queues, whoever holds their roles."""
-        if found := self.direct.keys(f"{PREFIX}:*"):
+        if not self.is_spread and (found := self.direct.keys(f"{PREFIX}:*")):
             self.direct.delete(*found)
 
     def forget_protocol(self, name: str) -> None:
@@ -117,7 +124,6 @@ class Stand:
         assert changed == 1, f"job {job} of {name} is not {state}"
 
     def close(self) -> None:
-        self.direct.close()
         for server in self.all_servers:
             server.stop()
         self.backend.stop()
