@@ -340,7 +340,7 @@ class Link:
                 self.begin_epoch()
             request.send(channel, partial(self._answered, request, channel))
         elif channel is None and (self._held.has_given_up or self._closed):
-            away = self._away()
+            away = self.away_error()
             # Not at once: like a reply, the error must come after the caller has returned.
             self._loop.call_soon(request.received, away)
         else:
@@ -418,7 +418,7 @@ class Link:
         self._outage.report(why, ": calls wait")
         self.why_down = why
         if self._held.has_given_up:
-            request.received(self._away())
+            request.received(self.away_error())
         else:
             self._held.stall(request)
 
@@ -433,9 +433,10 @@ class Link:
     def fail(self, request: BackendRequest) -> None:
         """Fail a request: the grace is over."""
         is_unknown = request.may_be_done and request.changes
-        request.received(OutcomeUnknownError() if is_unknown else self._away())
+        request.received(OutcomeUnknownError() if is_unknown else self.away_error())
 
-    def _away(self) -> BackendAwayError:
+    def away_error(self) -> BackendAwayError:
+        """Return the error of requests that the backend is too long away for."""
         whose = self.name.removeprefix("backend ") if self._layout else "the backend"
         return BackendAwayError(f"{whose} is away: {self.why_down}")
 

@@ -242,6 +242,8 @@ class Survey:
         away: dict[Shard, BackendError] = {}
         for shard in self._broker.shards:
             try:
+                if shard.is_away:  # the figures of others must not wait until it is back
+                    raise shard.link.away_error()
                 await self._look_at_all(shard, pause)
             except BackendError as error:
                 away[shard] = error
