@@ -436,7 +436,7 @@ class Link:
         request.received(OutcomeUnknownError() if is_unknown else self.away_error())
 
     def away_error(self) -> BackendAwayError:
-        """Return the error of requests that the backend is too long away for."""
+        """Return the error for requests while the backend is away."""
         whose = self.name.removeprefix("backend ") if self._layout else "the backend"
         return BackendAwayError(f"{whose} is away: {self.why_down}")
 

@@ -241,9 +241,10 @@ class Survey:
         """Look at all queues, and pause for these seconds after each. Raise BackendError at the end."""
         away: dict[Shard, BackendError] = {}
         for shard in self._broker.shards:
+            if shard.is_away:  # the figures of others must not wait until it is back
+                away[shard] = shard.link.away_error()
+                continue
             try:
-                if shard.is_away:  # the figures of others must not wait until it is back
-                    raise shard.link.away_error()
                 await self._look_at_all(shard, pause)
             except BackendError as error:
                 away[shard] = error

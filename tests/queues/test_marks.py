@@ -33,10 +33,6 @@ class Form(NamedTuple):
     verb: Verb
     options: Options = DEFAULT
 
-    def __str__(self) -> str:
-        """Its name in the script."""
-        return (self.verb.name + self.options.words).decode()
-
 
 _MARKED = Options(has_flags=True, on_full=OnFull.FAIL)
 

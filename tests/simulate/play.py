@@ -15,7 +15,7 @@ from typing import Any
 
 from tests.simulate.commands import COMMANDS
 from tests.simulate.native import Natives
-from tests.simulate.programs import FEW, NATIVE_KINDS, NOBODY, WITH_WAITS, Program, Step
+from tests.simulate.programs import NATIVE_KINDS, NOBODY, WITH_WAITS, Program, Step
 from tests.simulate.resolve import JobId, Session, picked, shifted, spelt
 from tests.simulate.stand import Stand
 from tests.simulate.state import (
@@ -24,6 +24,7 @@ from tests.simulate.state import (
     difference_in_list,
     difference_in_tokens,
 )
+from tests.simulate.tables import FEW
 from tests.simulate.wires import RespWire, Wire, wire
 from tests.simulate.world import SHORT, Fields, TooManyStatesError, Words, World, matches
 from tests.support.programs import TIMEOUT

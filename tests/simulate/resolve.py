@@ -6,7 +6,7 @@ commands are `spelt` as the client's connection needs them.
 
 from dataclasses import dataclass, field
 
-from tests.simulate.programs import CONSUMERS
+from tests.simulate.tables import CONSUMERS
 from tests.simulate.world import Words, World
 from tests.support.reference.jobs import BURIED, DELAYED, READY, RESERVED, Job
 

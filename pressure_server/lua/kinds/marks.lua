@@ -71,8 +71,8 @@ local function clear(self)
   self.drift, self.gaps = 0, {}
 end
 
--- Return the position of a copy from its place: how many messages have been consumed, or are queued before it. `drift` is
--- another drift than the present one.
+-- Return the position of a copy from its place: how many messages have been consumed, or are queued before it. `drift`,
+-- if given, is used in place of the present one.
 local function position_at(self, place, drift)
   local position = place - (drift or self.drift)
   for i = #self.gaps, 1, -1 do
@@ -167,8 +167,8 @@ function marks.note(messages, marks_of, first)
   drop_stale(self)
 end
 
--- Store the marks of messages that have been put back to the head. Native clients may have taken others from the same
--- places meanwhile: these have left their marks.
+-- Store the marks of messages that have been put back at the head. Native clients may have taken others from the same
+-- places meanwhile, whose marks are still there.
 function marks.restore(self, messages, marks_of)
   if queue.length == #messages then clear(self) end
   local back = {}
