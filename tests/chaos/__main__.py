@@ -26,10 +26,8 @@ _LONG_GRACE = 20.0
 def main() -> int:
     """Return the exit status."""
     arguments = _arguments()
-    kinds = plan.kinds(only_connections=arguments.only == "connections")
-    if arguments.only == "hang-ups":
-        kinds = [plan.CLIENTS_HANG_UP]
-    backend: MakeBackend = SingleBackend
+    kinds = plan.ONLY.get(arguments.only, plan.KINDS)
+    backend: MakeBackend = partial(SingleBackend, durability=arguments.durability)
     if arguments.cluster:
         kinds, backend = plan.KINDS_OF_CLUSTER, partial(ClusterBackend, Engine(arguments.cluster))
     elif arguments.sentinel:
@@ -39,7 +37,9 @@ def main() -> int:
     stays = plan.STAYING[arguments.stays] if arguments.stays else None
     if stays is not None:
         kinds = [kind for kind in kinds if kind.target is not stays.target]
-    grace = arguments.backend_grace or (TIMEOUTS.grace if backend is SingleBackend else _LONG_GRACE)
+    grace = arguments.backend_grace or (
+        _LONG_GRACE if arguments.cluster or arguments.sentinel else TIMEOUTS.grace
+    )
     timeouts = plan.Timeouts(arguments.proxy_timeout, arguments.backend_timeout, grace)
     settings = Settings(
         messages=arguments.messages,
@@ -71,8 +71,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--proxies", type=int, choices=(1, 2, 3), default=2, help="number of servers")
     parser.add_argument(
         "--only",
-        choices=("connections", "hang-ups"),
-        help="break connections and no process; or only let clients hang up in stalls",
+        choices=list(plan.ONLY),
+        help="break connections and no process; only let clients hang up in stalls; or only cut the power "
+        "of the backend",
     )
     parser.add_argument(
         "--cluster",
@@ -84,6 +85,9 @@ def _arguments() -> argparse.Namespace:
         "--sentinel",
         action="store_true",
         help="a master, a replica and Sentinels, whose network breaks; as root",
+    )
+    parser.add_argument(
+        "--durability", choices=("none", "fsync"), default="none", help="the servers' option, for one backend"
     )
     parser.add_argument(
         "--workers", type=int, default=1, help="processes of each server; with several, some die and hang"

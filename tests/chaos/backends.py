@@ -47,8 +47,9 @@ class Backend(ABC):
 class SingleBackend(Backend):
     """One process. Its append-only file is evidence of every message."""
 
-    def __init__(self, folder: Path, _stack: AsyncExitStack) -> None:
+    def __init__(self, folder: Path, _stack: AsyncExitStack, durability: str = "none") -> None:
         self.valkey: PoweredValkey
+        self._durability = durability
         self._folder = folder
 
     async def start(self, stack: AsyncExitStack) -> None:
@@ -63,7 +64,7 @@ class SingleBackend(Backend):
 
     def server_options(self, relay_port: int) -> list[str]:
         """See Backend."""
-        return ["--backend", f"redis://{LOCAL}:{relay_port}"]
+        return ["--backend", f"redis://{LOCAL}:{relay_port}", "--durability", self._durability]
 
     def clients(self) -> list[Client]:
         """See Backend."""

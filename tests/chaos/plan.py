@@ -1,7 +1,7 @@
 """The plan: the kinds of faults, and a seed's faults with their order, targets and lengths."""
 
 import random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
@@ -93,6 +93,13 @@ KINDS_OF_CLUSTER = (
 # The same with Sentinel.
 KINDS_OF_SENTINEL = (*[PARTITION] * 3, LOSSY, PROXY_KILLED, PROXY_DEAD, CLIENTS_CUT)
 
+# What a run may be confined to.
+ONLY: Mapping[str, Sequence[Kind]] = {
+    "connections": [kind for kind in KINDS if not kind.breaks_a_process],
+    "hang-ups": [CLIENTS_HANG_UP],
+    "power-cuts": [POWER_CUT, LONG_POWER_CUT],
+}
+
 # Faults that no server can prevent. The run must report them.
 STOLEN = Kind("message stolen", Target.BACKEND, 0.0, 0.0)
 COPIED = Kind("message copied", Target.BACKEND, 0.0, 0.0)
@@ -125,11 +132,6 @@ class Fault:
     seconds: float
     overlaps: bool
     seed: int
-
-
-def kinds(*, only_connections: bool) -> Sequence[Kind]:
-    """Return all kinds, or those that break no process."""
-    return [kind for kind in KINDS if not (only_connections and kind.breaks_a_process)]
 
 
 def make(among: Sequence[Kind], count: int, proxies: int, timeouts: Timeouts, seed: int) -> list[Fault]:

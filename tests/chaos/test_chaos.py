@@ -263,7 +263,6 @@ def test_a_seed_decides_the_plan() -> None:
 
     assert made(1) == made(1) != made(2)
     assert {fault.kind for fault in made(1)[: len(plan.KINDS)]} == set(plan.KINDS)
-    assert not any(kind.breaks_a_process for kind in plan.kinds(only_connections=True))
 
 
 def test_a_run_with_too_few_messages_or_faults_fails(tmp_path: Path) -> None:
@@ -335,7 +334,7 @@ def test_clients_that_hang_up_in_a_stall_lose_no_message(tmp_path: Path) -> None
 @pytest.mark.timeout(600)
 @pytest.mark.slow
 def test_no_message_is_doubled_if_only_connections_break(tmp_path: Path) -> None:
-    kinds = plan.kinds(only_connections=True)
+    kinds = plan.ONLY["connections"]
     faults = plan.make(kinds, len(kinds), 2, TIMEOUTS, SEED)
     outcome = outcome_of(settings(tmp_path, faults, messages=3000))
     assert report.failures(outcome) == []
