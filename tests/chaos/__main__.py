@@ -8,6 +8,7 @@ import asyncio
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -26,7 +27,7 @@ _LONG_GRACE = 20.0
 def main() -> int:
     """Return the exit status."""
     arguments = _arguments()
-    kinds = plan.ONLY.get(arguments.only, plan.KINDS)
+    kinds: Sequence[plan.Kind] = plan.KINDS
     backend: MakeBackend = partial(SingleBackend, durability=arguments.durability)
     if arguments.cluster:
         kinds, backend = plan.KINDS_OF_CLUSTER, partial(ClusterBackend, Engine(arguments.cluster))
@@ -34,6 +35,10 @@ def main() -> int:
         kinds, backend = plan.KINDS_OF_SENTINEL, SentinelBackend
     if arguments.workers > 1:
         kinds = [*kinds, *plan.KINDS_OF_WORKERS]
+    if arguments.only:
+        kinds = [kind for kind in kinds if plan.ONLY[arguments.only](kind)]
+        if not kinds:
+            sys.exit(f"this backend has no faults for --only {arguments.only}")
     stays = plan.STAYING[arguments.stays] if arguments.stays else None
     if stays is not None:
         kinds = [kind for kind in kinds if kind.target is not stays.target]
@@ -72,8 +77,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument(
         "--only",
         choices=list(plan.ONLY),
-        help="break connections and no process; only let clients hang up in stalls; or only cut the power "
-        "of the backend",
+        help="break connections and no process; or only let clients hang up in stalls, cut the power of "
+        "the backend, or break the network between nodes",
     )
     parser.add_argument(
         "--cluster",
