@@ -135,6 +135,7 @@ def _put_job(world: World, operation: Operation, names: list[str]) -> Reply:
         if str(refusal) != FULL or queue.overflow != BLOCK or operation.order is None:
             raise
         queue.convert()
+        operation.has_converted = True
         return WAITS
     return Either(tuple(b"INSERTED %d" % one if is_beanstalk else one for one in ids))
 

@@ -9,6 +9,7 @@ wait for each other, at the end of the program.
 import asyncio
 import contextlib
 import time
+from collections.abc import Iterator
 from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,6 +61,7 @@ class Tally:
 
     programs: int = 0
     steps: int = 0
+    races: int = 0
     waits: int = 0
     given_up: int = 0
     commands: dict[str, int] = field(default_factory=dict)
@@ -68,7 +70,7 @@ class Tally:
         done = sum(self.commands.values())
         return (
             f"{self.programs} programs, {self.steps} steps, {done} commands of {len(self.commands)} kinds, "
-            f"{self.waits} waits; {self.given_up} programs had too many states"
+            f"{self.races} races, {self.waits} waits; {self.given_up} programs had too many states"
         )
 
 
@@ -108,6 +110,11 @@ def _names_several_queues(commands: list[Words]) -> bool:
     known = [words for words in commands if words[0] in COMMANDS]
     names = {name for words in known for name in COMMANDS[words[0]].names(words)}
     return len(known) == len(commands) > 1 and len(names) > 1
+
+
+def _looks_at_several_queues(words: Words) -> bool:
+    """Return whether a command looks at one queue after the other, while others may act in between."""
+    return words[0] in COMMANDS and COMMANDS[words[0]].is_choice and len(COMMANDS[words[0]].names(words)) > 1
 
 
 def _needs_a_role_at_once(worlds: list[World]) -> bool:
@@ -164,9 +171,9 @@ class _Playing:
             self._wires.append(await self._connect(number))
         for server in self._servers:
             await self._await_clients(server)
-        for number, step in enumerate(self._program.steps):
-            self._number = number
-            if not await self._step(step):
+        for steps in self._races():
+            self._number += len(steps)
+            if not await self._do(steps):
                 self._tally.given_up += 1
                 return
         if self._waits:
@@ -200,41 +207,73 @@ class _Playing:
 
     # Steps
 
-    async def _step(self, step: Step) -> bool:
-        """Do a step, if it is possible. Return False if there are too many worlds to go on."""
+    def _races(self) -> Iterator[list[Step]]:
+        """Yield the steps that are done at the same time: one, or several of different clients."""
+        steps: list[Step] = []
+        for step in self._program.steps:
+            if steps and not (steps[-1].races and self._may_race(step, steps)):
+                yield steps
+                steps = []
+            steps.append(step)
+        if steps:
+            yield steps
+
+    def _may_race(self, step: Step, others: list[Step]) -> bool:
+        return bool(step.commands) and (
+            step.client not in (NOBODY, *(other.client for other in others))
+            and self._program.clients[step.client][0] not in NATIVE_KINDS
+        )
+
+    async def _do(self, steps: list[Step]) -> bool:
+        """Do steps at the same time, if they are possible. Return False if there are too many worlds."""
+        step = steps[0]
         if step.client == NOBODY:
             await self._do_without_client(step)
             return True
         if not step.commands:
             return not self._may_hang_up(step.client) or await self._hang_up(step)
-        if not self._is_idle(step.client):
+        done = len(self._done)
+        sent = [(step, commands) for step in steps if (commands := self._begin(step, len(steps) > 1))]
+        if not sent:
             return True
-        kind = self._program.clients[step.client][0]
-        world, session = self._worlds[0], deepcopy(self._sessions[step.client])
-        some = [shifted(words, self._first_id) for words in step.commands]
-        some = [one for words in some for one in picked(words, world, step.client, kind)]
-        commands = [one for words in some for one in spelt(words, world, session)]
-        if not commands or not self._is_possible(commands):
-            return True
-        self._sessions[step.client] = session
-        self._note_done(step.client, *some)
-        self._natives.note_commands(commands)
-        deletes = self._follows_lives and commands[-1][0] == "DEL" and world.queue(_LIST) is not None
-        for world in self._worlds:
-            if self._follows_lives:
-                world.home.actor = self._stand.identities[self._program.clients[step.client][1]]
-            world.clients[step.client].pending = list(commands)
-            world.clients[step.client].last_put = ()
+        self._done[done:-1] = [one._replace(races=True) for one in self._done[done:-1]]
+        commands = sent[0][1]
+        deletes = (
+            self._follows_lives and commands[-1][0] == "DEL" and self._worlds[0].queue(_LIST) is not None
+        )
         if not self._think():
             return False
-        self._count(step, commands)
-        await self._wires[step.client].send(tuple(commands))
+        self._tally.races += len(sent) > 1
+        for step, commands in sent:
+            self._count(step, commands)
+        await asyncio.gather(*(self._wires[step.client].send(tuple(commands)) for step, commands in sent))
         await self._settle()
         await self._check()
         is_gone = deletes and not self._worlds[0].home.as_it_is(_LIST).has_keys
         if is_gone and (left := self._stand.keys(_LIST)):
             raise self._difference(f"keys are left: {left}")
         return len(self._worlds) <= _MAX_WORLDS
+
+    def _begin(self, step: Step, races: bool) -> list[Words]:
+        """Let a client of all worlds begin a step. Return its commands, or none if the step is impossible."""
+        if not self._is_idle(step.client):
+            return []
+        kind = self._program.clients[step.client][0]
+        world, session = self._worlds[0], deepcopy(self._sessions[step.client])
+        some = [shifted(words, self._first_id) for words in step.commands]
+        some = [one for words in some for one in picked(words, world, step.client, kind)]
+        commands = [one for words in some for one in spelt(words, world, session)]
+        if not commands or not self._is_possible(commands, races):
+            return []
+        self._sessions[step.client] = session
+        self._note_done(step.client, *some)
+        self._natives.note_commands(commands)
+        for world in self._worlds:
+            if self._follows_lives:
+                world.home.actor = self._stand.identities[self._program.clients[step.client][1]]
+            world.clients[step.client].pending = list(commands)
+            world.clients[step.client].last_put = ()
+        return commands
 
     def _note_done(self, client: int, *commands: Words) -> None:
         self._done.append(Step(client, tuple(shifted(words, -self._first_id) for words in commands)))
@@ -255,10 +294,12 @@ class _Playing:
         clients = [world.clients[client] for world in self._worlds]
         return not any(client.outbox and not client.held_back for client in clients)
 
-    def _is_possible(self, commands: list[Words]) -> bool:
+    def _is_possible(self, commands: list[Words], races: bool) -> bool:
         """Return whether the reference knows all results of the commands."""
-        # A client that would send more when its wait ends.
-        others_go_on = any(
+        if races and any(map(_looks_at_several_queues, commands)):
+            return False
+        # Another client that sends now, or would send more when its wait ends.
+        others_go_on = races or any(
             client.waiting and client.pending for world in self._worlds for client in world.clients
         )
         if _names_several_queues(commands) and (
@@ -543,6 +584,7 @@ def shown(program: Program, steps: list[Step], last: int = 12) -> str:
     lines = [f"{program.flavour}; clients: {dict(enumerate(program.clients))}"]
     for step in steps[-last:]:
         what = "; ".join(" ".join(map(_word, words)) for words in step.commands) or "(hangs up)"
+        what += " (at the same time as the next)" if step.races else ""
         kind = "" if step.client == NOBODY else f"client {step.client} ({program.clients[step.client][0]}): "
         lines.append(f"  {kind}{what}")
     return "\n".join(lines)

@@ -44,10 +44,14 @@ NOBODY = -1
 
 
 class Step(NamedTuple):
-    """Commands that a client sends in one write. Without commands, the client hangs up and reconnects."""
+    """Commands that a client sends in one write. Without commands, the client hangs up and reconnects.
+
+    With `races`, the client of the next step sends at the same time.
+    """
 
     client: int
     commands: tuple[Words, ...]
+    races: bool = False
 
 
 class Program(NamedTuple):
@@ -144,6 +148,9 @@ NATIVE_KINDS = ("native", "library")
 # Those with clients that wait for each other.
 WITH_WAITS = ("waits", "workers")
 
+# The share of steps that race with the next one.
+_RACES = 0.25
+
 
 def _clients(c: Chance, flavour: str) -> list[tuple[str, int]]:
     if flavour == "jobs":
@@ -213,5 +220,6 @@ def make(seed: int, flavours: tuple[str, ...] = FLAVOURS) -> Program:
             commands = tuple(
                 ("PUT NOWAIT", *words[1:]) if words[0] == "PUT OVERFILL" else words for words in commands
             )
-        steps.append(Step(number, commands))
+        races = flavour in WITH_WAITS and c.random() < _RACES and kind not in NATIVE_KINDS
+        steps.append(Step(number, commands, races and not leaves))
     return Program(flavour, tuple(clients), tuple(steps))

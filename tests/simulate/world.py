@@ -177,6 +177,8 @@ class Operation:
     # For a put: how many of its messages are done, and how many of these were new.
     done: int = 0
     new: int = 0
+    # Whether it has made a list a queue of jobs.
+    has_converted: bool = False
     # For each queue, as last seen: its birth (0 if it did not exist), and the number of births so far.
     seen: dict[str, tuple[int, int]] = field(default_factory=dict)
 
@@ -487,7 +489,7 @@ class World:
                 continue
             world = self.copy()
             again = world._waiting(operation)
-            before = (again.done, again.new, dict(again.seen))
+            before = again.copy()
             reply = command.do(world, again, [name] if command.is_choice else names)
             if reply is not WAITS:
                 # A client that waits on several queues may be overtaken while the server tries another queue.
@@ -497,9 +499,9 @@ class World:
                 # A move that waits for room notices the room even if its message is gone. A unique put need
                 # not notice that another client has put the rest.
                 is_unnoticed = command.moves and reply is None
-                is_unnoticed |= command.put is not None and command.put.unique and again.new == before[1]
+                is_unnoticed |= command.put is not None and command.put.unique and again.new == before.new
                 yield world, is_first and not is_unnoticed
-            elif (again.done, again.new, again.seen) != before:
+            elif again != before:
                 yield world, is_first
 
     def _deleted(self, operation: Operation, deleted: list[str]) -> Iterator[tuple[World, bool]]:

@@ -1,7 +1,6 @@
 """Commands about tubes: put and use; watch, ignore, list and pause."""
 
 from contextlib import suppress
-from functools import partial
 from typing import cast
 
 from handlers.beanstalk import replies
@@ -105,19 +104,17 @@ async def list_tubes(client: BeanstalkSession) -> bytes:
 async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> bytes:
     """Lets no job of the tube be reserved for these seconds: `PAUSED` or `NOT_FOUND`."""
     client.permit_tube(name)
-    pause = partial(client.database.run, verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
-    exists = False
-    with suppress(QueueDoesNotExistError):
-        await pause()
-        exists = True
-    if not exists:
+    arguments = [b"%d" % (seconds * 1000)]
+    # Somebody may delete the queue between its creation and its pause.
+    while True:
+        with suppress(QueueDoesNotExistError):
+            await client.database.run(verbs.PAUSE, name, arguments, client=client)
+            break
         if not await is_in_use(client, name):
             return replies.NOT_FOUND
         template = client.database.policy.template_of(name)
-        creation = template.creation if template else Creation()
-        arguments = creation.arguments(client.database.prefix_of(name))
-        await client.database.run(verbs.CREATE, name, arguments, client=client)
-        await pause()
+        creation = (template.creation if template else Creation()).arguments(client.database.prefix_of(name))
+        await client.database.run(verbs.CREATE, name, creation, client=client)
     client.listener.pauses[name] = seconds
     client.listener.of_tube(name)["cmd-pause-tube"] += 1
     return b"PAUSED\r\n"
