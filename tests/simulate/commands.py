@@ -83,11 +83,12 @@ def _put(world: World, operation: Operation, put: Put, name: str) -> Reply:
     if may_wait and not operation.has_waited and _earlier_put_waits(world, operation, name):
         return WAITS
     messages = put.messages(operation.words)
+    rest = messages[operation.done :]
     waits = may_wait and (queue.overflow == BLOCK or put.overflow == "wait")
     if put.overflow == "overfill" or not waits:
-        result = queue.put(messages, unique=put.unique, overfill=put.overflow == "overfill")
-        return put.reply(queue, result if put.unique else len(messages))
-    done, new = queue.put_some(messages[operation.done :], unique=put.unique)
+        result = queue.put(rest, unique=put.unique, overfill=put.overflow == "overfill")
+        return put.reply(queue, operation.new + result if put.unique else len(messages))
+    done, new = queue.put_some(rest, unique=put.unique)
     operation.done += done
     operation.new += new
     if operation.done < len(messages):
