@@ -129,6 +129,7 @@ RESP: Table = [
     (2, lambda c: ("DEL", *c.some(2))),
     (1, lambda c: ("EXISTS", *c.some())),
     (5, _create),
+    (3, lambda c: ("PRESSURE.ALTER", c.queue, "BOUND", c.choice((0, 1, 2, 4)))),
     (1, lambda c: ("PRESSURE.EXISTS", c.queue)),
     (1, lambda c: ("PRESSURE.LENGTH", c.queue)),
     (1, lambda c: ("PRESSURE.CLOSED", c.queue)),
