@@ -166,6 +166,7 @@ JOBS_THAT_WAIT: Table = [
     (1, lambda c: ("?end", c.randrange(9), "RELEASE", True, "", 1, SHORT)),
     (1, lambda c: ("PRESSURE.KICK", c.queue, c.randint(0, 2))),
 ]
+_OF_ONE_JOB = ("delete job", "kick-job", "reserve-job", "stats-job")
 BEANSTALK_THAT_WAITS: Table = [
     (6, lambda c: ("?put", c.queue, c.message, c.choice(_PRIORITIES), 0, _LONG)),
     (4, lambda c: ("?wait", c.queue)),
@@ -176,15 +177,17 @@ BEANSTALK_THAT_WAITS: Table = [
         lambda c: (
             "?end",
             c.randrange(9),
-            c.choice(("ACK", "RELEASE", "RELEASE", "BURY")),
+            c.choice(("ACK", "RELEASE", "RELEASE", "BURY", "BURY", "TOUCH")),
             True,
             "",
-            None,
+            c.choice((None, *_PRIORITIES)),
             0,
         ),
     ),
-    (2, lambda c: ("?used", "kick", c.queue, c.randint(0, 3))),
+    (3, lambda c: ("?change", c.randrange(9), c.choice(_OF_ONE_JOB))),
+    (4, lambda c: ("?used", "kick", c.queue, c.randint(0, 3))),
     (1, lambda c: ("?used", "pause-tube", c.queue, c.choice((0, 0, 1000)))),
+    (1, lambda c: ("?used", "peek", c.queue, c.choice(("ready", "delayed", "buried")))),
 ]
 MEMCACHED: Table = [
     (8, lambda c: ("set", c.queue, *_flagged(c))),
@@ -301,14 +304,7 @@ BEANSTALK: Table = [
     (8, lambda c: ("?reserve", c.queue)),
     (2, lambda c: ("?reserve", *c.choice(("qr", "rq", "qd")))),
     (8, _end),
-    (
-        6,
-        lambda c: (
-            "?change",
-            c.randrange(13),
-            c.choice(("delete job", "kick-job", "reserve-job", "stats-job")),
-        ),
-    ),
+    (6, lambda c: ("?change", c.randrange(13), c.choice(_OF_ONE_JOB))),
     (3, lambda c: ("?used", "kick", c.queue, c.randint(0, 3))),
     (1, lambda c: ("?used", "pause-tube", c.job_queue, c.choice((0, 0, 1000)))),
     (3, lambda c: ("?used", "peek", c.queue, c.choice(("ready", "delayed", "buried")))),
