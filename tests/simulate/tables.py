@@ -87,6 +87,11 @@ def _create(c: Chance) -> Words:
     )
 
 
+def _create_with_dead_letters(c: Chance) -> Words:
+    name, dead_letters = c.sample(c.queues, 2)
+    return ("PRESSURE.CREATE", name, "MAX-DELIVERIES", c.randint(1, 2), "DEAD-LETTER", dead_letters)
+
+
 def some_bound(c: Chance) -> Words:
     return (
         ("BOUND", c.randint(1, 3), "OVERFLOW", "OVERWRITE")
@@ -165,6 +170,8 @@ JOBS_THAT_WAIT: Table = [
     (3, lambda c: ("?end", c.randrange(9), c.choice(("ACK", "ACK", "RELEASE", "BURY")), True, "", None, 0)),
     (1, lambda c: ("?end", c.randrange(9), "RELEASE", True, "", 1, SHORT)),
     (1, lambda c: ("PRESSURE.KICK", c.queue, c.randint(0, 2))),
+    (2, lambda c: ("PRESSURE.CREATE", c.queue, "IN-FLIGHT", c.randint(1, 2))),
+    (2, _create_with_dead_letters),
 ]
 _OF_ONE_JOB = ("delete job", "kick-job", "reserve-job", "stats-job")
 BEANSTALK_THAT_WAITS: Table = [

@@ -7,7 +7,7 @@ from handlers.beanstalk import replies
 from handlers.beanstalk.listener_state import is_in_use, report_on
 from handlers.beanstalk.session import BeanstalkSession
 from handlers.beanstalk.table import command, is_tube
-from pressure_server.errors import QueueDoesNotExistError
+from pressure_server.errors import QueueAlreadyExistsError, QueueDoesNotExistError
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.jobs import id_of
 from pressure_server.queues.operations.operation import Operation
@@ -105,7 +105,7 @@ async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> byt
     """Lets no job of the tube be reserved for these seconds: `PAUSED` or `NOT_FOUND`."""
     client.permit_tube(name)
     arguments = [b"%d" % (seconds * 1000)]
-    # Somebody may delete the queue between its creation and its pause.
+    # Somebody may create or delete the queue meanwhile.
     while True:
         with suppress(QueueDoesNotExistError):
             await client.database.run(verbs.PAUSE, name, arguments, client=client)
@@ -114,7 +114,8 @@ async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> byt
             return replies.NOT_FOUND
         template = client.database.policy.template_of(name)
         creation = (template.creation if template else Creation()).arguments(client.database.prefix_of(name))
-        await client.database.run(verbs.CREATE, name, creation, client=client)
+        with suppress(QueueAlreadyExistsError):
+            await client.database.run(verbs.CREATE, name, creation, client=client)
     client.listener.pauses[name] = seconds
     client.listener.of_tube(name)["cmd-pause-tube"] += 1
     return b"PAUSED\r\n"

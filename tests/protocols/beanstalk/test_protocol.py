@@ -384,16 +384,17 @@ def test_list_tubes_lists_all_tubes(port: int) -> None:
         assert {b"- default", b"- listed"} <= set(lines)
 
 
-def test_a_tube_in_use_is_paused_even_if_somebody_deletes_it_again_and_again(
+def test_a_tube_in_use_is_paused_even_if_somebody_makes_and_deletes_it_again_and_again(
     start_server: StartServer, backend: Valkey
 ) -> None:
-    """The pause of a tube without jobs creates it. A deletion may come between the two."""
+    """The pause of a tube without jobs creates it. A put or a deletion may come between the two."""
     server = start_server("--backend", backend.url, *LISTEN)
     times = 300
     with connect(server.port_of("beanstalk")) as wire, server.client() as other:
         wire.send(b"use tube\r\n" + b"pause-tube tube 0\r\n" * times)
         for _ in range(times):
             other.delete("tube")
+            other.rpush("tube", "a")
         assert wire.replies(times + 1)[1:] == [b"PAUSED"] * times
 
 
