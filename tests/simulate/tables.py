@@ -192,7 +192,7 @@ BEANSTALK_THAT_WAITS: Table = [
         ),
     ),
     (3, lambda c: ("?change", c.randrange(9), c.choice(_OF_ONE_JOB))),
-    (4, lambda c: ("?used", "kick", c.queue, c.randint(0, 3))),
+    (5, lambda c: ("?used", "kick", c.queue, c.choice((0, 1, 2, 100)))),
     (1, lambda c: ("?used", "pause-tube", c.queue, c.choice((0, 0, 1000)))),
     (1, lambda c: ("?used", "peek", c.queue, c.choice(("ready", "delayed", "buried")))),
 ]
@@ -312,7 +312,7 @@ BEANSTALK: Table = [
     (2, lambda c: ("?reserve", *c.choice(("qr", "rq", "qd")))),
     (8, _end),
     (6, lambda c: ("?change", c.randrange(13), c.choice(_OF_ONE_JOB))),
-    (3, lambda c: ("?used", "kick", c.queue, c.randint(0, 3))),
+    (5, lambda c: ("?used", "kick", c.queue, c.choice((0, 1, 2, 100)))),
     (1, lambda c: ("?used", "pause-tube", c.job_queue, c.choice((0, 0, 1000)))),
     (3, lambda c: ("?used", "peek", c.queue, c.choice(("ready", "delayed", "buried")))),
 ]

@@ -159,11 +159,11 @@ class Queues:
         that is chosen adopts its messages.
         """
         found = {}
-        queues = {name: self.by_name[name] for name in names if name in self.by_name}
-        for queue in queues.values():
-            if any(job.is_due for job in queue.jobs.values()):
-                queue.begin()
-        for name, queue in queues.items():
+        for name in names:
+            if any(job.is_due for job in self.as_it_is(name).jobs.values()):
+                self.as_it_is(name).begin()  # a dead letter may make another of these queues
+        for name in names:
+            queue = self.as_it_is(name)
             head = queue.takeable[0].rank if queue.takeable else None
             is_open = not queue.has_jobs or (queue.tokens.consumer_free and not queue.is_paused)
             if queue.messages and is_open and queue.allowed != 0:
