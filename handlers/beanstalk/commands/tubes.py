@@ -107,11 +107,12 @@ async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> byt
     arguments = [b"%d" % (seconds * 1000)]
     # Somebody may create or delete the queue meanwhile.
     while True:
-        with suppress(QueueDoesNotExistError):
+        try:
             await client.database.run(verbs.PAUSE, name, arguments, client=client)
             break
-        if not await is_in_use(client, name):
-            return replies.NOT_FOUND
+        except QueueDoesNotExistError:
+            if not await is_in_use(client, name):
+                return replies.NOT_FOUND
         template = client.database.policy.template_of(name)
         creation = (template.creation if template else Creation()).arguments(client.database.prefix_of(name))
         with suppress(QueueAlreadyExistsError):
