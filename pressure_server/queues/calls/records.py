@@ -163,20 +163,20 @@ class Records:
     async def count_lost(self, channel: Channel) -> None:
         """Count the answered calls that another run of the backend lacks. Raises BackendError.
 
-        It may also have records that were dropped. If messages in one had gone back, all go back again,
-        before a call that is sent again drops the record; otherwise the record is dropped again.
+        If it lacks any, it may also have records that were dropped. If messages in one had gone back, all go
+        back again, before a call that is sent again drops the record; otherwise the record is dropped again.
         """
         fields = set(filter(bytes.isdigit, await channel.command(b"HKEYS", self.key)))
-        went_back = fields & set(self._went_back)
+        last = await channel.command(b"HGET", self.key, b"last")
+        found = _NUMBER.search(last or b"")
+        number = int(found[0]) if found else 0
+        lost = sum(answered > number for answered in self._answered)
+        went_back = fields.intersection(self._went_back) if lost else set()
         await self._recover_on(channel, sorted(went_back, key=int, reverse=True))
         delivered = fields - went_back - self._kept
         self._kept |= delivered
         for field in delivered:
             self._done(field)
-        last = await channel.command(b"HGET", self.key, b"last")
-        found = _NUMBER.search(last or b"")
-        number = int(found[0]) if found else 0
-        lost = sum(answered > number for answered in self._answered)
         self._answered.clear()
         if lost:
             self._courier.statistics.lost += lost

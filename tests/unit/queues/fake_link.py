@@ -12,6 +12,8 @@ from tests.interleavings.connections import LinkInMemory
 class FakeLink(LinkInMemory):
     """A link that keeps the calls; the test replies to them."""
 
+    name = "backend"
+
     def __init__(self) -> None:
         super().__init__()
         self.calls: list[Call] = []

@@ -114,17 +114,18 @@ def harness(runner: asyncio.Runner) -> Harness:
 
 
 class NewMaster(Channel):
-    """A channel to a node that has some records."""
+    """A channel to a node that has some records, and lacks the calls after the one with the number `last`."""
 
-    def __init__(self, *records: bytes) -> None:
+    def __init__(self, *records: bytes, last: int = 10) -> None:
         self.epoch = 2
         self.guard = b""
         self.library = library()
         self.records = records
+        self.last = b"1 %d" % last
         self.calls: list[list[bytes]] = []
 
     async def command(self, *words: bytes) -> Any:
-        return [b"epoch", b"last", *self.records] if words[0] == b"HKEYS" else b"1 10"
+        return [b"epoch", b"last", *self.records] if words[0] == b"HKEYS" else self.last
 
     def send_packed(self, received: Received | None, pieces: Sequence[bytes]) -> None:
         """Let each block put a message back, or refuse the call."""
@@ -141,15 +142,33 @@ def test_records_that_a_new_master_still_has_go_back_again_or_are_dropped_again(
     harness: Harness, runner: asyncio.Runner
 ) -> None:
     """A record whose messages went back is recovered, the latest first. Any other had been delivered."""
+    harness.send(b"a")
+    harness.link.reply([1, 5])
     for number in (3, 10, 11):
         harness.courier.records.note_put_back(number)
-    master = NewMaster(b"2", b"10", b"3")
+    master = NewMaster(b"2", b"10", b"3", last=0)
     runner.run(harness.courier.records.count_lost(cast(Channel, master)))
     assert master.calls == [[b"1", b"1", RECOVER, b"10", b"1", b"1", RECOVER, b"3"]]
     assert harness.shard.back == [b"p:q0", b"p:q1"]
     harness.courier.records.drop()
     (call,) = harness.link.calls
-    assert (call.parts, call.dropped) == ([], b"2")
+    assert (call.parts, call.dropped) == ([], b"1 2")
+
+
+def test_a_backend_that_lacks_no_call_has_put_back_what_went_back(
+    harness: Harness, runner: asyncio.Runner
+) -> None:
+    """The rest of such a record has been delivered, or is being delivered."""
+    harness.send(b"a")
+    harness.link.reply([1, 5])
+    harness.courier.records.note_put_back(1)
+    harness.courier.records.note_put_back(3)
+    master = NewMaster(b"1", b"3", last=1)
+    runner.run(harness.courier.records.count_lost(cast(Channel, master)))
+    assert master.calls == []
+    harness.courier.records.drop()
+    (call,) = harness.link.calls
+    assert call.dropped == b"1 3"
 
 
 def test_a_record_of_a_call_in_flight_is_left_to_that_call(harness: Harness, runner: asyncio.Runner) -> None:
