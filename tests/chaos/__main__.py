@@ -112,7 +112,10 @@ def _arguments() -> argparse.Namespace:
     ):
         parser.add_argument(option, type=float, default=default, help="the server's option, in seconds")
     parser.add_argument("--folder", type=Path, help="new folder for logs and data; default: a temporary one")
-    return parser.parse_args()
+    arguments = parser.parse_args()
+    if arguments.durability != "none" and (arguments.cluster or arguments.sentinel):
+        parser.error("with a cluster or Sentinel, servers always have --durability replica:1")
+    return arguments
 
 
 if __name__ == "__main__":

@@ -271,7 +271,7 @@ STRICT_RESP: Table = [
             *c.rarely("TTR", c.choice((0, _LONG))), *_token(c, "DETACHED"),
         ),
     ),
-    (2, lambda c: ("RESERVE BEST", 2, *c.choice(("qr", "rq", "qd")), *_token(c, "DETACHED"))),
+    (4, lambda c: ("RESERVE BEST", 2, *c.choice(("qr", "rq", "qd")), *_token(c, "DETACHED"))),
     (12, _end),
     (2, lambda c: ("?ack", c.randrange(13), *_token(c, "TOKEN"))),
     (2, lambda c: ("PRESSURE.ACK", c.queue)),
@@ -309,7 +309,7 @@ STRICT_MEMCACHED: Table = [
 BEANSTALK: Table = [
     (8, lambda c: ("?put", c.job_queue, c.message, c.choice(_PRIORITIES), _delay(c), _LONG)),
     (8, lambda c: ("?reserve", c.queue)),
-    (2, lambda c: ("?reserve", *c.choice(("qr", "rq", "qd")))),
+    (4, lambda c: ("?reserve", *c.choice(("qr", "rq", "qd")))),
     (8, _end),
     (6, lambda c: ("?change", c.randrange(13), c.choice(_OF_ONE_JOB))),
     (5, lambda c: ("?used", "kick", c.queue, c.choice((0, 1, 2, 100)))),
