@@ -104,15 +104,10 @@ async def list_tubes(client: BeanstalkSession) -> bytes:
 async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> bytes:
     """Lets no job of the tube be reserved for these seconds: `PAUSED` or `NOT_FOUND`."""
     client.permit_tube(name)
-    arguments = [b"%d" % (seconds * 1000)]
     # Somebody may create or delete the queue meanwhile.
-    while True:
-        try:
-            await client.database.run(verbs.PAUSE, name, arguments, client=client)
-            break
-        except QueueDoesNotExistError:
-            if not await is_in_use(client, name):
-                return replies.NOT_FOUND
+    while not await _pause(client, name, seconds):
+        if not await is_in_use(client, name):
+            return replies.NOT_FOUND
         template = client.database.policy.template_of(name)
         creation = (template.creation if template else Creation()).arguments(client.database.prefix_of(name))
         with suppress(QueueAlreadyExistsError):
@@ -120,3 +115,12 @@ async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> byt
     client.listener.pauses[name] = seconds
     client.listener.of_tube(name)["cmd-pause-tube"] += 1
     return b"PAUSED\r\n"
+
+
+async def _pause(client: BeanstalkSession, name: bytes, seconds: int) -> bool:
+    """Pause a queue. Return False if it does not exist."""
+    exists = False
+    with suppress(QueueDoesNotExistError):
+        await client.database.run(verbs.PAUSE, name, [b"%d" % (seconds * 1000)], client=client)
+        exists = True
+    return exists
