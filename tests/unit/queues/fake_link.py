@@ -12,10 +12,9 @@ from tests.interleavings.connections import LinkInMemory
 class FakeLink(LinkInMemory):
     """A link that keeps the calls; the test replies to them."""
 
-    name = "backend"
-
     def __init__(self) -> None:
         super().__init__()
+        self.name = "backend"
         self.calls: list[Call] = []
         self.called: asyncio.Queue[None] = asyncio.Queue()
 
