@@ -2,7 +2,7 @@
 
 import contextlib
 import os
-import tempfile
+import secrets
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
@@ -21,18 +21,17 @@ def new_file(path: Path, *, replace: bool) -> Iterator[IO[bytes]]:
     It gets its name when the block ends. An exception deletes it. The caller may read it back in the block.
     """
     _require_absent(path, replace)
-    with tempfile.NamedTemporaryFile(
-        prefix=f"{path.name}.", suffix=".partial", dir=path.parent, delete=False
-    ) as file:
-        partial = Path(file.name)
-        try:
+    # An interrupt may come as soon as the file exists.
+    partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
+    try:
+        with open(partial, "x+b", opener=_open_for_owner) as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
             _require_absent(path, replace)
             partial.replace(path)
-        finally:
-            partial.unlink(missing_ok=True)
+    finally:
+        partial.unlink(missing_ok=True)
     sync(path.parent)
 
 
@@ -43,6 +42,10 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def _open_for_owner(name: str, flags: int) -> int:
+    return os.open(name, flags, 0o600)
 
 
 def _require_absent(path: Path, replace: bool) -> None:
