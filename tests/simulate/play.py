@@ -2,8 +2,8 @@
 
 There may be several possible worlds. A reply rules out those in which it is not expected. A step ends when
 one world is left in which all replies have come, and as many clients wait at each server as in that world.
-Worlds that expect further replies stay possible. Then the contents of all queues are compared: if clients may
-wait for each other, at the end of the program.
+Worlds that expect further replies stay possible. Steps that race are sent at the same time and end together.
+Then the contents of all queues are compared: if clients may wait for each other, at the end of the program.
 """
 
 import asyncio
@@ -219,6 +219,7 @@ class _Playing:
             yield steps
 
     def _may_race(self, step: Step, others: list[Step]) -> bool:
+        """Return whether a server gets this step's commands, from a client that has none among the others."""
         return bool(step.commands) and (
             step.client not in (NOBODY, *(other.client for other in others))
             and self._program.clients[step.client][0] not in NATIVE_KINDS
@@ -237,10 +238,7 @@ class _Playing:
         if not sent:
             return True
         self._done[done:-1] = [one._replace(races=True) for one in self._done[done:-1]]
-        commands = sent[0][1]
-        deletes = (
-            self._follows_lives and commands[-1][0] == "DEL" and self._worlds[0].queue(_LIST) is not None
-        )
+        deletes = self._deletes_list(sent[0][1])
         if not self._think():
             return False
         self._tally.races += len(sent) > 1
@@ -249,10 +247,17 @@ class _Playing:
         await asyncio.gather(*(self._wires[step.client].send(tuple(commands)) for step, commands in sent))
         await self._settle()
         await self._check()
-        is_gone = deletes and not self._worlds[0].home.as_it_is(_LIST).has_keys
-        if is_gone and (left := self._stand.keys(_LIST)):
-            raise self._difference(f"keys are left: {left}")
+        if deletes and not self._worlds[0].home.as_it_is(_LIST).has_keys:
+            self._check_that_no_key_is_left()
         return len(self._worlds) <= _MAX_WORLDS
+
+    def _deletes_list(self, commands: list[Words]) -> bool:
+        is_deletion = self._follows_lives and commands[-1][0] == "DEL"
+        return is_deletion and self._worlds[0].queue(_LIST) is not None
+
+    def _check_that_no_key_is_left(self) -> None:
+        if left := self._stand.keys(_LIST):
+            raise self._difference(f"keys are left: {left}")
 
     def _begin(self, step: Step, races: bool) -> list[Words]:
         """Let a client of all worlds begin a step. Return its commands, or none if the step is impossible."""

@@ -1,8 +1,9 @@
 """Programs: the clients, and what they do step by step. A seed decides all of a program.
 
 A flavour decides the servers, the clients and the tables. In `waits` and `workers`, clients wait for each
-other on servers with the default settings: for messages and room, or for jobs. All others have one command at
-a time. In `jobs`, `lists` and `logs`, native clients are stopped between any two of their steps.
+other on servers with the default settings, for messages and room, or for jobs, and some steps race with the
+next one. All others have one command at a time. In `jobs`, `lists` and `logs`, native clients are stopped
+between any two of their steps.
 """
 
 from collections.abc import Callable

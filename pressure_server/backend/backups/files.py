@@ -21,7 +21,7 @@ def new_file(path: Path, *, replace: bool) -> Iterator[IO[bytes]]:
     It gets its name when the block ends. An exception deletes it. The caller may read it back in the block.
     """
     _require_absent(path, replace)
-    # An interrupt may come as soon as the file exists.
+    # The name is known before the file exists, so an interrupt at any moment finds it.
     partial = path.with_name(f"{path.name}.{secrets.token_hex(8)}.partial")
     try:
         with open(partial, "x+b", opener=_open_for_owner) as file:
