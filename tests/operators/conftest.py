@@ -1,5 +1,6 @@
 """The browser in which tests look at the console and at the site, and a server with users."""
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -7,6 +8,7 @@ import pytest
 from playwright.sync_api import Browser, sync_playwright
 
 from tests.support.guards import users_toml
+from tests.support.preload import preload
 from tests.support.programs import Server, StartServer, Valkey
 from tests.support.requirements import need
 
@@ -25,7 +27,8 @@ def browser() -> Iterator[Browser]:
     """Debian's Chromium."""
     path = need("chromium", "chromium")
     with sync_playwright() as playwright:
-        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        environment: dict[str, str | float | bool] = {**os.environ, "LD_PRELOAD": str(preload("steady"))}
+        started = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], env=environment)
         yield started
         started.close()
 

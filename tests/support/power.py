@@ -4,32 +4,17 @@
 has been synced. Names are taken to be durable at once: a cut undoes no rename.
 """
 
-import functools
 import os
 import random
 import signal
 import subprocess
-import tempfile
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from tests.support.preload import preload
 from tests.support.programs import TIMEOUT, Valkey
-from tests.support.requirements import need
-
-_SOURCE = Path(__file__).with_name("synced.c")
-
-
-@functools.cache
-def _preload() -> Path:
-    """Return the preload, compiled once a process."""
-    library = Path(tempfile.mkdtemp(prefix="synced-")) / "synced.so"
-    compiler = need("gcc", "gcc")
-    subprocess.run(
-        [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", library, _SOURCE], check=True
-    )
-    return library
 
 
 class Disk:
@@ -46,7 +31,7 @@ class Disk:
     @property
     def environment(self) -> dict[str, str]:
         """What makes a program note its syncs."""
-        return {"LD_PRELOAD": str(_preload()), "SYNCED_LOG": str(self._log)}
+        return {"LD_PRELOAD": str(preload("synced")), "SYNCED_LOG": str(self._log)}
 
     def _read_log(self) -> None:
         with self._log.open("rb") as log:
