@@ -124,6 +124,8 @@ CLOSED: Series = [
     ("PRESSURE.READ q GROUP g ann COUNT 9 TIMEOUT 1", [[1, b"a", 1, 0]]),
     ("PRESSURE.ACK q+g 1 TOKEN ann", 1),
     ("PRESSURE.READ q GROUP g ann TIMEOUT 1", "CLOSED "),
+    ("PRESSURE.GROUP CREATE q late", b"OK"),
+    ("PRESSURE.READ q GROUP late ann TIMEOUT 1", "CLOSED "),
 ]
 SCRIPTS = {
     "reading": READING, "refused": REFUSED, "seeking": SEEKING, "reading, kicked": KICKED,

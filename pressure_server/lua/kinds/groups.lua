@@ -134,12 +134,14 @@ local actions = {}
 function actions.create(key, word)
   local home, offset, refusal = queue.base, offset_of(word)
   if refusal or queue.returned > 0 then return refusal or { err = 'TYPE has-returned' } end
+  local is_closed = queue.is_closed()
   queue.enter(key)
   local made = life.create('0', '', '', 'type', 'group', 'source', home)
   if made == 1 then
     call('ZADD', queue.key_of('offsets'), 'inf', '-')
     group.set_next(offset)
     group.note_passed()
+    if is_closed then call('LPUSH', key .. ':closed', 0, 0) end
   end
   queue.enter(home)
   return made

@@ -9,6 +9,7 @@ _LAST_MESSAGE = f"LPUSH {{q}} x; {_CLOSE}"
 _LAST_DELAYED = f"PRESSURE.PUT {{q}} x DELAY 100; {_CLOSE}"
 _LAST_OF_LOG = "LPUSH {x} x; PRESSURE.CLOSE {x}"
 _DIES = "PRESSURE.CREATE {q} MAX-DELIVERIES 1"
+_CLOSED_LOG = "PRESSURE.CREATE {x} TYPE LOG; PRESSURE.CLOSE {x}"
 
 
 def _closed(
@@ -29,6 +30,7 @@ CLOSINGS = (
     _closed("CLOSE", _CLOSE, RESP, LIST, "", ""),
     _closed("CLOSE of jobs", _CLOSE, RESP, JOBS, "", ""),
     _closed("CLOSE of the log", "PRESSURE.CLOSE {x}", RESP, LOG, "", "", of_group=True),
+    _closed("closed, GROUP CREATE", "PRESSURE.GROUP CREATE {x} g", RESP, _CLOSED_LOG, "", "", of_group=True),
     _closed("native close", "CLOSE {q}", NATIVE, LIST, "", "OPEN {q}"),
     _closed("close of the specification", "LPUSH {k}:closed 0 0", BACKEND, LIST, "", ""),
     _closed("closed, ACK", "PRESSURE.ACK {q} {id}"),
