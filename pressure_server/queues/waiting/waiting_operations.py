@@ -103,22 +103,30 @@ class WaitingOperations:
             for line in lines:
                 some = len(self._lines[line]) if operation.verb.wakes_all else operation.wanted
                 served[line] = served.get(line, 0) + some
+        new_puts = [o for o in fresh if o.verb.puts and _waits_for_room(o) and not _is_in_line(o)]
+        if new_puts and self._tells_nothing_of_others():
+            served.setdefault(Line.PRODUCERS, 0)
+            new_puts = [o for o in new_puts if o.options.on_full is OnFull.WAIT]
         self._tries_line = woken or Line.CONSUMERS in served
         operations: list[Operation] = []
         for line, in_line in self._lines.items():
             if in_line and (woken or line in served) and self._shard.is_up:
                 operations += in_line.take_first(served.get(line, 0), self._lane.wake_up)
-        if self._lines[Line.PRODUCERS]:
+        if first := self._lines[Line.PRODUCERS].next:
             # New puts join the line after the operations that already wait for room.
-            first = next(iter(self._lines[Line.PRODUCERS]))
-            for operation in [o for o in fresh if o.verb.puts and _waits_for_room(o)]:
-                if operation.wait is not None and operation.wait.in_line:
-                    continue
+            for operation in new_puts:
                 fresh.remove(operation)
                 self.append_untried(operation, WaitCondition.ROOM, first.wait)
         # TURN goes first, because it frees the role for the waiting operations. So do operations in progress.
-        ahead = [o for o in fresh if o.verb is verbs.TURN or (o.wait is not None and o.wait.in_line)]
+        ahead = [o for o in fresh if o.verb is verbs.TURN or _is_in_line(o)]
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
+
+    def _tells_nothing_of_others(self) -> bool:
+        """Return whether all puts in the line were told to wait: the queue may refuse or overwrite otherwise.
+
+        So a new put that was not told is tried, after some of these.
+        """
+        return all(operation.options.on_full is OnFull.WAIT for operation in self._lines[Line.PRODUCERS])
 
     def note_sent(self) -> None:
         """Note that a call leaves that may cause the next notification; moves at destinations need that."""
@@ -448,6 +456,10 @@ def _stop(operation: Operation, wait: Wait) -> None:
     wait.unblocking, wait.out_of_time = None, False
     if operation.verb is not verbs.FINISH_DELETE or wait.timeout_error is None:
         wait.timeout_error = StoppingError()
+
+
+def _is_in_line(operation: Operation) -> bool:
+    return operation.wait is not None and operation.wait.in_line
 
 
 def _waits_for_room(operation: Operation) -> bool:

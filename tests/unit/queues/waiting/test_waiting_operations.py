@@ -259,6 +259,18 @@ def test_a_new_put_waits_after_those_that_wait_for_room_unless_it_may_not_wait()
     assert world.waiting.next_operations([], woken=True) == [first, late]
 
 
+def test_a_new_put_is_tried_behind_puts_that_were_told_to_wait() -> None:
+    world = World()
+    told = put(b"m", options=Options(on_full=OnFull.WAIT))
+    world.replied(told, condition=WaitCondition.ROOM)
+    untold, late = put(b"a"), put(b"b")
+    assert world.waiting.next_operations([untold], woken=False) == [told, untold]
+    # The queue has let it wait.
+    world.replied(told, untold, condition=WaitCondition.ROOM)
+    assert world.waiting.next_operations([late], woken=False) == []
+    assert world.waiting.count(Line.PRODUCERS) == 3
+
+
 def test_a_turn_and_operations_in_progress_go_first() -> None:
     world = World()
     gets = world.waiting_gets(2)
