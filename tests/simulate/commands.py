@@ -27,6 +27,7 @@ from tests.simulate.world import (
     Words,
     World,
     is_takeable,
+    take_items,
 )
 from tests.support.reference.jobs import Job
 from tests.support.reference.log import Log
@@ -79,13 +80,13 @@ def _put(world: World, operation: Operation, put: Put, name: str) -> Reply:
             return NOQUEUE
         queue = world.home.create(name)
     queue.require_open()
-    may_wait = operation.order is not None and put.overflow != "now"
-    if may_wait and not operation.has_waited and _earlier_put_waits(world, operation, name):
+    is_told = put.overflow in ("now", "overfill", "wait")
+    waits = operation.order is not None and (put.overflow == "wait" if is_told else queue.overflow == BLOCK)
+    if waits and not operation.has_waited and _earlier_put_waits(world, operation, name):
         return WAITS
     messages = put.messages(operation.words)
     rest = messages[operation.done :]
-    waits = may_wait and (queue.overflow == BLOCK or put.overflow == "wait")
-    if put.overflow == "overfill" or not waits:
+    if not waits:
         result = queue.put(rest, unique=put.unique, overfill=put.overflow == "overfill")
         return put.reply(queue, operation.new + result if put.unique else len(messages))
     done, new = queue.put_some(rest, unique=put.unique)
@@ -105,7 +106,7 @@ def _length_of(queue: Any) -> Reply:
 
 
 def _earlier_put_waits(world: World, operation: Operation, name: str) -> bool:
-    """Return whether a put of the same server waits for room in the queue. Later puts wait too."""
+    """Return whether a put of the same server waits for room in the queue. Later ones that wait do so, too."""
     return any(
         world.command(other.words).put is not None and other.words[1] == name
         for other in world.waiting(operation.server)
@@ -124,16 +125,13 @@ def _put_job(world: World, operation: Operation, names: list[str]) -> Reply:
     queue.require_open()
     message, key = words[2], option(words, "UNIQUE-BY")
     times = {word.lower(): option(words, word) for word in ("PRIORITY", "DELAY", "TTR") if word in words[3:]}
-    if (
-        operation.order is not None
-        and not operation.has_waited
-        and _earlier_put_waits(world, operation, name)
-    ):
+    waits = operation.order is not None and queue.overflow == BLOCK
+    if waits and not operation.has_waited and _earlier_put_waits(world, operation, name):
         return WAITS
     try:
         ids = queue.put_job(message, is_unique="UNIQUE" in words[3:], by=key, **times)
     except RefusedError as refusal:
-        if str(refusal) != FULL or queue.overflow != BLOCK or operation.order is None:
+        if str(refusal) != FULL or not waits:
             raise
         queue.convert()
         operation.has_converted = True
@@ -161,7 +159,7 @@ def _taking(
         queues = [world.queue(name) for name in names]
         for name, queue in zip(names, queues, strict=True):
             if is_takeable(queue):
-                return reply(name, queue.take_items(count(operation.words)))
+                return reply(name, take_items(queue, count(operation.words)))
         for queue in queues:
             if queue is None and must_exist:
                 return NOQUEUE
@@ -216,7 +214,7 @@ def _get(world: World, operation: Operation, names: list[str]) -> Reply:
         return _IS_OPEN
     if queue is not None and getattr(queue, "keeps", False):
         return [Item(bytes(one), None) for one in world.home.pop(names[0], operation.owner)]
-    return queue.take_items(1) if queue is not None else []
+    return take_items(queue, 1) if queue is not None else []
 
 
 def _native_get(world: World, operation: Operation, names: list[str]) -> Reply:
@@ -340,6 +338,7 @@ def _create(world: World, operation: Operation, names: list[str]) -> Reply:
     settings = {_SETTINGS[key][0]: _SETTINGS[key][1](value) for key, value in given.items() if key != "TYPE"}
     if given.get("TYPE") == "LOG":
         world.logs[name] = Log(**settings)
+        world.home.note_birth(name)
         return OK
     world.home.create(name, given.get("TYPE", "").lower(), **settings)
     return OK
@@ -555,15 +554,34 @@ def _on_job(method: str, *places: int) -> Callable[[Any, Operation], Any]:
 
 def _log(done: Callable[[Log, Words], Any]) -> Command:
     def action(world: World, operation: Operation, names: list[str]) -> Reply:
-        log = world.queue(names[0])
-        return NOQUEUE if log is None else _ok(done(log, operation.words))
+        return _ok(done(_log_of(world, names[0]), operation.words))
 
     return Command(action)
 
 
+def _create_group(world: World, operation: Operation, names: list[str]) -> Reply:
+    _, name, group, start = operation.words
+    log = _log_of(world, name)
+    log.create_group(group, start)
+    world.home.note_birth(f"{name}+{group}")
+    return OK
+
+
+def _log_of(world: World, name: str) -> Log:
+    """Return a log. Raise RefusedError if there is none."""
+    found = world.queue(name)
+    require(found is not None, "NOQUEUE")
+    require(isinstance(found, Log), "TYPE")
+    log: Log = found
+    return log
+
+
 def _read(world: World, operation: Operation, names: list[str]) -> Reply:
-    _, name, group_name, consumer, count = operation.words
-    group = world.logs[name].group(group_name)
+    _, name, group_name, consumer, count, *timeout = operation.words
+    group = world.queue(f"{name}+{group_name}")
+    require(group is not None, "NOGROUP")
+    if timeout and not group.is_takeable:
+        return CLOSED if group.is_finished else WAITS
     jobs = []
     for job in group.next_jobs(count):
         world.clock += 1
@@ -725,10 +743,17 @@ COMMANDS: dict[str, Command] = {
     "ADD ONCE": _log(lambda log, words: log.put_once(list(words[3:]), words[2], unique=True)),
     "PRESSURE.OUTCOME": _log(_outcome),
     "PRESSURE.AT": _log(lambda log, words: log.from_offset(words[2], words[4])),
-    "GROUP CREATE": _log(lambda log, words: log.create_group(words[2], words[3])),
+    "GROUP CREATE": Command(_create_group),
     "GROUP SEEK": _log(lambda log, words: log.seek(words[2], words[3])),
     "GROUP DELETE": _log(lambda log, words: log.delete_group(words[2])),
     "READ": Command(_read),
+    "READ TIMEOUT": Command(
+        _read,
+        lambda words: [f"{words[1]}+{words[2]}"],
+        is_choice=True,
+        timeout=_last_word,
+        deleted=Error("NOGROUP"),
+    ),
     "PRESSURE.CLAIM": Command(_claim),
     "PRESSURE.PURGE": _query(NOQUEUE, lambda queue, words: queue.purge()),
     # Commands of memcached clients.

@@ -27,7 +27,7 @@ from tests.simulate.state import (
 )
 from tests.simulate.tables import FEW
 from tests.simulate.wires import RespWire, Wire, wire
-from tests.simulate.world import SHORT, Fields, TooManyStatesError, Words, World, matches
+from tests.simulate.world import SHORT, Error, Fields, TooManyStatesError, Words, World, matches
 from tests.support.programs import TIMEOUT
 from tests.support.reference.jobs import DELAYED, RESERVED, STATES
 from tests.support.reference.queue import OVERWRITE
@@ -498,15 +498,23 @@ class _Playing:
             for name in world.names():
                 world.home[name].begin()
         text = self._difference_now() or await self._difference_in_mirror()
+        if text := text or await self._difference_in_logs(world):
+            raise self._difference(text)
+
+    async def _difference_in_logs(self, world: World) -> str:
+        """Return how a log or a group differs, or nothing."""
+        control = self._controls[self._servers[-1]]
         for name, log in world.logs.items():
             log.begin()
             asked = [("PRESSURE.PENDING", f"{name}+{group}") for group in log.groups]
-            told, *found = await _ask_all(self._controls[0], ("PRESSURE.GROUP", "LIST", name), *asked)
+            told, *found = await _ask_all(control, ("PRESSURE.GROUP", "LIST", name), *asked)
+            if isinstance(told, Error):
+                return f"{name} is a log"
             pending = dict(zip(log.groups, found, strict=True))
-            messages = await _ask(self._controls[1], "LRANGE", name, 0, -1)
-            text = text or difference_in_groups(log, told, pending, messages)
-        if text:
-            raise self._difference(text)
+            messages = await _ask(control, "LRANGE", name, 0, -1)
+            if difference := difference_in_groups(log, told, pending, messages):
+                return difference
+        return ""
 
     def _difference_now(self) -> str:
         """Return how the keys differ, or nothing. Then let the reference know the tokens."""
@@ -548,7 +556,13 @@ class _Playing:
     async def _compare_contents(self) -> None:
         """Raise Difference unless all queues are as in one of the worlds."""
         worlds = [world for world in self._worlds if world.is_settled]
-        names = sorted({name for world in worlds for name in world.home.births})
+        differences = [await self._difference_in_logs(world) for world in worlds]
+        if all(differences):
+            raise self._difference(f"at the end: {differences[0]}")
+        logs = {name for world in worlds for name in world.logs}
+        names = sorted(
+            name for world in worlds for name in world.home.births if name.partition("+")[0] not in logs
+        )
         found: dict[str, Any] = {}
         for name in names:
             control = self._controls[self._servers[0]]

@@ -23,6 +23,8 @@ from tests.simulate.tables import (
     MARKS_OF_RESP,
     MEMCACHED,
     NATIVE,
+    READERS,
+    READERS_OF_MEMCACHED,
     RESP,
     SETTINGS,
     STEPPED,
@@ -37,6 +39,7 @@ from tests.simulate.tables import (
     Table,
     job_options,
     some_bound,
+    some_bound_of_log,
 )
 from tests.simulate.world import Words
 
@@ -120,6 +123,11 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
         "memcached": _memcached_step,
         "beanstalk": lambda c: (_pick(BEANSTALK_THAT_WAITS, c),),
     },
+    "readers": {
+        "resp2": lambda c: (_pick(READERS, c),),
+        "resp3": lambda c: (_pick(READERS, c),),
+        "memcached": lambda c: (_pick(READERS_OF_MEMCACHED, c),),
+    },
     "jobs": {
         "resp2": _strict_step,
         "memcached": lambda c: (_pick(STRICT_MEMCACHED, c),),
@@ -140,14 +148,14 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
         "nobody": lambda c: (_pick(STEPPED_PRODUCER, c),),
     },
 }
-_QUEUES = {"jobs": ("q", "q", "q", "r"), "lists": ("q",), "marks": ("q",), "logs": ("l",)}
+_QUEUES = {"jobs": ("q", "q", "q", "r"), "lists": ("q",), "marks": ("q",), "logs": ("l",), "readers": ("l",)}
 # The flavours, and how much of all programs they are.
-_WEIGHTS = {"waits": 5, "workers": 2, "jobs": 4, "lists": 3, "marks": 2, "logs": 2}
+_WEIGHTS = {"waits": 5, "workers": 2, "readers": 2, "jobs": 4, "lists": 3, "marks": 2, "logs": 2}
 FLAVOURS = tuple(_WEIGHTS)
 # Clients that the backend has itself: by the specification, and with the library.
 NATIVE_KINDS = ("native", "library")
 # Those with clients that wait for each other.
-WITH_WAITS = ("waits", "workers")
+WITH_WAITS = ("waits", "workers", "readers")
 
 # The share of steps that race with the next one.
 _RACES = 0.25
@@ -169,6 +177,9 @@ def _clients(c: Chance, flavour: str) -> list[tuple[str, int]]:
         return [("resp2", 0), ("resp2", 1)]
     servers = c.choice((1, 1, 2, 3))
     protocols = ["resp2", "resp3", "memcached"]
+    if flavour == "readers":
+        kinds = protocols + c.choices(("resp2", "resp3"), k=c.randint(1, 3))
+        return [(kind, c.randrange(servers)) for kind in kinds]
     if flavour == "workers":
         kinds = [*protocols, "beanstalk", *c.choices(("resp2", "beanstalk"), k=c.randint(0, 2))]
         return [(kind, c.randrange(servers)) for kind in kinds]
@@ -183,6 +194,10 @@ def _first_steps(c: Chance, flavour: str) -> list[Step]:
         bound, overflow = c.choice(((0, "ERROR"), (3, "ERROR"), (3, "OVERWRITE"), (5, "OVERWRITE")))
         steps = [Step(0, (("PRESSURE.CREATE", "l", "TYPE", "LOG", "BOUND", bound, "OVERFLOW", overflow),))]
         return steps + ([Step(0, (("GROUP CREATE", "l", GROUPS[0], "head"),))] if c.random() < 0.5 else [])
+    if flavour == "readers":
+        steps = [Step(0, (("PRESSURE.CREATE", "l", "TYPE", "LOG", *some_bound_of_log(c)),))]
+        some = [name for name in GROUPS if c.random() < 0.7]
+        return steps + [Step(0, (("GROUP CREATE", "l", name, "head"),)) for name in some]
     if flavour == "lists":
         return [Step(0, (("PRESSURE.CREATE", "q", *some_bound(c)),))] if c.random() < 0.7 else []
     if flavour == "marks":

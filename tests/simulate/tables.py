@@ -35,6 +35,11 @@ class Chance(random.Random):
         """The same for what makes a queue one of jobs: the others stay lists for some time."""
         return self.choice((*self.queues, *[self.queues[0]] * 3))
 
+    @property
+    def group(self) -> str:
+        """The queue of a group of a log."""
+        return f"{self.queue}+{self.choice(GROUPS)}"
+
     def some(self, most: int = 3) -> list[str]:
         """Return some queues, in any order."""
         names = sorted(set(self.queues))
@@ -98,6 +103,11 @@ def some_bound(c: Chance) -> Words:
         if c.random() < 0.4
         else ("BOUND", c.choice((0, 2, 6)))
     )
+
+
+def some_bound_of_log(c: Chance) -> Words:
+    overflow = c.choice(("BLOCK", "BLOCK", "ERROR", "OVERWRITE"))
+    return ("BOUND", c.choice((1, 2, 3) if overflow == "OVERWRITE" else (0, 1, 2, 3)), "OVERFLOW", overflow)
 
 
 def _ends(c: Chance) -> Words:
@@ -349,6 +359,40 @@ LOGS: Table = [
     (2, lambda c: ("?claim", c.choice(GROUPS), c.choice(CONSUMERS))),
     (2, lambda c: ("?kick", c.choice(GROUPS), c.randint(1, 2))),
     (1, lambda c: ("?purge", c.choice(GROUPS))),
+]
+# Logs and groups, of clients that wait for each other.
+READERS: Table = [
+    (
+        7,
+        lambda c: (
+            "READ TIMEOUT",
+            c.queue,
+            c.choice(GROUPS),
+            c.choice(CONSUMERS),
+            c.randint(1, 4),
+            c.timeout,
+        ),
+    ),
+    (3, lambda c: ("BLPOP", c.group, c.timeout)),
+    (1, lambda c: ("BLPOP", *(f"{c.queue}+{group}" for group in GROUPS), c.timeout)),
+    (1, lambda c: ("SPOP", c.group, c.randint(1, 3))),
+    (5, lambda c: ("SADD", c.queue, *c.several())),
+    (5, lambda c: (c.choice(("LPUSH", "RPUSH")), c.queue, *c.several(3))),
+    (2, lambda c: (c.choice(("PUT", "PUT NX", "PUT NOWAIT")), c.queue, c.message)),
+    (1, lambda c: ("PUT TIMEOUT", c.queue, c.message, c.timeout)),
+    (3, lambda c: ("GROUP CREATE", c.queue, c.choice(GROUPS), c.choice(("head", "tail")))),
+    (1, lambda c: ("GROUP SEEK", c.queue, c.choice(GROUPS), c.choice(("head", "tail")))),
+    (1, lambda c: ("GROUP DELETE", c.queue, c.choice(GROUPS))),
+    (8, lambda c: ("?end", c.randrange(9), c.choice(("ACK", "ACK", "RELEASE", "BURY")), True, "", None, 0)),
+    (1, lambda c: ("?kick", c.choice(GROUPS), c.randint(1, 2))),
+    (1, lambda c: ("?purge", c.choice(GROUPS))),
+    (1, lambda c: ("PRESSURE.ALTER", c.queue, "BOUND", c.choice((0, 1, 2, 4)))),
+    (1, lambda c: ("PRESSURE.CREATE", c.queue, "TYPE", "LOG", *some_bound_of_log(c))),
+    (1, lambda c: (c.choice(("PRESSURE.CLOSE", "DEL")), c.queue)),
+]
+READERS_OF_MEMCACHED: Table = [
+    (1, lambda c: ("get", c.group)),
+    (2, lambda c: ("get t", c.group, c.timeout)),
 ]
 LISTS: Table = [
     (6, lambda c: ("SADD", c.queue, *c.several(6))),

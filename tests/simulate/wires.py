@@ -99,6 +99,16 @@ _RESP_WORDS: dict[str, Callable[..., Words]] = {
     "GROUP SEEK": lambda *words: ("PRESSURE.GROUP", "SEEK", *words[:2], "FROM", words[2]),
     "GROUP DELETE": lambda *words: ("PRESSURE.GROUP", "DELETE", *words),
     "READ": lambda name, *words: ("PRESSURE.READ", name, "GROUP", *words[:2], "COUNT", words[2]),
+    "READ TIMEOUT": lambda name, *words: (
+        "PRESSURE.READ",
+        name,
+        "GROUP",
+        *words[:2],
+        "COUNT",
+        words[2],
+        "TIMEOUT",
+        words[3],
+    ),
 }
 
 

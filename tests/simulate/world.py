@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from tests.support.reference.jobs import DELAYED, RESERVED, Job, JobQueue
-from tests.support.reference.log import Log
+from tests.support.reference.log import Group, Log
 from tests.support.reference.queue import BLOCK, ERROR, FULL, Queue, RefusedError, flags_of
 from tests.support.reference.queues import Queues
 
@@ -110,10 +110,6 @@ class TooManyStatesError(Exception):
 class SimulatedQueue(JobQueue):
     """A queue that tells the flags of messages."""
 
-    def take_items(self, count: int) -> list[Item]:
-        """Take messages with their flags."""
-        return [self.item(one) for one in self.take(count)]
-
     def take_natively(self) -> bytes:
         """Take the next message as a native client, who does not know that it has expired."""
         (message,) = self._pop(1)
@@ -160,8 +156,12 @@ class Home(Queues):
 
     def create(self, name: str, type_: str = "", **settings: Any) -> JobQueue:
         made = super().create(name, type_, **{"overflow": self._overflow, **settings})
-        self.births[name] = self.births.get(name, 0) + 1
+        self.note_birth(name)
         return made
+
+    def note_birth(self, name: str) -> None:
+        """Note that a queue, a log or a group of this name is created."""
+        self.births[name] = self.births.get(name, 0) + 1
 
 
 @dataclass
@@ -238,13 +238,14 @@ class Put(NamedTuple):
 class Command(NamedTuple):
     """What the reference does for a command: its action changes the world and returns the reply, or WAITS.
 
-    `nothing` is the reply after a timeout and in transactions. `variants` are the commands of which a server
-    does one, as it likes.
+    `nothing` is the reply after a timeout and in transactions, `deleted` if its queue is deleted while it
+    waits. `variants` are the commands of which a server does one, as it likes.
     """
 
     action: Callable[[World, Operation, list[str]], Reply]
     names: Callable[[Words], list[str]] = lambda words: [words[1]]
     nothing: Reply = None
+    deleted: Reply = NOQUEUE
     put: Put | None = None
     # The command acts on the first of its queues that allows it.
     is_choice: bool = False
@@ -343,8 +344,11 @@ class World:
     def learn(self, expected: Reply, found: Reply) -> None:
         """Note the ids of new jobs of a group, which only a reply tells."""
         if isinstance(expected, NewJobs):
-            jobs = self.queue(expected.group).jobs
+            group = self.queue(expected.group)
+            jobs = group.jobs if group is not None else {}  # it may be deleted by now
             for (before, *_), (number, *_) in zip(expected.jobs, found or [], strict=True):
+                if before not in jobs:
+                    continue
                 job = jobs.pop(before)
                 job.id = number
                 jobs[number] = job
@@ -506,8 +510,9 @@ class World:
 
     def _deleted(self, operation: Operation, deleted: list[str]) -> Iterator[tuple[World, bool]]:
         """Yield the next states of a waiting operation, a queue of which was deleted or may have been."""
+        command = self.command(operation.words)
         world = self.copy()
-        world._reply(operation.client, NOQUEUE)
+        world._reply(operation.client, command.deleted)
         yield world, True
         if equal := self._equal_puts(world.clients[operation.client]):
             # The equal puts that follow may be done as one with it, and end with it.
@@ -516,7 +521,6 @@ class World:
             client.outbox += [NOQUEUE] * equal
             del client.pending[:equal]
             yield world, True
-        command = self.command(operation.words)
         names = command.names(operation.words)
         has_messages = {name: is_takeable(self.queue(name)) for name in names}
         if command.is_choice:
@@ -605,7 +609,7 @@ class World:
         if words[0] == "get more" or (words[0] == "get" and len(words) > 2):
             # It takes from one queue after the other, and waiting clients may act in between.
             queue = self.queue(words[1])
-            client.found += queue.take_items(1) if queue else []
+            client.found += take_items(queue, 1) if queue else []
             if len(words) > 2:
                 client.pending[:0] = [("get more", *words[2:])]
             else:
@@ -678,7 +682,15 @@ def is_takeable(queue: Any) -> bool:
     """Return whether a client that asks now would get a message."""
     if queue is None:
         return False
+    if isinstance(queue, Group):
+        return queue.is_takeable
     return bool(queue.takeable if getattr(queue, "has_jobs", False) else queue.messages)
+
+
+def take_items(queue: Any, count: int) -> list[Item]:
+    """Take messages. Those of a queue have their flags, those of a group any."""
+    taken = queue.take(count)
+    return [queue.item(one) if isinstance(queue, SimulatedQueue) else Item(bytes(one), None) for one in taken]
 
 
 NO_ROOM = Error(FULL)

@@ -128,6 +128,17 @@ class Group(JobQueue):
         return self.log.tail - max(self.next, self.log.head)
 
     @property
+    def is_takeable(self) -> bool:
+        """Whether a message may be taken."""
+        return bool(self.takeable or self.ahead)
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether no message will come."""
+        may_come = any(job.state != BURIED for job in self.jobs.values())
+        return self.log.is_closed and not self.ahead and not may_come
+
+    @property
     def lag(self) -> int:
         """How many messages the group has not taken yet."""
         return self.ahead + len(self.in_state(READY))
