@@ -106,7 +106,7 @@ def _length_of(queue: Any) -> Reply:
 
 
 def _earlier_put_waits(world: World, operation: Operation, name: str) -> bool:
-    """Return whether a put of the same server waits for room in the queue. Later ones that wait do so, too."""
+    """Return whether a put of the same server waits for room in the queue. Then later ones wait, too."""
     return any(
         world.command(other.words).put is not None and other.words[1] == name
         for other in world.waiting(operation.server)
@@ -217,6 +217,13 @@ def _get(world: World, operation: Operation, names: list[str]) -> Reply:
     return take_items(queue, 1) if queue is not None else []
 
 
+def _native_put(world: World, operation: Operation, names: list[str]) -> Reply:
+    queue = world.queue(names[0])
+    if queue is not None and not queue.is_closed and not queue.room:
+        return NO_ROOM  # a native client drops no messages from a ring
+    return _put(world, operation, _NATIVE_PUT, names[0])
+
+
 def _native_get(world: World, operation: Operation, names: list[str]) -> Reply:
     queue = world.queue(names[0])
     if queue is None:
@@ -318,6 +325,7 @@ def _algebra(combine: Callable[[list[bytes], list[list[bytes]]], list[bytes]]) -
 _SETTINGS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "BOUND": ("bound", int),
     "OVERFLOW": ("overflow", str.lower),
+    "MAX-BYTES": ("max_bytes", int),
     "UNIQUE": ("unique", str.lower),
     "MAX-DELIVERIES": ("max_deliveries", int),
     "DEAD-LETTER": ("dead_letter", str),
@@ -621,6 +629,7 @@ _SET = Put(
     overflow="now",
     reply=lambda queue, new: b"STORED" if new else b"NOT_STORED",
 )
+_NATIVE_PUT = _PUT._replace(overflow="now", reply=lambda queue, new: OK)
 _JOB_PUT = Put(lambda words: [words[2]])
 
 COMMANDS: dict[str, Command] = {
@@ -774,9 +783,7 @@ COMMANDS: dict[str, Command] = {
     "flush": _query([], _flush),
     # Operations of native clients.
     "native create": Command(_create),
-    "native put": _putting(_PUT._replace(overflow="now", reply=lambda queue, new: OK))._replace(
-        needs_role=True
-    ),
+    "native put": Command(_native_put, nothing=NO_ROOM, put=_NATIVE_PUT, needs_role=True),
     "native get": Command(_native_get, needs_role=True),
     "native length": _length(NOQUEUE),
     "native delete": _deleting(OK, NOQUEUE),

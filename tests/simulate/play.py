@@ -311,14 +311,12 @@ class _Playing:
             others_go_on or any(world.moves_wait for world in self._worlds)
         ):
             return False
+        if self._may_become_one_run(commands, races):
+            return False
         if self._stand.is_spread and any(words[0] in _OF_ONE_SHARD for words in commands):
             return False
         if not self._waits:
-            return (
-                self._is_told_of_pops(commands)
-                and not self._divides_ring(commands)
-                and self._natives.allow(commands, self._worlds[0])
-            )
+            return self._is_told_of_pops(commands) and self._natives.allow(commands, self._worlds[0])
         name, *arguments = commands[0]
         # A native client gives its role back after others have seen what it did.
         if name.startswith("native ") and others_go_on and _needs_a_role_at_once(self._worlds):
@@ -335,18 +333,23 @@ class _Playing:
             return False
         return name != "native put" or not any(world.moves_within(arguments[0]) for world in self._worlds)
 
-    def _divides_ring(self, commands: list[Words]) -> bool:
-        """Return whether the commands put into a queue that overwrites in a way that may be done in portions.
+    def _may_become_one_run(self, commands: list[Words], races: bool) -> bool:
+        """Return whether commands may be done as one, where that makes a difference.
 
-        Neighbours become one run, which is refused as a whole. A lowered bound takes effect with later puts.
+        A queue that overwrites, or has a limit of bytes, accepts or refuses a run as a whole. A lowered bound
+        takes effect with later puts.
         """
-        (world,) = self._worlds
-        queue = world.home.by_name.get("q")
-        if self._program.flavour != "lists" or queue is None or queue.overflow != OVERWRITE:
+        rings = [
+            queue
+            for world in self._worlds
+            for queue in world.home.by_name.values()
+            if queue.exists and (queue.overflow == OVERWRITE or queue.max_bytes)
+        ]
+        if not rings and not any("OVERWRITE" in words or "MAX-BYTES" in words for words in commands):
             return False
-        name, *_, last = commands[0]
-        is_lower = name == "PRESSURE.ALTER" and 0 < last < queue.length
-        return len(commands) > 1 or is_lower or (name == "SADD" and len(commands[0]) > 3)
+        words = commands[0]
+        is_lower = words[0] == "PRESSURE.ALTER" and any(0 < words[-1] < ring.length for ring in rings)
+        return len(commands) > 1 or races or is_lower or (words[0] == "SADD" and len(words) > 3)
 
     def _is_told_of_pops(self, commands: list[Words]) -> bool:
         """Return whether it is known what these commands acknowledge in queues with ACK NEXT.

@@ -15,6 +15,7 @@ from tests.simulate.tables import (
     FEW,
     GROUPS,
     JOBS_THAT_WAIT,
+    KINDS,
     LISTS,
     LOGS,
     MARKED,
@@ -71,6 +72,10 @@ def _pick(table: Table, c: Chance) -> Words:
     return make(c)
 
 
+def _waiting_step(c: Chance) -> tuple[Words, ...]:
+    return (_pick(KINDS, c),) if c.random() < 0.05 else _resp_step(c)
+
+
 def _resp_step(c: Chance) -> tuple[Words, ...]:
     kind = c.random()
     if kind < 0.35:
@@ -111,8 +116,8 @@ def _strict_step(c: Chance) -> tuple[Words, ...]:
 
 _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
     "waits": {
-        "resp2": _resp_step,
-        "resp3": _resp_step,
+        "resp2": _waiting_step,
+        "resp3": _waiting_step,
         "memcached": _memcached_step,
         "native": lambda c: (_pick(NATIVE, c),),
         "library": lambda c: (_pick(NATIVE, c),),

@@ -43,6 +43,7 @@ def difference_in_list(
     expected.tokens = copy(queue.tokens)
     if not queue.exists:
         expected.overflow, expected.counters = ERROR, replace(queue.counters, dropped=0)
+        expected.max_bytes = 0
     # A server that has much of the mirror to make notes itself as the producer, even if nothing fits.
     if queue.bound and found.producer == queue.actor in servers:
         expected.producer = found.producer

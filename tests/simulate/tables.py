@@ -98,11 +98,10 @@ def _create_with_dead_letters(c: Chance) -> Words:
 
 
 def some_bound(c: Chance) -> Words:
-    return (
-        ("BOUND", c.randint(1, 3), "OVERFLOW", "OVERWRITE")
-        if c.random() < 0.4
-        else ("BOUND", c.choice((0, 2, 6)))
-    )
+    limit = c.rarely("MAX-BYTES", c.randint(1, 8))
+    if c.random() < 0.4:
+        return ("BOUND", c.randint(1, 3), "OVERFLOW", "OVERWRITE", *limit)
+    return ("BOUND", c.choice((0, 2, 6)), *limit)
 
 
 def some_bound_of_log(c: Chance) -> Words:
@@ -153,6 +152,11 @@ RESP: Table = [
     (2, lambda c: (c.choice(("PUT", "PUT NX", "PUT NOWAIT", "PUT OVERFILL")), c.queue, c.message)),
     (1, lambda c: ("PUT TIMEOUT", c.queue, c.message, c.timeout)),
     (1, lambda c: ("GET NOWAIT", c.queue)),
+]
+# Queues of kinds that only clients of servers use, and that tell nobody the ids of jobs.
+KINDS: Table = [
+    (2, lambda c: ("PRESSURE.CREATE", c.queue, "TYPE", "LIFO", *c.rarely("BOUND", c.randint(1, 4)))),
+    (2, lambda c: ("PRESSURE.CREATE", c.queue, "BOUND", c.randint(1, 3), "OVERFLOW", "OVERWRITE")),
 ]
 WAITING: Table = [
     (6, lambda c: (c.choice(("BLPOP", "BRPOP")), c.queue, c.timeout)),

@@ -72,7 +72,7 @@ class Job:
 
     @property
     def rank(self) -> tuple[int, int]:
-        """The least is reserved first."""
+        """The least is reserved first, except in a lifo."""
         return self.priority, self.id
 
     @property
@@ -122,9 +122,12 @@ class JobQueue(Queue):
     # Questions
 
     def in_state(self, state: str) -> list[Job]:
-        """Return the jobs in a state, the next one first; the reserved ones by id."""
+        """Return the jobs in a state, the next one first; the reserved ones by id.
+
+        The priority decides, then the order of the puts; a lifo takes the newest.
+        """
         orders: dict[str, Callable[[Job], Any]] = {
-            READY: lambda job: job.rank,
+            READY: lambda job: (job.priority, -job.id) if self.type == "lifo" else job.rank,
             DELAYED: lambda job: (job.place, job.id),
             RESERVED: _by_id,
             BURIED: lambda job: job.place,

@@ -19,7 +19,7 @@ def ask_for_queue(pipeline: Any, base: str) -> None:
     pipeline.mget([base + suffix for suffix in (":bound", ":producer", ":consumer", *STATISTICS)])
     for suffix in _TOKENS:
         pipeline.llen(base + suffix)
-    pipeline.hmget(f"{base}:ext:settings", "overflow", "dropped")
+    pipeline.hmget(f"{base}:ext:settings", "overflow", "dropped", "max_bytes")
     pipeline.exists(*[base + suffix for suffix in PROTOCOL])
 
 
@@ -30,9 +30,10 @@ def fields_of_queue(replies: Iterator[Any]) -> dict[str, Any]:
     tokens = Tokens(*(next(replies) for _ in _TOKENS))
     exists, settings = bound is not None, next(replies)
     # The settings outlive the queue for a moment.
-    overflow, dropped = settings if exists else (None, None)
+    overflow, dropped, max_bytes = settings if exists else (None, None, None)
     return {
         "bound": int(bound or 0),
+        "max_bytes": int(max_bytes or 0),
         "messages": newest_first[::-1],
         "exists": exists,
         "overflow": (overflow or ERROR.encode()).decode(),

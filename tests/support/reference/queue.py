@@ -91,6 +91,7 @@ class Queue:
     """A queue. `producer` and `consumer` are the last clients in these roles, empty if there was none."""
 
     bound: int = 0
+    max_bytes: int = 0
     messages: list[bytes] = field(default_factory=list)  # oldest first
     overflow: str = ERROR
     exists: bool = True
@@ -139,8 +140,13 @@ class Queue:
 
     @property
     def has_room(self) -> bool:
-        """Whether the queue is below its bound."""
-        return self.exists and (self.bound == 0 or self.length < self.bound)
+        """Whether the queue is below its bound and its limit of bytes."""
+        return self.exists and not self.is_heavy and (self.bound == 0 or self.length < self.bound)
+
+    @property
+    def is_heavy(self) -> bool:
+        """Whether the limit of bytes is reached: by the statistics, which native clients write last."""
+        return 0 < self.max_bytes <= self.counters.produced_bytes - self.counters.consumed_bytes
 
     @property
     def is_being_created(self) -> bool:
@@ -154,9 +160,13 @@ class Queue:
 
     @property
     def room(self) -> float:
-        """How many messages may be put."""
-        if self.is_being_created or self.is_token_pending:
+        """How many messages may be put. A put that begins below the limit of bytes may exceed it."""
+        if self.is_being_created or self.is_token_pending or self.is_heavy:
             return 0
+        return self._places_left
+
+    @property
+    def _places_left(self) -> float:
         return max(0, self.bound - self.length) if self.bound else math.inf
 
     def keeps_out(self, message: bytes) -> bool:
@@ -255,7 +265,7 @@ class Queue:
         results: list[int | str] = []
         for command in commands:
             new = self._new(command) if unique else list(command)
-            if len(new) > (math.inf if overfill or overwrites else self.room):
+            if len(new) > (math.inf if overfill or overwrites else room and self._places_left):
                 results.append(FULL)
             else:
                 self._accept(new)
@@ -273,9 +283,10 @@ class Queue:
         A unique message that is queued already needs no room.
         """
         done = new = 0
+        room = self.room
         for message in messages:
             if not (unique and self.keeps_out(message)):
-                if not self.room:
+                if not (room and self._places_left):
                     break
                 self._accept([message])
                 new += 1
@@ -303,6 +314,10 @@ class Queue:
             self.consumer = self.actor
             self._pop(excess)
             self.counters.dropped += excess
+        while self.is_heavy and self.length > 1:
+            self.consumer = self.actor
+            self._pop(1)
+            self.counters.dropped += 1
         self.settle()
 
     # Takes

@@ -70,7 +70,9 @@ class Queues:
         of_jobs = ("unique", "max_deliveries", "in_flight", "retry_delay", "rate")
         type_ = "jobs" if any(map(settings.get, of_jobs)) else type_
         more: dict[str, Any] = {"producer": b"", "consumer": b"", "actor": self.actor}
-        self.by_name[name] = self.made_of(home=self, type=type_, has_jobs=type_ == "jobs", **more, **settings)
+        self.by_name[name] = self.made_of(
+            home=self, type=type_, has_jobs=type_ in ("jobs", "lifo"), **more, **settings
+        )
         return self.by_name[name]
 
     def name_of(self, queue: JobQueue) -> str:
