@@ -151,15 +151,25 @@ def _taking(
     nothing: Reply = None,
     waits: bool = False,
     must_exist: bool = False,
+    pops: bool = False,
     **more: Any,
 ) -> Command:
-    """Return a command that takes from the first queue that has a message."""
+    """Return a command that takes from the first queue that has a message.
+
+    One that `pops` keeps it until its client's next pop, if the queue says so.
+    """
 
     def action(world: World, operation: Operation, names: list[str]) -> Reply:
         queues = [world.queue(name) for name in names]
+        if pops and not operation.has_waited and any(getattr(queue, "keeps", False) for queue in queues):
+            world.home.acknowledge_popped(operation.owner)
         for name, queue in zip(names, queues, strict=True):
             if is_takeable(queue):
-                return reply(name, take_items(queue, count(operation.words)))
+                wanted = count(operation.words)
+                if pops and getattr(queue, "keeps", False):
+                    taken = world.home.pop(name, operation.owner, wanted)
+                    return reply(name, [Item(bytes(one), None) for one in taken])
+                return reply(name, take_items(queue, wanted))
         for queue in queues:
             if queue is None and must_exist:
                 return NOQUEUE
@@ -613,7 +623,9 @@ _POP = Command(_pop)
 _PUSH = _putting(
     Put(lambda words: list(words[2:]), reply=lambda queue, new: _length_of(queue), combined="put")
 )
-_BLPOP = _taking(_name_and_message, names=lambda words: _all(words)[:-1], timeout=_last_word, waits=True)
+_BLPOP = _taking(
+    _name_and_message, names=lambda words: _all(words)[:-1], timeout=_last_word, waits=True, pops=True
+)
 _LMOVE = Command(_move, _first_two, moves=True)
 _BLMOVE = Command(
     _move,
@@ -657,7 +669,7 @@ COMMANDS: dict[str, Command] = {
     "BRPOP": _BLPOP,
     # LMPOP n q… LEFT COUNT n, and BLMPOP with a timeout before that.
     "LMPOP": _taking(
-        _name_and_messages, names=lambda words: list(words[2 : 2 + words[1]]), count=_lmpop_count
+        _name_and_messages, names=lambda words: list(words[2 : 2 + words[1]]), count=_lmpop_count, pops=True
     ),
     "BLMPOP": _taking(
         _name_and_messages,
@@ -665,6 +677,7 @@ COMMANDS: dict[str, Command] = {
         count=_lmpop_count,
         timeout=lambda words: float(words[1]),
         waits=True,
+        pops=True,
         variants=_fewer,
     ),
     "LMOVE": _LMOVE,
@@ -776,7 +789,7 @@ COMMANDS: dict[str, Command] = {
     "get open": Command(_open),
     "get close": Command(_close_read),
     "get abort": Command(_abort_read),
-    "get t": _taking(lambda _, items: items, waits=True, timeout=_last_word, nothing=[]),
+    "get t": _taking(lambda _, items: items, waits=True, timeout=_last_word, nothing=[], pops=True),
     "scard": _length(b"0", lambda length: b"%d" % length),
     "sismember": _query(b"0", lambda queue, words: b"%d" % (words[2] in queue.visible)),
     "delete": _deleting(b"DELETED", b"NOT_FOUND"),

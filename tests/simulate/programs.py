@@ -15,6 +15,7 @@ from tests.simulate.tables import (
     FEW,
     GROUPS,
     JOBS_THAT_WAIT,
+    KEPT,
     KINDS,
     LISTS,
     LOGS,
@@ -24,6 +25,8 @@ from tests.simulate.tables import (
     MARKS_OF_RESP,
     MEMCACHED,
     NATIVE,
+    POPS,
+    POPS_OF_MEMCACHED,
     READERS,
     READERS_OF_MEMCACHED,
     RESP,
@@ -73,7 +76,7 @@ def _pick(table: Table, c: Chance) -> Words:
 
 
 def _waiting_step(c: Chance) -> tuple[Words, ...]:
-    return (_pick(KINDS, c),) if c.random() < 0.05 else _resp_step(c)
+    return (_pick(KINDS, c),) if c.random() < 0.15 else _resp_step(c)
 
 
 def _resp_step(c: Chance) -> tuple[Words, ...]:
@@ -128,6 +131,11 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
         "memcached": _memcached_step,
         "beanstalk": lambda c: (_pick(BEANSTALK_THAT_WAITS, c),),
     },
+    "pops": {
+        "resp2": lambda c: (_pick(POPS, c),),
+        "resp3": lambda c: (_pick(POPS, c),),
+        "memcached": lambda c: (_pick(POPS_OF_MEMCACHED, c),),
+    },
     "readers": {
         "resp2": lambda c: (_pick(READERS, c),),
         "resp3": lambda c: (_pick(READERS, c),),
@@ -155,12 +163,12 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
 }
 _QUEUES = {"jobs": ("q", "q", "q", "r"), "lists": ("q",), "marks": ("q",), "logs": ("l",), "readers": ("l",)}
 # The flavours, and how much of all programs they are.
-_WEIGHTS = {"waits": 5, "workers": 2, "readers": 2, "jobs": 4, "lists": 3, "marks": 2, "logs": 2}
+_WEIGHTS = {"waits": 5, "workers": 2, "pops": 2, "readers": 2, "jobs": 4, "lists": 3, "marks": 2, "logs": 2}
 FLAVOURS = tuple(_WEIGHTS)
 # Clients that the backend has itself: by the specification, and with the library.
 NATIVE_KINDS = ("native", "library")
 # Those with clients that wait for each other.
-WITH_WAITS = ("waits", "workers", "readers")
+WITH_WAITS = ("waits", "workers", "pops", "readers")
 
 # The share of steps that race with the next one.
 _RACES = 0.25
@@ -182,7 +190,7 @@ def _clients(c: Chance, flavour: str) -> list[tuple[str, int]]:
         return [("resp2", 0), ("resp2", 1)]
     servers = c.choice((1, 1, 2, 3))
     protocols = ["resp2", "resp3", "memcached"]
-    if flavour == "readers":
+    if flavour in ("pops", "readers"):
         kinds = protocols + c.choices(("resp2", "resp3"), k=c.randint(1, 3))
         return [(kind, c.randrange(servers)) for kind in kinds]
     if flavour == "workers":
@@ -199,6 +207,8 @@ def _first_steps(c: Chance, flavour: str) -> list[Step]:
         bound, overflow = c.choice(((0, "ERROR"), (3, "ERROR"), (3, "OVERWRITE"), (5, "OVERWRITE")))
         steps = [Step(0, (("PRESSURE.CREATE", "l", "TYPE", "LOG", "BOUND", bound, "OVERFLOW", overflow),))]
         return steps + ([Step(0, (("GROUP CREATE", "l", GROUPS[0], "head"),))] if c.random() < 0.5 else [])
+    if flavour == "pops":
+        return [Step(0, (("PRESSURE.CREATE", name, "ACK", "NEXT", *c.choice(KEPT)),)) for name in c.queues]
     if flavour == "readers":
         steps = [Step(0, (("PRESSURE.CREATE", "l", "TYPE", "LOG", *some_bound_of_log(c)),))]
         some = [name for name in GROUPS if c.random() < 0.7]
@@ -234,7 +244,7 @@ def make(seed: int, flavours: tuple[str, ...] = FLAVOURS) -> Program:
     for _ in range(c.randint(5, 40) if flavour in WITH_WAITS else c.randint(20, 60)):
         number = c.choice([*range(len(clients)), *others])
         kind = "nobody" if number == NOBODY else clients[number][0]
-        leaves = number != NOBODY and c.random() < 0.06
+        leaves = number != NOBODY and c.random() < (0.15 if flavour == "pops" else 0.06)
         commands = () if leaves else _STEPS[flavour][kind](c)
         if "native" in kinds:
             # By the specification, a native get leaves a token in a queue that is overfilled.

@@ -153,10 +153,11 @@ RESP: Table = [
     (1, lambda c: ("PUT TIMEOUT", c.queue, c.message, c.timeout)),
     (1, lambda c: ("GET NOWAIT", c.queue)),
 ]
-# Queues of kinds that only clients of servers use, and that tell nobody the ids of jobs.
+# Queues of kinds whose jobs have other ids than the reference gives them, and puts that are told to wait.
 KINDS: Table = [
     (2, lambda c: ("PRESSURE.CREATE", c.queue, "TYPE", "LIFO", *c.rarely("BOUND", c.randint(1, 4)))),
     (2, lambda c: ("PRESSURE.CREATE", c.queue, "BOUND", c.randint(1, 3), "OVERFLOW", "OVERWRITE")),
+    (2, lambda c: ("PUT TIMEOUT", c.queue, c.message, 0)),
 ]
 WAITING: Table = [
     (6, lambda c: (c.choice(("BLPOP", "BRPOP")), c.queue, c.timeout)),
@@ -394,6 +395,33 @@ READERS: Table = [
     (1, lambda c: ("PRESSURE.CREATE", c.queue, "TYPE", "LOG", *some_bound_of_log(c))),
     (1, lambda c: (c.choice(("PRESSURE.CLOSE", "DEL")), c.queue)),
 ]
+# Queues that keep what is popped until the client's next pop.
+POPS: Table = [
+    (6, _pop),
+    (6, lambda c: (c.choice(("BLPOP", "BRPOP")), c.queue, c.timeout)),
+    (3, lambda c: ("BLPOP", *c.some(), c.timeout)),
+    (2, _mpop),
+    (3, lambda c: ("BLMPOP", c.timeout, *_mpop(c)[1:])),
+    (6, lambda c: ("SADD", c.queue, *c.several())),
+    (5, lambda c: (c.choice(("LPUSH", "RPUSH")), c.queue, *c.several(3))),
+    (2, lambda c: ("PUT TIMEOUT", c.queue, c.message, c.timeout)),
+    (3, lambda c: ("PRESSURE.ACK", c.queue)),
+    (1, lambda c: ("SCARD", c.queue)),
+    (1, lambda c: ("LRANGE", c.queue, 0, -1)),
+    (1, lambda c: ("SREM", c.queue, c.message)),
+    (1, lambda c: ("PRESSURE.ALTER", c.queue, "BOUND", c.choice((0, 1, 2, 4)))),
+    (1, lambda c: ("PRESSURE.CLOSE", c.queue)),
+]
+POPS_OF_MEMCACHED: Table = [
+    (3, lambda c: ("set", c.queue, 0, c.message)),
+    (3, lambda c: ("get", c.queue)),
+    (4, lambda c: ("get t", c.queue, c.timeout)),
+    (1, lambda c: ("flush", c.queue)),
+]
+KEPT: list[Words] = [
+    (), (), ("BOUND", 2), ("BOUND", 3, "OVERFLOW", "ERROR"), ("TYPE", "JOBS"), ("IN-FLIGHT", 2),
+    ("MAX-DELIVERIES", 2), ("MAX-DELIVERIES", 1, "DEAD-LETTER", "d"),
+]  # fmt: skip
 READERS_OF_MEMCACHED: Table = [
     (1, lambda c: ("get", c.group)),
     (2, lambda c: ("get t", c.group, c.timeout)),

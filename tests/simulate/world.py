@@ -300,7 +300,16 @@ class World:
         queues = [(name, queue) for name, queue in sorted(self.home.by_name.items()) if queue.exists]
         groups = {name: log.groups for name, log in self.logs.items()}
         return repr(
-            (queues, self.logs, groups, sorted(self.home.births.items()), self.clients, self.gone, self.clock)
+            (
+                queues,
+                self.logs,
+                groups,
+                self.home.births,
+                self.home.popped,
+                self.clients,
+                self.gone,
+                self.clock,
+            )
         )
 
     # Queues
@@ -363,7 +372,7 @@ class World:
         """Replace a client that closes its connection by a new one. What it has reserved will be given up."""
         client = self.clients[number]
         self.gone += [(client.owner, name) for name in self.names()]
-        self.home._popped.pop(client.owner, None)
+        self.home.popped.pop(client.owner, None)
         self.clock += 1
         self.clients[number] = Client(client.server, f"{number}.{self.clock}")
 

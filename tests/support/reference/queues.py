@@ -20,7 +20,7 @@ class Queues:
         self._blocks = last_block
         self._places = 0
         # By client, what it has popped from queues that keep it until its next pop: queues and ids.
-        self._popped: dict[str, list[tuple[str, int]]] = {}
+        self.popped: dict[str, list[tuple[str, int]]] = {}
         # Who does the next operations.
         self.actor = SOMEBODY
 
@@ -30,7 +30,7 @@ class Queues:
         clone.by_name = {name: queue.copy() for name, queue in self.by_name.items()}
         for queue in clone.by_name.values():
             queue.home = clone
-        clone._popped = {client: list(popped) for client, popped in self._popped.items()}
+        clone.popped = {client: list(popped) for client, popped in self.popped.items()}
         return clone
 
     def __getitem__(self, name: str) -> JobQueue:
@@ -140,19 +140,19 @@ class Queues:
             return queue.take(count)
         self.acknowledge_popped(client)
         jobs = queue.reserve(client, count, 0)
-        self._popped[client] = [(name, job.id) for job in jobs]
+        self.popped[client] = [(name, job.id) for job in jobs]
         return [job.message for job in jobs]
 
     def acknowledge_popped(self, client: str, name: str | None = None) -> int:
         """End what the client has popped, all or from one queue. Return how many there were."""
-        popped = self._popped.pop(client, [])
+        popped = self.popped.pop(client, [])
         ended = [(queue, job) for queue, job in popped if name in (None, queue)]
-        self._popped[client] = [one for one in popped if one not in ended]
+        self.popped[client] = [one for one in popped if one not in ended]
         return sum(self[queue].acknowledge([job], client) for queue, job in ended if self[queue].exists)
 
     def is_popped(self, name: str) -> bool:
         """Return whether a client has popped something from the queue, and has not acknowledged it."""
-        return any(queue == name for popped in self._popped.values() for queue, _ in popped)
+        return any(queue == name for popped in self.popped.values() for queue, _ in popped)
 
     def heads(self, names: Sequence[str]) -> dict[str, tuple[int, int]]:
         """Return priority and id of the best job of each queue that has any; without an id it is the oldest.
@@ -176,6 +176,6 @@ class Queues:
 
     def give_up(self, owner: str, names: Iterable[str]) -> None:
         """Make ready what a connection has reserved, which has ended."""
-        self._popped.pop(owner, None)
+        self.popped.pop(owner, None)
         for name in names:
             self[name].give_up(owner)
