@@ -183,7 +183,7 @@ class _Playing:
             await self._compare_jobs()
             # What they have reserved comes back.
             for number in range(len(self._program.clients)):
-                await self._hang_up(Step(number, ()))
+                await self._do([Step(number, ())])
 
     async def end(self) -> None:
         """Disconnect all clients and delete all queues."""
@@ -219,8 +219,8 @@ class _Playing:
             yield steps
 
     def _may_race(self, step: Step, others: list[Step]) -> bool:
-        """Return whether a server gets this step's commands, from a client that has none among the others."""
-        return bool(step.commands) and (
+        """Return whether this is a step of a server's client that has none among the others."""
+        return (
             step.client not in (NOBODY, *(other.client for other in others))
             and self._program.clients[step.client][0] not in NATIVE_KINDS
         )
@@ -231,20 +231,34 @@ class _Playing:
         if step.client == NOBODY:
             await self._do_without_client(step)
             return True
-        if not step.commands:
-            return not self._may_hang_up(step.client) or await self._hang_up(step)
+        *others, last = steps
+        if others and not (last.commands or self._is_idle(last.client)):
+            # What a client gets that leaves while it waits is open.
+            return await self._do(others) and await self._do([last])
+        if not (last.commands or self._may_hang_up(last.client)):
+            return True
         done = len(self._done)
-        sent = [(step, commands) for step in steps if (commands := self._begin(step, len(steps) > 1))]
-        if not sent:
+        sent = [
+            (step, commands)
+            for step in steps
+            if step.commands and (commands := self._begin(step, len(steps) > 1))
+        ]
+        leaving = [] if last.commands else [last]
+        for step in leaving:
+            self._begin_to_leave(step)
+        if not (sent or leaving):
             return True
         self._done[done:-1] = [one._replace(races=True) for one in self._done[done:-1]]
-        deletes = self._deletes_list(sent[0][1])
+        deletes = bool(sent) and self._deletes_list(sent[0][1])
         if not self._think():
             return False
-        self._tally.races += len(sent) > 1
+        self._tally.races += len(sent) + len(leaving) > 1
         for step, commands in sent:
             self._count(step, commands)
-        await asyncio.gather(*(self._wires[step.client].send(tuple(commands)) for step, commands in sent))
+        await asyncio.gather(
+            *(self._wires[step.client].send(tuple(commands)) for step, commands in sent),
+            *(self._leave(step) for step in leaving),
+        )
         await self._settle()
         await self._check()
         if deletes and not self._worlds[0].home.as_it_is(_LIST).has_keys:
@@ -367,14 +381,15 @@ class _Playing:
         )
         return not (keeps and is_pipeline) and not ends
 
-    async def _hang_up(self, step: Step) -> bool:
+    def _begin_to_leave(self, step: Step) -> None:
         self._done.append(step)
+        for world in self._worlds:
+            world.hang_up(step.client)
+
+    async def _leave(self, step: Step) -> None:
+        """Let a client hang up and reconnect."""
         number = step.client
         server = self._program.clients[number][1]
-        for world in self._worlds:
-            world.hang_up(number)
-        if not self._think():
-            return False
         await self._wires[number].close()
         await self._await_clients(server, without=number)
         names = sorted({name for world in self._worlds for name in world.names()})
@@ -383,9 +398,6 @@ class _Playing:
         self._wires[number] = await self._connect(number)
         await self._await_clients(server)
         self._tally.steps += 1
-        await self._settle()
-        await self._check()
-        return len(self._worlds) <= _MAX_WORLDS
 
     async def _do_without_client(self, step: Step) -> None:
         """Let a native client go on, or the time of a job end."""
