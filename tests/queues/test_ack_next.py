@@ -89,6 +89,16 @@ STEPS: dict[str, list[tuple[str, Any, int | None]]] = {
     "QUIT": [("SPOP q", b"a", 1), ("QUIT", b"OK", 0)],
     "pop of an empty queue": [("SPOP q 2", [b"a", b"b"], 2), ("SPOP q", None, 0)],
     "pop of another such queue": [("SPOP q", b"a", 1), ("SPOP plain", b"1", 1), ("SPOP p", b"x", None)],
+    "pop of a queue that was such a one": [
+        ("RPUSH old x", 1, 0),
+        ("PRESSURE.ALTER old ACK NEXT", b"OK", 0),
+        ("SPOP old", b"x", 0),
+        ("SPOP q", b"a", 1),
+        ("DEL old", 1, 1),
+        ("RPUSH old y", 1, 1),
+        ("SPOP old", b"y", 1),
+        ("PRESSURE.ACK q", 1, 0),
+    ],
     "PRESSURE.ACK": [
         ("PRESSURE.ACK q", 0, 0),
         ("SPOP q", b"a", 1),

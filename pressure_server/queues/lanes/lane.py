@@ -255,9 +255,12 @@ class Lane(Part):
             self.bound_state = state
 
     def forget_queue(self) -> None:
-        """Forget what is known of the queue: it may have been deleted."""
+        """Forget what is known of the queue: it may have been deleted.
+
+        Whether pops reserve, too: a pop by mistake would acknowledge what its client has popped elsewhere.
+        """
         self.may_be_bounded = True
-        self.bound_state = None
+        self.bound_state = self.keeps = None
 
     def _send_ahead(self, progress: batch.Progress) -> None:
         """Send the next block before the last operations end, unless some of their messages go back first."""
