@@ -133,7 +133,7 @@ def main() -> int:
     """Return the exit status."""
     arguments = _arguments()
     if arguments.backend == "cluster":
-        arguments.only = "waits"  # the others look into the backend
+        arguments.only = "waits,pops,readers"  # the others look into the backend, or need ids of jobs
     if arguments.backend == "memory":
         return _play_in_memory(arguments)
     folder = arguments.folder or Path(tempfile.mkdtemp(prefix="simulate-"))

@@ -161,12 +161,13 @@ def _taking(
 
     def action(world: World, operation: Operation, names: list[str]) -> Reply:
         queues = [world.queue(name) for name in names]
-        if pops and not operation.has_waited and any(getattr(queue, "keeps", False) for queue in queues):
-            world.home.acknowledge_popped(operation.owner)
         for name, queue in zip(names, queues, strict=True):
+            keeps = pops and getattr(queue, "keeps", False)
+            if keeps and not operation.has_waited:
+                world.home.acknowledge_popped(operation.owner)
             if is_takeable(queue):
                 wanted = count(operation.words)
-                if pops and getattr(queue, "keeps", False):
+                if keeps:
                     taken = world.home.pop(name, operation.owner, wanted)
                     return reply(name, [Item(bytes(one), None) for one in taken])
                 return reply(name, take_items(queue, wanted))
@@ -225,13 +226,6 @@ def _get(world: World, operation: Operation, names: list[str]) -> Reply:
     if queue is not None and getattr(queue, "keeps", False):
         return [Item(bytes(one), None) for one in world.home.pop(names[0], operation.owner)]
     return take_items(queue, 1) if queue is not None else []
-
-
-def _native_put(world: World, operation: Operation, names: list[str]) -> Reply:
-    queue = world.queue(names[0])
-    if queue is not None and not queue.is_closed and not queue.room:
-        return NO_ROOM  # a native client drops no messages from a ring
-    return _put(world, operation, _NATIVE_PUT, names[0])
 
 
 def _native_get(world: World, operation: Operation, names: list[str]) -> Reply:
@@ -641,7 +635,6 @@ _SET = Put(
     overflow="now",
     reply=lambda queue, new: b"STORED" if new else b"NOT_STORED",
 )
-_NATIVE_PUT = _PUT._replace(overflow="now", reply=lambda queue, new: OK)
 _JOB_PUT = Put(lambda words: [words[2]])
 
 COMMANDS: dict[str, Command] = {
@@ -796,7 +789,9 @@ COMMANDS: dict[str, Command] = {
     "flush": _query([], _flush),
     # Operations of native clients.
     "native create": Command(_create),
-    "native put": Command(_native_put, nothing=NO_ROOM, put=_NATIVE_PUT, needs_role=True),
+    "native put": _putting(_PUT._replace(overflow="now", reply=lambda queue, new: OK))._replace(
+        needs_role=True
+    ),
     "native get": Command(_native_get, needs_role=True),
     "native length": _length(NOQUEUE),
     "native delete": _deleting(OK, NOQUEUE),

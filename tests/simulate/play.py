@@ -38,10 +38,10 @@ REPLY_TIMEOUT = 5.0
 _POLL_INTERVAL = 0.002
 # The most worlds that are followed from step to step.
 _MAX_WORLDS = 24
-# Commands whose queues must be in one shard.
-_OF_ONE_SHARD = (
-    "WATCH", "MULTI", "EXEC", "DISCARD", "LMOVE", "BLMOVE", "RPOPLPUSH", "BRPOPLPUSH", "SMOVE",
-)  # fmt: skip
+# Commands, and an option, whose queues must be in one shard.
+_OF_ONE_SHARD = {
+    "WATCH", "MULTI", "EXEC", "DISCARD", "LMOVE", "BLMOVE", "RPOPLPUSH", "BRPOPLPUSH", "SMOVE", "DEAD-LETTER",
+}  # fmt: skip
 # The queue of programs of lists, and its copy.
 _LIST, _CLONE = "q", "clone"
 
@@ -327,7 +327,7 @@ class _Playing:
             return False
         if self._may_become_one_run(commands, races):
             return False
-        if self._stand.is_spread and any(words[0] in _OF_ONE_SHARD for words in commands):
+        if self._stand.is_spread and any(not _OF_ONE_SHARD.isdisjoint(words) for words in commands):
             return False
         if not self._waits:
             return self._is_told_of_pops(commands) and self._natives.allow(commands, self._worlds[0])
@@ -363,7 +363,9 @@ class _Playing:
             return False
         words = commands[0]
         is_lower = words[0] == "PRESSURE.ALTER" and any(0 < words[-1] < ring.length for ring in rings)
-        return len(commands) > 1 or races or is_lower or (words[0] == "SADD" and len(words) > 3)
+        # By the specification a native client drops no message of a ring; the library does.
+        is_native = words[0] == "native put"
+        return len(commands) > 1 or races or is_lower or is_native or (words[0] == "SADD" and len(words) > 3)
 
     def _is_told_of_pops(self, commands: list[Words]) -> bool:
         """Return whether it is known what these commands acknowledge in queues with ACK NEXT.

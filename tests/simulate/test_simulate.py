@@ -14,7 +14,9 @@ from tests.simulate.world import Error, World
 
 SEED = 7_000_000
 # By flavour, how many programs are played: together about a minute of processor time.
-PROGRAMS = {"waits": 40, "workers": 20, "jobs": 40, "lists": 40, "marks": 40, "logs": 25}
+PROGRAMS = {
+    "waits": 40, "workers": 20, "pops": 25, "readers": 25, "jobs": 40, "lists": 40, "marks": 40, "logs": 25,
+}  # fmt: skip
 
 
 @pytest.fixture(scope="module")

@@ -504,6 +504,8 @@ class World:
             again = world._waiting(operation)
             before = again.copy()
             reply = command.do(world, again, [name] if command.is_choice else names)
+            if again.new > before.new and not is_first:
+                continue  # the room is for the put before it
             if reply is not WAITS:
                 # A client that waits on several queues may be overtaken while the server tries another queue.
                 if command.put is None and not (command.is_choice and len(names) > 1):
