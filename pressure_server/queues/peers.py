@@ -260,7 +260,7 @@ class Peers:
             return
         if counts.total():
             logger.warning(
-                "server '%s' has died: %s that it had not delivered went back to %s",
+                "server '%s' has died: %s, not delivered or not acknowledged, went back to %s",
                 printable(name),
                 counted(counts.total(), "message"),
                 counted(sum(count > 0 for count in counts.values()), "queue"),

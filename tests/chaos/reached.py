@@ -27,7 +27,7 @@ STATES = [
         ("a connection to the backend ended", object, r"the connection to \S+ was lost \("),
         ("the backend did not answer in time", object, r"was lost \(it has not answered for"),
         ("the backend was back", object, r"is back after"),
-        ("a dead server's messages went back", object, r"has died: \d[\d ,]* messages? that"),
+        ("a dead server's messages went back", object, r"has died: \d[\d ,]* messages?, not"),
         ("a client of ACK NEXT has left", object, "unacknowledged message of queue"),
         ("a wait ended by a close", object, "^CLOSED queue"),
         ("a put into a full queue", object, "^FULL queue"),

@@ -178,7 +178,7 @@ def test_what_a_killed_worker_had_taken_is_back_at_once_and_it_is_started_again(
         assert len(client.spop("q")) == 32 << 20
         assert client.spop("q") == b"small"
     assert "by SIGKILL: it is started again in 0 seconds" in server.log
-    assert "has died: 1 message that it had not delivered went back to 1 queue" in server.log
+    assert "has died: 1 message, not delivered or not acknowledged, went back to 1 queue" in server.log
 
 
 def test_workers_that_end_together_are_all_started_again(server: Server) -> None:
