@@ -16,6 +16,7 @@ from typing import Any
 
 from tests.simulate.commands import COMMANDS
 from tests.simulate.native import Natives
+from tests.simulate.possible import Sending, is_open
 from tests.simulate.programs import NATIVE_KINDS, NOBODY, WITH_WAITS, Program, Step
 from tests.simulate.resolve import JobId, Session, picked, shifted, spelt
 from tests.simulate.stand import Stand
@@ -30,7 +31,6 @@ from tests.simulate.wires import RespWire, Wire, wire
 from tests.simulate.world import SHORT, Error, Fields, TooManyStatesError, Words, World, matches
 from tests.support.programs import TIMEOUT
 from tests.support.reference.jobs import DELAYED, RESERVED, STATES
-from tests.support.reference.queue import OVERWRITE
 from tests.support.reference.queues import IDS_OF_BLOCK
 
 # Seconds within which an expected reply must come on a loaded machine, and between checks of waiting clients.
@@ -38,10 +38,6 @@ REPLY_TIMEOUT = 5.0
 _POLL_INTERVAL = 0.002
 # The most worlds that are followed from step to step.
 _MAX_WORLDS = 24
-# Commands, and an option, whose queues must be in one shard.
-_OF_ONE_SHARD = {
-    "WATCH", "MULTI", "EXEC", "DISCARD", "LMOVE", "BLMOVE", "RPOPLPUSH", "BRPOPLPUSH", "SMOVE", "DEAD-LETTER",
-}  # fmt: skip
 # The queue of programs of lists, and its copy.
 _LIST, _CLONE = "q", "clone"
 
@@ -100,30 +96,6 @@ class Player:
 
     async def close(self) -> None:
         await asyncio.gather(*(control.close() for control in self.controls.values()))
-
-
-def _names_several_queues(commands: list[Words]) -> bool:
-    """Return whether this is a pipeline for several queues, which servers may do in another order.
-
-    Only clients that act at the same time on several queues can see the order.
-    """
-    known = [words for words in commands if words[0] in COMMANDS]
-    names = {name for words in known for name in COMMANDS[words[0]].names(words)}
-    return len(known) == len(commands) > 1 and len(names) > 1
-
-
-def _looks_at_several_queues(words: Words) -> bool:
-    """Return whether a command looks at one queue after the other, while others may act in between."""
-    return words[0] in COMMANDS and COMMANDS[words[0]].is_choice and len(COMMANDS[words[0]].names(words)) > 1
-
-
-def _needs_a_role_at_once(worlds: list[World]) -> bool:
-    """Return whether a client, when its wait ends, goes on with a command that fails if a role is held."""
-    return any(
-        client.waiting and any(str(words[0]).endswith("NOWAIT") for words in client.pending)
-        for world in worlds
-        for client in world.clients
-    )
 
 
 async def _ask(control: RespWire, *words: Any) -> Any:
@@ -282,7 +254,8 @@ class _Playing:
         some = [shifted(words, self._first_id) for words in step.commands]
         some = [one for words in some for one in picked(words, world, step.client, kind)]
         commands = [one for words in some for one in spelt(words, world, session)]
-        if not commands or not self._is_possible(commands, races):
+        sending = Sending(commands, self._worlds, races, self._waits, self._stand.is_spread)
+        if not commands or is_open(sending) or not self._natives.allow(commands, world):
             return []
         self._sessions[step.client] = session
         self._note_done(step.client, *some)
@@ -312,76 +285,6 @@ class _Playing:
     def _may_hang_up(self, client: int) -> bool:
         clients = [world.clients[client] for world in self._worlds]
         return not any(client.outbox and not client.held_back for client in clients)
-
-    def _is_possible(self, commands: list[Words], races: bool) -> bool:
-        """Return whether the reference knows all results of the commands."""
-        if races and any(map(_looks_at_several_queues, commands)):
-            return False
-        # Another client that sends now, or would send more when its wait ends.
-        others_go_on = races or any(
-            client.waiting and client.pending for world in self._worlds for client in world.clients
-        )
-        if _names_several_queues(commands) and (
-            others_go_on or any(world.moves_wait for world in self._worlds)
-        ):
-            return False
-        if self._may_become_one_run(commands, races):
-            return False
-        if self._stand.is_spread and any(not _OF_ONE_SHARD.isdisjoint(words) for words in commands):
-            return False
-        if not self._waits:
-            return self._is_told_of_pops(commands) and self._natives.allow(commands, self._worlds[0])
-        name, *arguments = commands[0]
-        # A native client gives its role back after others have seen what it did.
-        if name.startswith("native ") and others_go_on and _needs_a_role_at_once(self._worlds):
-            return False
-        # Native clients do not see jobs; and it is open when a server makes jobs of their messages.
-        if name in ("native get", "native length") and any(
-            world.home.by_name[arguments[0]].has_jobs or world.home.by_name[arguments[0]].jobs
-            for world in self._worlds
-            if arguments[0] in world.home.by_name
-        ):
-            return False
-        # A native Delete deletes the list last, with messages that were put just before.
-        if name == "native delete" and others_go_on:
-            return False
-        return name != "native put" or not any(world.moves_within(arguments[0]) for world in self._worlds)
-
-    def _may_become_one_run(self, commands: list[Words], races: bool) -> bool:
-        """Return whether commands may be done as one, where that makes a difference.
-
-        A queue that overwrites, or has a limit of bytes, accepts or refuses a run as a whole. A lowered bound
-        takes effect with later puts.
-        """
-        rings = [
-            queue
-            for world in self._worlds
-            for queue in world.home.by_name.values()
-            if queue.exists and (queue.overflow == OVERWRITE or queue.max_bytes)
-        ]
-        if not rings and not any("OVERWRITE" in words or "MAX-BYTES" in words for words in commands):
-            return False
-        words = commands[0]
-        is_lower = words[0] == "PRESSURE.ALTER" and any(0 < words[-1] < ring.length for ring in rings)
-        # By the specification a native client drops no message of a ring; the library does.
-        is_native = words[0] == "native put"
-        return len(commands) > 1 or races or is_lower or is_native or (words[0] == "SADD" and len(words) > 3)
-
-    def _is_told_of_pops(self, commands: list[Words]) -> bool:
-        """Return whether it is known what these commands acknowledge in queues with ACK NEXT.
-
-        A pop ends what was popped by earlier writes of the client; only some servers know if the queue has
-        that no longer.
-        """
-        (world,) = self._worlds
-        keeps = any(world.home.by_name[name].keeps for name in world.names())
-        is_pipeline = len(commands) > 1 and ("MULTI",) not in commands
-        is_pipeline &= any(words[0] in ("SPOP", "LPOP", "RPOP", "get", "PRESSURE.ACK") for words in commands)
-        ends = any(
-            words[0] == "PRESSURE.ALTER" and words[-1] == "FINAL" and world.home.is_popped(words[1])
-            for words in commands
-        )
-        return not (keeps and is_pipeline) and not ends
 
     def _begin_to_leave(self, step: Step) -> None:
         self._done.append(step)
