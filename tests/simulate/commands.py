@@ -80,8 +80,8 @@ def _put(world: World, operation: Operation, put: Put, name: str) -> Reply:
             return NOQUEUE
         queue = world.home.create(name)
     queue.require_open()
-    is_told = put.overflow in ("now", "overfill", "wait")
-    waits = operation.order is not None and (put.overflow == "wait" if is_told else queue.overflow == BLOCK)
+    waits = put.overflow == "wait" or (put.overflow == "queue" and queue.overflow == BLOCK)
+    waits = waits and operation.order is not None
     if waits and not operation.has_waited and _earlier_put_waits(world, operation, name):
         return WAITS
     messages = put.messages(operation.words)

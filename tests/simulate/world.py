@@ -299,17 +299,9 @@ class World:
         """Return a key that is equal for equal states."""
         queues = [(name, queue) for name, queue in sorted(self.home.by_name.items()) if queue.exists]
         groups = {name: log.groups for name, log in self.logs.items()}
+        counts = sorted(self.home.births.items()), sorted(self.home.popped.items())
         return repr(
-            (
-                queues,
-                self.logs,
-                groups,
-                self.home.births,
-                self.home.popped,
-                self.clients,
-                self.gone,
-                self.clock,
-            )
+            (queues, self.logs, groups, *counts, self.clients, self.gone, self.clock),
         )
 
     # Queues
