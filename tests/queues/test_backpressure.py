@@ -205,3 +205,19 @@ def test_a_move_that_times_out_is_refused_as_full_and_moves_nothing(
             assert (client.smembers("s"), client.smembers("d")) == ({b"m"}, {b"x"})
             client.spop("s")
             assert waiter(*move.split()) in (None, 0), move  # the source is empty
+
+
+@pytest.mark.parametrize("overflow", ["ERROR", "OVERWRITE"])
+def test_a_put_that_may_not_wait_does_not_wait_behind_one_that_was_told_to(
+    server: Server, client: Client, waiter: Waiter, overflow: str
+) -> None:
+    create(client, "q", "BOUND", 1, "OVERFLOW", overflow)
+    client.rpush("q", "old")
+    with Waiter(server.port) as patient:
+        patient.send("PRESSURE.PUT", "q", "last", "TIMEOUT", 0)
+        wait_for_waiting(client, "q", producers=1)
+        reply = waiter("RPUSH", "q", "new")
+        assert reply == 1 if overflow == "OVERWRITE" else is_refused(reply, "FULL")
+        client.spop("q")
+        assert patient.reply() == 1
+    assert client.spop("q") == b"last"

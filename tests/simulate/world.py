@@ -300,9 +300,7 @@ class World:
         queues = [(name, queue) for name, queue in sorted(self.home.by_name.items()) if queue.exists]
         groups = {name: log.groups for name, log in self.logs.items()}
         counts = sorted(self.home.births.items()), sorted(self.home.popped.items())
-        return repr(
-            (queues, self.logs, groups, *counts, self.clients, self.gone, self.clock),
-        )
+        return repr((queues, self.logs, groups, *counts, self.clients, self.gone, self.clock))
 
     # Queues
 
