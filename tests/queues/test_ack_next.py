@@ -135,6 +135,22 @@ def test_what_else_acknowledges(server: Server, client: Client, name: str) -> No
     assert client.lrange("q", 0, -1) == ([] if "empty" in name else [b"b"])
 
 
+def test_a_pop_of_a_queue_that_another_server_has_made_anew_acknowledges_nothing(
+    server: Server, client: Client, backend: Valkey, start_server: StartServer
+) -> None:
+    make(client, "a")
+    make(client, "x", queue="old", options="BOUND 9")
+    with start_server("--backend", backend.url).client() as other, Waiter(server.port) as worker:
+        assert worker("SPOP", "old") == b"x"
+        assert worker("SPOP", "q") == b"a"
+        other.delete("old")
+        create(other, "old", "BOUND", 9)
+        other.rpush("old", "y")
+        wait_for(lambda: client.llen("old") == 1, "the news of the other server")
+        assert worker("SPOP", "old") == b"y"
+        assert reserved(client) == 1
+
+
 def test_pipelined_pops_stay_open_together(server: Server, client: Client) -> None:
     make(client, *"abcde")
     with Waiter(server.port) as worker:
