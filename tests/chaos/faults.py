@@ -321,6 +321,8 @@ _HARM_TO_LOGS: dict[Kind, Callable[[Client], bool]] = {
 
 async def _move_slot(cluster: Cluster, seconds: float, chance: random.Random) -> None:
     """Move the slot of a shard to another master. For `seconds`, each of the two has some of its keys."""
+    # A failover that is not over would make one of the two a replica in the middle of the move.
+    await cluster.wait_until_agreed()
     slot = key_slot(chance.choice(PLACEMENT.prefixes))
     source = await cluster.master_of(slot)
     target = chance.choice([node for node in await cluster.masters() if node is not source])
