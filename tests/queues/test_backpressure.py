@@ -208,7 +208,7 @@ def test_a_move_that_times_out_is_refused_as_full_and_moves_nothing(
 
 
 @pytest.mark.parametrize("overflow", ["ERROR", "OVERWRITE"])
-def test_a_put_that_may_not_wait_does_not_wait_behind_one_that_was_told_to(
+def test_a_put_without_a_timeout_does_not_wait_for_one_that_has_a_timeout(
     server: Server, client: Client, waiter: Waiter, overflow: str
 ) -> None:
     create(client, "q", "BOUND", 1, "OVERFLOW", overflow)

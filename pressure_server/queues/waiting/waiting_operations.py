@@ -104,9 +104,9 @@ class WaitingOperations:
                 some = len(self._lines[line]) if operation.verb.wakes_all else operation.wanted
                 served[line] = served.get(line, 0) + some
         new_puts = [o for o in fresh if o.verb.puts and _waits_for_room(o) and not _is_in_line(o)]
-        if new_puts and self._tells_nothing_of_others():
+        if tried := self._tried_at_once(new_puts):
             served.setdefault(Line.PRODUCERS, 0)
-            new_puts = [o for o in new_puts if o.options.on_full is OnFull.WAIT]
+            new_puts = [o for o in new_puts if o not in tried]
         self._tries_line = woken or Line.CONSUMERS in served
         operations: list[Operation] = []
         for line, in_line in self._lines.items():
@@ -121,12 +121,17 @@ class WaitingOperations:
         ahead = [o for o in fresh if o.verb is verbs.TURN or _is_in_line(o)]
         return ahead + operations + [operation for operation in fresh if operation not in ahead]
 
-    def _tells_nothing_of_others(self) -> bool:
-        """Return whether all puts in the line were told to wait: the queue may refuse or overwrite otherwise.
+    def _tried_at_once(self, new_puts: list[Operation]) -> list[Operation]:
+        """Return the new puts that are tried although others wait: those without a timeout of their own.
 
-        So a new put that was not told is tried, after some of these.
+        But if such a put waits for room, the queue lets all of them wait. None overtakes its own client's.
         """
-        return all(operation.options.on_full is OnFull.WAIT for operation in self._lines[Line.PRODUCERS])
+        untold = [operation for operation in new_puts if operation.options.on_full is OnFull.CONFIGURED]
+        line = self._lines[Line.PRODUCERS]
+        if not (untold and line) or any(_shows_that_the_queue_blocks(operation) for operation in line):
+            return []
+        ahead = {o.owner for o in (*line, *new_puts) if o.options.on_full is OnFull.WAIT}
+        return [operation for operation in untold if operation.owner not in ahead]
 
     def note_sent(self) -> None:
         """Note that a call leaves that may cause the next notification; moves at destinations need that."""
@@ -456,6 +461,12 @@ def _stop(operation: Operation, wait: Wait) -> None:
     wait.unblocking, wait.out_of_time = None, False
     if operation.verb is not verbs.FINISH_DELETE or wait.timeout_error is None:
         wait.timeout_error = StoppingError()
+
+
+def _shows_that_the_queue_blocks(operation: Operation) -> bool:
+    wait, _ = _place_of(operation)
+    is_told = operation.options.on_full is not OnFull.CONFIGURED
+    return operation.verb.puts and not is_told and wait.condition is WaitCondition.ROOM
 
 
 def _is_in_line(operation: Operation) -> bool:

@@ -259,10 +259,15 @@ def test_a_new_put_waits_after_those_that_wait_for_room_unless_it_may_not_wait()
     assert world.waiting.next_operations([], woken=True) == [first, late]
 
 
-def test_a_new_put_is_tried_behind_puts_that_were_told_to_wait() -> None:
-    world = World()
-    told = put(b"m", options=Options(on_full=OnFull.WAIT))
+def test_a_put_without_a_timeout_is_tried_after_those_that_have_one_unless_its_client_waits() -> None:
+    world, told_to_wait = World(), Options(on_full=OnFull.WAIT)
+    told = put(b"m", options=told_to_wait)
     world.replied(told, condition=WaitCondition.ROOM)
+    same_client, also_told = put(b"n", owner=told.owner), put(b"o", options=told_to_wait)
+    assert world.waiting.next_operations([same_client], woken=False) == []
+    world.waiting.remove(same_client)
+    assert world.waiting.next_operations([also_told], woken=False) == []
+    world.waiting.remove(also_told)
     untold, late = put(b"a"), put(b"b")
     assert world.waiting.next_operations([untold], woken=False) == [told, untold]
     # The queue has let it wait.
