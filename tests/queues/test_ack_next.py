@@ -89,7 +89,7 @@ STEPS: dict[str, list[tuple[str, Any, int | None]]] = {
     "QUIT": [("SPOP q", b"a", 1), ("QUIT", b"OK", 0)],
     "pop of an empty queue": [("SPOP q 2", [b"a", b"b"], 2), ("SPOP q", None, 0)],
     "pop of another such queue": [("SPOP q", b"a", 1), ("SPOP plain", b"1", 1), ("SPOP p", b"x", None)],
-    "pop of a queue that was such a one": [
+    "pop of a queue that had ACK NEXT before it was deleted": [
         ("RPUSH old x", 1, 0),
         ("PRESSURE.ALTER old ACK NEXT", b"OK", 0),
         ("SPOP old", b"x", 0),

@@ -21,7 +21,7 @@ from pressure_server.errors import (
 )
 from pressure_server.queues.calls.call import Call, Part
 from pressure_server.queues.lanes.put_backs import PutBacks
-from pressure_server.queues.operations import batch
+from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.operation import Delivery, Operation
 from pressure_server.queues.operations.refusals import exception_for
 from pressure_server.queues.operations.wait import Unblocking, WaitCondition
@@ -107,6 +107,8 @@ class Lane(Part):
         if not operations:
             self._schedule()
             return
+        if self.keeps is not None and any(operation.verb is verbs.DELETE for operation in operations):
+            self.keeps = None
         if self.keeps is not None:
             finished = batch.adapt_pops(operations, self.name, keeps=self.keeps)
             if finished:
@@ -248,6 +250,8 @@ class Lane(Part):
         if state > 0:
             return
         self.may_be_bounded = state != _NO_BOUND
+        if state == _NO_QUEUE:
+            self.keeps = None
         if (
             self._shard.note_existence(self.name, exists=state != _NO_QUEUE)
             and len(self.name) <= _LONGEST_KEPT
@@ -257,7 +261,7 @@ class Lane(Part):
     def forget_queue(self) -> None:
         """Forget what is known of the queue: it may have been deleted.
 
-        Whether pops reserve, too: a pop by mistake would acknowledge what its client has popped elsewhere.
+        If it had ACK NEXT, its pops would acknowledge what their clients have popped from other queues.
         """
         self.may_be_bounded = True
         self.bound_state = self.keeps = None
