@@ -146,9 +146,10 @@ function queue.overflow()
   return call('HGET', queue.base .. ':ext:settings', 'overflow') or the_call.overflow
 end
 
--- Return whether the queue is closed, and no message can come any more. Delayed and reserved jobs may come.
+-- Return whether the queue is closed, and no message can come any more. Delayed and reserved jobs may come. A native
+-- client that closes a log does not close its groups.
 function queue.is_finished()
-  local base = queue.base
-  return queue.length == 0 and queue.is_closed()
+  local base, source = queue.base, queue.jobs and queue.jobs.source
+  return queue.length == 0 and (queue.is_closed() or source and call('EXISTS', source .. ':closed') == 1)
     and call('EXISTS', base .. ':ext:ready', base .. ':ext:delayed', base .. ':ext:reserved') == 0
 end
