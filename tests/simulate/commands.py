@@ -130,6 +130,7 @@ def _put_job(world: World, operation: Operation, names: list[str]) -> Reply:
         return WAITS
     try:
         ids = queue.put_job(message, is_unique="UNIQUE" in words[3:], by=key, **times)
+        operation.new += 1
     except RefusedError as refusal:
         if str(refusal) != FULL or not waits:
             raise
@@ -156,7 +157,7 @@ def _taking(
 ) -> Command:
     """Return a command that takes from the first queue that has a message.
 
-    One that `pops` keeps it until its client's next pop, if the queue says so.
+    What it `pops` from a queue with ACK NEXT is kept until its client's next pop.
     """
 
     def action(world: World, operation: Operation, names: list[str]) -> Reply:
@@ -167,10 +168,8 @@ def _taking(
                 world.home.acknowledge_popped(operation.owner)
             if is_takeable(queue):
                 wanted = count(operation.words)
-                if keeps:
-                    taken = world.home.pop(name, operation.owner, wanted)
-                    return reply(name, [Item(bytes(one), None) for one in taken])
-                return reply(name, take_items(queue, wanted))
+                items = _pop_items(world, name, operation, wanted) if keeps else take_items(queue, wanted)
+                return reply(name, items)
         for queue in queues:
             if queue is None and must_exist:
                 return NOQUEUE
@@ -179,6 +178,10 @@ def _taking(
         return WAITS if waits else nothing
 
     return Command(action, names, nothing, is_choice=True, timeout=timeout, **more)
+
+
+def _pop_items(world: World, name: str, operation: Operation, count: int = 1) -> list[Item]:
+    return [Item(bytes(one), None) for one in world.home.pop(name, operation.owner, count)]
 
 
 def _message(_name: str, items: list[Item]) -> Reply:
@@ -224,7 +227,7 @@ def _get(world: World, operation: Operation, names: list[str]) -> Reply:
     if queue is not None and queue.held_by(operation.owner) and not queue.keeps:
         return _IS_OPEN
     if queue is not None and getattr(queue, "keeps", False):
-        return [Item(bytes(one), None) for one in world.home.pop(names[0], operation.owner)]
+        return _pop_items(world, names[0], operation)
     return take_items(queue, 1) if queue is not None else []
 
 

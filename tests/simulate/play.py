@@ -205,7 +205,7 @@ class _Playing:
             return True
         *others, last = steps
         if others and not (last.commands or self._is_idle(last.client)):
-            # What a client gets that leaves while it waits is open.
+            # What a client gets that hangs up while it waits is open: it does that after the others.
             return await self._do(others) and await self._do([last])
         if not (last.commands or self._may_hang_up(last.client)):
             return True
@@ -423,15 +423,15 @@ class _Playing:
 
     async def _difference_in_logs(self, world: World) -> str:
         """Return how a log or a group differs, or nothing."""
-        control = self._controls[self._servers[-1]]
+        control, other = self._controls[:2]
         for name, log in world.logs.items():
             log.begin()
             asked = [("PRESSURE.PENDING", f"{name}+{group}") for group in log.groups]
             told, *found = await _ask_all(control, ("PRESSURE.GROUP", "LIST", name), *asked)
             if isinstance(told, Error):
-                return f"{name} is a log"
+                return f"{name} should be a log, and is none"
             pending = dict(zip(log.groups, found, strict=True))
-            messages = await _ask(control, "LRANGE", name, 0, -1)
+            messages = await _ask(other, "LRANGE", name, 0, -1)
             if difference := difference_in_groups(log, told, pending, messages):
                 return difference
         return ""
@@ -479,6 +479,7 @@ class _Playing:
         differences = [await self._difference_in_logs(world) for world in worlds]
         if all(differences):
             raise self._difference(f"at the end: {differences[0]}")
+        worlds = [world for world, found in zip(worlds, differences, strict=True) if not found]
         logs = {name for world in worlds for name in world.logs}
         names = sorted(
             name for world in worlds for name in world.home.births if name.partition("+")[0] not in logs

@@ -1,11 +1,14 @@
-"""Which steps are left out: those whose replies the documentation leaves open. Each reason is a function."""
+"""Which steps are left out: those whose replies the documentation leaves open.
+
+Each reason is a function that returns whether the step is left out for this reason, which it explains.
+"""
 
 from collections.abc import Callable
 from typing import NamedTuple
 
 from tests.simulate.commands import COMMANDS
 from tests.simulate.world import Words, World
-from tests.support.reference.queue import OVERWRITE
+from tests.support.reference.queue import OVERWRITE, Queue
 
 # Commands, and an option, whose queues must be in one shard.
 _OF_ONE_SHARD = {
@@ -15,7 +18,7 @@ _POPS = ("SPOP", "LPOP", "RPOP", "get", "PRESSURE.ACK")
 
 
 class Sending(NamedTuple):
-    """What a client is about to send, in which worlds; and whether others send at the same time."""
+    """The commands that a client is about to send, the possible worlds, and whether others send, too."""
 
     commands: list[Words]
     worlds: list[World]
@@ -53,24 +56,38 @@ def _is_for_several_queues(sending: Sending) -> bool:
     return is_pipeline and (sending.others_go_on or any(world.moves_wait for world in sending.worlds))
 
 
-def _may_become_one_run(sending: Sending) -> bool:
-    """A queue that overwrites, or has a limit of bytes, accepts or refuses a run of puts as a whole.
-
-    A lowered bound takes effect with later puts. By the specification a native client drops no message of a
-    ring; the library does.
-    """
-    rings = [
-        queue
-        for world in sending.worlds
-        for queue in world.home.by_name.values()
-        if queue.exists and (queue.overflow == OVERWRITE or queue.max_bytes)
+def _rings(sending: Sending) -> list[Queue]:
+    """Return the queues that the commands name, and that overwrite or have a limit of bytes."""
+    known = [words for words in sending.commands if words[0] in COMMANDS]
+    names = {name for words in known for name in COMMANDS[words[0]].names(words)}
+    some = [
+        world.logs.get(name) or world.home.by_name.get(name) for world in sending.worlds for name in names
     ]
-    if not rings and not any("OVERWRITE" in words or "MAX-BYTES" in words for words in sending.commands):
+    return [one for one in some if one and one.exists and (one.overflow == OVERWRITE or one.max_bytes)]
+
+
+def _may_become_one_run(sending: Sending) -> bool:
+    """A queue that overwrites, or has a limit of bytes, accepts or refuses a run of puts as a whole."""
+    makes_one = any("OVERWRITE" in words or "MAX-BYTES" in words for words in sending.commands)
+    rows = [COMMANDS[words[0]] for words in sending.commands if words[0] in COMMANDS]
+    if not any(row.put or row.moves for row in rows) or not (makes_one or _rings(sending)):
         return False
-    words = sending.commands[0]
-    is_lower = words[0] == "PRESSURE.ALTER" and any(0 < words[-1] < ring.length for ring in rings)
-    is_several = len(sending.commands) > 1 or sending.races or (words[0] == "SADD" and len(words) > 3)
-    return is_several or is_lower or words[0] == "native put"
+    has_several = sending.name == "SADD" and len(sending.commands[0]) > 3
+    return len(sending.commands) > 1 or sending.races or has_several
+
+
+def _lowers_the_bound_of_a_ring(sending: Sending) -> bool:
+    """The oldest messages are dropped by later puts."""
+    return any(
+        words[:1] + words[2:3] == ("PRESSURE.ALTER", "BOUND") and 0 < words[3] < ring.length
+        for words in sending.commands
+        for ring in _rings(sending)
+    )
+
+
+def _is_native_put_into_a_ring(sending: Sending) -> bool:
+    """By the specification a native client drops no message of a ring; the library does."""
+    return sending.name == "native put" and bool(_rings(sending))
 
 
 def _crosses_shards(sending: Sending) -> bool:
@@ -81,7 +98,7 @@ def _crosses_shards(sending: Sending) -> bool:
 def _may_acknowledge(sending: Sending) -> bool:
     """A pop ends what the client's earlier writes popped. Not all servers know of an end of ACK NEXT."""
     if sending.waits:
-        return False
+        return False  # their tables have neither pipelines of pops nor an end of ACK NEXT
     (world,) = sending.worlds
     keeps = any(world.home.by_name[name].keeps for name in world.names())
     is_pipeline = len(sending.commands) > 1 and ("MULTI",) not in sending.commands
@@ -130,6 +147,8 @@ _REASONS: tuple[Callable[[Sending], bool], ...] = (
     _looks_at_several_queues,
     _is_for_several_queues,
     _may_become_one_run,
+    _lowers_the_bound_of_a_ring,
+    _is_native_put_into_a_ring,
     _crosses_shards,
     _may_acknowledge,
     _needs_a_role_at_once,

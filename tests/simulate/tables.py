@@ -153,7 +153,8 @@ RESP: Table = [
     (1, lambda c: ("PUT TIMEOUT", c.queue, c.message, c.timeout)),
     (1, lambda c: ("GET NOWAIT", c.queue)),
 ]
-# Queues of kinds whose jobs have other ids than the reference gives them, and puts that are told to wait.
+# Queues of the type lifo, queues that overwrite, and puts with a timeout. The reference does not know the ids
+# of jobs of a lifo, so no command may tell them.
 KINDS: Table = [
     (2, lambda c: ("PRESSURE.CREATE", c.queue, "TYPE", "LIFO", *c.rarely("BOUND", c.randint(1, 4)))),
     (2, lambda c: ("PRESSURE.CREATE", c.queue, "BOUND", c.randint(1, 3), "OVERFLOW", "OVERWRITE")),
@@ -418,6 +419,7 @@ POPS_OF_MEMCACHED: Table = [
     (4, lambda c: ("get t", c.queue, c.timeout)),
     (1, lambda c: ("flush", c.queue)),
 ]
+# Settings beside ACK NEXT.
 KEPT: list[Words] = [
     (), (), ("BOUND", 2), ("BOUND", 3, "OVERFLOW", "ERROR"), ("TYPE", "JOBS"), ("IN-FLIGHT", 2),
     ("MAX-DELIVERIES", 2), ("MAX-DELIVERIES", 1, "DEAD-LETTER", "d"),

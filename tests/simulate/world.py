@@ -299,8 +299,9 @@ class World:
         """Return a key that is equal for equal states."""
         queues = [(name, queue) for name, queue in sorted(self.home.by_name.items()) if queue.exists]
         groups = {name: log.groups for name, log in self.logs.items()}
-        counts = sorted(self.home.births.items()), sorted(self.home.popped.items())
-        return repr((queues, self.logs, groups, *counts, self.clients, self.gone, self.clock))
+        births = sorted(self.home.births.items())
+        popped = sorted(one for one in self.home.popped.items() if one[1])
+        return repr((queues, self.logs, groups, births, popped, self.clients, self.gone, self.clock))
 
     # Queues
 
@@ -495,7 +496,7 @@ class World:
             before = again.copy()
             reply = command.do(world, again, [name] if command.is_choice else names)
             if again.new > before.new and not is_first:
-                continue  # the room is for the put before it
+                continue  # an earlier put of the same server gets this room
             if reply is not WAITS:
                 # A client that waits on several queues may be overtaken while the server tries another queue.
                 if command.put is None and not (command.is_choice and len(names) > 1):

@@ -10,7 +10,7 @@ from tests.support.requirements import need
 
 @functools.cache
 def preload(name: str) -> Path:
-    """Return the library of the source `name`.c, compiled once a process."""
+    """Return the library of the source `name`.c, compiled once per process."""
     library = Path(tempfile.mkdtemp(prefix=f"{name}-")) / f"{name}.so"
     source = Path(__file__).with_name(f"{name}.c")
     compiler = need("gcc", "gcc")

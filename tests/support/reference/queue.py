@@ -141,11 +141,11 @@ class Queue:
     @property
     def has_room(self) -> bool:
         """Whether the queue is below its bound and its limit of bytes."""
-        return self.exists and not self.is_heavy and (self.bound == 0 or self.length < self.bound)
+        return self.exists and not self.is_heavy and self._places_left > 0
 
     @property
     def is_heavy(self) -> bool:
-        """Whether the limit of bytes is reached: by the statistics, which native clients write last."""
+        """Whether the limit of bytes is reached, by the statistics. Native clients write these last."""
         return 0 < self.max_bytes <= self.counters.produced_bytes - self.counters.consumed_bytes
 
     @property
@@ -309,7 +309,7 @@ class Queue:
         self.counters.produce(messages)
 
     def _drop_excess(self) -> None:
-        excess = self.length - self.bound
+        excess = self.length - self.bound if self.bound else 0
         if excess > 0:
             self.consumer = self.actor
             self._pop(excess)
