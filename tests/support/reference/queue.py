@@ -91,9 +91,9 @@ class Queue:
     """A queue. `producer` and `consumer` are the last clients in these roles, empty if there was none."""
 
     bound: int = 0
-    max_bytes: int = 0
     messages: list[bytes] = field(default_factory=list)  # oldest first
     overflow: str = ERROR
+    max_bytes: int = 0
     exists: bool = True
     producer: bytes = SOMEBODY
     consumer: bytes = SOMEBODY

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from itertools import chain, product
 
 from tests.waiting.matrix.endings import CLOSINGS, DELETIONS
-from tests.waiting.matrix.events import DONE, MESSAGE, NO_QUEUE, Event
+from tests.waiting.matrix.events import CLOSED, DONE, MESSAGE, NO_QUEUE, Event
 from tests.waiting.matrix.jobs import DEAD_LETTERS, KICKS, PAUSES, RELEASES, TIMES_TO_RUN
 from tests.waiting.matrix.puts import DELAYS, GROUPS, PUTS
 from tests.waiting.matrix.questions import NONE, QUESTIONS, Question
@@ -108,6 +108,8 @@ def misfit(event: Event, waiter: Waiter) -> str:
         return "only groups are read"
     if is_log and not event.of_group and waiter.name.startswith(_RESERVES):
         return "messages of a log cannot be reserved"
+    if event.by == BACKEND and event.wanted == CLOSED and event.of_group and waiter.by == NATIVE:
+        return "to native clients the queue of a group is a list of its own, which nobody has closed"
     if event.creates and waiter.existing:
         return "the command does not wait for a queue to exist"
     if waiter.by == BEANSTALK and event.wanted not in (MESSAGE, DONE):

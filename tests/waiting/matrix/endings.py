@@ -33,7 +33,7 @@ CLOSINGS = (
     _closed("closed, GROUP CREATE", "PRESSURE.GROUP CREATE {x} g", RESP, _CLOSED_LOG, "", "", of_group=True),
     _closed("native close", "CLOSE {q}", NATIVE, LIST, "", "OPEN {q}"),
     _closed("close of the specification", "LPUSH {k}:closed 0 0", BACKEND, LIST, "", ""),
-    _closed("native close of the log", "CLOSE {x}", NATIVE, LOG, "", "OPEN {x}", of_group=True),
+    _closed("specified close of the log", "LPUSH {kx}:closed 0 0", BACKEND, LOG, "", "", of_group=True),
     _closed("closed, ACK", "PRESSURE.ACK {q} {id}"),
     _closed("closed, BURY", "PRESSURE.BURY {q} {id}"),
     _closed("closed, delete", "delete {id}", BEANSTALK, before=WORK),
