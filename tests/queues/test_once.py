@@ -3,7 +3,7 @@
 from itertools import count
 from typing import Any
 
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from tests.support.model_settings import model_settings
@@ -52,6 +52,7 @@ def test_a_pipeline_is_answered_like_one_command_after_the_other(waiter: Waiter,
         is_closed=st.sampled_from([False, False, False, True]),
         repeats=st.booleans(),
     )
+    @example(kind=("TYPE", "LOG", "BOUND", 3), program=[("a", "", "t0")] * 2, is_closed=True, repeats=True)
     def compare(kind: tuple[str | int, ...], program: list[Any], *, is_closed: bool, repeats: bool) -> None:
         number = next(_names)
         one, other = f"one{number}", f"other{number}"

@@ -114,6 +114,18 @@ local function put_one(self, one, words, seconds, most, put)
   return value, 0
 end
 
+-- Return what the commands from `first` on get, the first of which is refused: those that are known, their outcomes. If
+-- they may wait, or none is known, it is one error for all.
+local function refused(self, some, first, refusal)
+  local values, are_known = {}, false
+  for i = first, #some do
+    values[#values + 1] = some[i].noted and value_of(some[i].noted, self.options) or refusal
+    are_known = are_known or some[i].noted
+  end
+  local may_wait = string.match(refusal.err, '^INUSE') or refusal.err == 'CREATING'
+  return are_known and not may_wait and values or refusal
+end
+
 local put_in_turn
 
 -- Put the commands from `first` on, one after the other, up to one that waits.
@@ -123,7 +135,7 @@ function put_in_turn(self, some, first, words, seconds, most, put)
     local value, left, waits = put_one(self, some[i], words, seconds, most, put)
     local is_refused = type(value) == 'table' and value.err and value.err ~= 'TXN'
     if i == first and is_refused then
-      return value, 0
+      return refused(self, some, first, value), 0
     elseif is_refused or left > 0 then
       return values, #some - i + 1 -- it is the first of another call
     elseif waits then
