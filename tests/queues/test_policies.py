@@ -168,6 +168,13 @@ def test_a_rate_is_kept(client: Client, waiter: Waiter, command: tuple[str, ...]
     assert waiter("SPOP", "q") is None
 
 
+def test_a_rate_is_used_up_in_one_transaction(client: Client) -> None:
+    create(client, "q", "RATE", "3/100000000")
+    client.rpush("q", *"abcd")
+    pipeline = client.pipeline()
+    assert pipeline.spop("q", 2).spop("q").spop("q").execute() == [[b"a", b"b"], b"c", None]
+
+
 def test_a_rate_holds_for_several_queues_and_counts(client: Client, waiter: Waiter) -> None:
     create(client, "q", "RATE", "3/100")
     create(client, "p", "RATE", "1/0.2")

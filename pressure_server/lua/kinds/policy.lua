@@ -13,6 +13,8 @@ local job_reads = require 'kinds/job_reads'
 local policy = { SETTINGS = { 'retry_delay', 'retry_delay_max', 'in_flight', 'rate' } }
 -- If the queue says nothing else, no delay between two tries grows beyond this: an hour.
 local LONGEST = 3600000
+-- The part of a token that rounding may take: three jobs at once, at a rate of 3, are three tokens.
+local ROUNDED = 0.001
 -- Events after which a job is tried again later. A release with a delay is none of them.
 local FAILURES = { release = true, give_up = true, time_out = true }
 local key_of = queue.key_of
@@ -59,7 +61,7 @@ function policy.left(count)
     count = math.min(count, math.max(0, its.in_flight - call('ZCARD', key_of('reserved'))))
   end
   if its.interval then
-    count = math.min(count, math.floor((the_call.clock() + its.time - full_at(its)) / its.interval))
+    count = math.min(count, math.floor((the_call.clock() + its.time - full_at(its)) / its.interval + ROUNDED))
   end
   return count
 end
