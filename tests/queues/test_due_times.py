@@ -63,19 +63,32 @@ EVENTS = {
 }
 
 
+def _watched_keys(direct: Client) -> int:
+    return int(direct.info("stats")["tracking_total_keys"])
+
+
 @pytest.mark.parametrize(
     ("wait", "at"),
     [(BLPOP, "same server"), (RESERVE, "same server"), (BLPOP, "other server"), (RESERVE, "other server")],
 )
 @pytest.mark.parametrize("event", EVENTS.values(), ids=EVENTS)
 def test_a_wait_ends_in_time(
-    client: Client, waiter: Waiter, busy_at: Callable[[str], Waiter], event: Event, wait: str, at: str
+    client: Client,
+    direct: Client,
+    waiter: Waiter,
+    busy_at: Callable[[str], Waiter],
+    event: Event,
+    wait: str,
+    at: str,
 ) -> None:
     with busy_at(at) as busy:
         for line in event.before.split("|"):
             busy(*line.split())
+        before = _watched_keys(direct)
         waiter.send(*wait.split())
         wait_for_blocked(client, 1)
+        # A queue that is deleted before that has never been there for a client that waits on several queues.
+        wait_for(lambda: _watched_keys(direct) > before, "the server to watch the queue")
         for line in event.act.split("|"):
             busy(*line.split())
         assert event.wanted in str(waiter.reply(SOON))
