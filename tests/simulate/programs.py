@@ -75,6 +75,10 @@ def _pick(table: Table, c: Chance) -> Words:
     return make(c)
 
 
+def _one_of(table: Table) -> Callable[[Chance], tuple[Words, ...]]:
+    return lambda c: (_pick(table, c),)
+
+
 def _waiting_step(c: Chance) -> tuple[Words, ...]:
     return (_pick(KINDS, c),) if c.random() < 0.15 else _resp_step(c)
 
@@ -122,43 +126,43 @@ _STEPS: dict[str, dict[str, Callable[[Chance], tuple[Words, ...]]]] = {
         "resp2": _waiting_step,
         "resp3": _waiting_step,
         "memcached": _memcached_step,
-        "native": lambda c: (_pick(NATIVE, c),),
-        "library": lambda c: (_pick(NATIVE, c),),
+        "native": _one_of(NATIVE),
+        "library": _one_of(NATIVE),
     },
     "workers": {
         "resp2": _worker_step,
         "resp3": _worker_step,
         "memcached": _memcached_step,
-        "beanstalk": lambda c: (_pick(BEANSTALK_THAT_WAITS, c),),
+        "beanstalk": _one_of(BEANSTALK_THAT_WAITS),
     },
     "pops": {
-        "resp2": lambda c: (_pick(POPS, c),),
-        "resp3": lambda c: (_pick(POPS, c),),
-        "memcached": lambda c: (_pick(POPS_OF_MEMCACHED, c),),
+        "resp2": _one_of(POPS),
+        "resp3": _one_of(POPS),
+        "memcached": _one_of(POPS_OF_MEMCACHED),
     },
     "readers": {
-        "resp2": lambda c: (_pick(READERS, c),),
-        "resp3": lambda c: (_pick(READERS, c),),
-        "memcached": lambda c: (_pick(READERS_OF_MEMCACHED, c),),
+        "resp2": _one_of(READERS),
+        "resp3": _one_of(READERS),
+        "memcached": _one_of(READERS_OF_MEMCACHED),
     },
     "jobs": {
         "resp2": _strict_step,
-        "memcached": lambda c: (_pick(STRICT_MEMCACHED, c),),
-        "beanstalk": lambda c: (_pick(BEANSTALK, c),),
-        "nobody": lambda c: (_pick(STEPPED, c),),
+        "memcached": _one_of(STRICT_MEMCACHED),
+        "beanstalk": _one_of(BEANSTALK),
+        "nobody": _one_of(STEPPED),
     },
     "lists": {
         "resp2": lambda c: tuple(_pick(LISTS, c) for _ in range(c.choice((1, 1, 1, 2, 5)))),
-        "nobody": lambda c: (_pick(STEPPED_LIVES, c),),
+        "nobody": _one_of(STEPPED_LIVES),
     },
     "marks": {
-        "resp2": lambda c: (_pick(MARKS_OF_RESP, c),),
-        "memcached": lambda c: (_pick(MARKS_OF_MEMCACHED, c),),
-        "native": lambda c: (_pick(MARKS_OF_NATIVE, c),),
+        "resp2": _one_of(MARKS_OF_RESP),
+        "memcached": _one_of(MARKS_OF_MEMCACHED),
+        "native": _one_of(MARKS_OF_NATIVE),
     },
     "logs": {
-        "resp2": lambda c: (_pick(LOGS, c),),
-        "nobody": lambda c: (_pick(STEPPED_PRODUCER, c),),
+        "resp2": _one_of(LOGS),
+        "nobody": _one_of(STEPPED_PRODUCER),
     },
 }
 _QUEUES = {"jobs": ("q", "q", "q", "r"), "lists": ("q",), "marks": ("q",), "logs": ("l",), "readers": ("l",)}

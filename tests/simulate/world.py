@@ -690,7 +690,7 @@ def is_takeable(queue: Any) -> bool:
 
 
 def take_items(queue: Any, count: int) -> list[Item]:
-    """Take messages. Those of a queue have their flags, those of a group any."""
+    """Take messages. The flags of messages of a group are not known: they match any flags."""
     taken = queue.take(count)
     return [queue.item(one) if isinstance(queue, SimulatedQueue) else Item(bytes(one), None) for one in taken]
 
