@@ -189,9 +189,9 @@ class Shard:
             self.submit(operation)
 
     def due_soon(self, name: bytes) -> float | None:
-        """See WaitingOperations.due_soon; None if no client waits on the queue."""
+        """See TimedTries.due_soon; None if no client waits on the queue."""
         lane = self._lanes.get(name)
-        return lane.waiting.due_soon if lane is not None and lane.waiting is not None else None
+        return lane.waiting.timed_tries.due_soon if lane is not None and lane.waiting is not None else None
 
     def _lane(self, name: bytes) -> Lane:
         """Return the queue's lane, for use. Raises QueueNameError."""

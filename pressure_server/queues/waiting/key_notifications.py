@@ -170,7 +170,7 @@ class WakeUp:
         if name == self._lane.name:
             sleepers.note_existence(exists=shows_existence(watched, mask))
         # The note of another queue is not known: it is always a reason to look once.
-        if due != (sleepers.due_note if name == self._lane.name else None):
+        if due != (sleepers.timed_tries.due_note if name == self._lane.name else None):
             return True
         return may_proceed(conditions, watched, mask, sleepers.existed)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TYPE_CHECKING
 
 from pressure_server.errors import StoppingError, WaitLimitError
@@ -15,6 +14,7 @@ from pressure_server.queues.operations.owners import WithoutClient
 from pressure_server.queues.operations.wait import AS_CONFIGURED, Unblocking, Wait, WaitCondition
 from pressure_server.queues.waiting.key_notifications import WakeUp
 from pressure_server.queues.waiting.role_turns import QueueTurns
+from pressure_server.queues.waiting.timed_tries import TimedTries
 from pressure_server.queues.waiting.waiting_line import WaitingLine
 
 if TYPE_CHECKING:
@@ -25,9 +25,6 @@ if TYPE_CHECKING:
 _FOR_OTHERS = 0.01
 # Seconds before an operation is tried again on a queue that a native client is deleting.
 _LOOK_AGAIN_AFTER = 0.1
-# If a job is due within this many seconds when an operation's time is up, the operation waits for it, and a
-# little longer: timers may be early by some milliseconds.
-_SOON, _AFTER_DUE = 0.01, 0.002
 # Verbs after which fewer jobs are in flight. (A release wakes consumers anyway.)
 _ENDS = (verbs.DELETE_JOB, verbs.BURY)
 _MAY_WAIT_FOR_ROOM = (OnFull.CONFIGURED, OnFull.WAIT)
@@ -37,8 +34,8 @@ class WaitingOperations:
     """The waiting operations of one lane. Created when an operation first waits."""
 
     __slots__ = (
-        "_due", "_due_at", "_has_left_messages", "_is_limited", "_joined", "_lane", "_lines", "_room",
-        "_shard", "_source", "_tries_line", "_wake_up", "due_note", "leaves_share", "turns",
+        "_has_left_messages", "_is_limited", "_joined", "_lane", "_lines", "_shard", "_source", "_tries_line",
+        "_wake_up", "leaves_share", "timed_tries", "turns",
     )  # fmt: skip
 
     def __init__(self, lane: Lane, shard: Shard) -> None:
@@ -47,14 +44,7 @@ class WaitingOperations:
         self._lines = {line: WaitingLine(lane.name) for line in Line}
         self.turns = QueueTurns(lane.name, self._lines, shard.role_turns)
         self._wake_up = WakeUp(lane, self, shard.notifications)
-        # The next try: when a delay, a reservation or a pause ends. Each reply says when that is; the
-        # backend's note shows changes by others.
-        self._due: asyncio.TimerHandle | None = None
-        # uvloop's timer of no time at all does not tell its time.
-        self._due_at: float | None = None
-        self.due_note: bytes | None = None
-        # The next try of puts: when a message expires that is in their way.
-        self._room: asyncio.TimerHandle | None = None
+        self.timed_tries = TimedTries(shard.loop, lane.wake_up)
         # Whether the block in flight tries consumers that wait.
         self._tries_line = False
         # Operations that have joined without a try, until it is known whether the queue exists.
@@ -176,40 +166,16 @@ class WaitingOperations:
                         self._has_left_messages = True
                         self._shard.loop.call_later(_FOR_OTHERS, self._take_what_is_left)
                 self._source = progress.source
-                due = news.due or Due()
-                if not self._tries_line and due.note != self.due_note and self.due_soon is not None:
+                tries, due = self.timed_tries, news.due or Due()
+                if not self._tries_line and due.note != tries.due_note and tries.due_soon is not None:
                     # A job is ready, and has not been offered to those in line.
                     due = due._replace(seconds=0.0)
-                self._set_due(due)
+                tries.job_is_due(due)
                 if news.room_after is not None:
-                    self._await_expiry(news.room_after)
+                    tries.room_after(news.room_after)
             self._wake_up.watch()
             self.turns.ask(progress)
         self.turns.end(progress.ended)
-
-    def _set_due(self, due: Due) -> None:
-        self.due_note = due.note
-        if self._due is not None:
-            self._due.cancel()
-            self._due = self._due_at = None
-        if due.seconds is not None:
-            self._due_at = self._shard.loop.time() + due.seconds
-            self._due = self._shard.loop.call_later(due.seconds, self._lane.wake_up)
-
-    def _await_expiry(self, seconds: float | None) -> None:
-        if self._room is not None:
-            self._room.cancel()
-        self._room = None if seconds is None else self._shard.loop.call_later(seconds, self._lane.wake_up)
-
-    @property
-    def due_soon(self) -> float | None:
-        """Until when to wait, by the loop's clock, if the queue may have another job now or soon."""
-        now = self._shard.loop.time()
-        return (
-            None
-            if self._due_at is None or self._due_at > now + _SOON
-            else max(self._due_at, now) + _AFTER_DUE
-        )
 
     def join(self, operation: Operation) -> None:
         """Let an operation wait for a message without trying it; it is tried if the queue may have one."""
@@ -324,7 +290,7 @@ class WaitingOperations:
 
     def _extend(self, operation: Operation, wait: Wait) -> bool:
         """Extend, once, a wait for a message whose time is up, if a job is due soon. Return whether it is."""
-        due_soon = self.due_soon
+        due_soon = self.timed_tries.due_soon
         if (
             due_soon is None
             or wait.is_extended
@@ -444,8 +410,7 @@ class WaitingOperations:
 
     def stop(self) -> None:
         """Stop listening to queues, and to the clock: the lane is dropped."""
-        self._set_due(Due())
-        self._await_expiry(None)
+        self.timed_tries.stop()
         self._wake_up.stop()
         del self._wake_up  # it refers to this: see Lane.rest_if_done
 

@@ -1,5 +1,6 @@
 """Wake-ups: a change of a queue, before, while and after the server asks for it, is a reason to try again."""
 
+from asyncio import AbstractEventLoop
 from collections.abc import Iterable
 from typing import cast
 
@@ -9,7 +10,9 @@ from pressure_server.queues.lanes.lane import Lane
 from pressure_server.queues.names import CLOSED, NOT_FULL, READY
 from pressure_server.queues.operations.wait import WaitCondition, watched_suffixes
 from pressure_server.queues.waiting.key_notifications import KeyListener, KeyNotifications, WakeUp
+from pressure_server.queues.waiting.timed_tries import TimedTries
 from pressure_server.queues.waiting.waiting_operations import WaitingOperations
+from tests.interleavings.loop import ModelLoop
 
 SUFFIXES = watched_suffixes([WaitCondition.MESSAGE])
 
@@ -22,7 +25,7 @@ class World:
         self.is_in_flight = False
         self.conditions: dict[bytes, set[WaitCondition]] = {b"q": {WaitCondition.MESSAGE}}
         self.existed = True
-        self.due_note: bytes | None = None
+        self.timed_tries = TimedTries(cast(AbstractEventLoop, ModelLoop()), self.wake_up)
         self.wake_ups = self.tries_of_all = 0
         self.seen: list[bool] = []
         self.armed: list[tuple[bytes, list[bytes], bool]] = []
@@ -91,7 +94,7 @@ class World:
 
     def note(self, note: str) -> None:
         """Note which jobs are due, as the last reply said."""
-        self.due_note = note.encode()
+        self.timed_tries.due_note = note.encode()
 
     def missed(self) -> None:
         """Note that there was no queue when the operations were tried."""
