@@ -330,13 +330,14 @@ async def _move_slot(cluster: Cluster, seconds: float, chance: random.Random) ->
         await cluster.move_atomically(slot, target)
         return
     move = await cluster.legacy_move(slot, target)
-    await move.begin()
-    keys = await move.keys_left()
-    if keys:
-        await move.migrate(*chance.sample(keys, chance.randint(1, len(keys))))
-    await asyncio.sleep(seconds)
-    await move.migrate()
-    await move.finish()
+    async with cluster.without_failovers():
+        await move.begin()
+        keys = await move.keys_left()
+        if keys:
+            await move.migrate(*chance.sample(keys, chance.randint(1, len(keys))))
+        await asyncio.sleep(seconds)
+        await move.migrate()
+        await move.finish()
 
 
 async def _fail_over(cluster: Cluster, _seconds: float, chance: random.Random) -> None:

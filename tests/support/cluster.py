@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Sequence
+from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -185,6 +185,20 @@ class Cluster(NodeSet[ClusterNode]):
             return masters is not None and masters[slot] is target
 
         await wait_until(has_moved, f"slot {slot} to be at {target}")
+
+    @asynccontextmanager
+    async def without_failovers(self) -> AsyncIterator[None]:
+        """Let no replica take over by itself, as MIGRATE of many messages may take longer than the timeout.
+
+        A replica does not know which of its master's slots are on the move.
+        """
+        await self._configure("cluster-replica-no-failover", "yes")
+        yield
+        await self._configure("cluster-replica-no-failover", "no")
+
+    async def _configure(self, name: str, value: str) -> None:
+        for node in self.nodes:
+            await node.command("CONFIG", "SET", name, value)
 
     async def fail_over(self, replica: ClusterNode) -> None:
         """Make a replica the master by CLUSTER FAILOVER. Wait until it is."""
