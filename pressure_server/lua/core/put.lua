@@ -8,7 +8,7 @@
 -- Options:
 --   existing  do not create the queue
 --   unique    put only messages that are not queued
---   flags     each message follows its flags and expiry (marks.lua); each command has one message and does not wait
+--   flags     each message follows its flags and expiry (marks.lua); each command has one message
 --   job       each message follows 'priority delay ttr flags expires ' (jobs.lua); the values are ids of jobs; with
 --             `unique`, for a job that is queued already the id of that one
 --   by        each job follows 'n ' and a key of n bytes, which makes it unique in a queue of unique jobs
@@ -142,6 +142,7 @@ local function part(self, sizes, messages, done, is_new, before)
   return { 'part', done - at, count_new(is_new, at + 1, done), values }, function()
     local refusal = not queue.bound and { err = 'NOQUEUE' } or put.refusal(self.options)
     if refusal then return refusal, 0 end
+    if self.marks then self.marks = commands.slice(self.marks, done + 1, #self.marks) end
     return (self.is_add and put_new or put_plain)(self, table.concat(rest_sizes, ' '), rest)
   end
 end
