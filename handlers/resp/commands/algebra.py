@@ -19,6 +19,7 @@ from pressure_server.errors import (
     QueueClosedError,
     QueueDoesNotExistError,
     QueueFullError,
+    QueueTypeError,
 )
 from pressure_server.queues.database import Database
 from pressure_server.queues.operations import verbs
@@ -168,14 +169,16 @@ async def _replace(
     """Purge the queue and put the messages, if no queue has changed. Raise a PressureError."""
     try:
         about: QueueInfo = (await database.run(verbs.INFO, queue))[0]
-        bound, is_closed = about.bound, about.is_closed
+        if about.log:
+            raise QueueTypeError(printable(queue), "is-group")
+        bound, is_closed, stay = about.bound, about.is_closed, about.delayed
     except QueueDoesNotExistError:
         if not messages:
             return
-        bound, is_closed = database.policy.limits_of_new(queue)[0], 0
+        bound, is_closed, stay = database.policy.limits_of_new(queue)[0], 0, 0
     if is_closed:
         raise QueueClosedError(printable(queue))
-    if bound and len(messages) > bound:
+    if messages and bound and stay + len(messages) > bound:
         raise QueueFullError(printable(queue))
     transaction = Transaction(database, client.session)
     owner = TransactionCaller(client.session, transaction)

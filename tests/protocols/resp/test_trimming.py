@@ -74,6 +74,18 @@ REFUSED: Series = [
     ("PRESSURE.CLOSE full", b"OK"),
     ("SINTERSTORE full two full", "CLOSED "),
     ("SMEMBERS full", [b"old"]),
+    ("PRESSURE.CREATE delayed TYPE JOBS BOUND 3 OVERFLOW ERROR", b"OK"),
+    ("PRESSURE.PUT delayed later DELAY 1000", 65),
+    ("PRESSURE.PUT delayed keep PRIORITY 1", 66),
+    ("SUNIONSTORE delayed two", 2),
+    ("SMEMBERS delayed", [b"a", b"b", b"later"]),
+    ("SUNIONSTORE delayed two one", 2),
+    ("SADD one c", 1),
+    ("SUNIONSTORE delayed two one", "FULL "),
+    ("SMEMBERS delayed", [b"a", b"b", b"later"]),
+    ("PRESSURE.GROUP CREATE log g FROM HEAD", b"OK"),
+    ("SUNIONSTORE log+g two", "TYPE queue 'log+g' belongs to a group"),
+    ("LRANGE log+g 0 -1", [b"c", b"d"]),
 ]
 
 
