@@ -54,6 +54,10 @@ def test_srandmember_takes_no_message(client: Client) -> None:
     assert client.srandmember("none", 10_000) == []
     with client.pipeline() as pipe:
         assert len(pipe.srandmember("q", 10_000).execute()[0]) == 100
+    client.sadd("many", *range(10_050))
+    assert len(set(client.srandmember("many", 10_040))) == 10_040
+    with pytest.raises(redis.ResponseError, match="out of range"):
+        client.srandmember("many", -10_001)
     assert client.srandmember("q") in {b"%d" % number for number in range(100)}
     assert client.srandmember("none") is None
     assert client.scard("q") == 100
