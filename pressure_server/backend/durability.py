@@ -170,10 +170,13 @@ class Durability:
             self._giving_up.cancel()
         self._end(held, "the server is stopping")
 
+    def is_proven(self, run_id: str) -> bool:
+        """Return whether the answers of this run of the backend are safe without a wait."""
+        return self._connection is not None and self._command is None and run_id == self._run_id
+
     def when_durable(self, run_id: str, follows: Follows) -> None:
         """Call `follows` with None when all answers of this run of the backend are safe, or with an error."""
-        is_proof = self._connection is not None and self._command is None and run_id == self._run_id
-        if is_proof or not self.is_enabled:
+        if not self.is_enabled or self.is_proven(run_id):
             follows(None)
             return
         self._answered.append((run_id, self._loop.time(), follows))

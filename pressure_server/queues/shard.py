@@ -341,9 +341,17 @@ class Shard:
         """Note whether a queue exists. Return False if this must be noted again with the next reply."""
         return self._deletions.note(name, exists=exists)
 
-    def when_durable(self, follows: Follows) -> None:
-        """Call `follows` when the backend's last replies are as durable as configured, or with an error."""
-        self._durability.when_durable(self.link.run_id, follows)
+    @property
+    def unsafe_run(self) -> str:
+        """The backend's run if its last replies are not known to be durable, otherwise an empty text."""
+        return "" if self._durability.is_proven(self.link.run_id) else self.link.run_id
+
+    def when_durable(self, follows: Follows, run: str = "") -> None:
+        """Call `follows` when the backend's last replies are as durable as configured, or with an error.
+
+        Pass the `run` of the backend if an earlier one may have done a part.
+        """
+        self._durability.when_durable(run or self.link.run_id, follows)
 
     def when_back(self, follows: Callable[[], None]) -> None:
         """Call `follows` when the backend is back; if it is up but has refused something, after a pause."""

@@ -28,7 +28,15 @@ from tests.support.programs import (
     wait_until_settled,
 )
 from tests.support.requirements import need
-from tests.support.waiters import Waiter, Words, create, is_refused, wait_for_blocked, waiters
+from tests.support.waiters import (
+    Waiter,
+    Words,
+    create,
+    is_refused,
+    wait_for_blocked,
+    wait_for_waiting,
+    waiters,
+)
 
 ALWAYS = ("--appendonly", "yes", "--appendfsync", "always")
 SYNCS_ALWAYS = {b"appendonly": b"yes", b"appendfsync": b"always", b"no-appendfsync-on-rewrite": b"no"}
@@ -167,6 +175,22 @@ def test_without_durability_no_confirmation_is_asked_for(
         assert not direct.exists("__pressure__!durability")
         # The two connections of a database: one for calls, and the watch.
         assert sum("pressure" in about["name"] for about in direct.client_list()) == 2
+
+
+def test_a_put_is_not_safe_if_the_backend_has_lost_its_first_part(
+    start_valkey: StartValkey, start_server: StartServer
+) -> None:
+    backend = start_replicated(start_valkey).main
+    server = durable(start_server, backend.url, "replica")
+    with server.client() as client, Waiter(server.port) as waiter, backend.client() as direct:
+        create(client, "q", "BOUND", 1)
+        direct.save()
+        waiter.send("RPUSH", "q", "lost", "kept")
+        wait_for_waiting(client, "q", producers=1)
+        backend.kill()
+        backend.start()
+        assert "the backend has restarted since" in str(waiter.reply())
+        assert client.lrange("q", 0, -1) == [b"kept"]
 
 
 def is_confirmation(data: bytes) -> bool:

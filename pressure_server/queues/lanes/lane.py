@@ -205,6 +205,10 @@ class Lane(Part):
         """End operations, or let them wait or be sent again, after the reply to their block."""
         if progress.news is not None and progress.news.keeps is not None:
             self.keeps = progress.news.keeps
+        if self._shard.is_durable:
+            for operation in (*progress.resend, *progress.must_wait):
+                if operation.is_done_in_part and not operation.unsafe_run:
+                    operation.unsafe_run = self._shard.unsafe_run
         if progress.resend:
             self.pending[:0] = progress.resend
             for operation in progress.resend:
@@ -216,7 +220,12 @@ class Lane(Part):
             self._send_ahead(progress)
         must_last = self._shard.is_durable and any(run[0].verb.must_last for run in runs)
         if must_last and any(operation.results for operation in progress.ended):
-            self._shard.when_durable(partial(self._end_if_durable, progress.ended))
+            # What an earlier run of the backend has done in part, the present one may lack.
+            by_run: dict[str, list[Operation]] = {}
+            for operation in progress.ended:
+                by_run.setdefault(operation.unsafe_run, []).append(operation)
+            for run, operations in by_run.items():
+                self._shard.when_durable(partial(self._end_if_durable, operations), run)
         else:
             for operation in progress.ended:
                 self.end(operation)

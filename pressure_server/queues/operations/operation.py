@@ -78,7 +78,7 @@ class Operation:
     __slots__ = (
         "cancelled", "command", "commands_in_call", "deliveries", "encode", "encoded_reply", "end_order",
         "error", "has_errors", "is_sealed", "measured_from", "messages", "messages_handed_over", "name",
-        "options", "owner", "results", "sizes", "verb", "wait", "wanted",
+        "options", "owner", "results", "sizes", "unsafe_run", "verb", "wait", "wanted",
     )  # fmt: skip
 
     def __init__(
@@ -116,6 +116,8 @@ class Operation:
         self.deliveries: list[tuple[Delivery, int]] | None = None
         # How many of its messages have been handed over, if only some have been.
         self.messages_handed_over = 0
+        # The run of the backend that has done the first part, if that was not known to be durable.
+        self.unsafe_run = ""
         self.wait = wait
 
     def may_extend(self, verb: Verb, name: bytes, encode: Encode, options: Options) -> bool:
@@ -185,6 +187,11 @@ class Operation:
     def has_taken(self) -> bool:
         """Whether it has taken messages that are in no queue now."""
         return bool(self.results) and self.verb.may_go_back
+
+    @property
+    def is_done_in_part(self) -> bool:
+        """Whether a call has done some of it."""
+        return bool(self.results) or (self.wait is not None and self.wait.messages_done > 0)
 
     @property
     def waits_for_message(self) -> bool:

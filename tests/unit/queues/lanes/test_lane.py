@@ -66,7 +66,9 @@ class FakeShard(Shard):
         self.existence: list[tuple[bytes, bool]] = []
         self.woken: list[bytes] = []
         self.later: list[Callable[[], None]] = []
+        self.run = "first"
         self.followers_of_durability: list[Callable[[BackendError | None], None]] = []
+        self.waited_for: list[str] = []
         self.followers_of_return: list[Callable[[], None]] = []
         self.notifications = self.role_turns = cast(Any, self)
         # No time passes.
@@ -100,8 +102,13 @@ class FakeShard(Shard):
     def after_iterations(self, _number: int, follows: Callable[[], None]) -> None:
         self.later.append(follows)
 
-    def when_durable(self, follows: Callable[[BackendError | None], None]) -> None:
+    @property
+    def unsafe_run(self) -> str:
+        return self.run
+
+    def when_durable(self, follows: Callable[[BackendError | None], None], run: str = "") -> None:
         self.followers_of_durability.append(follows)
+        self.waited_for.append(run or self.run)
 
     def when_back(self, follows: Callable[[], None]) -> None:
         self.followers_of_return.append(follows)
@@ -304,6 +311,17 @@ def test_changes_end_when_they_are_durable_or_fail(error: BackendError | None, r
     follows(error)
     assert ended(putting) == [True]
     assert (putting.results, putting.error) == (results, error)
+
+
+def test_a_put_that_two_runs_of_the_backend_have_done_waits_for_the_first() -> None:
+    driven, putting = Driven(is_durable=True), put(b"a", b"b")
+    driven.send(putting)
+    driven.reply(NO_BOUND, [b"part", 1, 1, []])
+    driven.shard.run = "second"
+    driven.lane.wake_up()
+    driven.pack()
+    driven.reply(NO_BOUND, 1)
+    assert driven.shard.waited_for == ["first"]
 
 
 def test_what_changes_nothing_does_not_wait_to_be_durable() -> None:
