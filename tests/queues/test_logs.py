@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+import redis
 
 from tests.support.large import fill, number_of
 from tests.support.native import NativeClient
@@ -109,7 +110,8 @@ def taken_by_a_server(
     Yield that server, and a client of another one. Messages have 100 kB, so 60 are more than the kernel
     accepts.
     """
-    dying, living = (start_server("--backend", backend.url, "--proxy-timeout", "1") for _ in range(2))
+    options = ("--backend", backend.url, "--proxy-timeout", "1", "--role-timeout", "0.1")
+    dying, living = (start_server(*options) for _ in range(2))
     client = living.client()
     create(client, "q", "TYPE", "LOG")
     fill(client, taken + 20)
@@ -135,6 +137,29 @@ def test_messages_of_a_dead_server_come_back_with_their_offsets(
     assert [number_of(one) for one in client.lpop("q", taken + 1)] == [*range(taken), taken + 1]
     assert client.execute_command("PRESSURE.AT", "q", 0) is None
     assert number_of(client.execute_command("PRESSURE.AT", "q", taken + 2)) == taken + 2
+
+
+def test_messages_that_have_come_back_are_the_oldest_ones_of_the_log(
+    backend: Valkey, start_server: StartServer, direct: Client
+) -> None:
+    with taken_by_a_server(backend, start_server, 60) as (dying, client):
+        dying.process.kill()
+        wait_for(lambda: client.llen("q") == 80, "the messages to come back")
+    assert about(client, "q")[b"length"] == len(client.srandmember("q", 100)) == 80
+    assert len(set(client.srandmember("q", 79))) == 79
+    with pytest.raises(redis.ResponseError, match="not a plain list"):
+        client.lpos("q", "x")
+    for first, left in ((2, range(2, 80)), (-25, range(55, 80))):
+        assert client.ltrim("q", first, -1)
+        assert [number_of(one) for one in client.lrange("q", 0, -1)] == [*left]
+    direct.rpop("__pressure__:q:consumer_free")
+    direct.set("__pressure__:q:consumer", "native")
+    with pytest.raises(redis.ResponseError, match=r"^INUSE"):
+        client.execute_command("PRESSURE.PURGE", "q")
+    assert client.llen("q") == 25
+    direct.lpush("__pressure__:q:consumer_free", 0)
+    assert client.ltrim("q", 20, -1)
+    assert client.execute_command("PRESSURE.PURGE", "q") == 5
 
 
 def test_messages_of_a_dead_server_reach_the_groups_that_were_made_since(

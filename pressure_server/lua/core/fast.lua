@@ -89,13 +89,15 @@ local function reply_to_put(result, messages, is_ring)
 end
 
 local function put(count)
-  local length, is_log, is_ring = queue.length, queue.word, may_replace(count)
-  if queue.index or is_log and call('EXISTS', queue.base .. ':ext:groups') == 1 or not (is_ring or may_put(count)) then
+  local length, base, is_ring = queue.length, queue.base, may_replace(count)
+  local is_log = queue.word
+  if queue.index or is_log and (call('EXISTS', base .. ':ext:groups') == 1
+    or call('HGET', base .. ':ext:settings', 'max_bytes')) or not (is_ring or may_put(count)) then
     return nil
   end
   local first = block.first
   local messages = { unpack(the_call.arguments, first + 3, block.last) }
-  call('LPUSH', queue.base, unpack(messages))
+  call('LPUSH', base, unpack(messages))
   local result, has_offset = length, the_call.arguments[first] == 'put existing offset'
   if has_offset or is_ring then
     result = {}

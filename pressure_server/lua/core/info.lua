@@ -27,10 +27,10 @@ function info.info()
   local noted = call('HMGET', base .. ':ext:settings', 'timeouts', 'dropped', 'missed', 'ack', 'ack_ttr', 'ttl',
     unpack(policy.SETTINGS))
   local settings = queue.jobs and queue.jobs.settings or {}
-  local counts = queue.jobs and counts_of_jobs() or { queue.length, 0, 0, 0, 0, 0 }
+  local counts = queue.jobs and counts_of_jobs() or { queue.length + queue.returned, 0, 0, 0, 0, 0 }
   local head, tail, groups = queue.kind.offsets()
   return {
-    queue.bound, queue.length, call('EXISTS', base .. ':closed'),
+    queue.bound, queue.length + queue.returned, call('EXISTS', base .. ':closed'),
     call('EXISTS', base .. ':producer_free'), queue.producer or '',
     call('EXISTS', base .. ':consumer_free'), queue.consumer or '',
     tonumber(stats[1] or 0), tonumber(stats[2] or 0), tonumber(stats[3] or 0), tonumber(stats[4] or 0),

@@ -210,7 +210,7 @@ end
 -- Keep the messages from position `first` to `last`, as Redis's LTRIM; -1 is the newest. Return 1, or an error.
 function life.trim(first, last)
   queue.kind.adopt()
-  local count, refusal = queue.length, nil
+  local count, refusal = queue.length + queue.returned, nil
   first = math.min(count, math.max(0, first < 0 and first + count or first))
   last = math.max(first - 1, math.min(count - 1, last < 0 and last + count or last))
   if first > 0 or last < count - 1 then refusal = queue.kind.refusal_to_remove(last < count - 1) end

@@ -10,6 +10,7 @@ local taking = require 'core/taking'
 local marks = require 'kinds/marks'
 local groups = require 'kinds/groups'
 local list = require 'kinds/list'
+local list_reads = require 'kinds/list_reads'
 
 local log = {
   type = 'log', has_groups = true,
@@ -17,8 +18,8 @@ local log = {
   settle = list.settle, leave = list.leave, altered = list.altered,
   held_bytes = list.held_bytes, outstanding = list.outstanding, drop_expired = list.drop_expired,
   drop_oldest = list.drop_oldest, droppable = list.droppable, drop_newest = list.drop_newest, purge = list.purge,
-  is_ready_for_put = list.is_ready_for_put, remove_copies = list.remove_copies, adopt = list.adopt, keep = list.keep,
-  in_use = list.in_use, act_as = list.act_as, queued = list.queued, sample = list.sample, positions = list.positions,
+  is_ready_for_put = list.is_ready_for_put, remove_copies = list.remove_copies, adopt = list.adopt,
+  in_use = list.in_use, act_as = list.act_as, queued = list.queued,
   bytes_queued = list.bytes_queued, has_marks = list.has_marks, push = list.push,
 }
 -- The most messages, and about the most bytes, of one answer of `from` and `at`.
@@ -29,7 +30,7 @@ function log.begin()
   list.begin()
   queue.returned = call('ZCARD', queue.key_of('ready'))
   queue.groups = call('EXISTS', queue.key_of('groups')) == 1
-  if queue.groups and the_call.has_records() then groups.drop_passed() end
+  if queue.groups and the_call.has_records() and not the_call.refusal then groups.drop_passed() end
 end
 
 -- Return a message that has come back, and its marks with its offset, from a member of the set.
@@ -153,11 +154,33 @@ function log.contains(messages)
 end
 
 function log.flush()
-  local count = log.length()
+  local count, flushed = log.length(), list.flush()
+  if type(flushed) == 'table' then return flushed end
   call('DEL', queue.key_of('ready'))
   queue.returned = 0
-  local refusal = list.flush()
-  return type(refusal) == 'table' and refusal or count
+  return count
+end
+
+-- Keep the messages from position `first` on: nothing leaves the other end.
+function log.keep(first)
+  local gone = math.min(first, queue.returned)
+  if gone > 0 then
+    call('ZPOPMIN', queue.key_of('ready'), gone)
+    queue.returned = queue.returned - gone
+    block.changed = true
+  end
+  if first > gone then list.keep(first - gone, queue.length - 1) end
+end
+
+-- As `list_reads.positions`. Positions in messages that have come back change when these are taken.
+function log.positions(...)
+  return queue.returned > 0 and { err = 'TYPE no-positions' } or list.positions(...)
+end
+
+function log.sample(seed, count)
+  local length = log.length()
+  if length > 0 and count >= length then return log.range(0, -1) end
+  return list_reads.pick(seed, count, length, function(position) return log.range(position, position)[1] end)
 end
 
 function log.next_to_move()
