@@ -47,6 +47,10 @@ BYTES: Series = [
     ("PRESSURE.PUT jobs a PRIORITY 1", "FULL "),
     ("PRESSURE.RESERVE jobs", [b"jobs", 2, b"bcde", 1]),
     ("PRESSURE.PUT jobs a PRIORITY 1", 3),
+    ("PRESSURE.CREATE alone TYPE LOG MAX-BYTES 3 OVERFLOW ERROR", b"OK"),
+    ("RPUSH alone aa", 1),
+    ("RPUSH alone bb", 2),
+    ("RPUSH alone cc", "FULL "),
     ("PRESSURE.CREATE log TYPE LOG MAX-BYTES 3 OVERFLOW ERROR", b"OK"),
     ("PRESSURE.PUT log abc OFFSET", 0),
     ("PRESSURE.PUT log abc OFFSET", "FULL "),
@@ -55,6 +59,14 @@ BYTES: Series = [
 
 def test_a_queue_that_has_reached_its_bytes_is_full(waiter: Waiter) -> None:
     run_series(waiter, BYTES)
+
+
+def test_a_put_into_a_ring_drops_a_thousand_messages_at_most(client: Client) -> None:
+    create(client, "q", "MAX-BYTES", 3000, "OVERFLOW", "OVERWRITE")
+    client.rpush("q", *["x"] * 2500)
+    lengths = [client.rpush("q", message) for message in ("y" * 2900, "a", "b", "c")]
+    assert lengths == [2501, 1501, 501, 100]
+    assert client.lrange("q", -4, -1) == [b"y" * 2900, b"a", b"b", b"c"]
 
 
 def test_a_ring_of_jobs_drops_what_it_may(waiter: Waiter) -> None:

@@ -40,7 +40,8 @@ local jobs = require 'kinds/jobs'
 
 local put = { FULL = -1 }
 local FULL = put.FULL
--- Messages that a put drops in addition to the number that it puts. There are more if the bound was lowered.
+-- Messages that a put drops in addition to the number that it puts. There are more if a limit was lowered, or a message is
+-- as large as thousands of others.
 local DROPPED_AT_ONCE = 1000
 
 -- Return why nothing can be put, or nil; create the queue if that is allowed. Roles come later, because a full queue
@@ -87,7 +88,11 @@ local function drop_excess(self, accepted)
   if self.overwrites and queue.bound > 0 and queue.length > queue.bound then
     drop(math.min(queue.length - queue.bound, accepted + DROPPED_AT_ONCE))
   end
-  while self.overwrites and queue.kind.droppable() > 1 and room.is_heavy() do drop(1) end
+  local left = self.overwrites and accepted + DROPPED_AT_ONCE or 0
+  while left > 0 and queue.kind.droppable() > 1 and room.is_heavy() do
+    drop(1)
+    left = left - 1
+  end
 end
 
 local function may_wait(options)
