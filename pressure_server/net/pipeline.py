@@ -14,7 +14,7 @@ from pressure_server.net.reserved_jobs import ReservedJobs
 from pressure_server.net.slow_log import messages_of_first_command
 from pressure_server.queues.database import Database
 from pressure_server.queues.lanes.reservations import owner_of
-from pressure_server.queues.operations.jobs import owned
+from pressure_server.queues.operations.jobs import reserved_as
 from pressure_server.queues.operations.operation import Encode, Operation, Verb
 from pressure_server.queues.operations.options import DEFAULT, Options
 from pressure_server.queues.operations.owners import Waiter
@@ -293,7 +293,7 @@ class PipelinedClient(Client):
         if self.reserved_jobs.finished_pops:
             owner = self.job_owner
             for pop in self.reserved_jobs.take_finished():
-                finished = [owned(job, owner) for job, _ in pop.jobs]
+                finished = [reserved_as(*job, owner) for job in pop.jobs]
                 if pop.queue == name and pop.database is self.database:
                     here += finished
                 else:

@@ -112,10 +112,10 @@ class ReservedJobs:
         self.pops, self.finished_pops = self.pops[self.finished_pops :], 0
         return finished
 
-    def popped_from(self, database: Database, queue: bytes) -> list[int]:
-        """Return the ids of the messages that the client has popped from one queue."""
+    def popped_from(self, database: Database, queue: bytes) -> list[tuple[int, int]]:
+        """Return the messages that the client has popped from one queue, as the `jobs` of its pops."""
         return [
-            job for pop in self.pops if pop.queue == queue and pop.database is database for job, _ in pop.jobs
+            job for pop in self.pops if pop.queue == queue and pop.database is database for job in pop.jobs
         ]
 
     def forget_pops(self, database: Database, queue: bytes, jobs: Collection[int]) -> None:

@@ -11,7 +11,15 @@ from tests.support.native import NativeClient
 from tests.support.programs import Client, Server, StartServer, Valkey, wait_for
 from tests.support.protocols import LISTEN, MEMCACHED, Wire
 from tests.support.series import Series, refusals, run_series
-from tests.support.waiters import Waiter, about, close_with_reset, create, is_refused, wait_for_waiting
+from tests.support.waiters import (
+    Waiter,
+    about,
+    close_with_reset,
+    create,
+    is_refused,
+    packed,
+    wait_for_waiting,
+)
 
 QUEUES = ["TYPE FIFO", "TYPE JOBS", "TYPE LIFO", "TYPE RANDOM", "MAX-BYTES 1000000", "MAX-DELIVERIES 9"]
 # By its name, a command that pops from q, and the messages in its reply.
@@ -42,6 +50,28 @@ def reserved(client: Client, queue: str = "q") -> int:
 
 def wait_for_length(client: Client, length: int, queue: str = "q") -> None:
     wait_for(lambda: client.llen(queue) == length, "messages to be back")
+
+
+def test_an_acknowledgement_in_a_pipeline_with_the_next_pop_counts(client: Client, waiter: Waiter) -> None:
+    make(client, "a", "b")
+    assert waiter("LPOP", "q") == b"a"
+    waiter.socket.sendall(packed("PRESSURE.ACK", "q") + packed("LPOP", "q"))
+    assert [waiter.reply(), waiter.reply()] == [1, b"b"]
+
+
+@pytest.mark.parametrize("acknowledge", ["LPOP q", "PRESSURE.ACK q"])
+@pytest.mark.parametrize("options", ["MAX-DELIVERIES 5", "TYPE JOBS", ""])
+def test_no_other_message_with_the_same_id_is_acknowledged(
+    client: Client, direct: Client, waiter: Waiter, options: str, acknowledge: str
+) -> None:
+    """A backend that has lost its last changes gives the ids again."""
+    make(client, "lost", options=options)
+    assert waiter("LPOP", "q") == b"lost"
+    direct.flushall()
+    make(client, "m", options=options)
+    waiter(*acknowledge.split())
+    waiter.close()
+    wait_for_length(client, 1)
 
 
 @pytest.mark.parametrize("options", QUEUES)

@@ -24,6 +24,7 @@ from pressure_server.queues.operations.jobs import (
     owned,
     owned_between,
     released,
+    reserved_as,
     word_of,
 )
 from pressure_server.queues.operations.operation import Encode, Verb
@@ -174,7 +175,7 @@ def ack(client: Caller, words: Words) -> None:
         return
     session = client.session
     popped = session.reserved_jobs.popped_from(session.database, words[1])
-    jobs = [owned(job, session.job_owner) for job in popped]
+    jobs = [reserved_as(*job, session.job_owner) for job in popped]
     if jobs:
         client.submit(verbs.DELETE_JOB, words[1], jobs, len(jobs), encoders.acknowledged_pops)
     else:

@@ -15,8 +15,8 @@ local key_of = queue.key_of
 local function still_held(words)
   local ids, fields, owners, seen = {}, {}, {}, {}
   for i = 1, #words do
-    local id, owner = string.match(words[i], '^(%x+) (=%d+)$')
-    if not id or seen[id] then return nil end
+    local id, owner, reserves = string.match(words[i], '^(%x+) (=%d+) ?(%d*)$')
+    if not id or seen[id] or #reserves > 1 then return nil end
     ids[i], fields[i], owners[i], seen[id] = id, id .. ':', owner, true
   end
   local states = call('HMGET', key_of('jobs'), unpack(fields))

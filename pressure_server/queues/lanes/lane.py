@@ -112,7 +112,8 @@ class Lane(Part):
         if self.keeps is not None:
             finished = batch.adapt_pops(operations, self.name, keeps=self.keeps)
             if finished:
-                operations.insert(0, self._shard.reservations.ending(self.name, finished))
+                first = next(at for at, operation in enumerate(operations) if operation.verb is verbs.POP)
+                operations.insert(first, self._shard.reservations.ending(self.name, finished))
         self._runs = runs = batch.fold(operations)
         keys, changes, takes, serves = [self.base], False, False, False
         for run in runs:

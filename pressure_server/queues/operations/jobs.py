@@ -71,8 +71,11 @@ def ids_of(argument: bytes) -> range:
     return range(int(first, 16), int(last or first, 16) + 1)
 
 
-def given_up(job: int, reserves: int, owner: bytes) -> bytes:
-    """Return the argument for GIVE_UP, which ends the `reserves`th reservation of a job, and no later one."""
+def reserved_as(job: int, reserves: int, owner: bytes) -> bytes:
+    """Return the argument for an event of the `reserves`th reservation of a job, and no later one.
+
+    So it is no event of another job that has got the same id since the backend lost its last changes.
+    """
     return b"%013x %b %d" % (job, owner, reserves)
 
 

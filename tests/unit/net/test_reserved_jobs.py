@@ -168,7 +168,7 @@ def test_pops_of_one_queue_can_be_taken_out() -> None:
     for database_, name, job in ((one, b"q", 1), (one, b"r", 2), (other, b"q", 3), (one, b"q", 4)):
         jobs.add_pop(popped(job, name=name), database_, 100.0)
     jobs.finished_pops = 2
-    assert jobs.popped_from(one, b"q") == [1, 4]
+    assert [job for job, _ in jobs.popped_from(one, b"q")] == [1, 4]
     jobs.forget_pops(one, b"q", {1, 4})
     assert [pop.jobs for pop in jobs.pops] == [[(2, 1)], [(3, 1)]]
     assert [pop.jobs for pop in jobs.take_finished()] == [[(2, 1)]]

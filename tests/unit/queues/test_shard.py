@@ -9,7 +9,7 @@ from pressure_server.errors import OutcomeUnknownError
 from pressure_server.queues import shard
 from pressure_server.queues.housekeeping import Housekeeping
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import given_up
+from pressure_server.queues.operations.jobs import reserved_as
 from pressure_server.queues.operations.operation import Operation, Owner, Verb
 from tests.unit.net.fake_server import Server
 from tests.unit.queues.operations_of import Recorder
@@ -105,7 +105,7 @@ def test_a_command_finds_the_jobs_given_up_that_were_reserved_by_a_client_that_l
         harness.add(verbs.GET)
     harness.lanes.courier.flush()
     (call,) = harness.link.calls
-    jobs = [given_up(2, 1, b"+7"), given_up(1, 3, b"+7")]
+    jobs = [reserved_as(2, 1, b"+7"), reserved_as(1, 3, b"+7")]
     assert call.arguments()[-4:] == [verbs.GIVE_UP.name, b"2", *jobs]
     harness.link.reply([0, [NO_BOUND, [1, 1]]])
     harness.lanes.courier.flush()
