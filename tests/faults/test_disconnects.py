@@ -9,7 +9,15 @@ import pytest
 
 from tests.support.faults import stopped
 from tests.support.programs import Client, Server, Valkey, wait_for, wait_until_settled
-from tests.support.waiters import Waiter, Words, about, create, wait_for_blocked, wait_for_waiting
+from tests.support.waiters import (
+    Waiter,
+    Words,
+    about,
+    create,
+    packed,
+    wait_for_blocked,
+    wait_for_waiting,
+)
 
 GETS: list[Words] = [
     ("BLPOP", "q", 0),
@@ -119,3 +127,18 @@ def test_a_message_taken_for_a_client_that_leaves_goes_to_the_next_in_line(
         client.sadd("q", "m")
     assert waiter.reply() == [b"q", b"m"]
     assert not drain(client, "q")
+
+
+def test_a_reservation_that_the_client_has_read_outlives_a_connection_that_breaks(
+    client: Client, server: Server
+) -> None:
+    create(client, "q", "TYPE", "JOBS")
+    for number in range(4):
+        client.rpush("q", b"%d" % number + bytes(3_000_000))  # more than the kernel accepts
+    with Waiter(server.port) as worker:
+        worker.socket.sendall(4 * packed("PRESSURE.RESERVE", "q", "DETACHED", "token"))
+        job = worker.reply()[1]
+        worker.reset()
+    wait_for(lambda: client.llen("q") >= 3, "the others to go back")
+    assert client.llen("q") == 3
+    assert client.execute_command("PRESSURE.ACK", "q", job, "TOKEN", "token") == 1

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from pressure_server.errors import BackendError
 from pressure_server.queues.names import portions
 from pressure_server.queues.operations import verbs
-from pressure_server.queues.operations.jobs import ReservedJob, given_up
+from pressure_server.queues.operations.jobs import ReservedJob, reserved_as
 from pressure_server.queues.operations.operation import Delivery, Operation, Verb
 from pressure_server.queues.operations.owners import WithoutClient
 
@@ -47,7 +47,8 @@ class Reservations:
 
     def _put_back(self, taken: Operation) -> None:
         del self._delivery.undelivered[taken]
-        jobs = map(ReservedJob.of, taken.results)
+        # Those that the client has read stay reserved, if that does not end with its connection.
+        jobs = map(ReservedJob.of, taken.results[taken.messages_handed_over :])
         self.give_up(taken.name, [(job.id, job.reserves) for job in jobs], owner_of(taken))
 
     def give_up(self, name: bytes, jobs: Iterable[tuple[int, int]], owner: bytes) -> None:
@@ -70,7 +71,7 @@ class Reservations:
         """Give up the jobs of one queue that have gathered."""
         jobs = sorted(self.given_up.pop(name), reverse=True)  # by id, the latest first
         for some in portions(jobs, _AT_ONCE):
-            self._shard.submit(self._lasting(verbs.GIVE_UP, name, [given_up(*job) for job in some]))
+            self._shard.submit(self._lasting(verbs.GIVE_UP, name, [reserved_as(*job) for job in some]))
 
     def ending(self, name: bytes, jobs: list[bytes]) -> Operation:
         """Return the operation that deletes finished jobs (see DELETE_JOB), and is tried until it is done."""
