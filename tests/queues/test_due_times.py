@@ -109,6 +109,20 @@ def test_what_becomes_due_after_the_time_noted_ends_a_wait(
     assert b"m" in waiter.reply(SOON)
 
 
+def test_the_end_of_a_pause_serves_the_readers_of_a_group_at_another_server(
+    client: Client, waiter: Waiter, busy_at: Callable[[str], Waiter]
+) -> None:
+    create(client, "log", "TYPE", "LOG")
+    client.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
+    client.rpush("log", "m")
+    client.execute_command("PRESSURE.PAUSE", "log+g", 60)
+    waiter.send("PRESSURE.READ", "log", "GROUP", "g", "ann", "TIMEOUT", 0)
+    wait_for_blocked(client, 1)
+    with busy_at("other server") as elsewhere:
+        elsewhere("PRESSURE.PAUSE", "log+g", 0)
+    assert "b'm'" in str(waiter.reply(SOON))
+
+
 def test_dead_letters_come_after_the_queue_has_got_its_dead_letters(
     client: Client, worker: Waiter, waiter: Waiter
 ) -> None:

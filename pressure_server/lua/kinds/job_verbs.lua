@@ -199,7 +199,7 @@ function job_verbs.pause(words)
   local before = queue.jobs.settings.paused or 0
   queue.jobs.settings.paused = the_call.clock() + tonumber(words[1])
   call('HSET', queue.key_of('settings'), 'paused', string.format('%.0f', queue.jobs.settings.paused))
-  if queue.jobs.settings.paused < before and queue.jobs.ready > 0 then
+  if queue.jobs.settings.paused < before and queue.jobs.ready + queue.jobs.lag > 0 then
     queue.jobs.is_due_now = true
   end
   block.changed = true
