@@ -41,6 +41,19 @@ def test_a_get_waits_for_the_consumer_role(
     assert (reply[1] if isinstance(reply, list) else reply) == b"second"
 
 
+def test_a_reserve_from_several_queues_waits_for_the_consumer_role(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    create(client, "other")
+    client.rpush("q", "first", "second")
+    steps = NativeSteps(direct, "q", "native").get()
+    steps_until_held(steps, direct, "q", "consumer")
+    waiter.send("PRESSURE.RESERVE", "q", "other", "TIMEOUT", 0)
+    wait_for_blocked(client, 1)
+    run(steps)
+    assert waiter.reply()[2] == b"second"
+
+
 @pytest.mark.parametrize(
     ("role", "words"),
     [
