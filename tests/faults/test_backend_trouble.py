@@ -4,6 +4,7 @@ Each row of the table in docs/reliability.md names tests of this module. The fir
 """
 
 import re
+import time
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ from tests.support.programs import (
     wait_for,
     wait_until_settled,
 )
-from tests.support.waiters import Waiter, create, is_refused, packed, wait_for_blocked, waiters
+from tests.support.waiters import Waiter, about, create, is_refused, packed, wait_for_blocked, waiters
 
 BASE = "__pressure__:q"
 ON_DISK = ("--appendonly", "yes", "--appendfsync", "always")
@@ -567,6 +568,30 @@ def test_questions_are_answered_while_changes_are_refused(impatient: Server, val
             assert is_refused(waiting.reply(), "BACKEND")
             assert waiting.reply() == 1
         direct.config_set("min-replicas-to-write", 0)
+    assert_works(impatient)
+
+
+def test_questions_about_jobs_that_are_due_are_answered_while_changes_are_refused(
+    impatient: Server, valkey: Valkey
+) -> None:
+    with impatient.client() as client, valkey.client() as direct:
+        for name, type_ in (("q", "JOBS"), ("lifo", "LIFO")):
+            create(client, name, "TYPE", type_)
+            # As native clients put.
+            direct.lpush(f"__pressure__:{name}", "native")
+        client.execute_command("PRESSURE.PUT", "q", "late", "DELAY", 0.01)
+        create(client, "log", "TYPE", "LOG")
+        client.rpush("log", "m")
+        client.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
+        direct.config_set("min-replicas-to-write", 1)
+        time.sleep(0.02)  # a time: the delay ends by the clock of the backend
+        for name in ("q", "lifo", "log", "log+g"):
+            assert client.llen(name) > 0
+            assert client.lrange(name, 0, -1) is not None
+            assert client.exists(name) == 1
+            assert about(client, name)
+        direct.config_set("min-replicas-to-write", 0)
+        assert sorted(client.lpop("q", 5)) == [b"late", b"native"]
     assert_works(impatient)
 
 

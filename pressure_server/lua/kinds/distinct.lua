@@ -89,7 +89,7 @@ function distinct.begin()
   local in_list = queue.length
   in_set = call('ZCARD', key())
   queue.length = in_list + in_set
-  has_unadopted = in_list > 0 and adopt(AT_ONCE)
+  has_unadopted = in_list > 0 and not the_call.refusal and adopt(AT_ONCE)
 end
 
 function distinct.settle()

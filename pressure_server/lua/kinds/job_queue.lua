@@ -46,6 +46,7 @@ function job_queue.begin()
     group.read_source(source, following)
     queue.length = queue.length + state.lag
   end
+  if the_call.refusal then return end -- questions are answered as the queue is
   state.has_unadopted = unadopted > 0 and job_puts.adopt()
   job_times.promote(delayed)
   state.has_due = state.has_due or is_ordered and state.has_unadopted

@@ -82,7 +82,7 @@ end
 -- Returns  in how many milliseconds that is, -1 for never, 0 if the noted time has passed; and the note, '' for none:
 --          docs/internals/waiting.md#due-times
 function job_times.note_due()
-  if not the_call.has_records() then return -1, '' end
+  if the_call.refusal or not the_call.has_records() then return -1, '' end
   local state, now = queue.jobs, the_call.clock()
   local noted, due = call('GET', key_of('due')), next_due()
   local was_over = noted and tonumber(noted) <= now
