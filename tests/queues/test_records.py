@@ -12,6 +12,7 @@ from pressure_server.lua import scripts as lua_scripts
 from pressure_server.lua.scripts import Library, library
 from tests.support.programs import Client, StartValkey, keys_left, records, wait_for
 from tests.support.scripts import RECORDS, Block, Run, call, call_library
+from tests.support.waiters import Waiter
 
 QUEUES = [f"__pressure__:q{number}" for number in range(5)]
 A, B, *_ = QUEUES
@@ -72,6 +73,16 @@ def test_a_call_that_changes_nothing_has_no_record(direct: Client) -> None:
     blocks = on(A, ("length",)), on(B, ("get waits", "1")), on(A, ("put existing unique", "", "x"))
     call(direct, *blocks, number=1)
     assert not records(direct)
+
+
+def test_a_reservation_that_outlives_its_connection_leaves_nothing_in_the_records(
+    client: Client, direct: Client, waiter: Waiter
+) -> None:
+    client.rpush("q", "a")
+    assert waiter("PRESSURE.RESERVE", "q", "DETACHED", "token")
+    assert client.delete("q")
+    fields = [field for key in direct.scan_iter("__pressure__!calls:*") for field in direct.hkeys(key)]
+    assert not [field for field in fields if field.startswith(b"j")]
 
 
 @pytest.mark.parametrize("epoch", [1, 3, 0])

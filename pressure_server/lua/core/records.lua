@@ -21,6 +21,7 @@ local records = {}
 local FORMAT = 1
 -- Bytes. A record repeats only this beginning of a message in its marks: a record of 32 MiB takes 40 ms.
 local LONG = 1024
+local SPACE = 32
 -- { FORMAT, false, {}, false, and a string of fewer than 32 bytes, packed.
 local LAST, SHORT_STRING = '\149\1\194\144\194', 160
 
@@ -100,12 +101,20 @@ function records.keep(reply)
   return reply
 end
 
+-- Return whether some of these reservations end with their connection: the owners of the others begin with a space.
+local function end_with_connection(owners)
+  for _, owner in ipairs(owners) do
+    if string.byte(owner) ~= SPACE then return true end
+  end
+  return false
+end
+
 -- Return the fields j<base key> of the queues in which the call has reserved jobs, each followed by its value.
 local function fields_of_jobs()
   local fields, seen = {}, {}
   for _, reserved in ipairs(the_call.reserved) do
     local base = reserved[1]
-    if not seen[base] then fields[#fields + 1], fields[#fields + 2], seen[base] = 'j' .. base, 1, true end
+    if not seen[base] and end_with_connection(reserved[3]) then fields[#fields + 1], fields[#fields + 2], seen[base] = 'j' .. base, 1, true end
   end
   return fields
 end
