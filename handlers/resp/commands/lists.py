@@ -20,6 +20,7 @@ from handlers.resp.parser import Words
 from handlers.resp.replies import OK, NullArray, wrong_arity
 from handlers.resp.session import Caller
 from pressure_server.errors import CommandError, QueueDoesNotExistError
+from pressure_server.queues.names import portions
 from pressure_server.queues.operations import verbs
 from pressure_server.queues.operations.operation import Operation
 from pressure_server.queues.operations.options import WAITS, Options
@@ -31,6 +32,8 @@ planned = partial(plans.planned, group="list")
 
 # Each queue that a command waits for needs an operation.
 _MAX_QUEUES = 1000
+# The most jobs that one call deletes.
+_DELETED_AT_ONCE = 1000
 
 
 def _length_or_zero(operation: Operation) -> bytes:
@@ -88,7 +91,9 @@ async def ltrim(client: Caller, words: Words) -> str:
     consumed.
     """
     arguments = [b"%d" % position_of(word) for word in words[2:]]
-    await read(client, verbs.TRIM, words[1], arguments, missing=None)
+    jobs = await read(client, verbs.TRIM, words[1], arguments, missing=[])
+    for some in portions(jobs, _DELETED_AT_ONCE):
+        await client.database.run(verbs.DELETE_JOB, words[1], list(some), len(some), client=client.session)
     return OK
 
 

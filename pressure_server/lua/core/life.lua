@@ -207,7 +207,8 @@ function life.purge(...)
   return { count, 0 }
 end
 
--- Keep the messages from position `first` to `last`, as Redis's LTRIM; -1 is the newest. Return 1, or an error.
+-- Keep the messages from position `first` to `last`, as Redis's LTRIM; -1 is the newest. Return the ids of jobs that other
+-- calls must delete, or an error.
 function life.trim(first, last)
   queue.kind.adopt()
   local count, refusal = queue.length + queue.returned, nil
@@ -215,9 +216,9 @@ function life.trim(first, last)
   last = math.max(first - 1, math.min(count - 1, last < 0 and last + count or last))
   if first > 0 or last < count - 1 then refusal = queue.kind.refusal_to_remove(last < count - 1) end
   if refusal then return refusal end
-  queue.kind.keep(first, last)
+  local others = queue.kind.keep(first, last)
   room.settle()
-  return 1
+  return others or {}
 end
 
 -- Returns  1, or an error (pressure 0.15, Close)

@@ -295,16 +295,19 @@ function job_queue.remove_copies(wanted, message)
 end
 
 -- Keep the jobs from position `first` to `last`, which are in the queue, or none if `last` is before `first`. A group has
--- jobs of the next messages of its log only; it passes the others.
+-- jobs of the next messages of its log only; it passes the others. Return the ids of the others if other calls must delete
+-- them, because they are many.
 function job_queue.keep(first, last)
   local count = queue.length
-  if last < count - 1 then jobs.delete(queued_ids(last + 1, count - 1)) end
+  local others = last < count - 1 and queued_ids(last + 1, count - 1) or {}
   if first > 0 then
     if queue.jobs.source then groups.fill(first) end
     local own = queue.length - queue.jobs.lag
-    if own > 0 then jobs.delete(queued_ids(0, math.min(first, own) - 1)) end
+    for _, id in ipairs(own > 0 and queued_ids(0, math.min(first, own) - 1) or {}) do others[#others + 1] = id end
     if first > own then group.skip_lag(first - own) end
   end
+  if block.patient and #others > jobs.DELETED_AT_ONCE then return others end
+  jobs.delete(others)
 end
 
 function job_queue.next_to_move()

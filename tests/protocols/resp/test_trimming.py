@@ -130,6 +130,18 @@ def test_a_group_is_trimmed_at_its_head(client: Client, first: int) -> None:
         assert client.execute_command("PRESSURE.RESERVE", "log+g")[2] == message
 
 
+@pytest.mark.parametrize(("first", "last"), [(-100, -1), (2300, -1), (0, 99), (1200, -1200), (5000, 6000)])
+@pytest.mark.parametrize("is_transaction", [False, True])
+def test_many_jobs_are_trimmed(client: Client, first: int, last: int, is_transaction: bool) -> None:
+    client.execute_command("PRESSURE.CREATE", "jobs", "TYPE", "JOBS")
+    for start in range(0, 2500, 500):
+        client.rpush("jobs", *range(start, start + 500))
+    with client.pipeline(transaction=is_transaction) as pipeline:
+        assert pipeline.ltrim("jobs", first, last).execute() == [True]
+    left = [b"%d" % number for number in range(2500)][first : last + 1 or None]
+    assert client.lrange("jobs", 0, -1) == left
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_lists_are_trimmed_as_in_redis(pair: Pair, seed: int) -> None:
     chance = random.Random(seed)
