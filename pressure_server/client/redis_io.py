@@ -81,8 +81,16 @@ class AsyncRedis:
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            with suppress(redis.RedisError):
-                await undo(await task)
+
+            async def end() -> None:
+                with suppress(redis.RedisError):
+                    await undo(await task)
+
+            ending = asyncio.ensure_future(end())
+            # anyio cancels a task again at each turn of the event loop.
+            while not ending.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([ending])
             raise
 
     def _pipeline(self, commands: Sequence[Sequence[Word]]) -> Any:
