@@ -75,6 +75,11 @@ class AsyncRedis:
         await asyncio.sleep(seconds)
 
     @staticmethod
+    async def shielded(call: Awaitable[Result]) -> Result:
+        """Return the result of a call, which goes on if the task is cancelled."""
+        return await asyncio.shield(call)
+
+    @staticmethod
     async def settled(call: Awaitable[Result], undo: Callable[[Result], Awaitable[object]]) -> Result:
         """Return the result of a call. If the task is cancelled, let the call end, and undo its result."""
         task = asyncio.ensure_future(call)
@@ -136,6 +141,11 @@ class BlockingRedis(AsyncRedis):
     async def sleep(seconds: float) -> None:
         """See AsyncRedis."""
         time.sleep(seconds)  # noqa: ASYNC251 # there is no event loop
+
+    @staticmethod
+    async def shielded(call: Awaitable[Result]) -> Result:
+        """Return the result of a call: nothing cancels one."""
+        return await call
 
     @staticmethod
     async def settled(call: Awaitable[Result], undo: Callable[[Result], Awaitable[object]]) -> Result:

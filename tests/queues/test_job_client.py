@@ -7,7 +7,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from math import nan
 from typing import Any
 
@@ -584,6 +584,29 @@ def test_a_cancelled_block_releases_its_job(server: Server, client: Client) -> N
             found = await queue.job(1)
             assert found is not None
             assert (found.state, found.releases) == ("ready", 1)
+
+    asyncio.run(main())
+
+
+def test_a_job_stays_reserved_if_a_touch_is_cancelled(server: Server, client: Client) -> None:
+    create(client, "q")
+
+    async def main() -> None:
+        async with AsyncJobQueue("q", server.url) as queue:
+            await queue.put("work")
+            job = await queue.reserve()
+            for turns in range(20):
+                touching = asyncio.create_task(job.touch())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                touching.cancel()
+                with suppress(asyncio.CancelledError):
+                    await touching
+            found = await queue.job(job.id)
+            assert found is not None
+            assert (found.state, found.reserves) == ("reserved", 1)
+            await job.ack()
+            assert await queue.job(job.id) is None
 
     asyncio.run(main())
 
