@@ -2,7 +2,10 @@
 
 import asyncio
 import gc
+import os
 import re
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -387,6 +390,23 @@ def test_a_forked_process_has_connections_of_its_own(queue: Any, server: Server)
     )
     found = output_of(sys.executable, "-c", program).split()
     assert sorted(map(int, found)) == [*range(2, 41)]
+
+
+def test_the_job_of_a_killed_process_returns_while_its_child_lives(queue: Any, server: Server) -> None:
+    queue.put("work", ttr=0)
+    program = (
+        "import os, signal\nfrom pressure_server.client import JobQueue\n"
+        f"job = JobQueue('q', {server.url!r}).reserve()\nchild = os.fork()\n"
+        "if child:\n    os.write(1, b'%d\\n' % child)\nsignal.pause()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        child = int(worker.stdout.readline())
+        try:
+            worker.kill()
+            wait_until_ready(queue, 1)
+        finally:
+            os.kill(child, signal.SIGKILL)
 
 
 def test_a_disconnect_gives_reserved_jobs_back(queue: Any, open_queue: Open) -> None:
