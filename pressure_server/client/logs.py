@@ -116,7 +116,7 @@ class AsyncLogQueue(AsyncServerQueue):
                 raise  # as another connection would
             except (redis.ConnectionError, redis.TimeoutError, StoppingError) as error:
                 now = monotonic()
-                if now - sent > self._resume_for:
+                if lost is None and now - sent > self._resume_for:
                     # The put has waited for room until now.
                     give_up, pause = now + self._resume_for, _FIRST_PAUSE
                 if now + pause > give_up:

@@ -356,6 +356,13 @@ def test_the_time_for_a_lost_connection_begins_when_the_put_has_waited_long(
     assert script.now == pytest.approx(3600 + 29.55)  # one more second would be too long
 
 
+def test_a_put_is_given_up_if_every_try_takes_longer_than_that(open_log: Open, script: Script) -> None:
+    script.replies = [(6, redis.TimeoutError("no reply"))] * 100
+    with pytest.raises(redis.TimeoutError):
+        open_log(resume_for=5).put("m")
+    assert [words[0] for words in script.commands] == ["PRESSURE.PUT", "PRESSURE.OUTCOME"]
+
+
 def test_every_put_has_an_id_of_its_own(open_log: Open, script: Script) -> None:
     script.replies = [(0, 0), (0, 1)]
     log = open_log()
