@@ -363,6 +363,22 @@ def test_a_put_is_given_up_if_every_try_takes_longer_than_that(open_log: Open, s
     assert [words[0] for words in script.commands] == ["PRESSURE.PUT", "PRESSURE.OUTCOME"]
 
 
+BACKEND = redis.ResponseError("BACKEND the backend is away")
+
+
+def test_a_put_whose_outcome_cannot_be_read_yet_asks_again(open_log: Open, script: Script) -> None:
+    script.replies = [(0, redis.ConnectionError("lost")), (1, BACKEND), (1, BACKEND), (0, [b"done", 7])]
+    assert open_log(resume_for=5).put("m") == 7
+
+
+def test_a_put_whose_outcome_cannot_be_read_raises_the_error_of_the_connection(
+    open_log: Open, script: Script
+) -> None:
+    script.replies = [(0, redis.ConnectionError("lost")), *[(1, BACKEND)] * 100]
+    with pytest.raises(redis.ConnectionError, match="lost"):
+        open_log(resume_for=5).put("m")
+
+
 def test_every_put_has_an_id_of_its_own(open_log: Open, script: Script) -> None:
     script.replies = [(0, 0), (0, 1)]
     log = open_log()
