@@ -193,7 +193,8 @@ class AsyncLogQueue(AsyncServerQueue):
     async def groups(self) -> list[GroupInfo]:
         """Describe the groups of the log."""
         reply = await self._connections.do("PRESSURE.GROUP", "LIST", self._key)
-        return [GroupInfo(**described(one)) for one in reply]
+        found = [described(one) for one in reply]
+        return [GroupInfo(*(one[field] for field in GroupInfo._fields)) for one in found]
 
     def group(self, name: str | bytes, consumer: str | bytes) -> AsyncGroup:
         """Return an object by which this consumer reads the log in a group. Nothing is sent."""

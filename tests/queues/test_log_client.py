@@ -411,6 +411,12 @@ def test_every_group_reads_every_message(log: Any) -> None:
         log.get(timeout=0)
 
 
+def test_fields_of_newer_servers_are_left_out(open_log: Open, script: Script) -> None:
+    fields: dict[str, Any] = {"name": "g", "offset": 1, "lag": 2, "pending": 3, "buried": 4, "missed": 5}
+    script.replies = [(0, [[b"new", 6, *(part for field in fields.items() for part in field)]])]
+    assert open_log().groups() == [GroupInfo(**fields)]
+
+
 def test_the_consumers_of_a_group_share_its_messages(log: Any) -> None:
     log.create_group("g")
     for message in ("a", "b", "c"):
