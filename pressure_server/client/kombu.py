@@ -58,10 +58,11 @@ class Channel(virtual.Channel):
     visibility_timeout: float = 0
 
     def __init__(self, connection: Transport, **options: Any) -> None:
+        # It may fail; kombu would keep the id that it gives the channel.
+        self._server = connection.open_connection()
         super().__init__(connection, **options)
         self.has_ended_job = Event()
         self._options: dict[str, Mapping[str, Word]] = {}
-        self._server = connection.open_connection()
 
     def exchange_declare(self, exchange: str | None = None, type: str = "direct", **options: Any) -> None:  # noqa: A002
         """See kombu. Raises NotImplementedError for a fanout exchange."""

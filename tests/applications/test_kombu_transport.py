@@ -1,0 +1,44 @@
+"""The transport for kombu, without Celery."""
+
+import pytest
+
+from tests.applications.conftest import SetUp
+from tests.applications.test_task_queues import CELERY
+from tests.support.installed_applications import Stand
+
+_BEGIN = """
+import os
+import socket
+from contextlib import suppress
+
+from kombu import Connection, Consumer, Exchange, Queue
+
+import pressure_server.client.kombu
+
+URL = f"pressure://127.0.0.1:{os.environ['QUEUE_PORT']}"
+"""
+
+
+@pytest.fixture
+def stand(set_up: SetUp) -> Stand:
+    return set_up(CELERY)
+
+
+def _printed(stand: Stand, program: str) -> list[str]:
+    """Run a program that uses kombu, and return the lines that it prints."""
+    ended = stand.run("python", "-c", _BEGIN + program)
+    assert ended.returncode == 0, ended.stdout
+    return ended.stdout.splitlines()
+
+
+def test_a_channel_that_cannot_connect_keeps_no_id(stand: Stand) -> None:
+    assert _printed(stand, _UNREACHABLE) == ["0"]
+
+
+_UNREACHABLE = """
+with Connection("pressure://127.0.0.1:1") as connection:
+    for _ in range(3):
+        with suppress(connection.connection_errors):
+            connection.transport.establish_connection()
+    print(len(connection.transport._used_channel_ids))
+"""
