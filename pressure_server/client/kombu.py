@@ -75,6 +75,30 @@ class Channel(virtual.Channel):
         given = {_OPTIONS[name]: value for name, value in options.items() if name in _OPTIONS and value}
         return {**given, **arguments}
 
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[[virtual.Message], object],
+        consumer_tag: str,
+        **options: Any,
+    ) -> None:
+        """See kombu. With `no_ack`, a message is acknowledged when it is handed over."""
+
+        def hand_over(message: virtual.Message) -> None:
+            if no_ack:
+                self.end("PRESSURE.ACK", message.delivery_tag)
+            callback(message)
+
+        super().basic_consume(queue, no_ack, hand_over, consumer_tag, **options)
+
+    def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> virtual.Message | None:
+        """See kombu. With `no_ack`, the message is acknowledged."""
+        message = super().basic_get(queue, no_ack, **options)
+        if no_ack and message is not None:
+            self.end("PRESSURE.ACK", message.delivery_tag)
+        return message
+
     def drain_events(self, timeout: float | None = None, callback: Callable[..., None] | None = None) -> None:
         """See kombu. If the channel has as many jobs as it may reserve, wait for the end of one instead."""
         if self._consumers and not self.qos.can_consume():

@@ -42,3 +42,23 @@ with Connection("pressure://127.0.0.1:1") as connection:
             connection.transport.establish_connection()
     print(len(connection.transport._used_channel_ids))
 """
+
+
+def test_a_message_that_needs_no_acknowledgement_is_taken_once(stand: Stand) -> None:
+    assert _printed(stand, _NO_ACK) == ["consumed 0", "consumed 1", "got 2", "left 0"]
+
+
+_NO_ACK = """
+with Connection(URL) as connection:
+    simple = connection.SimpleBuffer("mails")
+    for number in range(3):
+        simple.put(number)
+    for _ in range(2):
+        print("consumed", simple.get(timeout=10).payload)
+    simple.close()
+with Connection(URL) as connection:
+    queue = Queue("mails")(connection.channel())
+    print("got", queue.get(no_ack=True).payload)
+with Connection(URL) as connection:
+    print("left", Queue("mails")(connection.channel()).queue_declare(passive=True).message_count)
+"""
