@@ -63,6 +63,7 @@ class Channel(virtual.Channel):
         super().__init__(connection, **options)
         self.has_ended_job = Event()
         self._options: dict[str, Mapping[str, Word]] = {}
+        self._handlers: dict[str, Callable[[RawMessage], None]] = {}
 
     def exchange_declare(self, exchange: str | None = None, type: str = "direct", **options: Any) -> None:  # noqa: A002
         """See kombu. Raises NotImplementedError for a fanout exchange."""
@@ -91,6 +92,8 @@ class Channel(virtual.Channel):
             callback(message)
 
         super().basic_consume(queue, no_ack, hand_over, consumer_tag, **options)
+        # kombu keeps one for each queue of all channels, but a message must end on the channel that has it.
+        self._handlers[queue] = self.connection._callbacks[queue]
 
     def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> virtual.Message | None:
         """See kombu. With `no_ack`, the message is acknowledged."""
@@ -132,11 +135,11 @@ class Channel(virtual.Channel):
     def _get(self, queue: str, timeout: float | None = None) -> RawMessage:
         return self._reserve([queue], timeout or 0)[1]
 
-    def _poll(self, cycle: object, callback: Callable[..., None], timeout: float | None = None) -> None:
+    def _poll(self, cycle: object, callback: object, timeout: float | None = None) -> None:
         is_busy = len(self.qos._delivered) > len(self.qos._dirty) or len(self.connection.channels) > 1
         wait = _BUSY_WAIT if is_busy else _IDLE_WAIT
         queue, message = self._reserve(self._active_queues, wait if timeout is None else min(wait, timeout))
-        callback(message, queue)
+        self._handlers[queue](message)
 
     def _reserve(self, queues: list[str], wait: float) -> tuple[str, RawMessage]:
         try:

@@ -62,3 +62,38 @@ with Connection(URL) as connection:
 with Connection(URL) as connection:
     print("left", Queue("mails")(connection.channel()).queue_declare(passive=True).message_count)
 """
+
+
+def test_a_message_ends_on_the_channel_that_has_reserved_it(stand: Stand) -> None:
+    assert _printed(stand, _TWO_CHANNELS) == ["done [0, 1, 2, 3, 4, 5]", "done alone [6, 7]", "left 0"]
+
+
+_TWO_CHANNELS = """
+queue = Queue("work")
+done = []
+
+
+def work(body, message):
+    done.append(body)
+    message.ack()
+
+
+with Connection(URL) as connection:
+    producer = connection.Producer()
+    for number in range(6):
+        producer.publish(number, routing_key="work", declare=[queue])
+    consumers = [Consumer(connection.channel(), [queue], callbacks=[work]) for _ in range(2)]
+    for consumer in consumers:
+        consumer.consume()
+    while len(done) < 6:
+        connection.drain_events(timeout=10)
+    print("done", sorted(done))
+    consumers[1].cancel()
+    for number in (6, 7):
+        producer.publish(number, routing_key="work")
+    while len(done) < 8:
+        connection.drain_events(timeout=10)
+    print("done alone", done[6:])
+with Connection(URL) as connection:
+    print("left", queue(connection.channel()).queue_declare(passive=True).message_count)
+"""
