@@ -13,6 +13,8 @@ from threading import Event
 from typing import Any
 
 import redis
+from kombu.entity import TRANSIENT_DELIVERY_MODE
+from kombu.exceptions import ChannelError
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.utils.json import dumps, loads
 
@@ -75,6 +77,18 @@ class Channel(virtual.Channel):
         """Return the options of PRESSURE.CREATE for a kombu.Queue."""
         given = {_OPTIONS[name]: value for name, value in options.items() if name in _OPTIONS and value}
         return {**given, **arguments}
+
+    def basic_publish(self, message: RawMessage, exchange: str, routing_key: str, **options: Any) -> None:
+        """See kombu. Raises ChannelError for a message that no queue would get, unless it is transient."""
+        # A connection knows only its own bindings. Celery's events are transient, and nobody receives them.
+        is_transient = message["properties"].get("delivery_mode") == TRANSIENT_DELIVERY_MODE
+        if exchange and not is_transient and not self._lookup(exchange, routing_key):
+            text = (
+                f"NO_ROUTE - exchange '{exchange}' has no queue for routing key '{routing_key}' on this"
+                " connection: declare the queue on it, for instance by declare=[queue]"
+            )
+            raise ChannelError(text, (60, 40), "Channel.basic_publish", "312")
+        super().basic_publish(message, exchange, routing_key, **options)
 
     def basic_consume(
         self,

@@ -97,3 +97,31 @@ with Connection(URL) as connection:
 with Connection(URL) as connection:
     print("left", queue(connection.channel()).queue_declare(passive=True).message_count)
 """
+
+
+def test_a_message_that_no_queue_would_get_is_an_error(stand: Stand) -> None:
+    assert _printed(stand, _UNBOUND) == [
+        "tasks: ChannelError 312", "logs: ChannelError 312",
+        "exchange 'logs' has no queue for routing key 'a.error' on this connection", "transient", "left 1",
+    ]  # fmt: skip
+
+
+_UNBOUND = """
+exchanges = [Exchange("tasks", type="direct"), Exchange("logs", type="topic")]
+queues = [Queue(f"{exchange.name}-queue", exchange, routing_key="a.error") for exchange in exchanges]
+with Connection(URL) as worker, Connection(URL) as client:
+    for queue in queues:
+        queue(worker.channel()).declare()
+    producer = client.Producer()
+    for exchange in exchanges:
+        try:
+            producer.publish(1, exchange=exchange, routing_key="a.error", declare=[exchange])
+        except client.channel_errors as error:
+            print(f"{exchange.name}: {type(error).__name__} {error.reply_code}")
+            text = str(error)
+    print(text[text.index("exchange"):text.index(":", text.index("exchange"))])
+    producer.publish(1, exchange=exchanges[1], routing_key="a.error", delivery_mode="transient")
+    print("transient")
+    producer.publish(1, exchange=exchanges[0], routing_key="a.error", declare=[queues[0]])
+    print("left", sum(queue(worker.channel()).queue_declare(passive=True).message_count for queue in queues))
+"""
