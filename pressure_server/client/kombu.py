@@ -143,7 +143,9 @@ class Channel(virtual.Channel):
 
     def _put(self, queue: str, message: RawMessage, **_options: Any) -> None:
         priority = self._get_message_priority(message, reverse=True)
-        words = ("PRIORITY", priority, *_delay_words(message))
+        words: tuple[Word, ...] = ("PRIORITY", priority, *_delay_words(message))
+        if (message.get("headers") or {}).get("retries"):
+            words += ("OVERFILL",)  # if all workers of Celery waited for room, there would never be any
         self._call_creating(queue, "PRESSURE.PUT", queue, dumps(message), *words)
 
     def _get(self, queue: str, timeout: float | None = None) -> RawMessage:

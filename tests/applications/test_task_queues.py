@@ -79,7 +79,7 @@ def test_a_job_that_is_given_up_is_buried(
 
 
 @pytest.mark.parametrize("overflow", ["block", "error"])
-@pytest.mark.parametrize("application", [DRAMATIQ])
+@BOTH
 def test_a_retry_needs_no_room_in_its_queue(
     application: Application, overflow: str, set_up: SetUp, own_server: Server
 ) -> None:
