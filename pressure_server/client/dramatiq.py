@@ -7,7 +7,7 @@ import logging
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from threading import Event
+from threading import Event, local
 from typing import Any
 
 from dramatiq import Broker, Consumer, Message, MessageProxy, Middleware
@@ -49,6 +49,8 @@ class PressureBroker(Broker):
         self._queue_options = queue_options or {}
         self._server = Connections(url, options, BlockingRedis)
         self._url, self._options = url, options
+        # In each thread of a worker, the message that has been processed: `ended`.
+        self._thread = local()
 
     def declare_queue(self, queue_name: str) -> None:
         """See dramatiq. The first use of the queue creates it."""
@@ -58,15 +60,37 @@ class PressureBroker(Broker):
             self.emit_after("declare_queue", queue_name)
 
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
-        """Put a message, which is ready after `delay` milliseconds. Raises QueueFullError."""
+        """Put a message, which is ready after `delay` milliseconds. Raises QueueFullError.
+
+        A message that a worker puts into its queue after another one, such as a retry, needs no room.
+        """
         actor = self.actors.get(message.actor_name)
         words: list[Word] = ["PRIORITY", max(0, _PRIORITY + actor.priority if actor else _PRIORITY)]
         if delay:
             words += ["DELAY", seconds_word(delay / 1000, "a delay")]
+        ended: MessageProxy | None = getattr(self._thread, "ended", None)
+        if ended is not None and ended.queue_name == message.queue_name:
+            # If all workers waited for room, there would never be any.
+            words.append("OVERFILL")
         self.emit_before("enqueue", message, delay)
-        self.call(message.queue_name, "PRESSURE.PUT", message.queue_name, message.encode(), *words)
+        try:
+            self.call(message.queue_name, "PRESSURE.PUT", message.queue_name, message.encode(), *words)
+        except BaseException:
+            if ended is not None:
+                ended.fail()  # else dramatiq would acknowledge it, and nothing would be left
+            raise
         self.emit_after("enqueue", message, delay)
         return message
+
+    def emit_after(self, signal: str, *args: Any, **options: Any) -> None:
+        """See dramatiq."""
+        if signal == "process_message":
+            self._thread.ended = args[0]
+        try:
+            super().emit_after(signal, *args, **options)
+        finally:
+            if signal == "process_message":
+                self._thread.ended = None
 
     def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30000) -> Consumer:
         """See dramatiq."""

@@ -85,8 +85,8 @@ class AsyncJobQueue(AsyncServerQueue):
     the server are PressureErrors; if the connection breaks, redis-py's exceptions are raised. Nothing is
     retried.
 
-    Cancellation: a job that a cancelled `reserve` was given returns to the queue. A cancelled put may be
-    done.
+    Cancellation: a job that a cancelled `reserve` was given returns to the queue. A cancelled put, and a
+    cancelled command of a job, may be done.
     """
 
     def __init__(self, name: str | bytes, url: str = SERVER_URL, **options: Any) -> None:
@@ -326,6 +326,10 @@ class AsyncJob:
                 self._disconnect_later()
 
     async def _do(self, name: str, *words: Word, ends: bool) -> None:
+        # A command that is cancelled would end the connection, and with it the reservation.
+        await self._jobs._redis_class.shielded(self._send(name, *words, ends=ends))
+
+    async def _send(self, name: str, *words: Word, ends: bool) -> None:
         owner: list[Word] = [] if self.token is None else ["TOKEN", as_bytes(self.token, "a token")]
         async with self._lock:
             command = (f"PRESSURE.{name}", self._jobs._key, self.id, *words, *owner)

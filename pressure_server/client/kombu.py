@@ -13,6 +13,8 @@ from threading import Event
 from typing import Any
 
 import redis
+from kombu.entity import TRANSIENT_DELIVERY_MODE
+from kombu.exceptions import ChannelError
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.utils.json import dumps, loads
 
@@ -58,10 +60,12 @@ class Channel(virtual.Channel):
     visibility_timeout: float = 0
 
     def __init__(self, connection: Transport, **options: Any) -> None:
+        # It may fail; kombu would keep the id that it gives the channel.
+        self._server = connection.open_connection()
         super().__init__(connection, **options)
         self.has_ended_job = Event()
         self._options: dict[str, Mapping[str, Word]] = {}
-        self._server = connection.open_connection()
+        self._handlers: dict[str, Callable[[RawMessage], None]] = {}
 
     def exchange_declare(self, exchange: str | None = None, type: str = "direct", **options: Any) -> None:  # noqa: A002
         """See kombu. Raises NotImplementedError for a fanout exchange."""
@@ -73,6 +77,44 @@ class Channel(virtual.Channel):
         """Return the options of PRESSURE.CREATE for a kombu.Queue."""
         given = {_OPTIONS[name]: value for name, value in options.items() if name in _OPTIONS and value}
         return {**given, **arguments}
+
+    def basic_publish(self, message: RawMessage, exchange: str, routing_key: str, **options: Any) -> None:
+        """See kombu. Raises ChannelError for a message that no queue would get, unless it is transient."""
+        # A connection knows only its own bindings. Celery's events are transient, and nobody receives them.
+        is_transient = message["properties"].get("delivery_mode") == TRANSIENT_DELIVERY_MODE
+        if exchange and not is_transient and not self._lookup(exchange, routing_key):
+            text = (
+                f"NO_ROUTE - exchange '{exchange}' has no queue for routing key '{routing_key}' on this"
+                " connection: declare the queue on it, for instance by declare=[queue]"
+            )
+            raise ChannelError(text, (60, 40), "Channel.basic_publish", "312")
+        super().basic_publish(message, exchange, routing_key, **options)
+
+    def basic_consume(
+        self,
+        queue: str,
+        no_ack: bool,
+        callback: Callable[[virtual.Message], object],
+        consumer_tag: str,
+        **options: Any,
+    ) -> None:
+        """See kombu. With `no_ack`, a message is acknowledged when it is handed over."""
+
+        def hand_over(message: virtual.Message) -> None:
+            if no_ack:
+                self.end("PRESSURE.ACK", message.delivery_tag)
+            callback(message)
+
+        super().basic_consume(queue, no_ack, hand_over, consumer_tag, **options)
+        # kombu keeps one for each queue of all channels, but a message must end on the channel that has it.
+        self._handlers[queue] = self.connection._callbacks[queue]
+
+    def basic_get(self, queue: str, no_ack: bool = False, **options: Any) -> virtual.Message | None:
+        """See kombu. With `no_ack`, the message is acknowledged."""
+        message = super().basic_get(queue, no_ack, **options)
+        if no_ack and message is not None:
+            self.end("PRESSURE.ACK", message.delivery_tag)
+        return message
 
     def drain_events(self, timeout: float | None = None, callback: Callable[..., None] | None = None) -> None:
         """See kombu. If the channel has as many jobs as it may reserve, wait for the end of one instead."""
@@ -101,17 +143,19 @@ class Channel(virtual.Channel):
 
     def _put(self, queue: str, message: RawMessage, **_options: Any) -> None:
         priority = self._get_message_priority(message, reverse=True)
-        words = ("PRIORITY", priority, *_delay_words(message))
+        words: tuple[Word, ...] = ("PRIORITY", priority, *_delay_words(message))
+        if (message.get("headers") or {}).get("retries"):
+            words += ("OVERFILL",)  # if all workers of Celery waited for room, there would never be any
         self._call_creating(queue, "PRESSURE.PUT", queue, dumps(message), *words)
 
     def _get(self, queue: str, timeout: float | None = None) -> RawMessage:
         return self._reserve([queue], timeout or 0)[1]
 
-    def _poll(self, cycle: object, callback: Callable[..., None], timeout: float | None = None) -> None:
+    def _poll(self, cycle: object, callback: object, timeout: float | None = None) -> None:
         is_busy = len(self.qos._delivered) > len(self.qos._dirty) or len(self.connection.channels) > 1
         wait = _BUSY_WAIT if is_busy else _IDLE_WAIT
         queue, message = self._reserve(self._active_queues, wait if timeout is None else min(wait, timeout))
-        callback(message, queue)
+        self._handlers[queue](message)
 
     def _reserve(self, queues: list[str], wait: float) -> tuple[str, RawMessage]:
         try:

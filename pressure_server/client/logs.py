@@ -35,7 +35,7 @@ from pressure_server.client.replies import (
     described,
 )
 from pressure_server.client.synchronous import Synchronous, synchronous
-from pressure_server.errors import StoppingError
+from pressure_server.errors import BackendError, StoppingError
 from pressure_server.queues.names import base_key
 
 # Bytes of randomness in the transaction id of a put that the caller gave none.
@@ -114,25 +114,30 @@ class AsyncLogQueue(AsyncServerQueue):
                 outcome = await self.outcome(name)
             except (redis.AuthenticationError, AuthorizationError):
                 raise  # as another connection would
+            except BackendError:
+                if lost is None:
+                    raise
+                # The outcome could not be read: the put may be done all the same.
             except (redis.ConnectionError, redis.TimeoutError, StoppingError) as error:
                 now = monotonic()
-                if now - sent > self._resume_for:
+                if lost is None and now - sent > self._resume_for:
                     # The put has waited for room until now.
                     give_up, pause = now + self._resume_for, _FIRST_PAUSE
-                if now + pause > give_up:
-                    raise
                 lost = error
-                await self._redis_class.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
+            else:
+                if outcome.state == "done":
+                    return int(outcome.offset or 0)
+                age = monotonic() - begun
+                if outcome.seconds is not None and age >= outcome.seconds:
+                    # It cannot be known whether the put was done: another one could be the second.
+                    raise lost
+                lost = None
+                left = None if timeout is None else max(timeout - age, 0)
                 continue
-            if outcome.state == "done":
-                return int(outcome.offset or 0)
-            age = monotonic() - begun
-            if outcome.seconds is not None and age >= outcome.seconds:
-                # It cannot be known whether the put was done: another one could be the second.
+            if monotonic() + pause > give_up:
                 raise lost
-            lost = None
-            left = None if timeout is None else max(timeout - age, 0)
+            await self._redis_class.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def outcome(self, transaction: str | bytes) -> Outcome:
         """Return what became of the put with this transaction id."""
@@ -188,7 +193,8 @@ class AsyncLogQueue(AsyncServerQueue):
     async def groups(self) -> list[GroupInfo]:
         """Describe the groups of the log."""
         reply = await self._connections.do("PRESSURE.GROUP", "LIST", self._key)
-        return [GroupInfo(**described(one)) for one in reply]
+        found = [described(one) for one in reply]
+        return [GroupInfo(*(one[field] for field in GroupInfo._fields)) for one in found]
 
     def group(self, name: str | bytes, consumer: str | bytes) -> AsyncGroup:
         """Return an object by which this consumer reads the log in a group. Nothing is sent."""

@@ -8,7 +8,8 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, suppress
 from threading import Lock
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
+from weakref import WeakSet
 
 import redis.asyncio
 import redis.asyncio.connection
@@ -75,14 +76,27 @@ class AsyncRedis:
         await asyncio.sleep(seconds)
 
     @staticmethod
+    async def shielded(call: Awaitable[Result]) -> Result:
+        """Return the result of a call, which goes on if the task is cancelled."""
+        return await asyncio.shield(call)
+
+    @staticmethod
     async def settled(call: Awaitable[Result], undo: Callable[[Result], Awaitable[object]]) -> Result:
         """Return the result of a call. If the task is cancelled, let the call end, and undo its result."""
         task = asyncio.ensure_future(call)
         try:
             return await asyncio.shield(task)
         except asyncio.CancelledError:
-            with suppress(redis.RedisError):
-                await undo(await task)
+
+            async def end() -> None:
+                with suppress(redis.RedisError):
+                    await undo(await task)
+
+            ending = asyncio.ensure_future(end())
+            # anyio cancels a task again at each turn of the event loop.
+            while not ending.done():
+                with suppress(asyncio.CancelledError):
+                    await asyncio.wait([ending])
             raise
 
     def _pipeline(self, commands: Sequence[Sequence[Word]]) -> Any:
@@ -130,6 +144,11 @@ class BlockingRedis(AsyncRedis):
         time.sleep(seconds)  # noqa: ASYNC251 # there is no event loop
 
     @staticmethod
+    async def shielded(call: Awaitable[Result]) -> Result:
+        """Return the result of a call: nothing cancels one."""
+        return await call
+
+    @staticmethod
     async def settled(call: Awaitable[Result], undo: Callable[[Result], Awaitable[object]]) -> Result:
         """Return the result of a call: nothing cancels one."""
         return await call
@@ -140,6 +159,15 @@ class _OneConnection(BlockingRedis):
 
     redis-py takes 20 microseconds to take a connection from its pool and to give it back.
     """
+
+    def __init__(self, url: str, options: Mapping[str, Any], *, is_patient: bool = False) -> None:
+        super().__init__(url, options, is_patient=is_patient)
+        close_in_children(self)
+
+    def abort(self) -> None:
+        """Close the connection, also the copy of a forked process: this leaves the other one open."""
+        if self._redis.connection is not None:
+            self._redis.connection.disconnect()
 
     async def execute(self, *words: Word | float) -> Any:
         """See AsyncRedis."""
@@ -165,6 +193,30 @@ class _OneConnection(BlockingRedis):
         if has_ended:
             connection.disconnect()
         return connection
+
+
+class _Aborted(Protocol):
+    def abort(self) -> None: ...
+
+
+# Those with connections to which reservations belong.
+_reserving: WeakSet[_Aborted] = WeakSet()
+
+
+def close_in_children(client: _Aborted) -> None:
+    """Have forked processes abort this client.
+
+    Otherwise the server would keep the jobs of a killed worker until its child processes have ended.
+    """
+    _reserving.add(client)
+
+
+def _close_copies() -> None:
+    for client in list(_reserving):
+        client.abort()
+
+
+os.register_at_fork(after_in_child=_close_copies)
 
 
 def _reply_or_error(connection: Any) -> Any:

@@ -5,7 +5,6 @@ none by then, and when the process ends.
 """
 
 import logging
-import os
 import socket
 import time
 from collections import deque
@@ -13,13 +12,12 @@ from collections.abc import Callable, Mapping, Sequence
 from ssl import SSLSocket
 from threading import RLock
 from typing import Any
-from weakref import WeakSet
 
 import redis
 from redis.exceptions import ResponseError
 
 from pressure_server.client.arguments import Word, seconds_word
-from pressure_server.client.redis_io import open_blocking
+from pressure_server.client.redis_io import close_in_children, open_blocking
 from pressure_server.client.replies import JobNotReservedError, Reservation, error_of
 from pressure_server.errors import (
     BackendError,
@@ -65,7 +63,7 @@ class WorkerConnection:
         # What the replies that have not been read belong to: a job and its queue, or None for a call.
         self._expected: deque[tuple[int, str] | None] = deque()
         self._is_open = True
-        _connections.add(self)
+        close_in_children(self)
 
     def call(self, *words: Word) -> Any:
         """Send a command, and return its reply. Raises PressureError, or an exception of redis-py."""
@@ -141,15 +139,3 @@ class WorkerConnection:
                 raise
             if not is_ended:
                 _logger.warning("%s: it may be done again", JobNotReservedError(job[1], job[0]))
-
-
-_connections: WeakSet[WorkerConnection] = WeakSet()
-
-
-def _close_copies() -> None:
-    for connection in list(_connections):
-        connection.abort()
-
-
-# Otherwise the server would keep the jobs of a killed worker until its child processes have ended.
-os.register_at_fork(after_in_child=_close_copies)

@@ -16,6 +16,7 @@ from tests.support.installed_applications import SCRIPTS, Application, Stand, in
 from tests.support.paths import ROOT
 from tests.support.programs import BackgroundProgram, Client, Server, StartServer, Valkey, wait_for
 from tests.support.stores import EmbeddedStore
+from tests.support.waiters import create
 
 _PATH = (("PYTHONPATH", f"{SCRIPTS}:{ROOT}"),)
 CELERY = in_python(
@@ -75,6 +76,41 @@ def test_a_job_that_is_given_up_is_buried(
         tries = stand.done.count("rejected")
         client.execute_command("PRESSURE.KICK", application.queue)
         wait_for(lambda: stand.done.count("rejected") > tries, "another try")
+
+
+@pytest.mark.parametrize("overflow", ["block", "error"])
+@BOTH
+def test_a_retry_needs_no_room_in_its_queue(
+    application: Application, overflow: str, set_up: SetUp, own_server: Server
+) -> None:
+    stand = set_up(application)
+    stand.hold("retried")
+    with own_server.client() as client:
+        create(client, application.queue, "TYPE", "JOBS", "BOUND", 1, "OVERFLOW", overflow)
+    stand.put("retried")
+    with stand.start_worker():
+        stand.wait_until_done(["retried"])
+        stand.put("next")
+        stand.let_end("retried")
+        _wait_until_empty(own_server, application)
+    assert sorted(stand.done) == ["next", "retried", "retried"]
+
+
+@BOTH
+def test_a_job_whose_retry_cannot_be_put_is_buried(
+    application: Application, set_up: SetUp, own_server: Server
+) -> None:
+    stand = set_up(application)
+    stand.hold("retried")
+    stand.put("retried")
+    with stand.start_worker(), own_server.client() as client:
+        stand.wait_until_done(["retried"])
+        client.execute_command("PRESSURE.CLOSE", application.queue)
+        stand.let_end("retried")
+        wait_for(
+            lambda: client.execute_command("PRESSURE.PEEK", application.queue, "BURIED"),
+            "the job to be buried",
+        )
 
 
 @BOTH

@@ -504,3 +504,23 @@ def test_cancelled_gets_lose_no_message(backend: Valkey) -> None:
     assert asyncio.run(take()) == messages
     print(f"{len(cancelled)} gets cancelled")
     assert cancelled
+
+
+def test_a_get_that_is_cancelled_again_and_again_loses_no_message(backend: Valkey, direct: Client) -> None:
+    async def main() -> None:
+        async with AsyncQueue("q", backend.url) as queue:
+            await queue.create()
+            await queue.put(b"x")
+            task = asyncio.create_task(queue.get())
+            left = 1
+            while left:
+                await asyncio.sleep(0)
+                left = direct.llen(BASE)
+            # anyio cancels a task at each turn of the loop until it ends.
+            while not task.done():
+                task.cancel()
+                await asyncio.sleep(0)
+            assert task.cancelled()
+
+    asyncio.run(main())
+    assert direct.llen(BASE) == 1

@@ -438,6 +438,27 @@ def test_a_message_of_any_bytes_can_be_put(client: Client, view: Open) -> None:
     assert client.execute_command("PRESSURE.PEEK", "q", "READY")[1] == b"\x00\xff\r\n"
 
 
+def test_folded_json_has_the_values_of_the_message(client: Client, view: Open) -> None:
+    create(client, "jobs", "TYPE", "JOBS")
+    client.rpush("jobs", _COMPACT)
+    page = view("#/queue/0/jobs")
+    page.locator("summary").click()
+    assert page.locator("details pre").inner_text() == _FOLDED
+
+
+_COMPACT = r' {"n":12345678901234567890, "n" : 1.10,"none":[ ],"s":"a: [1,\"  2\"]","list":[{ },-1E5]}'
+_FOLDED = r"""{
+  "n": 12345678901234567890,
+  "n": 1.10,
+  "none": [],
+  "s": "a: [1,\"  2\"]",
+  "list": [
+    {},
+    -1E5
+  ]
+}"""
+
+
 def test_focus_stays_on_a_message_while_the_page_changes(client: Client, view: Open) -> None:
     create(client, "jobs", "TYPE", "JOBS")
     client.rpush("jobs", "first", '{"a": 1}', "last")

@@ -2,12 +2,15 @@
 
 import asyncio
 import gc
+import os
 import re
+import signal
+import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, nullcontext
+from contextlib import ExitStack, nullcontext, suppress
 from math import nan
 from typing import Any
 
@@ -389,6 +392,23 @@ def test_a_forked_process_has_connections_of_its_own(queue: Any, server: Server)
     assert sorted(map(int, found)) == [*range(2, 41)]
 
 
+def test_the_job_of_a_killed_process_returns_while_its_child_lives(queue: Any, server: Server) -> None:
+    queue.put("work", ttr=0)
+    program = (
+        "import os, signal\nfrom pressure_server.client import JobQueue\n"
+        f"job = JobQueue('q', {server.url!r}).reserve()\nchild = os.fork()\n"
+        "if child:\n    os.write(1, b'%d\\n' % child)\nsignal.pause()\n"
+    )
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE) as worker:
+        assert worker.stdout is not None
+        child = int(worker.stdout.readline())
+        try:
+            worker.kill()
+            wait_until_ready(queue, 1)
+        finally:
+            os.kill(child, signal.SIGKILL)
+
+
 def test_a_disconnect_gives_reserved_jobs_back(queue: Any, open_queue: Open) -> None:
     queue.put("work")
     queue.put("more")
@@ -584,6 +604,29 @@ def test_a_cancelled_block_releases_its_job(server: Server, client: Client) -> N
             found = await queue.job(1)
             assert found is not None
             assert (found.state, found.releases) == ("ready", 1)
+
+    asyncio.run(main())
+
+
+def test_a_job_stays_reserved_if_a_touch_is_cancelled(server: Server, client: Client) -> None:
+    create(client, "q")
+
+    async def main() -> None:
+        async with AsyncJobQueue("q", server.url) as queue:
+            await queue.put("work")
+            job = await queue.reserve()
+            for turns in range(20):
+                touching = asyncio.create_task(job.touch())
+                for _ in range(turns):
+                    await asyncio.sleep(0)
+                touching.cancel()
+                with suppress(asyncio.CancelledError):
+                    await touching
+            found = await queue.job(job.id)
+            assert found is not None
+            assert (found.state, found.reserves) == ("reserved", 1)
+            await job.ack()
+            assert await queue.job(job.id) is None
 
     asyncio.run(main())
 

@@ -356,6 +356,29 @@ def test_the_time_for_a_lost_connection_begins_when_the_put_has_waited_long(
     assert script.now == pytest.approx(3600 + 29.55)  # one more second would be too long
 
 
+def test_a_put_is_given_up_if_every_try_takes_longer_than_that(open_log: Open, script: Script) -> None:
+    script.replies = [(6, redis.TimeoutError("no reply"))] * 100
+    with pytest.raises(redis.TimeoutError):
+        open_log(resume_for=5).put("m")
+    assert [words[0] for words in script.commands] == ["PRESSURE.PUT", "PRESSURE.OUTCOME"]
+
+
+BACKEND = redis.ResponseError("BACKEND the backend is away")
+
+
+def test_a_put_whose_outcome_cannot_be_read_yet_asks_again(open_log: Open, script: Script) -> None:
+    script.replies = [(0, redis.ConnectionError("lost")), (1, BACKEND), (1, BACKEND), (0, [b"done", 7])]
+    assert open_log(resume_for=5).put("m") == 7
+
+
+def test_a_put_whose_outcome_cannot_be_read_raises_the_error_of_the_connection(
+    open_log: Open, script: Script
+) -> None:
+    script.replies = [(0, redis.ConnectionError("lost")), *[(1, BACKEND)] * 100]
+    with pytest.raises(redis.ConnectionError, match="lost"):
+        open_log(resume_for=5).put("m")
+
+
 def test_every_put_has_an_id_of_its_own(open_log: Open, script: Script) -> None:
     script.replies = [(0, 0), (0, 1)]
     log = open_log()
@@ -386,6 +409,12 @@ def test_every_group_reads_every_message(log: Any) -> None:
     assert log.length() == 2
     with pytest.raises(QueueTypeError, match="groups"):
         log.get(timeout=0)
+
+
+def test_fields_of_newer_servers_are_left_out(open_log: Open, script: Script) -> None:
+    fields: dict[str, Any] = {"name": "g", "offset": 1, "lag": 2, "pending": 3, "buried": 4, "missed": 5}
+    script.replies = [(0, [[b"new", 6, *(part for field in fields.items() for part in field)]])]
+    assert open_log().groups() == [GroupInfo(**fields)]
 
 
 def test_the_consumers_of_a_group_share_its_messages(log: Any) -> None:

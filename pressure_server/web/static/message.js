@@ -5,9 +5,31 @@ import { bytes } from "./format.js";
 
 const PER_LINE = 16;
 const SUMMARY = 100;
+const DEEPEST_INDENT = 40;
+const JSON_PARTS = /"(?:[^"\\]|\\.)*"|\{\s*\}|\[\s*\]|[{}[\],:]|\s+/g;
 
 function isJson(text) {
   return /^\s*[[{]/.test(text);
+}
+
+/** Return JSON with one value on each line, as it is written: JSON.parse would round numbers and drop repeated names. */
+function indent(text) {
+  let depth = 0;
+  const line = () => `\n${"  ".repeat(Math.min(depth, DEEPEST_INDENT))}`;
+  return text.replace(JSON_PARTS, (part) => {
+    if (part.startsWith('"')) return part;
+    if (part === ",") return part + line();
+    if (part === ":") return ": ";
+    if (part === "{" || part === "[") {
+      depth += 1;
+      return part + line();
+    }
+    if (part === "}" || part === "]") {
+      depth -= 1;
+      return line() + part;
+    }
+    return part.replace(/\s+/, ""); // an empty object or list, or white space
+  });
 }
 
 function hexDump(digits) {
@@ -31,13 +53,13 @@ export function messageContent(message) {
   const isWhole = new TextEncoder().encode(message.text).length >= message.size;
   if (isWhole && isJson(message.text)) {
     try {
-      const pretty = JSON.stringify(JSON.parse(message.text), null, 2);
+      JSON.parse(message.text);
       const summary = message.text.length > SUMMARY ? `${message.text.slice(0, SUMMARY)}…` : message.text;
       return h(
         "details",
         {},
         h("summary", {}, h("code", {}, summary)),
-        h("pre", { tabindex: 0, "aria-label": "JSON" }, pretty),
+        h("pre", { tabindex: 0, "aria-label": "JSON" }, indent(message.text)),
       );
     } catch {
       // It only looks like JSON.
