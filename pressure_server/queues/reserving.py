@@ -17,6 +17,7 @@ from pressure_server.errors import (
     PressureError,
     QueueClosedError,
     QueueDoesNotExistError,
+    QueueInUseError,
 )
 from pressure_server.queues.first_jobs import NO_RANK, View
 from pressure_server.queues.operations import verbs
@@ -57,12 +58,18 @@ async def reserve_best(
     error: PressureError | None = None
     is_over = False
     several: SeveralQueues | None = None
+    view = _NOTHING
     try:
         while True:
-            was_lost = False
+            was_lost, held = False, None
             try:
                 view = await _look(database, names, waits=timeout != 0)
                 jobs = [] if view.best is None else await _take(database, view.best, claims, client)
+            except QueueInUseError:
+                # A native client holds the role. The operation that waits in that queue gets it.
+                if timeout == 0:
+                    raise
+                held, jobs = view.best, []
             except BACKEND_LOST as lost:
                 if timeout == 0 or isinstance(lost, BackendDiedError):
                     raise
@@ -78,13 +85,13 @@ async def reserve_best(
                 if several is not None and (unblocked := several.take_unblocking_effect()) is not None:
                     raise unblocked
                 return None
-            if view.overdue or view.best is not None:
+            if view.overdue or (view.best is not None and held is None):
                 continue
             if was_lost and all(database.shard_of(name).is_up for name in names):
                 await asyncio.sleep(0)
                 continue  # it is back already, and has not been looked at
             several = SeveralQueues(database, verbs.RESERVE, options, client)
-            watched = view.kept if outlives_queues else []
+            watched = [name for name in view.kept if name != held] if outlives_queues else []
             unwatched = set(names).difference(watched)
             in_line = [name for name in names if name in unwatched]
             try:

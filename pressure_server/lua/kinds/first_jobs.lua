@@ -29,8 +29,13 @@ local function limits_of(base, policy)
   return is_used_up, count ~= '0' and full_at <= now + time and math.ceil(full_at - time + time / count) or 0
 end
 
--- Return whether messages of the list can be reserved: not while a native client holds the consumer role.
-local function is_adoptable(base) return call('EXISTS', base .. ':consumer_free') == 1 end
+-- Return whether messages of the list can be reserved: while a native client holds the consumer role, queues of jobs and
+-- of distinct messages do not adopt them.
+local ADOPTS = { jobs = true, lifo = true, random = true }
+local function is_adoptable(base)
+  return call('EXISTS', base .. ':consumer_free') == 1
+    or not ADOPTS[string.match(call('GET', base .. ':ext:made') or '', ' (%l+)$')]
+end
 
 -- Return whether the log has messages for which its group has no jobs yet.
 local function has_messages_ahead(source, following)
