@@ -92,7 +92,7 @@ local function put(count)
   local length, base, is_ring = queue.length, queue.base, may_replace(count)
   local is_log = queue.word
   if queue.index or is_log and (call('EXISTS', base .. ':ext:groups') == 1
-    or call('HGET', base .. ':ext:settings', 'max_bytes')) or not (is_ring or may_put(count)) then
+    or (call('HGET', base .. ':ext:settings', 'max_bytes') or '') ~= '') or not (is_ring or may_put(count)) then
     return nil
   end
   local first = block.first
