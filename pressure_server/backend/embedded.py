@@ -85,9 +85,12 @@ class Embedded:
 
     def _is_ours(self, pid: int) -> bool:
         """Return whether the process is a Valkey on this socket: another process may have its pid by now."""
-        if Path("/proc/self").exists():
+        if not Path("/proc/self").exists():
+            return self.data.is_running()
+        try:
             return os.fsencode(self.data.socket) in Path(f"/proc/{pid}/cmdline").read_bytes()
-        return self.data.is_running()
+        except OSError:  # it has ended, or is another user's, and hidden (ProtectProc= of systemd)
+            return False
 
     async def _stop_orphan(self) -> None:
         """Stop the Valkey of a server that was killed. Its append-only file has all acknowledged changes."""
@@ -98,15 +101,16 @@ class Embedded:
         if _has_ended(pid) or not self._is_ours(pid):
             return
         logger.warning("stopping a Valkey (process %d) that an earlier server has left running", pid)
-        os.kill(pid, signal.SIGTERM)
-        try:
-            async with asyncio.timeout(_STOP_TIMEOUT):
-                while not _has_ended(pid):  # noqa: ASYNC110 -- no event tells that
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            logger.error("Valkey does not stop: killing it")
-            os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+            try:
+                async with asyncio.timeout(_STOP_TIMEOUT):
+                    while not _has_ended(pid):  # noqa: ASYNC110 -- no event tells that
+                        await asyncio.sleep(0.05)
+            except TimeoutError:
+                logger.error("Valkey does not stop: killing it")
+                os.kill(pid, signal.SIGKILL)
+                await asyncio.sleep(0.05)
 
     async def _launch(self) -> None:
         options = {

@@ -146,6 +146,28 @@ def test_a_start_after_a_kill_stops_the_orphan_and_loses_no_message(start: Start
     assert second.stop() == 0
 
 
+def test_a_pid_file_that_names_a_hidden_process_of_another_user_does_not_matter(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a power cut, with ProtectProc=invisible of systemd: the process exists, its files do not."""
+    data.mkdir(mode=0o700)
+    (data / "valkey.pid").write_text(f"{os.getpid()}\n")
+    read_bytes = Path.read_bytes
+
+    def read_visible(path: Path) -> bytes:
+        if path == Path(f"/proc/{os.getpid()}/cmdline"):
+            raise FileNotFoundError(path)
+        return read_bytes(path)
+
+    async def play() -> None:
+        embedded = Embedded(data)
+        await embedded.start()
+        await embedded.stop()
+
+    monkeypatch.setattr(Path, "read_bytes", read_visible)
+    asyncio.run(play())
+
+
 def another_process(direct: Client, before: int) -> int:
     """Return Valkey's process number if it runs, and in another process than before, else 0."""
     with suppress(redis.RedisError):
