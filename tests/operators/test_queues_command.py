@@ -8,6 +8,8 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -89,21 +91,18 @@ def test_top_needs_a_terminal(backend: Valkey) -> None:
     assert "terminal" in done.stderr
 
 
-def test_top_is_live_until_q(server: Server, backend: Valkey) -> None:
+@contextmanager
+def _top(backend: Valkey, lines: int, columns: int) -> Iterator[int]:
+    """Run `top` in a terminal of that size, which is yielded, and type q in the end."""
     ours, theirs = pty.openpty()
     command = [
         sys.executable, "-m", "pressure_server", "top", "--interval", "100ms", "--backend", backend.url,
     ]  # fmt: skip
-    environment = {**os.environ, "TERM": "xterm", "LINES": "24", "COLUMNS": "120"}
+    size = {"LINES": str(lines), "COLUMNS": str(columns)}
+    environment = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **size}
     top = subprocess.Popen(command, stdin=theirs, stdout=theirs, env=environment)
     try:
-        with server.client() as client:
-            client.execute_command("SADD", "letters", "a")
-            _read_until(ours, r"letters")
-            client.execute_command("SADD", "numbers", "1", "2")
-            _read_until(ours, r"numbers")
-        os.write(ours, b"n")
-        _read_until(ours, r"queue")
+        yield ours
         os.write(ours, b"q")
         assert top.wait(20) == 0
     finally:
@@ -111,6 +110,25 @@ def test_top_is_live_until_q(server: Server, backend: Valkey) -> None:
         top.wait()
         os.close(ours)
         os.close(theirs)
+
+
+def test_top_is_live_until_q(server: Server, backend: Valkey) -> None:
+    with _top(backend, 24, 120) as terminal:
+        with server.client() as client:
+            client.execute_command("SADD", "letters", "a")
+            _read_until(terminal, r"letters")
+            client.execute_command("SADD", "numbers", "1", "2")
+            _read_until(terminal, r"numbers")
+        os.write(terminal, b"n")
+        _read_until(terminal, r"queue")
+
+
+def test_top_cuts_names_whose_characters_are_two_cells_wide(server: Server, backend: Valkey) -> None:
+    with server.client() as client:
+        for number in range(6):
+            client.execute_command("SADD", f"{number}" + "\u6587" * 30, "a")
+    with _top(backend, 8, 40) as terminal:
+        _read_until(terminal, "3\u6587{19}")  # in the last line
 
 
 def _read_until(terminal: int, pattern: str) -> None:
