@@ -196,7 +196,7 @@ def top_command(pattern: str, interval: float, **values: Any) -> None:
 
 
 def _matching(survey: Survey, pattern: str) -> list[Surveyed]:
-    glob = Glob(pattern.encode())
+    glob = Glob(os.fsencode(pattern))
     return [queue for queue in survey.queues.values() if glob.matches(queue.name)]
 
 

@@ -80,6 +80,15 @@ def test_a_wrong_pattern_or_backend_is_an_error(backend: Valkey) -> None:
     assert "cannot be reached" in away.stderr or "away" in away.stderr or "refused" in away.stderr
 
 
+def test_a_pattern_may_be_any_bytes(server: Server, backend: Valkey) -> None:
+    with server.client() as client:
+        client.execute_command("SADD", b"\xffq", "a")
+        client.execute_command("SADD", "q", "a")
+    done = _run(backend, "queues", os.fsdecode(b"\xff*"))
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["queue", r"\xffq"]
+
+
 def test_where_says_how_the_keys_begin_and_which_node_has_them(backend: Valkey) -> None:
     done = _run(backend, "where", "q")
     assert (done.returncode, done.stdout) == (0, f"prefix __pressure__: on {backend.url.partition('?')[0]}\n")
