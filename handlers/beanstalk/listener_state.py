@@ -5,7 +5,7 @@ commands put the reports together.
 """
 
 import logging
-from collections import Counter, defaultdict
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 
 from handlers.beanstalk.session import DEFAULT_TUBE, BeanstalkSession
@@ -16,7 +16,7 @@ from pressure_server.net.workers import sum_fields
 
 logger = logging.getLogger(__name__)
 
-# Tubes that are counted; others have zeros.
+# Tubes that are counted: those that were changed last. Those that were deleted are forgotten in time.
 _MAX_TUBES = 10_000
 
 _IDS_OF_BLOCK = 64
@@ -48,9 +48,8 @@ class ListenerState:
         self.max_job_size = max_job_size
         self.report = context.clients.add_report(PROTOCOL, self._report)
         self.commands: Counter[str] = Counter()
-        self._of_tubes: defaultdict[bytes, Counter[str]] = defaultdict(Counter)
-        # Pauses, in seconds, as they were asked for.
-        self.pauses: dict[bytes, int] = {}
+        # By tube: commands, and `pause`, the seconds that were asked for last.
+        self._of_tubes: OrderedDict[bytes, Counter[str]] = OrderedDict()
         # The replies of INTERNAL_ERROR have no text, so the log has their reasons.
         self.errors = LogThrottle(logger, "reply of INTERNAL_ERROR", "replies of INTERNAL_ERROR")
         self._clients = context.clients
@@ -64,7 +63,8 @@ class ListenerState:
             using = sum(one.used == tube for one in found)
             watching = sum(tube in one.watched for one in found)
             counts = Counter({"current-using": using, "current-watching": watching})
-            return Report(counts + self.of_tube(tube), pauses=(self.pauses.get(tube, 0),))
+            of_tube = self._of_tubes.get(tube, Counter[str]())
+            return Report(counts + of_tube, pauses=(of_tube["pause"],))
         counts = Counter(
             {
                 "current-connections": len(found),
@@ -78,9 +78,12 @@ class ListenerState:
         return Report(counts + self.commands, tubes=tuple(tubes))
 
     def of_tube(self, tube: bytes) -> Counter[str]:
-        """Return the counts of a tube."""
-        is_counted = tube in self._of_tubes or len(self._of_tubes) < _MAX_TUBES
-        return self._of_tubes[tube] if is_counted else Counter()
+        """Return the counts of a tube, to change them."""
+        counts = self._of_tubes.setdefault(tube, Counter())
+        self._of_tubes.move_to_end(tube)
+        if len(self._of_tubes) > _MAX_TUBES:
+            self._of_tubes.popitem(last=False)
+        return counts
 
     def forget(self, job: int) -> None:
         """Ask the backend the next time: the tube does not have the job."""

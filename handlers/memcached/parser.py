@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 from pressure_server.auth.users import MAX_PASSWORD_BYTES
 from pressure_server.compiled import mypyc_attr
-from pressure_server.net.line_parser import LineParser, Refused
+from pressure_server.net.line_parser import FEW_WORDS, LineParser, Refused
 
 # The most bytes of a key, of a line, and of a line with many keys; the first two as in memcached.
 MAX_KEY = 250
@@ -54,8 +54,6 @@ BINARY_REPLY = b"\x81"
 _BINARY_HEADER = 24
 # The most equal requests in a row that become one Request.
 _MAX_REPEATED = 512
-# A line with more words is not kept for comparison: many keys would take a megabyte per client.
-_MAX_WORDS_KEPT = 8
 
 BAD_FORMAT = b"CLIENT_ERROR bad command line format\r\n"
 TOO_LARGE = b"SERVER_ERROR object too large for cache\r\n"
@@ -149,7 +147,12 @@ class RequestParser(LineParser):
                     position = after
                     continue
                 line = found
-                self._line = found if len(found.words) <= _MAX_WORDS_KEPT else _NO_LINE
+                if len(found.words) <= FEW_WORDS:
+                    self._line = found
+                else:
+                    # It is not kept for comparison: many keys would take a megabyte per client.
+                    self._line = _NO_LINE
+                    self.many_words += len(found.words)
             position = self._repeat(line, data, position, requests)
             if self._awaited:
                 return position

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from pressure_server.compiled import is_compiled, mypyc_attr
+from pressure_server.net.line_parser import FEW_WORDS
 from pressure_server.words import integer_from
 
 Words = list[bytes]
@@ -110,7 +111,7 @@ class Limits:
 class RequestParser:
     """The parser of one client's requests."""
 
-    __slots__ = ("_announced", "_arguments", "_awaited", "_limits", "_missing", "_unread")
+    __slots__ = ("_announced", "_arguments", "_awaited", "_limits", "_missing", "_unread", "many_words")
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -119,6 +120,7 @@ class RequestParser:
         self._missing = 0  # the number of arguments still to be read
         self._awaited = -1  # the length of the next argument; -1 if not known yet
         self._announced = 0  # the command's size in bytes, by its lengths so far
+        self.many_words = 0  # see session.Parser
 
     @property
     def exceeds_login_limits(self) -> bool:
@@ -128,6 +130,7 @@ class RequestParser:
     def feed(self, data: bytes) -> list[Words | Repeated | RequestError]:
         """Return the commands that end in `data`. If the last one is a RequestError, feed no more data."""
         commands: list[Words | Repeated | RequestError] = []
+        self.many_words = 0
         if self._unread:
             # One buffer: a list of small pieces would take many times their size.
             self._unread += data
@@ -183,6 +186,8 @@ class RequestParser:
                 at += 2
             else:
                 commands.append(command)
+                if count > FEW_WORDS:
+                    self.many_words += count
                 start = end
                 continue
             break
@@ -220,6 +225,7 @@ class RequestParser:
     ) -> bytes:
         """Read commands of any form. Keep the arguments of an incomplete one; return the unread bytes."""
         position = 0
+        counted = len(self._arguments)  # in the read before
         may_be_short = True
         while position < len(data):
             if self._missing:
@@ -241,6 +247,8 @@ class RequestParser:
                 position = end + 2
                 if not self._missing:
                     commands.append(self._arguments)
+                    self._count_words(self._arguments, counted)
+                    counted = 0
                     self._arguments = []
                     if stop_after_one:
                         break
@@ -265,8 +273,15 @@ class RequestParser:
                     raise RequestError("Protocol error: unbalanced quotes in request")
                 if arguments:
                     commands.append(arguments)
+                    self._count_words(arguments, 0)
                 position = end + 1
+        self._count_words(self._arguments, counted)
         return data[position:]
+
+    def _count_words(self, arguments: Words, counted: int) -> None:
+        """Count the arguments of a command, but for the first `counted`."""
+        if len(arguments) > FEW_WORDS:
+            self.many_words += len(arguments) - counted
 
     def _read_short(self, data: bytes, position: int) -> int:
         """Read many arguments, but the command's last, if all in `data` are short. Return the position after.

@@ -196,7 +196,7 @@ def top_command(pattern: str, interval: float, **values: Any) -> None:
 
 
 def _matching(survey: Survey, pattern: str) -> list[Surveyed]:
-    glob = Glob(pattern.encode())
+    glob = Glob(os.fsencode(pattern))
     return [queue for queue in survey.queues.values() if glob.matches(queue.name)]
 
 
@@ -238,7 +238,7 @@ async def _show(screen: curses.window, survey: Survey, pattern: str, interval: f
 
 
 def _draw(screen: curses.window, survey: Survey, queues: Sequence[Surveyed], sort: str, note: str) -> None:
-    height, width = screen.getmaxyx()
+    height, _ = screen.getmaxyx()
     totals = survey.totals
     keys = " ".join(f"{key}:{title}" for key, title in SORT_KEYS.items())
     lines = [
@@ -251,5 +251,6 @@ def _draw(screen: curses.window, survey: Survey, queues: Sequence[Surveyed], sor
     ]
     screen.erase()
     for row, line in enumerate(lines[:height]):
-        screen.addnstr(row, 0, line, width - 1, curses.A_REVERSE if row == 3 else curses.A_NORMAL)
+        # insstr drops what does not fit; addnstr would count characters, of which some are two cells wide.
+        screen.insstr(row, 0, line, curses.A_REVERSE if row == 3 else curses.A_NORMAL)
     screen.refresh()

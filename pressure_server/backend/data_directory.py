@@ -86,6 +86,11 @@ class DataDirectory:
                     lock.seek(0)
                     owner = lock.read().strip() or "another process"
                     raise DataError(f"the data directory {self.path} is in use by {owner}") from None
+                if os.geteuid() == 0:
+                    # A command of root makes the file, and the server runs as the owner of the directory.
+                    folder = self.path.stat()
+                    with suppress(OSError):  # root in a container may not be permitted to
+                        os.fchown(lock.fileno(), folder.st_uid, folder.st_gid)
                 os.ftruncate(lock.fileno(), 0)
                 os.write(lock.fileno(), b"pressure-server, process %d\n" % os.getpid())
                 on_error.pop_all()

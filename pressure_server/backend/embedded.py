@@ -15,6 +15,7 @@ import os
 import re
 import shlex
 import signal
+import subprocess
 import time
 from functools import partial
 from pathlib import Path
@@ -27,6 +28,7 @@ from pressure_server.backend.data_directory import DataDirectory
 from pressure_server.backend.reconnecting import until_open
 from pressure_server.backend.valkey_program import program
 from pressure_server.errors import BackendError
+from pressure_server.text import reason_of
 
 logger = logging.getLogger(__name__)
 
@@ -83,9 +85,12 @@ class Embedded:
 
     def _is_ours(self, pid: int) -> bool:
         """Return whether the process is a Valkey on this socket: another process may have its pid by now."""
-        if Path("/proc/self").exists():
+        if not Path("/proc/self").exists():
+            return self.data.is_running()
+        try:
             return os.fsencode(self.data.socket) in Path(f"/proc/{pid}/cmdline").read_bytes()
-        return self.data.is_running()
+        except OSError:  # it has ended, or is another user's, and hidden (ProtectProc= of systemd)
+            return False
 
     async def _stop_orphan(self) -> None:
         """Stop the Valkey of a server that was killed. Its append-only file has all acknowledged changes."""
@@ -96,15 +101,16 @@ class Embedded:
         if _has_ended(pid) or not self._is_ours(pid):
             return
         logger.warning("stopping a Valkey (process %d) that an earlier server has left running", pid)
-        os.kill(pid, signal.SIGTERM)
-        try:
-            async with asyncio.timeout(_STOP_TIMEOUT):
-                while not _has_ended(pid):  # noqa: ASYNC110 -- no event tells that
-                    await asyncio.sleep(0.05)
-        except TimeoutError:
-            logger.error("Valkey does not stop: killing it")
-            os.kill(pid, signal.SIGKILL)
-            await asyncio.sleep(0.05)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGTERM)
+            try:
+                async with asyncio.timeout(_STOP_TIMEOUT):
+                    while not _has_ended(pid):  # noqa: ASYNC110 -- no event tells that
+                        await asyncio.sleep(0.05)
+            except TimeoutError:
+                logger.error("Valkey does not stop: killing it")
+                os.kill(pid, signal.SIGKILL)
+                await asyncio.sleep(0.05)
 
     async def _launch(self) -> None:
         options = {
@@ -122,15 +128,20 @@ class Embedded:
             "list-compress-depth": "16",
         }
         arguments = [word for name, value in options.items() for word in (f"--{name}", value)]
-        self.data.socket.unlink(missing_ok=True)
-        self._process = await asyncio.create_subprocess_exec(
-            program(),
-            *arguments,
-            stdin=asyncio.subprocess.DEVNULL,
-            start_new_session=True,
-            # Messages are nobody else's business, whatever the mode of the directory.
-            preexec_fn=partial(os.umask, 0o077),
-        )
+        try:
+            self.data.socket.unlink(missing_ok=True)
+            self._process = await asyncio.create_subprocess_exec(
+                program(),
+                *arguments,
+                stdin=asyncio.subprocess.DEVNULL,
+                start_new_session=True,
+                # Messages are nobody else's business, whatever the mode of the directory.
+                preexec_fn=partial(os.umask, 0o077),
+            )
+        except OSError as error:  # a lack of memory, processes or files, which may pass
+            raise BackendError(f"Valkey cannot be started: {reason_of(error)}") from error
+        except subprocess.SubprocessError as error:
+            raise BackendError(f"Valkey cannot be started: {error}") from error
         say_at = time.monotonic() + _SAY_EVERY
         async with Address(self.data.url).client(0) as client:
             while self._process.returncode is None:
@@ -143,7 +154,7 @@ class Embedded:
                     say_at += _SAY_EVERY
                     logger.info("Valkey is still loading its data")
         self._syncs_always = False  # the next start is careful, in case the disk is full
-        if full := await asyncio.to_thread(self.data.why_not_writable):
+        if full := await self._why_not_writable():
             raise BackendError(f"Valkey did not start: {full}: free space on that disk")
         why = self._last_words()
         if _UNREADABLE.search(why):
@@ -153,6 +164,13 @@ class Embedded:
                 "the page Backup of the documentation says what a repair loses"
             )
         raise BackendError(f"Valkey did not start: {why}")
+
+    async def _why_not_writable(self) -> str:
+        """Return why the disk cannot be written; '' if it can."""
+        try:
+            return await asyncio.to_thread(self.data.why_not_writable)
+        except RuntimeError:  # no thread can be started: hold up the event loop for this once
+            return self.data.why_not_writable()
 
     def _last_words(self) -> str:
         try:
@@ -174,7 +192,7 @@ class Embedded:
             # If it ended by itself, its disk may be full: Valkey would end again at the first sync.
             self._syncs_always = self._fsync and status < 0
             # The log is incomplete if the disk is full, and has nothing about a signal.
-            why = await asyncio.to_thread(self.data.why_not_writable) or (
+            why = await self._why_not_writable() or (
                 self._last_words() if status > 0 else f"see {self.data.log}"
             )
             await asyncio.sleep(self._say(BackendError(f"Valkey ended with status {status} ({why})")))
@@ -204,7 +222,7 @@ class Embedded:
 
     async def _is_healthy(self) -> bool:
         """Return whether Valkey's last write has succeeded, and the disk has space."""
-        if await asyncio.to_thread(self.data.why_not_writable):
+        if await self._why_not_writable():
             return False
         state = await self._ask("INFO", "persistence")
         return state is not None and state.get("aof_last_write_status") == "ok"

@@ -208,6 +208,11 @@ class SentinelRoute(Route):
     def failed(self) -> None:
         """See Route: the Sentinels are asked for each connection."""
 
+    def move(self, address: Address) -> None:
+        """See Route. Former masters are not kept: a link would try once for each before it pauses."""
+        super().move(address)
+        self.nodes = [address]
+
     async def _look(self) -> None:
         while True:
             await asyncio.sleep(_ASK_EVERY)

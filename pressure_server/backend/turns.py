@@ -42,6 +42,9 @@ class Turns:
         self._note = note
         # By the node and the database. Any: redis-py's commands have no types.
         self._clients: dict[tuple[Address, int], Any] = {}
+        # Whether a turn has been asked for, or noted turns have been read.
+        self.are_used = False
+        self._closing: set[asyncio.Task[None]] = set()
         # By database and the key at which the token is parked.
         self._asked: dict[tuple[int, bytes], asyncio.Task[None]] = {}
         self._forgetting: dict[tuple[int, bytes], asyncio.Task[None]] = {}
@@ -98,6 +101,11 @@ class Turns:
         self._blocked.clear()
         for task in asked.values():
             task.cancel()
+        for place in list(self._clients):
+            if place[0] != self._route.address:
+                closing = asyncio.create_task(_close(self._clients.pop(place)))
+                self._closing.add(closing)
+                closing.add_done_callback(self._closing.discard)
 
     def withdraw(self, number: int, parked: bytes) -> None:
         """Stop waiting for a turn. `ended` is called as usual, only sooner."""
@@ -143,15 +151,11 @@ class Turns:
             return []
 
     def _client(self, number: int) -> Any:
+        self.are_used = True
         place = (self._route.address, number)
         if place not in self._clients:
             self._clients[place] = self._route.address.client(number)
         return self._clients[place]
-
-    @property
-    def are_used(self) -> bool:
-        """Whether a turn has been asked for, or noted turns have been read."""
-        return bool(self._clients)
 
     async def close(self) -> None:
         """Stop waiting for turns. `noted_keys` finds tokens that have been parked in the meantime."""
@@ -162,5 +166,9 @@ class Turns:
 
     async def disconnect(self) -> None:
         """Close the connections."""
-        for client in self._clients.values():
-            await client.aclose()
+        await asyncio.gather(*self._closing, *map(_close, self._clients.values()))
+
+
+async def _close(client: Any) -> None:
+    with suppress(*_LOST):
+        await client.aclose()

@@ -143,10 +143,13 @@ class Watch:
 
     def disarm(self, number: int, keys: Iterable[bytes]) -> None:
         """Note that these keys, which may be armed, are no longer needed."""
+        connection = self._connection
+        if connection is None:
+            return  # nothing is watched
         for key in keys:
             self._unneeded[key] = number
-        if len(self._unneeded) > _MAX_UNNEEDED and self._connection is not None:
-            self._release(self._connection)
+        if len(self._unneeded) > _MAX_UNNEEDED:
+            self._release(connection)
 
     def _release(self, connection: _WatchConnection) -> None:
         """Release the oldest half of the unneeded keys: the backend has a table of all watched keys."""
@@ -186,6 +189,7 @@ class Watch:
             self.attempted.set()
             await connection.ended.wait()
             self._connection = None
+            self._unneeded.clear()
             # Not at once: if the node has died, the link may not know it yet. A call that it sends now would
             # be lost, and its client would be told that it may have been done.
             loop.call_later(_POLL, self._poll_if_lost)

@@ -1,9 +1,12 @@
 """What the parsers of line protocols share: an incomplete request is kept until it can be complete."""
 
 from abc import abstractmethod
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, Final, NamedTuple
 
 from pressure_server.compiled import mypyc_attr
+
+# The memory of so few words is in the estimate for a request.
+FEW_WORDS: Final = 8
 
 
 class Refused(NamedTuple):
@@ -17,7 +20,7 @@ class Refused(NamedTuple):
 class LineParser:
     """The parser of one client's requests: a request is a line, and after some lines a message."""
 
-    __slots__ = ("_awaited", "_longest", "_skip", "_unread")
+    __slots__ = ("_awaited", "_longest", "_skip", "_unread", "many_words")
     # The largest request before a login.
     MAX_LOGIN_BYTES: ClassVar[int]
 
@@ -28,6 +31,7 @@ class LineParser:
         self._awaited = 0
         self._longest = 0
         self._skip = 0  # the bytes of a refused message still to come
+        self.many_words = 0  # see session.Parser
 
     @property
     def unparsed(self) -> int:
@@ -46,6 +50,7 @@ class LineParser:
 
     def feed(self, data: bytes) -> list[Any]:
         """Return the requests that `data` completes. Feed nothing after a refusal that closes."""
+        self.many_words = 0
         if self._unread is not None:
             # Use one buffer: a list of small pieces takes many times their size.
             self._unread += data

@@ -34,6 +34,8 @@ logger = logging.getLogger(__name__)
 REQUEST_BYTES: Final = 4 << 20
 # Estimated bytes for a command besides its words, and for an operation or a reply in the pipeline.
 _COMMAND_COST: Final = 512
+# Estimated bytes for a word besides its text, in a command of more than FEW_WORDS.
+_WORD_COST: Final = 48
 _REPLY_COST: Final = 512
 # Words that begin lines of an HTTP request: a web page can make a browser send commands in a POST.
 _HTTP_WORDS: Final = (b"post", b"host:")
@@ -62,6 +64,10 @@ class Parser(Protocol):
     @property
     def unparsed(self) -> int:
         """The bytes in memory of a request that is not complete yet."""
+
+    @property
+    def many_words(self) -> int:
+        """The words that the last `feed` has read, of requests of more than FEW_WORDS."""
 
     @property
     def exceeds_login_limits(self) -> bool:
@@ -131,7 +137,8 @@ class Session(PipelinedClient):
             observer.received(self, commands)
         if commands and not connection.counted and not self._replies and not self._backlog:
             self._request_bytes = 0  # everything before is answered
-        self._request_bytes += len(data) + _COMMAND_COST * len(commands)
+        words_cost = _WORD_COST * parser.many_words
+        self._request_bytes += len(data) + words_cost + _COMMAND_COST * len(commands)
         commands.reverse()
         if self._backlog:
             self._backlog[:0] = commands

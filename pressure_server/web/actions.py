@@ -139,7 +139,8 @@ class _Command:
 async def _take(request: web.Request, body: Body) -> web.StreamResponse:
     """Take a message, and answer with it as it is. It goes back if the browser does not get the answer.
 
-    The message is reserved until the answer is written.
+    The message is reserved until the answer is written. If it cannot be acknowledged then, it goes back, too,
+    and the browser has it already.
     """
     async with _private_client(request, body) as execute:
         reserved = await execute("PRESSURE.RESERVE")
@@ -150,7 +151,8 @@ async def _take(request: web.Request, body: Body) -> web.StreamResponse:
         await response.prepare(request)
         await response.write_eof()
         if request.transport is not None and not request.transport.is_closing():
-            await execute("PRESSURE.ACK", b"%d" % job)
+            with contextlib.suppress(hiredis.ReplyError, ConnectionError, TimeoutError):
+                await execute("PRESSURE.ACK", b"%d" % job)
         return response
 
 

@@ -1,7 +1,9 @@
 """The embedded backend: its data survives restarts and kills, and a directory has one server."""
 
+import asyncio
 import os
 import re
+import resource
 import signal
 import stat
 import subprocess
@@ -14,6 +16,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from pressure_server.backend.embedded import Embedded
 from pressure_server.lua.scripts import library
 from tests.support.faults import small_disk
 from tests.support.programs import (
@@ -143,6 +146,28 @@ def test_a_start_after_a_kill_stops_the_orphan_and_loses_no_message(start: Start
     assert second.stop() == 0
 
 
+def test_a_pid_file_that_names_a_hidden_process_of_another_user_does_not_matter(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As after a power cut, with ProtectProc=invisible of systemd: the process exists, its files do not."""
+    data.mkdir(mode=0o700)
+    (data / "valkey.pid").write_text(f"{os.getpid()}\n")
+    read_bytes = Path.read_bytes
+
+    def read_visible(path: Path) -> bytes:
+        if path == Path(f"/proc/{os.getpid()}/cmdline"):
+            raise FileNotFoundError(path)
+        return read_bytes(path)
+
+    async def play() -> None:
+        embedded = Embedded(data)
+        await embedded.start()
+        await embedded.stop()
+
+    monkeypatch.setattr(Path, "read_bytes", read_visible)
+    asyncio.run(play())
+
+
 def another_process(direct: Client, before: int) -> int:
     """Return Valkey's process number if it runs, and in another process than before, else 0."""
     with suppress(redis.RedisError):
@@ -168,6 +193,45 @@ def test_a_backend_that_dies_repeatedly_is_started_with_growing_pauses(
     assert server.stop() == 0
     assert "starting it again" in server.log
     assert server.log.count("Valkey ended") <= 1
+
+
+def test_valkey_is_started_again_after_a_lack_of_file_descriptors(start: StartServer, data: Path) -> None:
+    server = start()
+    process = process_of(data)
+    limits = resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE)
+    with server.client() as client, embedded_client(data) as direct:
+        client.sadd("q", "a")
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (8, limits[1]))
+        os.kill(process, signal.SIGKILL)
+        refusal = "Valkey cannot be started: Too many open files; starting it again"
+        wait_for(lambda: refusal in server.log, "the start to fail")
+        resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, limits)
+        wait_for(partial(another_process, direct, process), "Valkey to run")
+        assert client.spop("q") == b"a"
+    assert server.stop() == 0
+
+
+def test_valkey_is_started_again_if_no_thread_can_be_started(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refuse(*_: object) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def play() -> None:
+        embedded = Embedded(data)
+        await embedded.start()
+        try:
+            first = process_of(data)
+            monkeypatch.setattr(asyncio, "to_thread", refuse)
+            os.kill(first, signal.SIGKILL)
+            async with asyncio.timeout(TIMEOUT):
+                with embedded_client(data) as direct:
+                    while not another_process(direct, first):  # noqa: ASYNC110 -- no event tells that
+                        await asyncio.sleep(0.01)
+        finally:
+            await embedded.stop()
+
+    asyncio.run(play())
 
 
 def test_a_server_does_not_start_beside_an_orphan_that_it_cannot_find(start: StartServer, data: Path) -> None:

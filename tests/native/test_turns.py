@@ -8,7 +8,7 @@ from pressure_server.backend.address import Address
 from pressure_server.backend.route import Route
 from pressure_server.backend.turns import Turns
 from tests.support.native import NativeClient
-from tests.support.programs import TIMEOUT, Client, Valkey, keys_left, wait_for
+from tests.support.programs import TIMEOUT, Client, StartValkey, Valkey, keys_left, wait_for
 from tests.support.waiters import Waiter, blocked, create, is_refused, wait_for_blocked
 
 TOKEN, PARKED, NOTE = b"token", b"parked", b"note"
@@ -33,6 +33,27 @@ def test_a_second_turn_is_noted_until_it_ends(backend: Valkey, direct: Client, f
         turns.forget_note(0, PARKED)
         await asyncio.to_thread(wait_for, lambda: not direct.exists(NOTE), "the note to be deleted")
         await turns.close()
+        await turns.disconnect()
+
+    asyncio.run(main())
+
+
+def test_connections_to_a_node_that_no_longer_has_the_keys_are_closed(
+    backend: Valkey, direct: Client, start_valkey: StartValkey
+) -> None:
+    other = Address(start_valkey().url)
+
+    async def main() -> None:
+        before, route = len(direct.client_list()), Route(Address(backend.url))
+        turns = Turns(route, NOTE)
+        assert await turns.noted_keys(0) == []
+        assert len(direct.client_list()) == before + 1
+        route.move(other)
+        await asyncio.to_thread(
+            wait_for, lambda: len(direct.client_list()) == before, "the connection to be closed"
+        )
+        assert turns.are_used
+        assert await turns.noted_keys(0) == []
         await turns.disconnect()
 
     asyncio.run(main())

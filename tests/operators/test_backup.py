@@ -336,6 +336,27 @@ def test_what_root_restores_belongs_to_the_owner_of_the_directory(
     assert subprocess.check_output([*find, "-not", "-user", "4000"]) == b""
 
 
+@pytest.mark.parametrize("command", ["restore", "check-data"])
+def test_a_command_of_root_that_fails_leaves_no_file_that_the_server_cannot_open(
+    tmp_path: Path, command: str
+) -> None:
+    owned, no_backup = tmp_path / "owned", tmp_path / "backup.tar"
+    no_backup.touch()
+    owned.mkdir()
+    subprocess.run([*AS_ROOT, "chown", "4000:4000", owned], check=True)
+    ran = subprocess.run(
+        [
+            *(*AS_ROOT, sys.executable, "-m", "pressure_server", command, "--data-dir", owned),
+            *([no_backup] if command == "restore" else []),
+        ],
+        check=False,
+        capture_output=True,
+    )
+    assert ran.returncode != 0
+    found = subprocess.check_output([*AS_ROOT, "find", owned, "-printf", "%U %f\\n"])
+    assert found.split() == [b"4000", b"owned", b"4000", b"server.lock"]
+
+
 def test_a_server_does_not_start_on_an_unfinished_restore(
     server: Server, start_server: StartServer, data: Path, tmp_path: Path
 ) -> None:

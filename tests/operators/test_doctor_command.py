@@ -7,6 +7,7 @@ import redis
 
 from tests.support.native import NativeSteps, run, step_until
 from tests.support.programs import Client, StartServer, Valkey, keys_left, run_command, wait_until_settled
+from tests.support.waiters import create
 
 QUEUE = "q"
 BASE = f"__pressure__:{QUEUE}"
@@ -61,6 +62,20 @@ def test_after_a_repair_a_server_can_use_the_queue(backend: Valkey, client: Clie
     assert client.sadd(QUEUE, "a") == 1
     assert client.spop(QUEUE) == b"a"
     assert doctor(backend) == (0, "1 queue checked: no problems\n")
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "JOBS"])
+def test_a_queue_that_is_full_by_its_bytes_has_no_problem(
+    backend: Valkey, client: Client, direct: Client, kind: str
+) -> None:
+    create(client, QUEUE, "TYPE", kind, "MAX-BYTES", 5)
+    client.rpush(QUEUE, "12345")
+    assert doctor(backend, "--repair") == (0, "1 queue checked: no problems\n")
+    client.rpop(QUEUE)
+    wait_until_settled(direct)
+    direct.delete(f"{BASE}:not_full")
+    status, output = doctor(backend, "--repair")
+    assert (status, "done: pushed a :not_full token\n" in output) == (0, True)
 
 
 def test_a_list_alone_is_deleted_only_if_the_queue_is_named(backend: Valkey, direct: Client) -> None:

@@ -8,6 +8,8 @@ import select
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -78,6 +80,15 @@ def test_a_wrong_pattern_or_backend_is_an_error(backend: Valkey) -> None:
     assert "cannot be reached" in away.stderr or "away" in away.stderr or "refused" in away.stderr
 
 
+def test_a_pattern_may_be_any_bytes(server: Server, backend: Valkey) -> None:
+    with server.client() as client:
+        client.execute_command("SADD", b"\xffq", "a")
+        client.execute_command("SADD", "q", "a")
+    done = _run(backend, "queues", os.fsdecode(b"\xff*"))
+    assert done.returncode == 0, done.stderr
+    assert [line.split()[0] for line in done.stdout.splitlines()] == ["queue", r"\xffq"]
+
+
 def test_where_says_how_the_keys_begin_and_which_node_has_them(backend: Valkey) -> None:
     done = _run(backend, "where", "q")
     assert (done.returncode, done.stdout) == (0, f"prefix __pressure__: on {backend.url.partition('?')[0]}\n")
@@ -89,21 +100,18 @@ def test_top_needs_a_terminal(backend: Valkey) -> None:
     assert "terminal" in done.stderr
 
 
-def test_top_is_live_until_q(server: Server, backend: Valkey) -> None:
+@contextmanager
+def _top(backend: Valkey, lines: int, columns: int) -> Iterator[int]:
+    """Run `top` in a terminal of that size, which is yielded, and type q in the end."""
     ours, theirs = pty.openpty()
     command = [
         sys.executable, "-m", "pressure_server", "top", "--interval", "100ms", "--backend", backend.url,
     ]  # fmt: skip
-    environment = {**os.environ, "TERM": "xterm", "LINES": "24", "COLUMNS": "120"}
+    size = {"LINES": str(lines), "COLUMNS": str(columns)}
+    environment = {**os.environ, "TERM": "xterm", "LC_ALL": "C.UTF-8", **size}
     top = subprocess.Popen(command, stdin=theirs, stdout=theirs, env=environment)
     try:
-        with server.client() as client:
-            client.execute_command("SADD", "letters", "a")
-            _read_until(ours, r"letters")
-            client.execute_command("SADD", "numbers", "1", "2")
-            _read_until(ours, r"numbers")
-        os.write(ours, b"n")
-        _read_until(ours, r"queue")
+        yield ours
         os.write(ours, b"q")
         assert top.wait(20) == 0
     finally:
@@ -111,6 +119,25 @@ def test_top_is_live_until_q(server: Server, backend: Valkey) -> None:
         top.wait()
         os.close(ours)
         os.close(theirs)
+
+
+def test_top_is_live_until_q(server: Server, backend: Valkey) -> None:
+    with _top(backend, 24, 120) as terminal:
+        with server.client() as client:
+            client.execute_command("SADD", "letters", "a")
+            _read_until(terminal, r"letters")
+            client.execute_command("SADD", "numbers", "1", "2")
+            _read_until(terminal, r"numbers")
+        os.write(terminal, b"n")
+        _read_until(terminal, r"queue")
+
+
+def test_top_cuts_names_whose_characters_are_two_cells_wide(server: Server, backend: Valkey) -> None:
+    with server.client() as client:
+        for number in range(6):
+            client.execute_command("SADD", f"{number}" + "\u6587" * 30, "a")
+    with _top(backend, 8, 40) as terminal:
+        _read_until(terminal, "3\u6587{19}")  # in the last line
 
 
 def _read_until(terminal: int, pattern: str) -> None:

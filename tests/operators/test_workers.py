@@ -209,6 +209,18 @@ def test_what_was_counted_does_not_become_less(server: Server, everywhere: list[
     assert counted() == 1
 
 
+def test_a_worker_that_ends_after_a_reset_does_not_bring_back_what_it_had_counted(
+    server: Server, everywhere: list[Client]
+) -> None:
+    first, second = everywhere
+    first.sadd("q", "m")
+    assert second.info("commandstats")["cmdstat_sadd"]["calls"] == 1
+    second.config_resetstat()
+    os.kill(pids(server)[0], signal.SIGKILL)
+    wait_for_starts(server, WORKERS + 1)
+    assert "cmdstat_sadd" not in second.info("commandstats")
+
+
 def test_signals_reach_a_worker_that_is_starting(server: Server, everywhere: list[Client]) -> None:
     for client in everywhere:
         client.close()

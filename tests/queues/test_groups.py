@@ -1,5 +1,6 @@
 """Groups of consumers that read a log: each sees every message once, in order, over any protocol."""
 
+import json
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -7,10 +8,10 @@ import pytest
 
 from tests.support.module_servers import module_server
 from tests.support.native import NativeClient
-from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, wait_for
+from tests.support.programs import TIMEOUT, Client, Server, StartServer, Valkey, run_command, wait_for
 from tests.support.protocols import BEANSTALK, LISTEN, MEMCACHED, Wire
 from tests.support.series import Series, refusals, run_series
-from tests.support.waiters import Waiter, create, wait_for_blocked
+from tests.support.waiters import Waiter, about, create, wait_for_blocked
 
 shared_server = module_server(*LISTEN)
 
@@ -188,6 +189,19 @@ def test_a_ring_tells_a_group_what_it_missed(client: Client) -> None:
     }  # fmt: skip
     assert client.spop("q+g", 9) == [b"e", b"f", b"g"]
     assert described(client)[b"missed"] == 4
+
+
+def test_a_group_into_which_nobody_can_put_is_never_full(backend: Valkey, start_server: StartServer) -> None:
+    server = start_server("--backend", backend.url, "--default-max-bytes", "1")
+    with server.client() as client:
+        create(client, "q", "TYPE", "LOG", "MAX-BYTES", 0)
+        client.rpush("q", "a", "b")
+        client.execute_command("PRESSURE.GROUP", "CREATE", "q", "g")
+        assert len(client.execute_command("PRESSURE.READ", "q", "GROUP", "g", "ann", "COUNT", 2)) == 2
+        shown = about(client, "q+g")
+        assert (shown[b"max_bytes"], shown[b"produced_bytes"]) == (0, 2)
+    listed = run_command("queues", "q+g", "--json", "--backend", backend.url)
+    assert json.loads(listed.stdout)["state"] == ""
 
 
 def test_deleting_a_log_deletes_its_groups(client: Client, server: Server, direct: Client) -> None:

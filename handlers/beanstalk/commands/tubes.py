@@ -112,8 +112,9 @@ async def pause_tube(client: BeanstalkSession, name: bytes, seconds: int) -> byt
         creation = (template.creation if template else Creation()).arguments(client.database.prefix_of(name))
         with suppress(QueueAlreadyExistsError):
             await client.database.run(verbs.CREATE, name, creation, client=client)
-    client.listener.pauses[name] = seconds
-    client.listener.of_tube(name)["cmd-pause-tube"] += 1
+    counts = client.listener.of_tube(name)
+    counts["pause"] = seconds
+    counts["cmd-pause-tube"] += 1
     return b"PAUSED\r\n"
 
 

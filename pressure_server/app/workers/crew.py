@@ -155,9 +155,12 @@ class Crew:
         What a worker that is away would say is left out, but for what it has counted. That stays even if it
         has ended, as counts must not become less.
         """
-        if question == RESET_STATISTICS:
-            self._counted_by_ended.clear()
         answers = await asyncio.gather(*(self._ask(one, question, arguments) for one in self._workers))
+        if question == RESET_STATISTICS:
+            # Not earlier: until then, answers to earlier questions arrive, and workers that end add theirs.
+            self._counted_by_ended.clear()
+            for worker in self._workers:
+                worker.counted.clear()
         own = await self._own.answer(question, arguments)
         ended = self._counted_by_ended.get(question)
         return [answer for answer in (own, ended, *answers) if answer is not None]

@@ -136,7 +136,7 @@ function actions.create(key, word)
   if refusal or queue.returned > 0 then return refusal or { err = 'TYPE has-returned' } end
   local is_closed = queue.is_closed()
   queue.enter(key)
-  local made = life.create('0', '', '', 'type', 'group', 'source', home)
+  local made = life.create('0', '', '', 'type', 'group', 'source', home, 'max_bytes', '')
   if made == 1 then
     call('ZADD', queue.key_of('offsets'), 'inf', '-')
     group.set_next(offset)

@@ -10,6 +10,7 @@
 
 local keys = require 'core/keys'
 local life = require 'core/life'
+local room = require 'core/room'
 
 local doctor = {}
 local ROLES = { 'producer', 'consumer' }
@@ -242,7 +243,7 @@ local NO_NOT_FULL = {
   means = 'a native client died before it pushed the token: native producers wait although there is room',
   remedy = 'push the token (a producer that waits for it then continues; one that does not is reported as stuck)',
   sign = function(now)
-    if now.not_full == 0 and now.has_room then
+    if now.not_full == 0 and now.has_room and not room.is_heavy() then
       local held = now.producer.tokens == 0 and '; the producer role is held' .. by(now.producer) or ''
       return now.view, 'there is room, but no :not_full token' .. held
     end

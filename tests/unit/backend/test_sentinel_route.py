@@ -63,6 +63,13 @@ async def test_sentinels_that_were_set_up_again_are_believed() -> None:
     assert await sentinels.find(names(NEW, 0), AWAY) == NEW
 
 
+def test_former_masters_are_not_tried() -> None:
+    route = Sentinels().route
+    route.move(OLD)
+    route.move(NEW)
+    assert route.nodes == [NEW]
+
+
 async def test_silence_of_all_sentinels_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     sentinels = Sentinels()

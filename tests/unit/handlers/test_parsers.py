@@ -3,11 +3,26 @@
 resp/test_parser.py and memcached/test_parser.py test what is particular to one protocol.
 """
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.support.codecs import CODECS, MAX_MESSAGE, SPLITS, Codec, bytewise, cut, each_codec, traced_memory
+from pressure_server.net.line_parser import FEW_WORDS
+from tests.support.codecs import (
+    CODECS,
+    MAX_MESSAGE,
+    MEMCACHED,
+    RESP,
+    SPLITS,
+    Codec,
+    bytewise,
+    cut,
+    each_codec,
+    traced_memory,
+)
+from tests.support.waiters import packed
 
 LARGEST = 512 << 20
 
@@ -97,6 +112,29 @@ def test_a_message_in_small_pieces_takes_little_more_than_its_size(codec: Codec,
         kept, _ = traced()
     assert message - 1 <= parser.unparsed <= len(stream) + 64
     assert kept < 2.5 * len(stream)
+
+
+@pytest.mark.parametrize(
+    ("codec", "request_of"),
+    [
+        (MEMCACHED, lambda words: b" ".join(words) + b"\r\n"),
+        (RESP, lambda words: b" ".join(words) + b"\r\n"),
+        (RESP, lambda words: packed(*words)),
+    ],
+    ids=["memcached", "inline", "resp"],
+)
+@pytest.mark.parametrize("size", [1, 1000, 1 << 20])
+def test_each_word_of_a_request_of_many_words_is_counted_once(
+    codec: Codec, request_of: Callable[[list[bytes]], bytes], size: int
+) -> None:
+    parser, stream = codec.parser(MAX_MESSAGE), request_of([b"get", *([b"k"] * 1000)])
+    counted = 0
+    for start in range(0, len(stream), size):
+        parser.feed(stream[start : start + size])
+        counted += parser.many_words
+    assert 1001 - FEW_WORDS <= counted <= 1001
+    parser.feed(request_of([b"get", b"k"]))
+    assert parser.many_words == 0
 
 
 @each_codec

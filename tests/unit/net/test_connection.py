@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import sys
 import weakref
 from collections.abc import Callable
 
@@ -142,6 +143,14 @@ async def test_a_client_that_is_evicted_keeps_no_part_of_a_request(server: Serve
     client.evict(BufferLimitError(500_000, 1))
     assert client.session.buffered_bytes() == 0
     assert to_client.written[0].startswith(b"-")
+
+
+@pytest.mark.parametrize("count", [50, 10_000])
+async def test_the_memory_of_short_words_is_counted(server: Server, count: int) -> None:
+    client, _ = server.connect()
+    words = [b"%d" % number for number in range(count)]
+    client.data_received(packed("SADD", "q", *words))
+    assert client.session.buffered_bytes() > sum(map(sys.getsizeof, words))
 
 
 async def test_what_a_client_that_is_evicted_has_not_read_is_not_counted(server: Server) -> None:
