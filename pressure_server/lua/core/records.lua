@@ -114,7 +114,9 @@ local function fields_of_jobs()
   local fields, seen = {}, {}
   for _, reserved in ipairs(the_call.reserved) do
     local base = reserved[1]
-    if not seen[base] and end_with_connection(reserved[3]) then fields[#fields + 1], fields[#fields + 2], seen[base] = 'j' .. base, 1, true end
+    if not seen[base] and end_with_connection(reserved[3]) then
+      fields[#fields + 1], fields[#fields + 2], seen[base] = 'j' .. base, 1, true
+    end
   end
   return fields
 end
