@@ -66,7 +66,7 @@ async def reserve_best(
                 view = await _look(database, names, waits=timeout != 0)
                 jobs = [] if view.best is None else await _take(database, view.best, claims, client)
             except QueueInUseError:
-                # A native client holds the role. The operation that waits in that queue gets it.
+                # A native client holds the role. The operation that waits in that queue gets the role next.
                 if timeout == 0:
                     raise
                 held, jobs = view.best, []

@@ -227,7 +227,7 @@ def test_valkey_is_started_again_if_no_thread_can_be_started(
             async with asyncio.timeout(TIMEOUT):
                 with embedded_client(data) as direct:
                     while not another_process(direct, first):  # noqa: ASYNC110 -- no event tells that
-                        await asyncio.sleep(0.01)
+                        await asyncio.sleep(0.01)  # between two looks at the condition
         finally:
             await embedded.stop()
 

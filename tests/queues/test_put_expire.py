@@ -53,7 +53,7 @@ def test_each_put_that_waits_for_room_keeps_its_own_expiry(
 
 
 def has_called(client: Client, commands: int) -> bool:
-    """Return whether the server has executed so many commands, beside those that ask for that."""
+    """Return whether the server has executed at least this many commands. INFO does not count."""
     statistics = client.info("commandstats").items()
     return sum(int(one["calls"]) for name, one in statistics if name != "cmdstat_info") >= commands
 
