@@ -5,7 +5,7 @@ import functools
 import inspect
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -64,6 +64,17 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
     runner: asyncio.Runner = pyfuncitem._request.getfixturevalue("runner")
     runner.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in wanted}))
     return True
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Show the end of the logs of a failed test's servers."""
+    report = yield
+    if report.failed and isinstance(item, pytest.Function):
+        servers = {value: name for name, value in item.funcargs.items() if isinstance(value, Server)}
+        for server, name in servers.items():
+            report.sections.append((f"log of {name}", server.log[-3000:]))
+    return report
 
 
 @pytest.fixture

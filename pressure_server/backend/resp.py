@@ -167,7 +167,7 @@ class BackendConnection:
         self._answer_timeout = answer_timeout
         self._loop = asyncio.get_running_loop()
         self._watching: asyncio.TimerHandle | None = None
-        self._last_received = 0.0
+        self._last_received = self._next_check = 0.0
         self._written = 0
         # At the last check: how many bytes had reached the backend, and how many had not.
         self._left = self._unsent = 0
@@ -208,31 +208,35 @@ class BackendConnection:
             self._last_received = self._loop.time()
             self._unsent = 0
             if self._watching is None:
-                self._watching = self._loop.call_later(
-                    self._answer_timeout / _CHECKS_PER_TIMEOUT, self._check_progress
-                )
+                self._check_within(self._answer_timeout)
         self._callbacks.append(received)
         self._written += sum(map(len, pieces))
         for data in pieces:
             self._write(data)
+
+    def _check_within(self, seconds: float) -> None:
+        seconds = min(seconds, self._answer_timeout / _CHECKS_PER_TIMEOUT)
+        self._next_check = self._loop.time() + seconds
+        self._watching = self._loop.call_later(seconds, self._check_progress)
 
     def _check_progress(self) -> None:
         """Abort the connection if the backend has been silent for too long."""
         self._watching = None
         if not self._callbacks or self._transport is None:
             return
+        now = self._loop.time()
+        # While the machine stands still, so may the backend: its silence then proves nothing.
+        self._last_received = min(now, self._last_received + max(0.0, now - self._next_check))
         unsent = unsent_bytes(self._transport)
         if self._unsent and self._written - unsent > self._left:
             # The network is slow: the backend cannot answer a command that has not reached it.
-            self._last_received = self._loop.time()
+            self._last_received = now
         self._left, self._unsent = self._written - unsent, unsent
-        left = self._last_received + self._answer_timeout - self._loop.time()
+        left = self._last_received + self._answer_timeout - now
         if left <= 0:
             self.abort(BackendError(f"it has not answered for {self._answer_timeout:g} seconds"))
         else:
-            self._watching = self._loop.call_later(
-                min(left, self._answer_timeout / _CHECKS_PER_TIMEOUT), self._check_progress
-            )
+            self._check_within(left)
 
     async def command(self, *arguments: bytes) -> Any:
         """Send a command and return its reply. Raises the errors of `wait_for_reply`."""

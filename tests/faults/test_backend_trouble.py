@@ -331,6 +331,21 @@ def test_a_question_that_the_backend_does_not_answer_changes_nothing(
     assert_works(impatient)
 
 
+def test_a_machine_that_stands_still_breaks_no_connection(impatient: Server, valkey: Valkey) -> None:
+    with Waiter(impatient.port) as client, impatient.client() as other:
+        with stopped(valkey.process):
+            client.send("SADD", "q", "a")
+            other.ping()
+            other.ping()
+            with stopped(impatient.process):
+                time.sleep(3)  # a time: longer than the timeout of the backend
+            other.ping()
+            other.ping()
+        assert client.reply() == 1
+    assert_works(impatient)
+    assert_logs(impatient)
+
+
 @pytest.mark.slow
 def test_a_slow_network_breaks_no_connection(start_server: StartServer, valkey: Valkey) -> None:
     """A large message takes longer than the backend's timeout, in both directions."""
