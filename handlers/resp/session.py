@@ -262,6 +262,7 @@ class RespSession(Session):
         entry = BY_SPELLING.get(command.words[0])
         can_repeat = (
             entry is not None
+            and entry.repeated is not None
             and self.transaction is None
             and self.user is not NOBODY
             and (entry.repeats_options or not command.rest)

@@ -159,6 +159,8 @@ def test_each_command_of_a_pipeline_is_checked(connect_as: ConnectAs, count: int
     check(("SADD", OWN, "a"), ("SADD", OTHER, "a"), [1] + [0] * (count - 1))
     assert connect_as("root")("EXISTS", OTHER) == 0
     check(("SPOP", OWN), ("SPOP", OTHER), [b"a"] + [None] * (count - 1))
+    # Its second word does not name the queue.
+    check(("SINTERCARD", "1", OWN), ("SINTERCARD", "1", OTHER), [0] * count)
 
 
 def test_a_user_with_the_right_to_put_creates_a_queue_by_a_put(connect_as: ConnectAs) -> None:
