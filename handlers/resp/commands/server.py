@@ -147,12 +147,14 @@ async def command_list(_client: Caller, _words: Words) -> list[bytes]:
 async def command_getkeys(_client: Caller, words: Words) -> list[bytes]:
     """Returns the keys of a command."""
     # Unlike Redis, reject an invalid numkeys, as the command itself does.
-    entry = COMMANDS.get(words[2].upper())
+    described = words[2:]
+    entry = COMMANDS.get(described[0].upper())
+    if entry is not None and entry.subcommands and len(described) > 1:
+        entry = entry.subcommands.get(described[1].upper())
     if entry is None:
         raise CommandError("ERR Invalid command specified")
-    if not entry.accepts(len(words) - 2):
+    if not entry.accepts(len(described)):
         raise CommandError("ERR Invalid number of arguments specified for command")
-    described = words[2:]
     if not entry.names_queues:
         raise CommandError("ERR The command has no key arguments")
     try:

@@ -19,6 +19,7 @@ NAMED = """
 BLPOP a 0|BLPOP a b 0|BRPOP a b c 0|LMOVE a b LEFT RIGHT|BLMOVE a b LEFT RIGHT 0|RPOPLPUSH a b
 BRPOPLPUSH a b 0
 SMOVE a b c|SINTER a|SINTER a b|SUNION a b c|SDIFF a b|WATCH a|WATCH a b|SADD a b c|DEL a b|SPOP a 3|LPUSH a b
+MEMORY USAGE a|memory usage a SAMPLES 3|OBJECT IDLETIME a|OBJECT NONSENSE a|OBJECT IDLETIME|CLIENT ID|CLIENT
 """
 # Redis accepts a number with trailing text, a sign, or leading zeros.
 STRICTER = split("LMPOP 1.0 a LEFT|LMPOP 01 a LEFT|LMPOP +1 a LEFT|BLMPOP 0 1x a LEFT|SINTERCARD 1.0 a")
