@@ -66,6 +66,10 @@ OTHER_TYPES: Series = [
     ("LPUSH new b", b"QUEUED"),
     ("EXEC", [b"OK", 2, b"OK", 2]),
     ("LLEN new", 2),
+    ("PRESSURE.TXN r", b"OK"),
+    ("RESET", b"RESET"),
+    ("LPUSH new c", 3),
+    ("PRESSURE.OUTCOME new r", [b"unknown", None]),
 ]
 REFUSED: Series = [
     *refusals("ERR a token must", "TXN", "''", "x" * 129, "\x00"),

@@ -60,6 +60,7 @@ async def reset(client: Caller, _words: Words) -> str:
     session.name = b""
     session.user = session.clients.access.users.initial
     session.end_transaction()
+    session.transaction_id = None
     if session.reply_mode is ReplyMode.OFF:
         session.reply_mode = ReplyMode.ON
     session.clients.end_monitor(session)
