@@ -162,7 +162,8 @@ class Clients:
                 # A client may have been active up to one tick later than noted.
                 oldest = self.now - self.idle_timeout - _TICK
                 for client in [one for one in self.connected if one.connection.active < oldest]:
-                    if client not in self.monitors:  # a monitor only reads
+                    # A monitor only reads. After a wait, the client may need some time for what it has got.
+                    if client not in self.monitors and client.connection.waited < oldest:
                         client.connection.close_if_idle()
 
     async def drain(self, timeout: float) -> int:

@@ -46,7 +46,7 @@ class Connection:
 
     __slots__ = (
         "_client_side", "_outbox", "_unsent_bytes", "active", "addresses", "clients", "close_reason",
-        "counted", "id", "is_read", "server_side", "session", "since", "transport",
+        "counted", "id", "is_read", "server_side", "session", "since", "transport", "waited",
     )  # fmt: skip
     # For mypyc: `connection_lost` deletes it.
     __deletable__ = ("session",)
@@ -61,6 +61,7 @@ class Connection:
         self.id = next(clients.ids)
         self.since = clients.now  # when the client connected, by the loop's clock
         self.active = 0.0  # when the last command came
+        self.waited = 0.0  # when its last wait ended
         self.close_reason = ""  # for the log, if the server closes the connection
         self.counted = 0  # bytes in the memory account
         self._unsent_bytes = 0  # written, and in memory until the socket has taken everything

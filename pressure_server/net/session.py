@@ -225,6 +225,7 @@ class Session(PipelinedClient):
     def end_wait(self, waiter: Operation | Waiter) -> None:
         """See PipelinedClient."""
         self._waits.pop(waiter, None)  # a session that has ended has none
+        self.connection.waited = self.clients.now
         self._answer_unblock()
 
     def _answer_unblock(self) -> None:

@@ -3,6 +3,7 @@
 import socket
 from collections.abc import Iterator
 from contextlib import ExitStack
+from time import monotonic
 
 import pytest
 
@@ -72,3 +73,23 @@ def test_a_client_that_waits_monitors_or_has_reserved_something_is_not_idle(
             clients[queue].sendall(WORKERS[queue][2])
         for queue in working:
             wait_for_end(client, clients[queue], queue)
+
+
+def test_a_client_is_not_idle_when_its_wait_ends(
+    start_server: StartServer, backend: Valkey, opened: ExitStack
+) -> None:
+    server: Server = start_server("--backend", backend.url, "--idle-timeout", "2")
+    requests = (b"PING\r\n", b"BLPOP q 0\r\n", b"BLPOP q r 0\r\n")
+    with server.client() as client:
+        clients = [
+            opened.enter_context(socket.create_connection(("127.0.0.1", server.port), TIMEOUT))
+            for _ in requests
+        ]
+        for connected, request in zip(clients, requests, strict=True):
+            connected.sendall(request)
+        wait_for_end(client, clients[0], "idle")
+        client.rpush("q", "m", "m")
+        since = monotonic()
+        for connected in clients[1:]:
+            wait_for_end(client, connected, "waiting")
+            assert monotonic() - since >= 2
