@@ -46,6 +46,19 @@ def described(client: Client) -> dict[bytes, Any]:
     return dict(only)
 
 
+def test_a_transaction_sees_the_first_thousand_reservations(connection: Waiter, client: Client) -> None:
+    put(client, 1001)
+    with client.pipeline(transaction=False) as pipe:
+        for consumer in ["bob", "ann"] * 500 + ["eve"]:
+            pipe.execute_command("PRESSURE.READ", "q", "GROUP", "g", consumer)
+        pipe.execute()
+    assert len(pending(connection, "CONSUMER", "eve")) == 1
+    connection("MULTI")
+    for consumer in ("bob", "eve"):
+        connection("PRESSURE.PENDING", "q+g", "CONSUMER", consumer, "COUNT", 1000)
+    assert [len(found) for found in connection("EXEC")] == [500, 0]
+
+
 def test_what_a_dead_consumer_had_read_is_read_by_others_when_its_time_is_up(
     connection: Waiter, client: Client
 ) -> None:

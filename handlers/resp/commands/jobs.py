@@ -187,7 +187,7 @@ async def pending(client: Caller, words: Words) -> list[object]:
     """Describes reservations, in the order in which they end: the first and the last id of jobs that are
     reserved together, the offset of the first one in the log of a group or nil, the token that has reserved
     them or nil for a connection, in how many milliseconds that ends (-1: never), and the number of
-    reservations. Up to COUNT entries, 100 by default.
+    reservations. Up to COUNT entries, 100 by default. A transaction looks at the first thousand only.
     """
     options = _PENDING.values(words[2:])
     count, token = options.get(b"COUNT", _SHOWN), options.get(b"CONSUMER")
@@ -199,7 +199,8 @@ async def pending(client: Caller, words: Words) -> list[object]:
         arguments = [b"%d" % position, b"%d" % _MAX_SHOWN]
         (some,) = await client.database.run(verbs.PENDING, words[1], arguments, client=client.session)
         found += [one for one in map(Pending.of, some) if token is None or one.token == token]
-        position, is_more = position + len(some), len(some) == _MAX_SHOWN
+        # A transaction does one look: a second one would wait for an end that does not come.
+        position, is_more = position + len(some), len(some) == _MAX_SHOWN and client.database.can_wait
     return found[:count]
 
 
