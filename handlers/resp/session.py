@@ -123,17 +123,21 @@ class RespSession(Session):
         return commands, watched
 
     def watch(self, names: list[bytes]) -> dict[bytes, bytes]:
-        """Return the watched versions of the selected database. The caller adds the versions of `names`.
+        """Return the watched versions of the selected database, to which `add_watched` may add `names`.
 
-        Raise CommandError if all watched names together exceed a limit.
+        Raise CommandError if all watched names together would exceed a limit.
         """
         new = set(names) - self.watched.get(self.database, {}).keys()
         watched_bytes = self.watched_bytes + sum(map(len, new)) + _WATCHED_COST * len(new)
         count = sum(map(len, self.watched.values())) + len(new)
         if count > _MAX_WATCHED or watched_bytes > self.most_bytes:
             raise CommandError("ERR too many watched queues")
-        self.watched_bytes = watched_bytes
         return self.watched.setdefault(self.database, {})
+
+    def add_watched(self, name: bytes, version: bytes) -> None:
+        """Watch one more queue of the selected database, which has this version."""
+        self.watched[self.database][name] = version
+        self.watched_bytes += len(name) + _WATCHED_COST
 
     def unwatch(self) -> None:
         """Stop watching all queues."""

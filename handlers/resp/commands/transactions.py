@@ -197,7 +197,7 @@ async def watch(client: Caller, words: Words) -> str:
     for name, version in zip(names, found, strict=True):
         if isinstance(version, PressureError):
             raise version
-        versions[name] = version
+        client.session.add_watched(name, version)
     return OK
 
 

@@ -91,3 +91,11 @@ def test_a_name_watched_again_is_counted_once(client: Client) -> None:
     assert client("WATCH", *names).startswith(b"-ERR too many watched queues")
     # The refused names are not counted.
     assert client("WATCH", *names[:9]) == OK
+
+
+@pytest.mark.interpreted
+def test_names_that_could_not_be_watched_are_not_counted(client: Client) -> None:
+    for _ in range(20):
+        assert client("WATCH", bytes(100 * KB) + b":bound").startswith(b"-ERR ")
+    client("PING")
+    assert client.counted == 0
