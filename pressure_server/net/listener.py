@@ -106,6 +106,10 @@ class ListenerUrl:
             options = tuple(parse_qsl(parts.query, keep_blank_values=True, strict_parsing=bool(parts.query)))
         except ValueError as error:
             raise SettingsError(f"{form} ({error})") from error
+        if parts.fragment:
+            raise SettingsError(form)
+        if "@" in parts.netloc:
+            raise SettingsError("a listener's URL has no user or password: set --users or --password-file")
         scheme, _, transport = parts.scheme.partition("+")
         scheme = _OTHER_SCHEMES.get(scheme, scheme)
         handler, tls = scheme.removesuffix("s"), scheme.endswith("s")

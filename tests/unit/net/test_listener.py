@@ -23,6 +23,8 @@ INVALID_URLS = [
     ("memcached://127.0.0.1:0?mode", "invalid listener URL"),
     ("memcached://127.0.0.1:0?mode=queue&mode=kv", "is given twice"),
     ("memcached://127.0.0.1", "invalid listener URL"),
+    ("memcached://127.0.0.1:0#mode=kv", "invalid listener URL"),
+    ("redis://:secret@127.0.0.1:0", "a listener's URL has no user or password"),
     ("memcache://127.0.0.1:0", "there is no handler 'memcache': choose from beanstalk, memcached, resp"),
     ("gophers://127.0.0.1:70", "there is no handler 'gopher'"),
     ("resp://127.0.0.1:0?mode=kv", "a RESP listener has no options"),
@@ -44,7 +46,7 @@ def test_an_invalid_listener_is_refused_in_one_line(url: str, error: str) -> Non
 
 
 @pytest.mark.parametrize("command", [[], ["ping"]], ids=["serve", "ping"])
-@pytest.mark.parametrize(("url", "error"), [INVALID_URLS[number] for number in (0, 6, 9, 11)])
+@pytest.mark.parametrize(("url", "error"), [INVALID_URLS[number] for number in (0, 6, 11, 13)])
 def test_an_invalid_listener_ends_the_command_with_status_2(command: list[str], url: str, error: str) -> None:
     refused = run_here(*command, "--listen", url, environment={"PRESSURE_BACKEND": "redis://127.0.0.1:1"})
     assert refused.returncode == 2
