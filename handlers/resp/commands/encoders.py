@@ -144,7 +144,7 @@ def message_lists(operation: Operation) -> bytes:
     null = NULL_ARRAY[_protocol_of(operation)]
     if operation.error is not None:
         return _failed(operation, null)
-    if not operation.results and any(operation.sizes):
+    if not operation.results and all(operation.sizes):
         return null * len(operation.sizes)
     return _lists(operation, b"*", null)
 

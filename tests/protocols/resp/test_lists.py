@@ -16,3 +16,11 @@ def test_a_push_and_a_pop_at_any_end_are_first_in_first_out(client: Client, push
     assert take("q", 5) == [b"c"]
     assert take("q") is None
     assert take("q", 5) is None
+
+
+def test_a_pop_of_0_messages_replies_the_same_in_a_pipeline(client: Client) -> None:
+    client.execute_command("PRESSURE.CREATE", "q")
+    with client.pipeline(transaction=False) as pipe:
+        for count in (2, 0, 1):
+            pipe.lpop("q", count)
+        assert pipe.execute() == [None, [], None]
