@@ -21,6 +21,8 @@ logger = logging.getLogger(__name__)
 _SOCKET_PATH = 108
 # Bytes that must fit on the disk, so that it counts as writable.
 _ROOM = 1 << 20
+# Bytes of Valkey's log after which a new one begins. Each rewrite of the append-only file adds a thousand.
+_LONGEST_LOG = 10 << 20
 # Other errors, such as a lack of permission, do not show that no Valkey is running.
 _NOBODY_LISTENS = (errno.ENOENT, errno.ENOTDIR, errno.ECONNREFUSED)
 # By the number of an error: what to do.
@@ -51,6 +53,7 @@ class DataDirectory:
         self.socket = self.path / "valkey.sock"
         self.pid_file = self.path / "valkey.pid"
         self.log = self.path / "valkey.log"
+        self.former_log = self.path / "valkey.log.1"
         self.append_only = self.path / "appendonlydir"
         # A restore unpacks a backup here, and then renames the parts.
         self.restoring = self.path / "restoring"
@@ -113,6 +116,12 @@ class DataDirectory:
             with suppress(OSError):
                 probe.unlink()
         return ""
+
+    def limit_log(self) -> None:
+        """Keep a long log aside, in place of the one kept before. Valkey opens its log for each line."""
+        with suppress(OSError):
+            if self.log.stat().st_size >= _LONGEST_LOG:
+                self.log.replace(self.former_log)
 
     def warn_if_open_to_others(self) -> None:
         """Warn if the directory's mode lets users in who are neither its owner nor in its group."""

@@ -44,6 +44,8 @@ _STABLE_AFTER = 30.0
 # before it gets `always` again.
 _CHECK_EVERY = 1.0
 _HEALTHY_CHECKS = 3
+# Seconds between looks at the size of Valkey's log.
+_LIMIT_LOG_EVERY = 3600.0
 # A line of Valkey's log: process, role, time and text.
 _LOG_LINE = re.compile(r"^\d+:\w \d+ \w+ \d+ [\d:.]+ [-.*#] (.*\S)", re.MULTILINE)
 # What Valkey's log says if it cannot read its files. The tool that the log suggests cannot read the manifest.
@@ -211,11 +213,12 @@ class Embedded:
         good_looks = 0
         while True:
             is_careful = self._fsync and not self._syncs_always
+            self.data.limit_log()
             try:
-                async with asyncio.timeout(_CHECK_EVERY if is_careful else None):
+                async with asyncio.timeout(_CHECK_EVERY if is_careful else _LIMIT_LOG_EVERY):
                     return await process.wait()
             except TimeoutError:
-                good_looks = good_looks + 1 if await self._is_healthy() else 0
+                good_looks = good_looks + 1 if is_careful and await self._is_healthy() else 0
             if good_looks >= _HEALTHY_CHECKS and await self._ask("CONFIG", "SET", "appendfsync", "always"):
                 self._syncs_always = True
                 logger.info("Valkey syncs each write again")

@@ -234,6 +234,26 @@ def test_valkey_is_started_again_if_no_thread_can_be_started(
     asyncio.run(play())
 
 
+def test_the_log_of_valkey_does_not_grow_for_ever(data: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pressure_server.backend.embedded._LIMIT_LOG_EVERY", 0.01)
+    log, former = data / "valkey.log", data / "valkey.log.1"
+
+    async def play() -> None:
+        embedded = Embedded(data)
+        await embedded.start()
+        try:
+            os.truncate(log, 10 << 20)
+            async with asyncio.timeout(TIMEOUT):
+                while not former.exists():  # noqa: ASYNC110 -- no event tells that
+                    await asyncio.sleep(0.01)  # between two looks at the condition
+        finally:
+            await embedded.stop()
+
+    asyncio.run(play())
+    assert former.stat().st_size == 10 << 20
+    assert "bye bye" in log.read_text()
+
+
 def test_a_server_does_not_start_beside_an_orphan_that_it_cannot_find(start: StartServer, data: Path) -> None:
     """Valkey's process number is unknown, as on a full disk."""
     first = start()
