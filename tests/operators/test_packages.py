@@ -11,6 +11,7 @@ import tarfile
 import tomllib
 import zipfile
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import redis
 
 from pressure_server.version import RELEASE
 from tests.operators.tracked_files import copy_files, tracked_files
+from tests.support.made_once import made_once
 from tests.support.paths import ROOT
 from tests.support.programs import TIMEOUT, wait_for
 from tests.support.requirements import need_registry, registry_variables
@@ -49,41 +51,45 @@ def project(folder: Path) -> dict[str, Any]:
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the tracked files, with some pages. It is no clone, so its version is the release."""
-    folder = tmp_path_factory.mktemp("source")
-    copy_files(tracked_files(), folder)
-    for name in PAGES:
-        (folder / name).parent.mkdir(exist_ok=True)
-        (folder / name).write_text("a page")
-    return folder
+
+    def copy(folder: Path) -> None:
+        copy_files(tracked_files(), folder)
+        for name in PAGES:
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text("a page")
+
+    return made_once(tmp_path_factory, "source", copy)
 
 
 @pytest.fixture(scope="module")
-def built(source: Path) -> Path:
+def built(source: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder with the wheels and the sdists. The wheels are built from the sdists."""
-    dist = source / "dist"
-    for folder in (source, source / "client"):
-        run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, folder=folder)
-    return dist
+
+    def build(dist: Path) -> None:
+        for folder in (source, source / "client"):
+            run(sys.executable, "-m", "build", "--no-isolation", "--outdir", dist, folder=folder)
+
+    return made_once(tmp_path_factory, "dist", build)
 
 
 @pytest.fixture(scope="module")
 def server(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel of the server."""
-    return installed(built / f"pressure_server-{RELEASE}-py3-none-any.whl", tmp_path_factory.mktemp("server"))
+    wheel = built / f"pressure_server-{RELEASE}-py3-none-any.whl"
+    return made_once(tmp_path_factory, "server", partial(install, wheel))
 
 
 @pytest.fixture(scope="module")
 def clients(built: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel of the clients."""
     wheel = built / f"pressure_client-{RELEASE}-py3-none-any.whl"
-    return installed(wheel, tmp_path_factory.mktemp("clients"))
+    return made_once(tmp_path_factory, "clients", partial(install, wheel))
 
 
-def installed(wheel: Path, venv: Path) -> Path:
+def install(wheel: Path, venv: Path) -> None:
     run(sys.executable, "-m", "venv", venv, folder=venv)
     run(venv / "bin/python", "-m", "pip", "install", "--quiet", wheel, folder=venv)
     run(venv / "bin/python", "-m", "pip", "check", folder=venv)
-    return venv
 
 
 @pytest.fixture

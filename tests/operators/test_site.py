@@ -13,6 +13,7 @@ from markdown_it import MarkdownIt
 from playwright.sync_api import Browser, Page
 
 from tests.documents import DOCS
+from tests.support.made_once import made_once
 from tests.support.paths import ROOT
 from tests.support.requirements import require
 
@@ -33,11 +34,13 @@ _SHOWN = (
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of the built site. A link to nothing, and a page that no part has, are errors."""
     require(importlib.util.find_spec("material"), "mkdocs-material, of the extra dev")
-    folder = tmp_path_factory.mktemp("site")
-    command = (sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder))
-    built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert built.returncode == 0, built.stderr
-    return folder
+
+    def build(folder: Path) -> None:
+        command = (sys.executable, "-m", "mkdocs", "build", "--quiet", "--site-dir", str(folder))
+        built = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+        assert built.returncode == 0, built.stderr
+
+    return made_once(tmp_path_factory, "site", build)
 
 
 def of_site(site: Path, page: str) -> str:
