@@ -11,21 +11,21 @@ FROM ${BUILDER} AS build
 WORKDIR /src
 # Everything that is downloaded has the version and the hash of these files; `make lock` writes them.
 COPY deploy/image/requirements.txt deploy/image/build.txt ./
-RUN python -m venv /venv && python -m venv /src/tools \
-    && /venv/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements.txt \
-    && tools/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r requirements.txt \
-    && tools/bin/pip install --no-cache-dir --disable-pip-version-check --require-hashes -r build.txt
+# pip is not needed in /venv: the one of the tools installs there, too.
+ENV PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1
+RUN python -m venv --without-pip /venv && python -m venv tools \
+    && tools/bin/pip install --no-compile --require-hashes -r requirements.txt -r build.txt \
+    && tools/bin/pip --python /venv/bin/python install --require-hashes -r requirements.txt
 COPY pyproject.toml setup.py README.md LICENSE ./
 COPY pressure_server pressure_server
 COPY handlers handlers
 # The commit that the image is made of: --build-arg REVISION=$(git rev-parse HEAD). Empty: the release.
 ARG REVISION=unknown
-# /venv/sbom.cdx.json lists what the image has of Python. pip itself is not needed there.
+# /venv/sbom.cdx.json lists what the image has of Python.
 RUN printf %.8s "${REVISION}" > pressure_server/commit.txt \
-    && PRESSURE_COMPILE=1 tools/bin/pip wheel --disable-pip-version-check --no-deps --no-build-isolation --wheel-dir dist . \
-    && /venv/bin/pip install --no-cache-dir --disable-pip-version-check --no-deps --no-index dist/*.whl \
-    && /venv/bin/pip check \
-    && /venv/bin/pip uninstall --yes pip \
+    && PRESSURE_COMPILE=1 tools/bin/pip wheel --no-deps --no-build-isolation --wheel-dir dist . \
+    && tools/bin/pip --python /venv/bin/python install --no-deps --no-index dist/*.whl \
+    && tools/bin/pip --python /venv/bin/python check \
     && tools/bin/cyclonedx-py environment --pyproject pyproject.toml --output-reproducible \
         --output-format JSON --output-file /venv/sbom.cdx.json /venv/bin/python \
     && /venv/bin/pressure-server --version
