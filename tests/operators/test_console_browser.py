@@ -337,7 +337,7 @@ def test_jobs_are_paged_by_the_keyboard(client: Client, view: Open, width: int) 
     expect(section).to_be_hidden()
 
 
-@each_width
+@pytest.mark.parametrize("width", [PHONE, 1440])
 def test_a_page_whose_backend_is_away_says_so_everywhere(
     start_server: StartServer, start_valkey: StartValkey, open_page: Open, width: int
 ) -> None:
