@@ -33,7 +33,8 @@ from pressure_server.queues.operations.wait import watched_keys
 from pressure_server.text import printable
 
 LIBRARY = library()
-TAKE = b"get existing waits"
+# For good, also from a queue with ACK NEXT: no connection to a server would ever end the reservation.
+TAKE = b"get existing waits final"
 # Seconds without news before the client tries again. Each try counts as use of the queue: servers delete
 # queues that have not been used for long (life.lua, expire).
 _MAX_SILENCE = 5.0

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from pressure_server.client import AsyncQueue, Queue, QueueFullError
+from pressure_server.client import AsyncQueue, Queue, QueueEmptyError, QueueFullError
 from tests.support.module_servers import module_server
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
 from tests.support.protocols import LISTEN, MEMCACHED, Wire, stored
@@ -83,6 +83,19 @@ def test_each_method_does_what_it_says_while_many_jobs_are_made_or_due(
         assert found == EXPECTED[method]
     left = {"delete": False, "get": 2999, "put": 3001}.get(method, 3000)
     assert (queue.length() if left else queue.exists()) == left
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "JOBS", "LIFO"])
+def test_a_get_from_a_queue_with_ack_next_takes_the_message_for_good(
+    client: Client, queue: Queue, kind: str
+) -> None:
+    create(client, "q", "TYPE", kind, "ACK", "NEXT")
+    client.rpush("q", "a")
+    assert queue.get(timeout=0) == b"a"
+    found = client.execute_command("PRESSURE.INFO", "q")
+    assert (found[b"length"], found[b"reserved"], found[b"consumed_messages"]) == (0, 0, 1)
+    with pytest.raises(QueueEmptyError):
+        queue.get(timeout=0.1)
 
 
 def test_a_get_passes_over_many_messages_that_have_expired(
