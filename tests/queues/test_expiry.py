@@ -81,6 +81,17 @@ def test_an_unused_empty_queue_is_deleted_with_all_its_keys(client: Client, dire
     assert client.sadd("control", "again") == 1  # which creates the queue again
 
 
+def test_a_group_with_a_time_to_live_stays_until_it_has_read_its_log(client: Client, direct: Client) -> None:
+    create(client, "log", "TYPE", "LOG")
+    client.execute_command("PRESSURE.GROUP", "CREATE", "log", "g")
+    client.execute_command("PRESSURE.ALTER", "log+g", "TTL", TTL)
+    client.rpush("log", "m")
+    wait_for_expiry(client, direct)
+    (found,) = client.execute_command("PRESSURE.READ", "log", "GROUP", "g", "consumer")
+    assert client.execute_command("PRESSURE.ACK", "log+g", found[0], "TOKEN", "consumer") == 1
+    wait_for(lambda: not client.execute_command("PRESSURE.GROUP", "LIST", "log"), "the group to be deleted")
+
+
 def test_full_and_closed_and_explicitly_created_queues_stay(client: Client, direct: Client) -> None:
     client.sadd("full", "m")
     client.execute_command("PRESSURE.CREATE", "on purpose")

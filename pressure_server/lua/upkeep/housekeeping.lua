@@ -57,6 +57,13 @@ local function is_under_way(key)
   return under_way[key]
 end
 
+-- Return whether this is the queue of a group, and its log has messages that the group has not read.
+local function has_messages_ahead(key)
+  local source, following = unpack(call('HMGET', key .. ':ext:settings', 'source', 'next'))
+  local consumed = source and call('GET', source .. ':stats:consumed_messages') or 0
+  return source and call('LLEN', source) + consumed > tonumber(following)
+end
+
 local default_seconds, now = tonumber(ARGV[4]), nil
 if default_seconds then
   local time = call('TIME')
@@ -86,7 +93,7 @@ function verbs.expire(key)
   elseif is_to_ask then
     call('HSET', settings, 'asked', since)
     call('SET', key .. ':bound', bound)
-  elseif not is_under_way(key) then
+  elseif not (is_under_way(key) or has_messages_ahead(key)) then
     return remove(key)
   end
   return 0
