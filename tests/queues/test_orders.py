@@ -219,6 +219,15 @@ def test_a_ring_of_any_order_drops_the_oldest(client: Client, direct: Client) ->
         assert about(client, name)[b"dropped_messages"] == 2
 
 
+def test_a_ring_does_not_count_delayed_jobs_as_dropped(client: Client) -> None:
+    create(client, "q", "TYPE", "JOBS", "BOUND", 1, "OVERFLOW", "OVERWRITE")
+    for _ in range(3):
+        client.execute_command("PRESSURE.PUT", "q", "m", "DELAY", 1000)
+    client.rpush("q", "ready")
+    found = about(client, "q")
+    assert (found[b"length"], found[b"dropped_messages"], found[b"consumed_messages"]) == (3, 1, 1)
+
+
 MESSAGE = st.sampled_from([b"a", b"b", b"c", b"d", b"e", b""])
 SOME = st.lists(MESSAGE, min_size=1, max_size=4)
 STEP = st.one_of(

@@ -78,9 +78,11 @@ local function space_for(self, wanted)
   return self.overwrites and math.huge or space
 end
 
+-- Drop the oldest messages; of jobs those that are ready, which may be fewer.
 local function drop(count)
-  call('HINCRBY', queue.base .. ':ext:settings', 'dropped', count)
+  local before = queue.length
   queue.kind.drop_oldest(count)
+  call('HINCRBY', queue.base .. ':ext:settings', 'dropped', before - queue.length)
 end
 
 -- Drop the oldest messages if the queue overwrites, and the put has exceeded its bound or its limit of bytes.
