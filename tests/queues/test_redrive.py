@@ -101,6 +101,17 @@ def test_a_list_for_dead_letters_stays_a_list(server: Server, client: Client, wa
     assert client.lrange("dead", 0, -1) == [b"a", b"b"]
 
 
+@pytest.mark.parametrize("order", ["LIFO", "RANDOM"])
+def test_a_queue_of_another_order_knows_where_its_first_dead_letter_came_from(
+    server: Server, client: Client, waiter: Waiter, order: str
+) -> None:
+    create(client, "dead", "TYPE", order)
+    for message in "ab":
+        kill(server, client, "q", message)
+    assert waiter("PRESSURE.REDRIVE", "dead") == 2
+    assert (client.llen("q"), client.llen("dead")) == (2, 0)
+
+
 def test_a_message_of_a_group_goes_back_to_nobody(server: Server, client: Client, waiter: Waiter) -> None:
     create(client, "log", "TYPE", "LOG")
     waiter("PRESSURE.GROUP", "CREATE", "log", "g")

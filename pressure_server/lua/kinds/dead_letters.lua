@@ -15,7 +15,7 @@ local function put_into(base, some, options, origin)
   local home, was_patient, messages, result = queue.base, block.patient, {}, nil
   for i, job in ipairs(some) do messages[i] = jobs.message_of(jobs.parse(job)) end
   queue.enter(base)
-  options.job = not queue.bound or queue.kind.has_deliveries
+  options.job = not queue.bound or queue.kind.has_deliveries or queue.kind.become_jobs
   options.flags = not options.job
   for i, job in ipairs(some) do
     local head = options.job
