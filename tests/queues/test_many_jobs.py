@@ -128,6 +128,18 @@ def test_the_length_has_all_reservations_that_have_ended_at_once(
     assert client.lrange("q", 0, -1) == messages_of(3000)
 
 
+def test_a_list_with_many_reserved_messages_becomes_one_of_jobs_with_few_commands(
+    client: Client, direct: Client, worker: Waiter
+) -> None:
+    fill(client, "q", messages_of(3000))
+    reserve(worker, "q", 3000)
+    direct.config_resetstat()
+    assert client.execute_command("PRESSURE.PAUSE", "q", 0)
+    assert direct.info("commandstats")["cmdstat_hmget"]["calls"] < 100
+    found = about(client, "q")
+    assert (found[b"reserved"], found[b"produced_bytes"], found[b"consumed_bytes"]) == (3000, 18_000, 0)
+
+
 def test_a_lifo_shows_the_order_in_which_messages_are_taken(client: Client) -> None:
     create(client, "q", "TYPE", "lifo")
     priority = random.Random(1).randrange

@@ -294,9 +294,10 @@ function jobs.convert()
   -- The reserved messages of a list were counted as consumed.
   local outstanding, bytes = 0, 0
   for _, state in ipairs({ 'reserved', 'buried' }) do
-    for _, id in ipairs(call('ZRANGE', key_of(state), 0, -1)) do
-      local job = jobs.read({ id })[1]
-      if job then outstanding, bytes = outstanding + 1, bytes + jobs.bytes_of(job) end
+    for some in commands.parts(call('ZRANGE', key_of(state), 0, -1), jobs.AT_ONCE) do
+      for _, value in ipairs(call('HMGET', key_of('jobs'), unpack(some))) do
+        if value then outstanding, bytes = outstanding + 1, bytes + jobs.bytes_of({ value = value }) end
+      end
     end
   end
   if outstanding > 0 then queue.count_as('consumed', -outstanding, -bytes) end
