@@ -104,6 +104,26 @@ def test_a_put_that_waits_is_done_once_and_whole(client: Client, server: Server)
         assert str(third("LPUSH", "q", *"efgh")).startswith("FULL ")
 
 
+@pytest.mark.parametrize("option", ["", "TIMEOUT 0"])
+def test_a_put_that_was_done_is_answered_at_once_although_others_wait_for_room(
+    client: Client, server: Server, option: str
+) -> None:
+    create(client, "q", "BOUND", 1, "OVERFLOW", "BLOCK")
+    done = ("PRESSURE.PUT", "q", "a", "TXN", "t", *option.split())
+    with Waiter(server.port) as first, Waiter(server.port) as second:
+        assert first(*done) == 1
+        first.send("PRESSURE.PUT", "q", "b", *option.split())
+        wait_for_blocked(client, 1)
+        assert second(*done) == 1
+        # A new one waits after the first, as does a later command of the first client.
+        second.send("PRESSURE.PUT", "q", "c", "TXN", "new", *option.split())
+        wait_for_blocked(client, 2)
+        first.send(*done)
+        assert [client.blpop("q", 60)[1] for _ in range(3)] == [b"a", b"b", b"c"]
+        assert [first.reply(), first.reply(), second.reply()] == [1, 1, 1]
+    assert client.llen("q") == 0
+
+
 def test_a_put_behind_another_kind_of_put_keeps_its_id(client: Client, server: Server) -> None:
     create(client, "q", "BOUND", 2, "OVERFLOW", "BLOCK")
     lines = "PRESSURE.TXN a|LPUSH q 1|PRESSURE.TXN b|SADD q 2|PRESSURE.TXN c|LPUSH q 3"

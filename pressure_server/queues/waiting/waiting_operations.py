@@ -114,14 +114,17 @@ class WaitingOperations:
     def _tried_at_once(self, new_puts: list[Operation]) -> list[Operation]:
         """Return the new puts that are tried although others wait: those without a timeout of their own.
 
-        But if such a put waits for room, the queue lets all of them wait. None overtakes its own client's.
+        But if such a put waits for room, the queue lets all of them wait. A put with a transaction id is
+        tried in any case: it needs no room if it has been done before. None overtakes its own client's.
         """
-        untold = [operation for operation in new_puts if operation.options.on_full is OnFull.CONFIGURED]
         line = self._lines[Line.PRODUCERS]
-        if not (untold and line) or any(_shows_that_the_queue_blocks(operation) for operation in line):
+        blocks = any(_shows_that_the_queue_blocks(operation) for operation in line)
+        waits = [o for o in new_puts if not o.options.once and (blocks or o.options.on_full is OnFull.WAIT)]
+        if not line or len(waits) == len(new_puts):
             return []
-        ahead = {o.owner for o in (*line, *new_puts) if o.options.on_full is OnFull.WAIT}
-        return [operation for operation in untold if operation.owner not in ahead]
+        waits += [o for o in line if blocks or o.options.on_full is OnFull.WAIT]
+        ahead = {operation.owner for operation in waits}
+        return [operation for operation in new_puts if operation.owner not in ahead]
 
     def note_sent(self) -> None:
         """Note that a call leaves that may cause the next notification; moves at destinations need that."""
