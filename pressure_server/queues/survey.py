@@ -37,12 +37,14 @@ _MAX_MARKS = 8
 class Figures(NamedTuple):
     """The figures of a queue, as survey.lua returns them; sizes in bytes, times in milliseconds.
 
-    `type` is fifo, jobs, lifo, random, log or group. `length` counts the messages that are queued: the ready
-    and delayed ones of a queue of jobs. `put` and `taken` are totals since the queue was created. `next_age`
-    is the age of the next ready job, 0 for queues that have none.
+    `type` is fifo, jobs, lifo, random, log or group. `made` is when a server created the queue, empty if a
+    native client did. `length` counts the messages that are queued: the ready and delayed ones of a queue of
+    jobs. `put` and `taken` are totals since the queue was created; `taken` decreases if messages go back.
+    `next_age` is the age of the next ready job, 0 for queues that have none.
     """
 
     type: bytes
+    made: bytes
     length: int
     bound: int
     max_bytes: int
@@ -87,8 +89,10 @@ class Figures(NamedTuple):
         return [name for name, is_so in states.items() if is_so]
 
 
-# The fields of Figures that change if a message is put or taken, delivered or dropped.
-_FLOW = slice(Figures._fields.index("put"), None)
+# The counts of Figures that only grow, except that messages go back.
+COUNTS = ("put", "put_bytes", "taken", "taken_bytes", "dropped", "timeouts", "deliveries", "dead_letters")
+_counts_of = attrgetter(*COUNTS)
+_NOTHING = (0,) * len(COUNTS)
 
 
 class Ages:
@@ -126,10 +130,12 @@ class Surveyed:
 
     `at` is when it was looked at last, by time.monotonic(). `put_rate` and `taken_rate` are messages a second
     between the latest two looks. `age` is how many seconds old its oldest message is; see Ages. `lengths`
-    is what the latest looks have found, or None if it has not changed.
+    is what the latest looks have found, or None if it has not changed. `counts` has the highest of COUNTS.
     """
 
-    __slots__ = ("_ages", "age", "at", "database", "figures", "lengths", "name", "put_rate", "taken_rate")
+    __slots__ = (
+        "_ages", "age", "at", "counts", "database", "figures", "lengths", "name", "put_rate", "taken_rate",
+    )  # fmt: skip
 
     def __init__(self, database: int, name: bytes, figures: Figures, now: float) -> None:
         self.database = database
@@ -138,17 +144,20 @@ class Surveyed:
         self.at = now
         self.put_rate = self.taken_rate = 0.0
         self.lengths: deque[int] | None = None
+        self.counts: tuple[int, ...] = _counts_of(figures)
         self._ages = Ages()
         self.age = self._age(now)
 
-    def update(self, figures: Figures, now: float) -> None:
-        """Note new figures."""
+    def update(self, figures: Figures, now: float) -> bool:
+        """Note new figures. Return False if the queue was deleted, and created again."""
         before, seconds = self.figures, max(now - self.at, 1e-3)
-        is_same = figures.put >= before.put and figures.taken >= before.taken
+        is_same = figures.put >= before.put and figures.made == before.made
+        counts = _counts_of(figures)
+        self.counts = tuple(map(max, self.counts, counts)) if is_same else counts
         if not is_same:
-            self._ages = Ages()  # the queue was deleted, and created again
+            self._ages = Ages()
         self.put_rate = (figures.put - before.put) / seconds if is_same else 0.0
-        self.taken_rate = (figures.taken - before.taken) / seconds if is_same else 0.0
+        self.taken_rate = max(0, figures.taken - before.taken) / seconds if is_same else 0.0
         if self.lengths is None and figures.length != before.length:
             self.lengths = deque([before.length], HISTORY)
         if self.lengths is not None:
@@ -158,6 +167,7 @@ class Surveyed:
         self.figures = figures
         self.at = now
         self.age = self._age(now)
+        return is_same
 
     def _age(self, now: float) -> float:
         figures = self.figures
@@ -178,12 +188,6 @@ class Totals(NamedTuple):
     reserved: int
     buried: int
     oldest: float
-
-
-# The counts of Figures that only grow.
-COUNTS = ("put", "put_bytes", "taken", "taken_bytes", "dropped", "timeouts", "deliveries", "dead_letters")
-_counts_of = attrgetter(*COUNTS)
-_NOTHING = (0,) * len(COUNTS)
 
 
 class Survey:
@@ -280,22 +284,18 @@ class Survey:
                 continue
             figures = Figures._make(values)
             if known is None:
-                self.queues[number, name] = Surveyed(number, name, figures, now)
+                known = self.queues[number, name] = Surveyed(number, name, figures, now)
                 if self.rounds:
-                    self._count(None, figures)
+                    self._count(_NOTHING, known.counts)
             elif now > known.at:
-                self._count(known.figures, figures)
-                known.update(figures, now)
+                before = known.counts
+                is_same = known.update(figures, now)
+                self._count(before if is_same else _NOTHING, known.counts)
 
-    def _count(self, before: Figures | None, after: Figures) -> None:
-        """Count what has happened to a queue between two looks; `before` is None for a new queue."""
-        if before is not None and before[_FLOW] == after[_FLOW]:
-            return
-        if before is not None and after.put < before.put:
-            before = None  # the queue was deleted, and created again
-        old = _counts_of(before) if before is not None else _NOTHING
-        for count, more in zip(COUNTS, map(sub, _counts_of(after), old), strict=True):
-            if more:
+    def _count(self, before: tuple[int, ...], after: tuple[int, ...]) -> None:
+        """Count what has happened to a queue between two looks."""
+        if before != after:
+            for count, more in zip(COUNTS, map(sub, after, before), strict=True):
                 self.counts[count] += more
 
     async def _finish(self, began: float, away: Container[Shard]) -> None:

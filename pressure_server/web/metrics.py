@@ -36,7 +36,7 @@ from pressure_server.net.workers import Totals, Waiting
 from pressure_server.queues.broker import Broker
 from pressure_server.queues.calls.statistics import CallStatistics
 from pressure_server.queues.operations.operation import Line
-from pressure_server.queues.survey import Survey, Surveyed
+from pressure_server.queues.survey import COUNTS, Survey, Surveyed
 from pressure_server.queues.upkeep import memory_fields
 from pressure_server.text import Glob, printable
 from pressure_server.web.http_requests import STATES, USER, HttpContext
@@ -326,8 +326,8 @@ def _queue_metrics(
         value_of = attrgetter(value)
         yield _gauges(f"queue_{name}", text, _QUEUE, [(label, value_of(one)) for label, one in labelled])
     for count, (name, text) in _COUNTS.items():
-        shown = with_jobs if count in _ONLY_JOBS else labelled
-        rows = [(label, getattr(one.figures, count)) for label, one in shown]
+        shown, at = with_jobs if count in _ONLY_JOBS else labelled, COUNTS.index(count)
+        rows = [(label, one.counts[at]) for label, one in shown]
         yield _counters(f"queue_{name}", f"{text}.", _QUEUE, rows)
     states = [((*label, state), getattr(one.figures, state)) for label, one in with_jobs for state in STATES]
     yield _gauges("queue_jobs", "Jobs by state.", (*_QUEUE, "state"), states)

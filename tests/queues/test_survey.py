@@ -68,6 +68,15 @@ def test_a_queue_that_is_created_again_begins_anew() -> None:
     assert (queue.put_rate, queue.taken_rate, queue.age) == (0, 0, 0)
 
 
+def test_a_message_that_goes_back_changes_neither_counts_nor_the_age_of_others() -> None:
+    queue = Surveyed(0, b"q", _figures(put=10, taken=5, length=5), 100.0)
+    queue.update(_figures(put=10, taken=6, length=4), 110.0)
+    assert queue.update(_figures(put=10, taken=5, length=5), 120.0)
+    assert (queue.counts[COUNTS.index("taken")], queue.taken_rate, queue.age) == (6, 0, 20)
+    assert not queue.update(_figures(made=b"1.2", put=10, taken=5, length=5), 130.0)
+    assert (queue.counts[COUNTS.index("taken")], queue.age) == (5, 0)
+
+
 def _with_survey(backend: Valkey, scenario: Callable[[Survey], Awaitable[None]]) -> None:
     async def run() -> None:
         broker = Broker(Address(backend.url), prefix="__pressure__", policy=Policy())
@@ -135,6 +144,28 @@ def test_counts_only_grow_also_if_queues_are_deleted(client: Client, backend: Va
         assert survey.counts["put"] == 2 + 5 + 2
         assert (0, b"q") not in survey.queues
         assert survey.totals.length == 1
+
+    _with_survey(backend, scenario)
+
+
+def test_counts_only_grow_also_if_messages_go_back(client: Client, backend: Valkey) -> None:
+    client.execute_command("PRESSURE.CREATE", "q")
+    client.sadd("q", *range(10))
+
+    async def scenario(survey: Survey) -> None:
+        await survey.run_once()
+        for _ in range(2):
+            reserved = client.execute_command("PRESSURE.RESERVE", "q", "DETACHED", "me")
+            await survey.run_once()
+            assert survey.counts["taken"] == 1
+            assert client.execute_command("PRESSURE.RELEASE", "q", reserved[1], "TOKEN", "me") == 1
+            await survey.run_once()
+            assert survey.counts["taken"] == 1
+        # The next queue of the same name has more messages than the first one.
+        client.delete("q")
+        client.sadd("q", *range(20))
+        await survey.run_once()
+        assert (survey.counts["put"], survey.counts["taken"]) == (20, 1)
 
     _with_survey(backend, scenario)
 

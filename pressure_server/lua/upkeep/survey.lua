@@ -57,7 +57,8 @@ local function figures_of(base)
     end
   end
   return {
-    kind, length, number(values[1]), number(settings[2]), call('EXISTS', base .. ':closed'), settings[11] and 1 or 0,
+    kind, string.match(values[2] or '', '^[%d.]*'), length, number(values[1]), number(settings[2]),
+    call('EXISTS', base .. ':closed'), settings[11] and 1 or 0,
     number(values[3]), number(values[4]), number(values[5]), number(values[6]),
     jobs[1], jobs[2], jobs[3], jobs[4], math.max(0, number(settings[7]) - now), age,
     number(settings[3] or dropped), number(settings[4]), number(settings[5]), number(settings[6]),
