@@ -48,6 +48,7 @@ class Figures(NamedTuple):
     length: int
     bound: int
     max_bytes: int
+    held_bytes: int  # of reserved and buried jobs, which do not count for max_bytes
     is_closed: int
     keeps: int  # ACK NEXT: what is popped stays reserved until the client's next pop
     put: int
@@ -74,7 +75,8 @@ class Figures(NamedTuple):
     def is_full(self) -> bool:
         """Whether the queue has reached its bound or its limit of bytes."""
         return bool(
-            (self.bound and self.length >= self.bound) or (self.max_bytes and self.bytes >= self.max_bytes)
+            (self.bound and self.length >= self.bound)
+            or (self.max_bytes and self.bytes - self.held_bytes >= self.max_bytes)
         )
 
     @property

@@ -170,6 +170,22 @@ def test_counts_only_grow_also_if_messages_go_back(client: Client, backend: Valk
     _with_survey(backend, scenario)
 
 
+def test_a_queue_is_full_if_puts_find_no_room(client: Client, backend: Valkey) -> None:
+    client.execute_command("PRESSURE.CREATE", "q", "TYPE", "JOBS", "MAX-BYTES", 4, "OVERFLOW", "ERROR")
+    client.sadd("q", "four")
+
+    async def scenario(survey: Survey) -> None:
+        await survey.run_once()
+        assert survey.totals.full == 1
+        client.execute_command("PRESSURE.RESERVE", "q", "DETACHED", "me")
+        await survey.run_once()
+        # Reserved jobs leave room for others.
+        assert (survey.totals.full, survey.totals.bytes) == (0, 4)
+        assert client.sadd("q", "five") == 1
+
+    _with_survey(backend, scenario)
+
+
 def test_dead_letters_and_timeouts_are_counted(client: Client, backend: Valkey) -> None:
     client.execute_command("PRESSURE.CREATE", "letters", "TYPE", "JOBS")
     client.execute_command(

@@ -43,7 +43,7 @@ local function figures_of(base)
   if values[2] and not string.match(values[2], ENDS_IN_DIGIT) then
     kind = string.match(values[2], '(%l+)$') or kind
     settings = call('HMGET', base .. ':ext:settings', 'type', 'max_bytes', 'dropped', 'timeouts', 'deliveries',
-      'dead_letters', 'paused', 'source', 'next', 'ranged', 'ack')
+      'dead_letters', 'paused', 'source', 'next', 'ranged', 'ack', 'held_bytes')
     if kind == 'jobs' or kind == 'reserved' or kind == 'kept' then jobs, age = jobs_of(base) end
     if kind == 'jobs' then
       jobs[1] = jobs[1] + length + call('ZCARD', base .. ':ext:unadopted') + (settings[8] and lag_of(settings[8], tonumber(settings[9] or 0)) or 0)
@@ -58,7 +58,7 @@ local function figures_of(base)
   end
   return {
     kind, string.match(values[2] or '', '^[%d.]*'), length, number(values[1]), number(settings[2]),
-    call('EXISTS', base .. ':closed'), settings[11] and 1 or 0,
+    number(settings[12]), call('EXISTS', base .. ':closed'), settings[11] and 1 or 0,
     number(values[3]), number(values[4]), number(values[5]), number(values[6]),
     jobs[1], jobs[2], jobs[3], jobs[4], math.max(0, number(settings[7]) - now), age,
     number(settings[3] or dropped), number(settings[4]), number(settings[5]), number(settings[6]),
