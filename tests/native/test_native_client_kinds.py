@@ -9,9 +9,10 @@ import pytest
 
 from pressure_server.client import AsyncQueue, Queue, QueueEmptyError, QueueFullError
 from tests.support.module_servers import module_server
+from tests.support.native import NativeClient
 from tests.support.programs import TIMEOUT, Client, Server, Valkey, wait_for
 from tests.support.protocols import LISTEN, MEMCACHED, Wire, stored
-from tests.support.waiters import create
+from tests.support.waiters import Waiter, create, wait_for_waiting
 
 BASE = "__pressure__:q"
 TYPES = ("FIFO", "JOBS", "LIFO", "RANDOM", "LOG")
@@ -180,3 +181,19 @@ def test_a_cancelled_get_puts_its_message_back_while_many_become_jobs(
     asyncio.run(cancel_a_get())
     assert client.llen("q") == 3001
     assert b"first" in client.lrange("q", 0, -1)
+
+
+def test_a_native_delete_of_the_slowest_group_makes_room_in_its_log(
+    server: Server, client: Client, backend: Valkey
+) -> None:
+    create(client, "log", "TYPE", "LOG", "BOUND", 1, "OVERFLOW", "BLOCK")
+    for group in ("g", "slow"):
+        client.execute_command("PRESSURE.GROUP", "CREATE", "log", group)
+    client.rpush("log", "m")
+    assert client.spop("log+g") == b"m"
+    assert client.llen("log+slow") == 1
+    with backend.client() as connection, Waiter(server.port) as waiter:
+        waiter.send("PRESSURE.PUT", "log", "next", "TIMEOUT", 60)
+        wait_for_waiting(client, "log", producers=1)
+        NativeClient(connection, "log+slow").delete()
+        assert waiter.reply() == 1

@@ -236,12 +236,17 @@ function life.close()
   return 1
 end
 
--- After the queue of a group has been deleted, let the log drop what all other groups have passed.
+-- After the queue of a group has been deleted, let the log drop what all other groups have passed. The script of
+-- housekeeping has no kinds of queues, so it wakes up the operations that wait for room there.
 local function settle_log(source)
   local home = queue.base
-  if source then
+  if source and queue.kind then
     queue.enter(source)
     queue.enter(home)
+  elseif source then
+    queue.base = source
+    queue.try_waiting()
+    queue.base = home
   end
 end
 
