@@ -59,6 +59,7 @@ class JobField(IntEnum):
     OWN_TTR = 8  # the time to run of one reservation
     OFFSET = 9  # that of a message of a log whose job has been buried (groups.lua)
     ORIGIN = 10  # the base key of the queue from which a dead letter came (dead_letters.lua)
+    NAME = 11  # what made a dead letter unique there, if not its message
 
 
 # What jobs have that were put without: a priority, and a time to run in milliseconds.

@@ -112,6 +112,24 @@ def test_a_queue_of_another_order_knows_where_its_first_dead_letter_came_from(
     assert (client.llen("q"), client.llen("dead")) == (2, 0)
 
 
+def test_jobs_keep_the_names_that_make_them_unique(server: Server, client: Client, waiter: Waiter) -> None:
+    create(client, "q", "MAX-DELIVERIES", 1, "DEAD-LETTER", "dead", "UNIQUE", "QUEUED")
+    for message in ("a named x", "b"):
+        name = ("UNIQUE-BY", "x") if "x" in message else ()
+        waiter("PRESSURE.PUT", "q", message, *name)
+        with Waiter(server.port) as worker:
+            assert worker("PRESSURE.RESERVE", "q")
+    wait_for(lambda: client.llen("dead") == 2, "the dead letters")
+    assert waiter("PRESSURE.REDRIVE", "dead") == 2
+    there = client.lrange("q", 0, -1)
+    assert there == [b"a named x", b"b"]
+    for words in (("c", "UNIQUE-BY", "x"), ("d", "UNIQUE-BY", "b"), ("b",)):
+        waiter("PRESSURE.PUT", "q", *words)
+        assert client.lrange("q", 0, -1) == there
+    waiter("PRESSURE.PUT", "q", "e", "UNIQUE-BY", "a named x")
+    assert client.lrange("q", 0, -1) == [*there, b"e"]
+
+
 def test_a_message_of_a_group_goes_back_to_nobody(server: Server, client: Client, waiter: Waiter) -> None:
     create(client, "log", "TYPE", "LOG")
     waiter("PRESSURE.GROUP", "CREATE", "log", "g")

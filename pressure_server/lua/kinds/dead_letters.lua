@@ -1,5 +1,5 @@
 -- Dead letters: jobs that have been delivered often enough go to another queue, and back if a client asks for it. A
--- queue of jobs notes where each came from (JOB_ORIGIN); a list has no place for that.
+-- queue of jobs notes where each came from (JOB_ORIGIN), and its name there (JOB_NAME); a list has no place for that.
 
 local put = require 'core/put'
 local jobs = require 'kinds/jobs'
@@ -12,22 +12,27 @@ local dead_letters = {}
 -- Takes    the base key; the jobs; the options of the put; the base key that is noted as their origin, or nil
 -- Returns  a table, with `err` if none has been put; else a function that tells of each job, by its place, whether it has
 local function put_into(base, some, options, origin)
-  local home, was_patient, messages, result = queue.base, block.patient, {}, nil
-  for i, job in ipairs(some) do messages[i] = jobs.message_of(jobs.parse(job)) end
+  local home, was_patient, messages, names, result = queue.base, block.patient, {}, {}, nil
+  for i, job in ipairs(some) do
+    messages[i] = jobs.message_of(jobs.parse(job))
+    names[i] = queue.jobs.settings.unique and call('HGET', queue.key_of('jobs'), job.id .. '#') or job.about[JOB_NAME]
+  end
   queue.enter(base)
   options.job = not queue.bound or queue.kind.has_deliveries or queue.kind.become_jobs
   options.flags = not options.job
+  options.by = next(names) and queue.jobs and queue.jobs.settings.unique
   for i, job in ipairs(some) do
     local head = options.job
       and string.format('%d 0 %s %s %s ', job.about[JOB_PRIORITY], job.ttr or JOB_DEFAULT_TTR, job.flags, job.expires)
       or string.format('%s %.0f ', job.flags, math.ceil(job.expires / 1000))
-    messages[i] = head .. messages[i]
+    local name = options.by and (names[i] or messages[i])
+    messages[i] = (name and string.format('%d %s', #name, name) or '') .. head .. messages[i]
   end
   block.patient = false -- nothing may be left for another call
   local is_done, reason = pcall(function()
     result = put.put(options, '', messages)
     for i = 1, options.job and origin and type(result) == 'table' and #result or 0 do
-      local about = { some[i].about[JOB_PRIORITY], 0, 0, 0, 0, 0, 0, '', [JOB_ORIGIN] = origin }
+      local about = { some[i].about[JOB_PRIORITY], 0, 0, 0, 0, 0, 0, '', [JOB_ORIGIN] = origin, [JOB_NAME] = names[i] }
       call('HSETNX', queue.key_of('jobs'), result[i] .. ':', cmsgpack.pack(about))
     end
   end)
