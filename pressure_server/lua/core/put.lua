@@ -319,6 +319,28 @@ local function add_in_order(self, sizes, messages, space)
   return accepted, result, 0, go_on
 end
 
+-- Put those of the messages that are accepted.
+local function push_new(self, accepted, messages, marks)
+  mirror.add(accepted)
+  local marks_of, marks_of_accepted = {}, marks and {}
+  for i = marks and #messages or 0, 1, -1 do marks_of[messages[i]] = marks[i] end
+  for i = 1, marks and #accepted or 0 do marks_of_accepted[i] = marks_of[accepted[i]] end
+  push(self, accepted, marks_of_accepted)
+end
+
+-- Put one command after the other into a queue that overwrites: what one of them drops, the next may put again.
+local function add_to_ring(self, sizes, messages)
+  local counts, at = {}, 1
+  for i, size in ipairs(sizes) do
+    local some = commands.slice(messages, at, at + size - 1)
+    local accepted, count = add_whole({ size }, some, math.huge)
+    if not count[1] then break end
+    push_new(self, accepted, some, self.marks and commands.slice(self.marks, at, at + size - 1))
+    counts[i], at = count[1], at + size
+  end
+  return counts, #sizes - #counts
+end
+
 -- Put only messages that are not queued. Return how many messages of each command were new.
 function put_new(self, sizes_text, messages)
   local refusal, space = refusal_and_space(self, #messages)
@@ -332,17 +354,14 @@ function put_new(self, sizes_text, messages)
     end
     return all_full(sizes_text, messages), 0
   end
+  if self.overwrites then return add_to_ring(self, sizes, messages) end
   local accepted, result, left, go_on
   if #messages > space and waits_for_room(self.options) then
     accepted, result, left, go_on = add_in_order(self, sizes, messages, space)
   else
     accepted, result, left = add_whole(sizes, messages, space)
   end
-  mirror.add(accepted)
-  local marks_of, marks_of_accepted = {}, self.marks and {}
-  for i = self.marks and #messages or 0, 1, -1 do marks_of[messages[i]] = self.marks[i] end
-  for i = 1, self.marks and #accepted or 0 do marks_of_accepted[i] = marks_of[accepted[i]] end
-  push(self, accepted, marks_of_accepted)
+  push_new(self, accepted, messages, self.marks)
   return result, left, go_on
 end
 

@@ -61,7 +61,7 @@ end
 local function has_messages_ahead(key)
   local source, following = unpack(call('HMGET', key .. ':ext:settings', 'source', 'next'))
   local consumed = source and call('GET', source .. ':stats:consumed_messages') or 0
-  return source and call('LLEN', source) + consumed > tonumber(following)
+  return source and call('LLEN', source) + consumed > tonumber(following or 0)
 end
 
 local default_seconds, now = tonumber(ARGV[4]), nil

@@ -7,6 +7,7 @@ import pytest
 import redis
 
 from tests.support.programs import Client, Server
+from tests.support.waiters import create
 
 
 def test_sadd_stores_a_message_once_and_keeps_its_position(client: Client) -> None:
@@ -17,6 +18,21 @@ def test_sadd_stores_a_message_once_and_keeps_its_position(client: Client) -> No
     assert client.sadd("q", "a") == 1
     assert client.spop("q", 0) == []
     assert client.spop("q", 9) == [b"d", b"a"]
+
+
+@pytest.mark.parametrize("kind", ["FIFO", "JOBS"])
+def test_a_message_that_a_ring_has_dropped_is_new_again_in_the_same_pipeline(
+    client: Client, kind: str
+) -> None:
+    create(client, "q", "TYPE", kind, "BOUND", 2, "OVERFLOW", "OVERWRITE")
+    client.rpush("q", "a", "b")
+    with client.pipeline(transaction=False) as pipe:
+        for message in "cad":
+            pipe.sadd("q", message)
+        assert pipe.execute() == [1, 1, 1]
+    assert client.lrange("q", 0, -1) == [b"a", b"d"]
+    assert client.sismember("q", "a")
+    assert not client.sismember("q", "b")
 
 
 def test_a_message_may_have_any_bytes(client: Client) -> None:

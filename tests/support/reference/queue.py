@@ -272,10 +272,12 @@ class Queue:
                 results.append(len(new) if unique else self.length)
             if not overwrites:
                 self.settle()
-        if not overwrites:
+            elif unique:
+                self._drop_excess()  # what this command drops, the next may put again
+        if unique or not overwrites:
             return results
         self._drop_excess()
-        return results if unique else [min(int(length), self.length) for length in results]
+        return [min(int(length), self.length) for length in results]
 
     def put_some(self, messages: Sequence[bytes], *, unique: bool = False) -> tuple[int, int]:
         """Put messages one by one while there is room. Return how many are done; and how many were new.
