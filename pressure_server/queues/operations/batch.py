@@ -284,6 +284,8 @@ def _list_for(
     has_whole_portion = operation.verb.can_split and operation.commands_in_call == 0
     if (in_part or has_whole_portion) and operation.verb.units_left(operation) > 0:
         return again
-    if operation.wait is not None and operation.wait.condition is not None:
+    # What has been taken must not wait for more. A pop keeps the condition of the get that it was before.
+    has_taken = operation.verb.takes and bool(operation.results)
+    if operation.wait is not None and operation.wait.condition is not None and not has_taken:
         return lacking
     return ended if operation.can_end else again

@@ -3,7 +3,7 @@
 from pressure_server.queues.operations import batch, verbs
 from pressure_server.queues.operations.flagged import Popped
 from pressure_server.queues.operations.operation import Operation
-from pressure_server.queues.operations.options import DEFAULT, Options
+from pressure_server.queues.operations.options import DEFAULT, WAITS, Options
 from tests.unit.queues.operations_of import Recorder, get, put
 
 
@@ -54,3 +54,14 @@ def test_a_pop_that_has_taken_some_ends_with_these() -> None:
     one.results = [Popped.of(b"%013x 0 0 1 m" % 1)]
     assert batch.adapt_pops([one], b"q", keeps=False) == []
     assert (one.verb, one.messages_left()) == (verbs.POP, 0)
+
+
+def test_a_pop_with_a_message_ends_also_if_it_has_waited_as_a_get() -> None:
+    one, other = of_client(options=WAITS), of_client(options=WAITS)
+    progress = batch.distribute([[one, other]], [[2, 0, b"due -1", 0, b"keeps 1"], []])
+    assert progress is not None
+    assert progress.resend == [one, other]
+    batch.adapt_pops([one, other], b"q", keeps=True)
+    progress = batch.distribute([[one, other]], [[0, 0, b"due -1"], [b"%013x 0 0 1 m" % 1]])
+    assert progress is not None
+    assert (progress.ended, progress.must_wait) == ([one], [other])
