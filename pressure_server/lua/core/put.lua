@@ -319,7 +319,7 @@ local function add_in_order(self, sizes, messages, space)
   return accepted, result, 0, go_on
 end
 
--- Put those of the messages that are accepted.
+-- Put the accepted messages. `marks` has the marks of all `messages`; it is nil if none has any.
 local function push_new(self, accepted, messages, marks)
   mirror.add(accepted)
   local marks_of, marks_of_accepted = {}, marks and {}
@@ -337,6 +337,8 @@ local function add_to_ring(self, sizes, messages)
     if not count[1] then break end
     push_new(self, accepted, some, self.marks and commands.slice(self.marks, at, at + size - 1))
     counts[i], at = count[1], at + size
+    the_call.work = the_call.work + the_call.BLOCK
+    if block.patient and the_call.is_long_enough() then break end
   end
   return counts, #sizes - #counts
 end
