@@ -1,6 +1,7 @@
 """Groups of consumers that read a log: each sees every message once, in order, over any protocol."""
 
 import json
+import random
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -225,6 +226,21 @@ def test_flags_and_expiry_of_messages_reach_the_groups(server: Server, client: C
             assert wire.ask(b"set q %d %d 1\r\n%b" % (flags, expires, message)) == [b"STORED"]
         expected = [b"VALUE q+g 5 1", b"a", b"END", b"VALUE q+g 7 1", b"c", b"END", b"END"]
         assert wire.ask(b"get q+g\r\n" * 2 + b"get q+g", lines=7) == expected
+
+
+def test_each_of_many_equal_messages_of_a_log_has_its_own_flags(server: Server, client: Client) -> None:
+    chosen = random.Random(7)
+    sent = [(chosen.randrange(3), chosen.choice([-1, 0, 1000])) for _ in range(300)]
+    log_with_groups(client, "g", "h")
+    with Wire(MEMCACHED, server) as wire:
+        requests = [b"set q %d %d 1\r\nm\r\n" % one for one in sent]
+        wire.send(b"".join(requests))
+        assert wire.replies(len(sent)) == [b"STORED"] * len(sent)
+        left = [flags for flags, expires in sent if expires != -1]
+        for group in (b"g", b"h"):
+            wire.send(b"get q+%b\r\n" % group * len(left))
+            expected = [b"VALUE q+%b %d 1\r\nm\r\nEND" % (group, flags) for flags in left]
+            assert wire.replies(len(left)) == expected
 
 
 def test_beanstalk_workers_read_a_group_as_a_tube(server: Server, client: Client) -> None:

@@ -189,6 +189,26 @@ def test_expired_messages_make_room(server: Server, client: Client, kind: str) -
 
 
 @pytest.mark.alone
+def test_equal_messages_with_marks_are_read_in_short_calls(
+    server: Server, client: Client, direct: Client
+) -> None:
+    create(client, "q", "BOUND", 9000, "OVERFLOW", "error")
+    create(client, "events", "TYPE", "log")
+    client.execute_command("PRESSURE.GROUP", "CREATE", "events", "group")
+    with Wire(MEMCACHED, server) as wire:
+        for queue, expires in (("q", EXPIRED), ("q", 0), ("q", 1000), ("events", 1000)):
+            wire.send(b"set %b 0 %d 1\r\nm\r\n" % (queue.encode(), expires) * 3000)
+            assert wire.replies(3000) == [b"STORED"] * 3000
+        with short_calls(direct):
+            assert wire(b"get q/peek\r\n") == b"VALUE q/peek 0 1\r\nm\r\nEND"
+            assert client.rpush("q", "a") > 0
+            for _ in range(6):
+                assert client.lpop("q", 1000) == [b"m"] * 1000
+            for _ in range(3):
+                assert client.lpop("events+group", 1000) == [b"m"] * 1000
+
+
+@pytest.mark.alone
 def test_equal_messages_are_found_and_removed_in_short_calls(client: Client, direct: Client) -> None:
     create(client, "q", "TYPE", "jobs")
     fill(client, "q", [b"same"] * 8000 + [b"other"])

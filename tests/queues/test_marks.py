@@ -1,6 +1,7 @@
 """Marks, the flags and expiry of messages, beside native clients, which neither write nor read them."""
 
 import asyncio
+import random
 from collections.abc import Coroutine, Iterator, Sequence
 from typing import Any, NamedTuple
 
@@ -392,3 +393,21 @@ def test_a_get_drops_thousands_of_expired_messages(queue: Queue) -> None:
     queue.put(b"new", 7)
     assert queue.get() == [(7, b"new")]
     assert queue.run(LENGTH) == [0]
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_each_of_many_equal_messages_has_its_own_marks(queue: Queue, seed: int) -> None:
+    chosen = random.Random(seed)
+    sent = [(chosen.randrange(3), chosen.choice([b"0", LONG_PAST, b"+1000"])) for _ in range(60)]
+    queue.run(CREATE, b"60", b"error")
+    for flags, expires in sent:
+        queue.put(b"equal", flags, expires)
+    left = [flags for flags, expires in sent if expires != LONG_PAST]
+    for taken in (0, 1, 0, 5, 0):
+        assert queue.get(taken) == [(flags, b"equal") for flags in left[:taken]]
+        left = left[taken:]
+        (seen,) = queue.run(PEEK)
+        assert [with_flags(message) for message in seen] == [(left[0], b"equal")]
+    queue.put(b"last", 1)  # drops those that have expired, if the queue is full
+    assert queue.get(60) == [(flags, b"equal") for flags in left] + [(1, b"last")]
+    assert not queue.direct.exists(MARKS)

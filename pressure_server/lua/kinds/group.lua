@@ -65,7 +65,7 @@ function group.marks_ahead(messages, offset)
   if group.has_marks() then
     queue.base = source
     local noted = marks.open(source)
-    for i, message in ipairs(messages) do found[i] = marks.look(noted, message, offset + i - 1) end
+    found = marks.look(noted, messages, offset, call('LLEN', source) - (offset - queue.jobs.head))
     queue.base = home
   end
   return found

@@ -123,20 +123,12 @@ end
 
 -- Drop expired messages from the head, unless a native client holds the consumer role.
 function list.drop_expired()
-  local dropped, noted = 0, marks.present()
-  while noted and queue.length > 0 and (dropped < taking.EXPIRED or not block.patient) and not queue.in_use('consumer') do
-    local mark = marks.look(noted, call('LINDEX', queue.base, -1), queue.consumed)
-    if not marks.is_expired(mark) then
-      room.note_expiry(mark and mark[2] or 0)
-      break
-    end
-    dropped = dropped + 1
-    local changed_before = block.changed
-    leave_head(1, false)
-    queue.act_as('consumer')
-    room.settle()
-    block.changed = changed_before
-  end
+  local noted, changed_before = marks.present(), block.changed
+  if not noted or queue.length == 0 or queue.in_use('consumer') then return end
+  local expired, _, mark = reads.first_unexpired(noted, block.patient and taking.EXPIRED or math.huge)
+  if expired > 0 then list.drop_oldest(expired) end
+  block.changed = changed_before
+  room.note_expiry(mark and mark[2] or 0)
 end
 
 -- Drop the oldest messages. They count as consumed, like all that leave the queue.

@@ -66,17 +66,28 @@ function list_reads.sample(seed, count)
   return list_reads.pick(seed, count, queue.length, function(position) return call('LINDEX', queue.base, position) end)
 end
 
+-- Return how many messages at the head have expired, up to `most`; then the first other one and its mark, if there is one.
+function list_reads.first_unexpired(noted, most)
+  local expired, count = 0, 1
+  while expired < math.min(queue.length, most) do
+    local some = list_reads.range(expired, expired + count - 1)
+    local marks_of = noted and marks.look(noted, some, queue.consumed + expired, queue.length - expired) or {}
+    for i, message in ipairs(some) do
+      if not marks.is_expired(marks_of[i]) then return expired, message, marks_of[i] end
+      expired = expired + 1
+    end
+    -- If later messages are larger, they are too many in one round, but not in the next.
+    count = math.min(taking.MESSAGES, math.ceil(taking.BYTES / math.max(1, #some[#some])))
+  end
+  return math.min(expired, most)
+end
+
 -- Return the oldest message that has not expired, and its flags, '' for 0; or an empty list. Expired messages are
 -- dropped, because they would wake up waiting clients again and again.
 function list_reads.peek()
   queue.kind.drop_expired()
-  local noted = marks.present()
-  for i = 0, math.min(queue.length, taking.EXPIRED) - 1 do
-    local message = call('LINDEX', queue.base, -1 - i)
-    local mark = noted and marks.look(noted, message, queue.consumed + i)
-    if not marks.is_expired(mark) then return { message, mark and mark[1] or '' } end
-  end
-  return {}
+  local _, message, mark = list_reads.first_unexpired(marks.present(), taking.EXPIRED)
+  return message and { message, mark and mark[1] or '' } or {}
 end
 
 -- Return the positions of a message; the other arguments are those of Redis's LPOS.

@@ -229,9 +229,9 @@ function log.from(offset, count)
   while offset <= last and bytes < AT_BYTES do
     local some = offset >= head and list.range(offset - head, math.min(last, offset + 99) - head)
       or { came_back[offset] or false }
-    for _, message in ipairs(some) do
-      local mark = noted and offset >= head and marks.look(noted, message, offset)
-      found[#found + 1] = message and not marks.is_expired(mark) and message
+    local marks_of = noted and offset >= head and marks.look(noted, some, offset, tail - offset) or {}
+    for i, message in ipairs(some) do
+      found[#found + 1] = message and not marks.is_expired(marks_of[i]) and message
       bytes = bytes + (message and #message or 0)
       offset = offset + 1
     end

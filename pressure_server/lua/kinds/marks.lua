@@ -18,6 +18,8 @@ local MAX_PLAIN = 64
 -- Fields allowed beyond twice the number of queued messages before stale ones are dropped.
 local MAX_STALE = 1000
 local MAX_GAPS = 100
+-- Copies without marks that one look at the list finds beside those with marks: as many as one call takes.
+local MAX_UNMARKED = 1000
 
 -- Takes    'flags expires message'; expires is 0 for never, '+seconds' from now on, or seconds since 1970
 -- Returns  the message; { flags, when it expires in milliseconds since 1970, 0 for never }
@@ -190,65 +192,99 @@ function marks.restore(self, messages, marks_of)
   end
 end
 
--- Return the index of the copy at this place, which is the oldest one queued; nil if it has no marks. `others` is the
--- number of copies, with this one, that were popped but are not processed yet.
-local function find(self, copies, message, place, others)
+-- Return the lowest position that a copy at this place may have been noted with.
+local function lowest_at(self, place)
+  if #self.gaps < MAX_GAPS then return math.min(position_at(self, place), position_at(self, place, 0)) end
+  -- The first gap may stand for several.
+  local lowest = math.min(place, place - self.drift)
+  for _, gap in ipairs(self.gaps) do lowest = lowest - (gap[2] - gap[1] + 1) end
+  return lowest
+end
+
+-- Return the index of the copy at this place; or nil if it has no marks, and how many others have none for certain. Equal
+-- messages that are not older are `others`, which have been popped but are not processed yet, and those among the newest
+-- `queued` messages of the list.
+local function find(self, copies, message, place, others, queued)
   local position = position_at(self, place)
-  local lowest = math.min(position, position_at(self, place, 0))
-  if #self.gaps == MAX_GAPS then -- the first one may stand for several
-    lowest = math.min(place, place - self.drift)
-    for _, gap in ipairs(self.gaps) do lowest = lowest - (gap[2] - gap[1] + 1) end
+  -- Count no further than needed: the question is whether copies without marks exist.
+  local most = #copies + MAX_UNMARKED - others
+  local there = others
+  if most > 0 and queued > 0 then
+    there = others + #call('LPOS', queue.base, message, 'COUNT', most, 'MAXLEN', queued)
   end
-  while copies[1] and copies[1][1] < lowest do table.remove(copies, 1) end
-  if not copies[1] then return nil end
-  if copies[1][1] == position then return 1 end
-  -- Count no further than needed: the question is whether a copy without marks exists.
-  local most = #copies + 1 - others
-  local there = others + (most > 0 and #call('LPOS', queue.base, message, 'RANK', -1, 'COUNT', most) or 0)
   local first = math.max(1, #copies - there + 1)
-  if not copies[first] or (there > #copies and copies[first][1] > position) then return nil end
+  if not copies[first] then return nil, 0 end
+  if there > #copies and copies[first][1] > position then return nil, there - #copies - 1 end
   self.drift = self.drift + position - copies[first][1]
   note_state(self)
-  return first
+  return first, 0
+end
+
+-- Return the mark of the message at this place; nil for none. copies.text is the text of its field from copies.from on,
+-- which moves behind the mark; `others` and `queued` are as in `find`.
+local function read_mark(self, copies, message, place, others, queued)
+  local position, lowest = position_at(self, place), lowest_at(self, place)
+  local own, flags, expires, deliveries, behind
+  repeat -- pass over those that native clients have taken, and that are before the first message looked at
+    copies.from = behind or copies.from
+    own, flags, expires, deliveries, behind = string.match(copies.text, '^(%-?%d+) (%d+) (%d+) ?(%d*);?()', copies.from)
+    own = tonumber(own)
+  until not own or own >= lowest
+  if own == position then
+    -- The usual case. It reads only the first of many equal copies.
+    copies.from = behind
+    return marks.of(flags, expires, deliveries)
+  elseif not own then
+    return nil
+  elseif own > position and copies.unmarked > 0 then
+    copies.unmarked = copies.unmarked - 1
+    return nil
+  end
+  local rest = read(string.sub(copies.text, copies.from))
+  local at
+  at, copies.unmarked = find(self, rest, message, place, others, queued)
+  if not at then return nil end
+  copies.text, copies.from = join(commands.slice(rest, at + 1, #rest)), 1
+  return marks.of(unpack(rest[at], 2, 4))
+end
+
+-- Return the field of a message in `noted`, where it is noted when it is read first; nil if it has none.
+local function copies_of(self, noted, message)
+  local field = field_of(message)
+  if noted[field] == nil then
+    local text = call('HGET', self.key, field)
+    noted[field] = text and { text = text, from = 1, unmarked = 0 }
+  end
+  return noted[field] or nil
 end
 
 -- Takes    marks; messages that have left the head of the list, oldest first, and the place of the first
 -- Returns  the marks of each that has any, by its index; these are removed from the hash
 function marks.take(self, messages, first)
-  local found, count_of, noted = {}, {}, {}
+  local found, noted, count_of = {}, {}, {}
   for _, message in ipairs(messages) do count_of[message] = (count_of[message] or 0) + 1 end
   for i, message in ipairs(messages) do
-    local field, place = field_of(message), first + i - 1
-    local text = noted[field] and noted[field].text or call('HGET', self.key, field)
-    if text then
-      noted[field] = noted[field] or { text = text, from = 1 }
-      local copies = noted[field]
-      local own, flags, expires, deliveries, behind = string.match(text, '^(%-?%d+) (%d+) (%d+) ?(%d*);?()', copies.from)
-      if own and tonumber(own) == position_at(self, place) then
-        -- The usual case. It reads only the first of many equal copies.
-        found[i], copies.from = marks.of(flags, expires, deliveries), behind
-      elseif own then
-        local others = read(string.sub(text, copies.from))
-        local at = find(self, others, message, place, count_of[message])
-        if at then
-          found[i] = marks.of(unpack(others[at], 2, 4))
-          for _ = 1, at do table.remove(others, 1) end
-        end
-        noted[field] = { text = join(others), from = 1 }
-      end
-    end
+    local copies = copies_of(self, noted, message)
+    found[i] = copies and read_mark(self, copies, message, first + i - 1, count_of[message], queue.length)
     count_of[message] = count_of[message] - 1
   end
-  for field, copies in pairs(noted) do write(self, field, string.sub(copies.text, copies.from)) end
+  for field, copies in pairs(noted) do
+    if copies then write(self, field, string.sub(copies.text, copies.from)) end
+  end
   if queue.length == 0 then clear(self) end
   return found
 end
 
--- Return the marks of a message that stays queued, at this place; or nil.
-function marks.look(self, message, place)
-  local copies = read(call('HGET', self.key, field_of(message)))
-  local at = find(self, copies, message, place, 0)
-  return at and marks.of(unpack(copies[at], 2, 4)) or nil
+-- Takes    marks; messages that stay queued, oldest first; the place of the first; how many messages the list has from
+--          that place on
+-- Returns  the marks of each that has any, by its index
+function marks.look(self, messages, first, queued)
+  local found, noted = {}, {}
+  for i, message in ipairs(messages) do
+    local copies = copies_of(self, noted, message)
+    found[i] = copies and read_mark(self, copies, message, first + i - 1, 0, queued - i + 1)
+  end
+  return found
 end
 
 -- Forget the marks of messages that have been removed from these places, before they count as consumed.
