@@ -68,10 +68,10 @@ def positive_count(word: bytes) -> int:
 
 
 def bound_of(word: bytes) -> int:
-    """Return a queue's bound in messages; 0 means no bound."""
+    """Return a bound in messages, or a limit in bytes; 0 for none."""
     number = integer_from(word)
     if number is None or not 0 <= number <= MAX_NUMBER:
-        raise CommandError("ERR bound is not an integer or out of range")
+        raise CommandError("ERR value is not an integer or out of range")
     return number
 
 

@@ -156,6 +156,16 @@ def test_an_equal_job_is_not_put_into_a_queue_of_unique_jobs(
     assert put(client, "m", "PRIORITY", 5) not in (first, None)
 
 
+def test_each_push_into_a_queue_of_unique_jobs_returns_the_length_after_it(client: Client) -> None:
+    create(client, "q", "UNIQUE", "QUEUED", "BOUND", 9, "OVERFLOW", "error")
+    with client.pipeline(transaction=False) as pipeline:
+        for messages in ("a", "ab", "b", "bacdc", "e", "abcdefgh", "f"):
+            pipeline.rpush("q", *messages)
+        *lengths, full, last = pipeline.execute(raise_on_error=False)
+    assert (lengths, last) == ([1, 2, 2, 4, 5], 6)
+    assert str(full).startswith("FULL ")
+
+
 def test_names_make_jobs_unique(client: Client, direct: Client) -> None:
     client.execute_command("PRESSURE.CREATE", "q", "UNIQUE", "QUEUED")
     first = put(client, "a", "UNIQUE-BY", "x" * 100)

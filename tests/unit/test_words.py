@@ -40,7 +40,7 @@ def test_a_word_has_this_value(parse: Parse, word: bytes, value: object) -> None
     [
         (words.count_from_zero, b"-1 x", "value is out of range, must be positive"),
         (words.positive_count, b"0 -1 x", "count should be greater than 0"),
-        (words.bound_of, b"-1 x 9007199254740993", "bound is not an integer or out of range"),
+        (words.bound_of, b"-1 x 9007199254740993", "value is not an integer or out of range"),
         (
             words.timeout_of,
             b"x 1e 0x1 inf nan 1e-4952 -1e-4952",

@@ -106,14 +106,16 @@ local function waits_for_room(options)
   return not options.once and may_wait(options)
 end
 
--- Put messages, for which there is room. Return their ids if they are jobs.
+-- Put messages, for which there is room. Return their ids if they are jobs; and for each 1 if it is new, else 0, or nil
+-- if all are.
 local function push(self, messages, marks_of)
-  local ids = #messages > 0 and queue.kind.push(self, messages, marks_of)
+  local ids, is_new
+  if #messages > 0 then ids, is_new = queue.kind.push(self, messages, marks_of) end
   if self.options.goes_round then records.note_held() end
   room.settle()
   -- The messages have been put: from here on, an error must not refuse the put.
   if self.overwrites then pcall(drop_excess, self, #messages) end
-  return ids
+  return ids, is_new
 end
 
 local function sizes_of(text, messages)
@@ -198,8 +200,8 @@ local function values_after_drop(self, sizes, before)
 end
 
 -- Return the commands' values in place of lengths, if the options or the queue say so. `offset` is that of the first
--- message, `ids` are those of jobs.
-local function values_of(self, result, sizes_text, messages, before, offset, ids)
+-- message; `ids` and is_new are as in `push`.
+local function values_of(self, result, sizes_text, messages, before, offset, ids, is_new)
   local options = self.options
   if options.job then
     local at = 0
@@ -215,9 +217,12 @@ local function values_of(self, result, sizes_text, messages, before, offset, ids
     end)
   elseif options.overwrite or self.overwrites then
     return values_after_drop(self, sizes_of(sizes_text, messages), before)
-  elseif ids and queue.length < before + #messages and type(result) == 'number' then
-    -- Equal messages were left out.
-    return with_values(result, sizes_of(sizes_text, messages), function() return queue.length end)
+  elseif is_new then
+    local sizes, at, length = sizes_of(sizes_text, messages), 0, before
+    return with_values(result, sizes, function(i)
+      length, at = length + count_new(is_new, at + 1, at + sizes[i]), at + sizes[i]
+      return length
+    end)
   end
   return result
 end
@@ -248,8 +253,8 @@ function put_plain(self, sizes_text, messages)
   if refusal then
     return result, 0, go_on -- a native producer holds the role, possibly because it waits for room, too
   end
-  local ids = push(self, accepted, self.marks)
-  return values_of(self, result, sizes_text, messages, before, offset, ids), 0, go_on
+  local ids, is_new = push(self, accepted, self.marks)
+  return values_of(self, result, sizes_text, messages, before, offset, ids, is_new), 0, go_on
 end
 
 -- Accept one command after the other, each whole or not at all.

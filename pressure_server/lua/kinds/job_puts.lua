@@ -88,14 +88,21 @@ end
 -- Put jobs, or messages, as `store` does. If an index is given, each must be unique there: in `single` by its name, in
 -- `equal` among the queued jobs. The index must be complete.
 --
--- Returns  their ids. A job that is in the index already is not put, and gets the id of that one
+-- Returns  their ids. A job that is in the index already is not put, and gets the id of that one. With an index, also
+--          1 for each that has been put, 0 for each other
 function job_puts.put(some, marks_of, names, index)
-  local fresh, ids, places = some, {}, nil
+  local fresh, ids, places, is_new = some, {}, nil, {}
   if index then fresh, marks_of, names, ids, places = without_equals(some, marks_of, names, index) end
   local new_ids, bytes = job_puts.store(fresh, marks_of, names)
   if #fresh > 0 then queue.count_as('produced', #fresh, bytes) end
-  for i = 1, index and #some or 0 do ids[i] = ids[i] or new_ids[places[i]] end
-  return index and ids or new_ids
+  if not index then return new_ids end
+  local put = 0
+  for i = 1, #some do
+    is_new[i] = places[i] == put + 1 and 1 or 0
+    put = put + is_new[i]
+    ids[i] = ids[i] or new_ids[places[i]]
+  end
+  return ids, is_new
 end
 
 -- Delete ready jobs to make room: the least urgent ones, and of these the oldest.

@@ -49,7 +49,7 @@ CREATING = [
     ("PRESSURE.CREATE q", "EXISTS queue 'q' already exists"),
     ("PRESSURE.CREATE q BOUND 5", "EXISTS "),
     ("PRESSURE.EXISTS q", 1),
-    ("PRESSURE.CREATE bounded bound 0007", "ERR bound is not an integer or out of range"),
+    ("PRESSURE.CREATE bounded bound 0007", "ERR value is not an integer or out of range"),
     ("PRESSURE.CREATE bounded bound 7", b"OK"),
     ("PRESSURE.CREATE strict Overflow Error", b"OK"),
     ("PRESSURE.CREATE both OVERFLOW block BOUND 9007199254740992", b"OK"),
@@ -186,7 +186,7 @@ MISSING = [
     ("PRESSURE.LIST", []),
 ]
 
-SYNTAX, BOUND = "ERR syntax error", "ERR bound is not an integer or out of range"
+SYNTAX, BOUND = "ERR syntax error", "ERR value is not an integer or out of range"
 NO_TIMEOUT, NO_NAME = "ERR timeout is not a float or out of range", "ERR 'q:bound' cannot be a queue's name"
 REFUSED = [
     *refusals(SYNTAX, "CREATE new", "BOUND", "OVERFLOW", "OVERFLOW drop", "5", "BOUND 5 OVERFLOW"),
