@@ -196,12 +196,14 @@ def test_equal_messages_with_marks_are_read_in_short_calls(
     create(client, "events", "TYPE", "log")
     client.execute_command("PRESSURE.GROUP", "CREATE", "events", "group")
     with Wire(MEMCACHED, server) as wire:
-        for queue, expires in (("q", EXPIRED), ("q", 0), ("q", 1000), ("events", 1000)):
+        marked = [("q", EXPIRED), ("q", 0), ("q", 1000), ("events", 1000), ("old", EXPIRED), ("old", EXPIRED)]
+        for queue, expires in marked:
             wire.send(b"set %b 0 %d 1\r\nm\r\n" % (queue.encode(), expires) * 3000)
             assert wire.replies(3000) == [b"STORED"] * 3000
         with short_calls(direct):
             assert wire(b"get q/peek\r\n") == b"VALUE q/peek 0 1\r\nm\r\nEND"
             assert client.rpush("q", "a") > 0
+            assert client.lpop("old") is None
             for _ in range(6):
                 assert client.lpop("q", 1000) == [b"m"] * 1000
             for _ in range(3):

@@ -43,6 +43,7 @@ local function pop(self, wanted)
     end
     -- A job that an error has left in two states is counted, but cannot be taken.
     local is_stuck = #some + dropped == 0
+    if #some == 0 and dropped > 0 then expired = expired + kind.drop_expired() end -- all, not as many as are wanted
   until is_stuck or #messages >= wanted or bytes >= most or expired >= taking.EXPIRED and block.patient
     or kind.available() == 0
   kind.act_as('consumer')

@@ -117,7 +117,8 @@ function job_puts.drop(count)
   room.settle()
 end
 
--- Delete expired jobs to make room, in the order in which they are taken, up to the first that has not expired.
+-- Delete expired jobs to make room, in the order in which they are taken, up to the first that has not expired. Return
+-- how many.
 function job_puts.drop_expired()
   local expired, looked_at, dropped, found_all = {}, 1, 0, false
   repeat
@@ -135,6 +136,7 @@ function job_puts.drop_expired()
     found_all, looked_at = #expired == looked_at, jobs.AT_ONCE
   until not found_all or block.patient and dropped >= EXPIRED_AT_ONCE
   if dropped > 0 then room.settle() end
+  return dropped
 end
 
 -- Put back a message that `pop` took, as the job that it was.

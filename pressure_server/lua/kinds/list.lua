@@ -121,14 +121,15 @@ function list.note_marks(messages, marks_of)
   marks.note(messages, marks_of, last - #messages)
 end
 
--- Drop expired messages from the head, unless a native client holds the consumer role.
+-- Drop expired messages from the head, unless a native client holds the consumer role. Return how many.
 function list.drop_expired()
   local noted, changed_before = marks.present(), block.changed
-  if not noted or queue.length == 0 or queue.in_use('consumer') then return end
+  if not noted or queue.length == 0 or queue.in_use('consumer') then return 0 end
   local expired, _, mark = reads.first_unexpired(noted, block.patient and taking.EXPIRED or math.huge)
   if expired > 0 then list.drop_oldest(expired) end
   block.changed = changed_before
   room.note_expiry(mark and mark[2] or 0)
+  return expired
 end
 
 -- Drop the oldest messages. They count as consumed, like all that leave the queue.
