@@ -61,6 +61,15 @@ def test_a_block_is_not_affected_by_the_block_before(direct: Client) -> None:
     assert replies[4][1:] == [1, [b"b", b""]]
 
 
+def test_a_put_that_waits_for_room_does_not_create_its_queue_again(direct: Client) -> None:
+    call(direct, (base(0), [("create", "1", "block", "")]))
+    (reply,) = call(direct, (base(0), [("put wait", "3", "a", "b", "c"), ("delete",)]))
+    (_, run, outcome), part, deleted = reply
+    assert (run, part[:2], deleted) == (1, [b"part", 1], 1)
+    assert str(outcome) == "NOQUEUE"
+    assert direct.keys("*:q0*") == []
+
+
 def test_a_call_that_takes_long_leaves_blocks_undone(direct: Client) -> None:
     names = [base(number) for number in range(40)]
     for name in names:
